@@ -1,0 +1,73 @@
+# Every chore is one command. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOWEST := .venv-lowest
+PIP := python -m pip --quiet --disable-pip-version-check --no-input
+TESTS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test compat check format bench conformance soak lowest docs wheel clean python
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(VENV)/.installed ## see it work: real workers, one killed with -9, nothing lost
+	@$(BIN)/penstock demo
+
+test: check ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
+	$(BIN)/python -m pytest $(TESTS)
+
+compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
+	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \
+	  $$server --version; PENSTOCK_TEST_SERVER=$$server $(BIN)/pytest --quiet $(TESTS); done
+
+check: $(VENV)/.installed ## lint, formatting and types only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed ## rewrite the code in its format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
+	$(BIN)/python -m bench --quick --without ray
+
+conformance: $(VENV)/.installed ## slime's own clients against us: SLIME_V0=… SLIME_V1=… name their files
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
+	$(BIN)/python -m pytest tests/buffer/test_conformance.py
+
+soak: $(VENV)/.installed ## the long versions of the chaos and property tests
+	$(BIN)/python -m pytest -m soak --timeout 3600
+
+lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproject.toml allows
+	$(LOWEST)/bin/python -m pytest $(TESTS)
+
+docs: $(VENV)/.installed ## write the parts of the docs that are made: settings table, picture
+	$(BIN)/python docs/settings_table.py
+	$(BIN)/python docs/picture.py
+
+wheel: $(VENV)/.installed ## build the wheel into dist/
+	$(BIN)/$(PIP) wheel --no-deps --wheel-dir dist .
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .venv-* .bench build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+python:
+	@command -v $(PYTHON) > /dev/null || \
+		{ echo "There is no $(PYTHON) here; name a Python 3.11 or newer: make PYTHON=python3.12 test" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is `$(PYTHON) -V 2>&1`; Penstock needs 3.11 or newer: make PYTHON=python3.12 test" >&2; exit 1; }
+
+$(VENV)/.installed: pyproject.toml | python
+	@echo "installing into $(VENV), this once; a minute or so"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(LOWEST)/.installed: pyproject.toml | python
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/$(PIP) install --constraint $(LOWEST)/constraints.txt --editable '.[dev,fast]'
+	@touch $@
