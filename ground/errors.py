@@ -1,0 +1,40 @@
+"""What can go wrong below the rooms, as one tree.
+
+    PenstockError
+    ├── SettingError           a setting cannot work; names it and what would
+    ├── RedisError
+    │   ├── RedisUnavailable   nobody answers at that address, or not in time
+    │   └── RedisUnfit         a server answers, and cannot be used as it is set up
+    └── VersionError           a request, result or item of a schema we do not know
+
+A message states the fact, the value, and what to do, in that order. Each room
+grows its own branch from `PenstockError`.
+"""
+
+
+class PenstockError(Exception):
+    """The root: everything Penstock raises on purpose."""
+
+
+class SettingError(PenstockError):
+    """A setting cannot work as given."""
+
+    def __init__(self, setting: str, problem: str) -> None:
+        super().__init__(f"{setting}: {problem}")
+        self.setting = setting
+
+
+class RedisError(PenstockError):
+    """Redis cannot serve us."""
+
+
+class RedisUnavailable(RedisError):
+    """No server answers at the address, or it did not answer in time."""
+
+
+class RedisUnfit(RedisError):
+    """A server answers, but its version, role or configuration would lose data."""
+
+
+class VersionError(PenstockError):
+    """A message carries a schema version that this release does not speak."""

@@ -1,0 +1,84 @@
+"""Lua scripts: one file each, with a header that names its keys, arguments and reply.
+
+    -- release.lua: give permits back and hand the room to the waiters.
+    -- KEYS   gate leases queue
+    -- ARGV   now_id, then one permit id each
+    -- REPLY  {freed, now_us}
+
+`-- include: name.lua` on a line of its own is replaced by that file of the same
+folder, once; `-- include: limiter:line.lua` by one of another package. Scripts are
+called by their digest and sent whole only to a server that has not seen them.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+_INCLUDE = re.compile(r"^-- include: (\S+)$", re.MULTILINE)
+_KEYS = re.compile(r"^-- KEYS\b *(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script: its text with includes expanded, its digest, the names of its keys."""
+
+    name: str
+    source: str
+    sha: str
+    keys: tuple[str, ...]
+
+    def command(
+        self, keys: Sequence[str], args: Sequence[Any], *, whole: bool = False
+    ) -> tuple[Any, ...]:
+        """The Redis command that runs it, by digest or with its text."""
+        if len(keys) != len(self.keys):
+            raise TypeError(f"{self.name} takes the keys {self.keys}, got {tuple(keys)}")
+        head = ("EVAL", self.source) if whole else ("EVALSHA", self.sha)
+        return (*head, len(keys), *keys, *args)
+
+    def call(self, client: Any, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
+        """Run it on a sync client."""
+        try:
+            return client.execute_command(*self.command(keys, args))
+        except NoScriptError:
+            return client.execute_command(*self.command(keys, args, whole=True))
+
+    async def call_async(self, client: Any, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
+        """Run it on an async client."""
+        try:
+            return await client.execute_command(*self.command(keys, args))
+        except NoScriptError:
+            return await client.execute_command(*self.command(keys, args, whole=True))
+
+
+@cache
+def load_script(package: str, name: str) -> Script:
+    """The script `<package>/lua/<name>.lua`."""
+    source = _expanded(package, f"{name}.lua", {(package, f"{name}.lua")})
+    declared = _KEYS.search(_text(package, f"{name}.lua"))
+    if declared is None:
+        raise ValueError(f"{package}/lua/{name}.lua has no `-- KEYS` line in its header")
+    digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return Script(f"{package}/lua/{name}.lua", source, digest, tuple(declared[1].split()))
+
+
+def _expanded(package: str, name: str, seen: set[tuple[str, str]]) -> str:
+    def included(line: re.Match[str]) -> str:
+        owner, _, file = line[1].rpartition(":")
+        wanted = (owner or package, file)
+        if wanted in seen:
+            return ""
+        seen.add(wanted)
+        return _expanded(*wanted, seen)
+
+    return _INCLUDE.sub(included, _text(package, name))
+
+
+def _text(package: str, name: str) -> str:
+    return (files(package) / "lua" / name).read_text(encoding="utf-8")

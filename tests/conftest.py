@@ -1,0 +1,109 @@
+"""The Redis a test runs on, and others it may break."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+
+import ground
+from limiter import engines
+from tests.harness.cluster import Cluster
+from tests.harness.proxy import Proxy
+from tests.harness.sentinel import SentinelPair
+from tests.harness.servers import PrivateRedis
+from worker import client_engine
+
+
+@pytest.fixture(autouse=True)
+def engines_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ends what a test left talking to Redis, while its Redis still answers: a heartbeat of an
+    earlier test would make its gate anew on the server that the next one found empty."""
+    if "redis" in request.fixturenames:
+        request.getfixturevalue("redis")
+    elif "real_redis" in request.fixturenames:
+        request.getfixturevalue("real_redis")
+    yield
+    client_engine.stop_all()
+    engines.stop_all()
+
+
+@pytest.fixture(params=["fake", "real"])
+def redis(request: pytest.FixtureRequest) -> Iterator[ground.Client]:
+    """A client of an empty Redis; `ground.target_of(redis)` opens more of the same Redis."""
+    if request.param == "real":
+        yield request.getfixturevalue("real_redis")
+        return
+    options = {"server": fakeredis.FakeServer()}
+    client = ground.connect(ground.RedisTarget("fake", (("fake", 0),), options=options))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def real_redis(shared_server: PrivateRedis) -> Iterator[ground.Client]:
+    """A client of a real server, empty."""
+    client: Any = ground.connect(shared_server.target)
+    client.client_kill_filter(_type="normal", skipme=True)  # what an earlier test left blocked
+    client.flushall()
+    client.script_flush()
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRedis]:
+    """The one real server of this test run (of this worker, under xdist). Not to be broken."""
+    with PrivateRedis(tmp_path_factory.mktemp("shared"), aof=False) as server:
+        yield server
+
+
+@pytest.fixture
+def private_redis(tmp_path: Path) -> Iterator[Callable[..., PrivateRedis]]:
+    """Starts servers to break: `private_redis(aof=True, config=[…])`, a `PrivateRedis` each."""
+    started: list[PrivateRedis] = []
+
+    def start(**options: Any) -> PrivateRedis:
+        server = PrivateRedis(tmp_path / f"redis-{len(started)}", **options)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def proxy(shared_server: PrivateRedis, real_redis: ground.Client) -> Iterator[Proxy]:
+    """A bad network to the real Redis of this test: `proxy.target`, `proxy.cut()`, …"""
+    with Proxy(shared_server.target) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster(_cluster: Cluster) -> Cluster:
+    """A Redis Cluster of three, whole and empty; it may be broken."""
+    _cluster.heal()
+    _cluster.flush()
+    return _cluster
+
+
+@pytest.fixture(scope="session")
+def _sentinel_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelPair]:
+    with SentinelPair(tmp_path_factory.mktemp("sentinel")) as pair:
+        yield pair
+
+
+@pytest.fixture
+def sentinel_pair(_sentinel_pair: SentinelPair) -> SentinelPair:
+    """A primary and its replica under Sentinel, in step and empty; they may be broken."""
+    _sentinel_pair.heal()
+    _sentinel_pair.flush()
+    return _sentinel_pair

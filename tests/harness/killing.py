@@ -1,0 +1,194 @@
+"""Start a Python process and have it SIGKILLed, or frozen, exactly where we say.
+
+    def holds_a_permit(url):            # a scenario: a function of the test's module
+        ...
+        doomed.reached("holding")       # scenarios may name points of their own
+
+    outcome = killing.run(holds_a_permit, url, at=killing.after("limiter.gate:Gate.acquire"))
+    for point in killing.lines_reached("limiter.gate:Gate.renew", holds_a_permit, url):
+        killing.run(holds_a_permit, url, at=point)
+
+Product code has no hooks: the child wraps the function that a point names, or traces
+its lines, before the scenario begins. Arguments and results travel as JSON.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tests.harness import leash
+
+ROOT = Path(__file__).parents[2]
+WITHIN = 60.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in the run of a process, and what happens to the process there."""
+
+    how: Literal["before", "after", "line", "named"]
+    where: str
+    line: int = 0
+    hit: int = 1
+    action: Literal["kill", "freeze", "report"] = "kill"
+
+    def __str__(self) -> str:
+        place = f"line {self.line} of {self.where}" if self.line else f"{self.how} {self.where}"
+        return place + (f", time {self.hit}" if self.hit > 1 else "")
+
+
+def before(function: str, *, hit: int = 1) -> Point:
+    """As `package.module:Class.method` is called for the hit-th time."""
+    return Point("before", function, hit=hit)
+
+
+def after(function: str, *, hit: int = 1) -> Point:
+    """As it has returned. Like a patch, this sees calls through the name that is given."""
+    return Point("after", function, hit=hit)
+
+
+def line(function: str, number: int, *, hit: int = 1) -> Point:
+    """Just before that line of the file runs, inside that function."""
+    return Point("line", function, number, hit=hit)
+
+
+def named(name: str, *, hit: int = 1) -> Point:
+    """Where the scenario says `doomed.reached(name)`."""
+    return Point("named", name, hit=hit)
+
+
+def freezing(point: Point) -> Point:
+    """The same place, but the process is stopped there (SIGSTOP); see `Child.thaw`."""
+    return replace(point, action="freeze")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a child ended."""
+
+    killed: bool
+    returned: Any = None
+    reports: list[dict[str, Any]] = field(default_factory=list)
+
+
+def run(scenario: Callable[..., object], *arguments: Any, at: Point | None = None) -> Outcome:
+    """Run a scenario in a process to its end, which may be the point. An error in it fails us."""
+    with Child(scenario, *arguments, at=at) as child:
+        return child.outcome()
+
+
+def lines_reached(function: str, scenario: Callable[..., object], *arguments: Any) -> list[Point]:
+    """Every line of a function that the scenario runs: one place to be killed at each."""
+    watch = replace(line(function, 0), action="report")
+    reports = run(scenario, *arguments, at=watch).reports
+    numbers = sorted({report["line"] for report in reports if "line" in report})
+    assert numbers, f"the scenario never runs {function}"
+    return [line(function, number) for number in numbers]
+
+
+class Child:
+    """A process that runs a scenario, for a test that does something meanwhile."""
+
+    def __init__(
+        self, scenario: Callable[..., object], *arguments: Any, at: Point | None = None
+    ) -> None:
+        self.reports: list[dict[str, Any]] = []
+        self._at = at
+        spec = {
+            "scenario": _address(scenario),
+            "arguments": arguments,
+            "at": asdict(at) if at else None,
+        }
+        self._reports, reporting = os.pipe()
+        try:
+            self._process: subprocess.Popen[bytes] = leash.start(
+                [sys.executable, "-m", "tests.harness.doomed", json.dumps(spec), str(reporting)],
+                cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=(reporting,), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(reporting)
+        self._unread = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for(self, name: str, within: float = WITHIN) -> dict[str, Any]:
+        """Until it reports the point of that name (of a function's point: its address)."""
+        deadline = time.monotonic() + within
+        while True:
+            report = self._next_report(deadline)
+            assert report is not None, f"it ended before {name!r}; it reported {self.reports}"
+            if report.get("reached") == name:
+                if self._at and self._at.action == "freeze" and self._at.where == name:
+                    leash.await_stop(self._process)
+                return report
+
+    def kill(self) -> None:
+        """SIGKILL, and gone when this returns. Harmless when it has ended already."""
+        self._process.kill()
+        self._process.wait()
+
+    def interrupt(self) -> None:
+        """Ctrl-C: SIGINT to it and to all that it started in its group."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return self._process.wait(WITHIN)
+
+    def freeze(self) -> None:
+        leash.freeze(self._process)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def outcome(self, within: float = WITHIN) -> Outcome:
+        """Wait for its end."""
+        deadline = time.monotonic() + within
+        while self._next_report(deadline) is not None:
+            pass
+        code = self._process.wait(max(1.0, deadline - time.monotonic()))
+        assert code in (0, -signal.SIGKILL), f"the scenario failed, see its traceback: {code}"
+        returned = self.reports[-1].get("returned") if self.reports else None
+        return Outcome(code != 0, returned, self.reports)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        os.close(self._reports)
+
+    def _next_report(self, deadline: float) -> dict[str, Any] | None:
+        """None at the end of its reports, which is its end."""
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._reports], [], [], deadline - time.monotonic())
+            assert ready, f"it reported nothing more in time; so far {self.reports}"
+            piece = os.read(self._reports, 65536)
+            if not piece:
+                return None
+            self._unread += piece
+        text, _, self._unread = self._unread.partition(b"\n")
+        self.reports.append(json.loads(text))
+        return self.reports[-1]
+
+
+def _address(scenario: Callable[..., object]) -> str:
+    """Where the child can import it from: found by file, as pytest may name modules differently."""
+    file = Path(scenario.__code__.co_filename).relative_to(ROOT)
+    return f"{'.'.join(file.with_suffix('').parts)}:{scenario.__qualname__}"

@@ -1,0 +1,52 @@
+"""Processes that cannot outlive the test run, even when pytest itself is SIGKILLed.
+
+On Linux the kernel kills a leashed process when the *thread* that started it ends.
+So all are started by one thread, which lives as long as the test run does.
+Run as `python leash.py <parent pid> <command…>`: fastens the leash and becomes the command.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+def start(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[Any]":
+    """`subprocess.Popen(command, **options)`, on the leash."""
+    leash = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
+    words = [*leash, *map(str, command)]
+    return _starter(os.getpid()).submit(lambda: subprocess.Popen(words, **options)).result()
+
+
+def freeze(process: "subprocess.Popen[Any]") -> None:
+    """SIGSTOP, and stopped when this returns."""
+    process.send_signal(signal.SIGSTOP)
+    await_stop(process)
+
+
+def await_stop(process: "subprocess.Popen[Any]") -> None:
+    """Until it is stopped (or has ended)."""
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
+@cache
+def _starter(pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix=f"leash-{pid}")
+
+
+def _become(parent: int, command: list[str]) -> None:
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() == parent:  # else the parent died before the leash was fastened
+        os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    _become(int(sys.argv[1]), sys.argv[2:])

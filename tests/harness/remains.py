@@ -1,0 +1,21 @@
+"""What is left behind: the processes that still work in a directory."""
+
+from pathlib import Path
+
+from tests.harness.servers import until
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Who has it as the working directory, as a server and its keeper do (Linux)."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink() == folder.resolve():
+                found.append(int(process.name))
+        except OSError:
+            continue  # it has ended meanwhile, or is a zombie, which works nowhere
+    return found
+
+
+def until_nothing_runs_in(folder: Path) -> None:
+    until(lambda: not processes_in(folder), f"{folder} to be left")

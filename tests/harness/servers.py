@@ -1,0 +1,217 @@
+"""A real Redis or Valkey of one's own, to stop, kill, freeze and start again."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import ground
+from tests.harness import leash
+
+BINARY = "PENSTOCK_TEST_SERVER"
+STARTS_WITHIN = 30.0
+
+
+def server_binary() -> Path:
+    """The server under test. Where there is none, CI fails; a person's run skips, and says why."""
+    try:
+        if named := os.environ.get(BINARY):
+            return ground.find_server(Path(named))
+        return ground.bundled_server()
+    except ground.SettingError as missing:
+        import pytest  # here, so that the processes of `killing` start without it
+
+        if os.environ.get("CI"):
+            pytest.fail(f"no real server, and CI must have one: {missing}", pytrace=False)
+        pytest.skip(f"no real server: {missing}")
+
+
+def free_port() -> int:
+    """A port nobody listens on, and nobody 10000 above it, where a Cluster's node has its bus.
+
+    Systems give outgoing connections higher ones (32768 and up): none of those takes the
+    port of a server that is dead for a while.
+    """
+    while True:
+        port = random.randrange(10000, 22000)
+        if _is_free(port) and _is_free(port + 10000):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def until(holds: Callable[[], bool], what: str, within: float = STARTS_WITHIN) -> None:
+    """Wait for something in another process that tells nobody when it happens."""
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {within:.0f} s in vain for {what}"
+        time.sleep(0.02)
+
+
+class PrivateRedis:
+    """A server on a port and socket that stay the same over its deaths.
+
+    `with PrivateRedis(folder) as server: ground.connect(server.target)`
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        aof: bool = True,
+        config: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+        binary: Path | None = None,
+    ) -> None:
+        self.folder = folder = Path(folder)
+        self.socket = folder / "redis.sock"
+        self.port = free_port()
+        self.log = folder / "server.log"
+        self._binary = binary or server_binary()
+        self._lines = [*_FIXED, f"appendonly {'yes' if aof else 'no'}", *config]
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def target(self) -> ground.RedisTarget:
+        return ground.parse_redis_url(self.url)
+
+    @property
+    def socket_target(self) -> ground.RedisTarget:
+        return ground.parse_redis_url(f"unix://{self.socket}")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start it and return when it answers. On the first start, another port if taken."""
+        for _ in range(5):
+            self._launch()
+            if self._answers():
+                return self
+            if "in use" not in self.log.read_text() or self._started_before:
+                break
+            self.port = free_port()
+        self.kill()
+        raise AssertionError(f"the server did not start:\n{self.log.read_text()}")
+
+    def stop(self) -> None:
+        """End it in order, as an administrator would."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def restart(self, *, keep_data: bool = True) -> Self:
+        """Kill and start again. What an AOF kept is there again, or with `keep_data=False` not."""
+        self.kill()
+        if not keep_data:
+            self.lose_data()
+        return self.start()
+
+    def lose_data(self) -> None:
+        """Delete what a stopped server kept."""
+        shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
+        for kept in (*self.folder.glob("*.aof"), *self.folder.glob("*.rdb")):
+            kept.unlink()
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        assert self._process is not None, "the server is not running"
+        leash.freeze(self._process)
+
+    def thaw(self) -> None:
+        """Harmless when it is not frozen."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def ask(self, *words: Any) -> Any:
+        """One command over a connection of its own."""
+        client = ground.connect(self.socket_target)
+        try:
+            return client.execute_command(*words)  # type: ignore[no-untyped-call]
+        finally:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def _started_before(self) -> bool:
+        return (self.folder / "started").exists()
+
+    def _launch(self) -> None:
+        lines = [f"port {self.port}", f"unixsocket {self.socket}", *self._lines]
+        # A Sentinel rewrites its configuration with what it learnt, and reads it at the next start.
+        conf = self.folder / "server.conf"
+        if not (self._arguments and self._started_before):
+            conf.write_text("\n".join(lines) + "\n")
+        with self.log.open("wb") as log:
+            self._process = leash.start(
+                [self._binary, "server.conf", *self._arguments],
+                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def _answers(self) -> bool:
+        deadline = time.monotonic() + STARTS_WITHIN
+        while time.monotonic() < deadline and self.running:
+            if self._pongs():
+                (self.folder / "started").touch()
+                return True
+            time.sleep(0.005)
+        return False
+
+    def _pongs(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as line:
+                line.sendall(b"PING\r\n")
+                # A server with a password answers NOAUTH, which is an answer.
+                return line.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False  # not listening yet: asked again
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        self.thaw()
+        self._process.wait(30)
+        self._process = None
+
+
+# `appendfsync no`: what was acknowledged has been written, and so survives a SIGKILL.
+# With `everysec` a write is put off while the disk is slow, acknowledged or not.
+_FIXED = ("bind 127.0.0.1", "daemonize no", 'save ""', "dir .", "appendfsync no")
