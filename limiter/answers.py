@@ -1,0 +1,85 @@
+"""One result on its way from the engine's thread to whoever waits for it.
+
+A thread waits on a lock, a coroutine on a future of its own loop; the engine
+delivers a batch with one wake-up per loop.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+
+class Answer:
+    """Set once by the engine, taken once by the caller."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        self.outcome: Any = None
+
+    def settle(self) -> None:
+        """Wake the caller; the outcome is in place."""
+        raise NotImplementedError
+
+    def taken(self) -> Any:
+        """The outcome, raised if it is an error."""
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
+class ThreadAnswer(Answer):
+    """For a caller that blocks its thread."""
+
+    __slots__ = ("_closed",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def settle(self) -> None:
+        self._closed.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether the outcome came within the timeout."""
+        return self._closed.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+
+class LoopAnswer(Answer):
+    """For a coroutine."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+
+    def settle(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+def deliver(answers: Iterable[tuple[Answer, Any]]) -> list[Answer]:
+    """Hand each its outcome; returns those whose event loop is gone."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[LoopAnswer]] = {}
+    for answer, outcome in answers:
+        answer.outcome = outcome
+        if isinstance(answer, LoopAnswer):
+            by_loop.setdefault(answer.loop, []).append(answer)
+        else:
+            answer.settle()
+    orphans: list[Answer] = []
+    for loop, batch in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle_all, batch)
+        except RuntimeError:  # the loop was closed with callers still waiting
+            orphans.extend(batch)
+    return orphans
+
+
+def _settle_all(batch: list[LoopAnswer]) -> None:
+    for answer in batch:
+        answer.settle()

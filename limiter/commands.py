@@ -1,0 +1,80 @@
+"""A gate's scripts as commands: which keys, which arguments, in which order.
+
+The headers of `limiter/lua/*.lua` say the same; this is their only caller.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ground import load_script, tagged
+from limiter.terms import Terms
+
+Command = tuple[Any, ...]
+
+_ACQUIRE, _RELEASE, _CANCEL, _RENEW, _SWEEP, _CONFIGURE, _STATUS = (
+    load_script("limiter", name)
+    for name in ("acquire", "release", "cancel", "renew", "sweep", "configure", "status")
+)
+INDEX = "penstock:gates"
+SCRIPTS = {s.sha: s for s in (_ACQUIRE, _RELEASE, _CANCEL, _RENEW, _SWEEP, _CONFIGURE, _STATUS)}
+
+
+class GateCommands:
+    """The commands that one process sends to one gate."""
+
+    def __init__(self, name: str, terms: Terms, process: str) -> None:
+        self.inbox = tagged("gate", name, f"inbox:{process}")
+        self.keys = tuple(
+            tagged("gate", name, part)
+            for part in ("", "leases", "holders", "queue", "waiters", "alive")
+        )
+        self._name = name
+        self.head = (*terms.args(), process)
+
+    def acquire(
+        self,
+        asks: Iterable[tuple[str, int, str, int, int]],
+        alive_us: int,
+        *,
+        join: bool,
+        released: Sequence[tuple[str, int]] = (),
+    ) -> Command:
+        """Each ask: id, lane, score ('' if new), term in microseconds, 1 if it was sent before."""
+        given = _flat(released)
+        return self._command(_ACQUIRE, alive_us, int(join), len(released), *given, *_flat(asks))
+
+    def release(self, permits: Iterable[tuple[str, int]]) -> Command:
+        return self._command(_RELEASE, *_flat(permits))
+
+    def cancel(self, counter: str, ids: Iterable[str]) -> Command:
+        return self._command(_CANCEL, counter, *ids)
+
+    def renew(self, permits: Iterable[tuple[str, int, int]], alive_us: int) -> Command:
+        """Each permit is its id, fence and term in microseconds."""
+        return self._command(_RENEW, alive_us, *_flat(permits))
+
+    def sweep(self) -> Command:
+        return self._command(_SWEEP)
+
+    def configure(self, changes: dict[str, str]) -> Command:
+        return self._command(_CONFIGURE, *_flat(changes.items()))
+
+    def enlist(self) -> Command:
+        """Enter the gate into the set of those in use."""
+        return ("SADD", INDEX, self._name)
+
+    def status(self) -> Command:
+        return self._command(_STATUS)
+
+    def _command(self, script: Any, *args: Any) -> Command:
+        command: Command = script.command(self.keys, (*self.head, *args))
+        return command
+
+
+def nudge(inbox: str) -> list[Command]:
+    """End the read that blocks on a process's inbox: an empty letter."""
+    return [("XADD", inbox, "MAXLEN", "~", 1024, "*", "at", 0), ("EXPIRE", inbox, 3600)]
+
+
+def _flat(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    return [part for row in rows for part in row]

@@ -1,0 +1,80 @@
+"""What can go wrong at a gate.
+
+PenstockError
+└── GateError
+    ├── LimitTimeout       nobody gave way in time; says who holds, and the place in line
+    ├── UnknownGate        no gate of that name; names those that there are
+    ├── GateUnavailable    Redis did not answer, so nothing was granted
+    └── PermitLost         the lease ran out, or the server lost it and someone else got the room
+"""
+
+from ground import PenstockError
+
+
+class GateError(PenstockError):
+    """The root of everything a gate raises."""
+
+
+class LimitTimeout(GateError):
+    """No permit came free within the timeout."""
+
+    def __init__(
+        self,
+        gate: str,
+        *,
+        waited: float,
+        limit: str,
+        in_flight: int,
+        place: int,
+        holders: list[str],
+        paused: bool = False,
+    ) -> None:
+        by = f" by {', '.join(holders)}" if holders else ""
+        line = f"place {place} in line" if place else "not in line any more"
+        super().__init__(
+            f"gate {gate!r}: no permit within {waited:.3g} s; "
+            f"{in_flight} of {limit} in flight{by}; {line}. "
+            + (
+                f"The gate is paused: penstock limits resume {gate}"
+                if paused
+                else f"Raise the limit (penstock limits set {gate} --limit N) or the timeout"
+            )
+        )
+        self.gate = gate
+        self.in_flight = in_flight
+        self.place = place
+        self.holders = holders
+        self.paused = paused
+
+
+class UnknownGate(GateError):
+    """Nobody has made a gate of that name."""
+
+    def __init__(self, gate: str, known: list[str]) -> None:
+        there = f"there are {', '.join(known)}" if known else "there are none yet"
+        super().__init__(f"no gate is called {gate!r}; {there} (penstock limits ls)")
+        self.gate = gate
+
+
+class GateUnavailable(GateError):
+    """Redis could not be asked; no permit was granted."""
+
+    def __init__(self, gate: str, where: str, why: object) -> None:
+        super().__init__(
+            f"gate {gate!r}: Redis at {where} could not be asked ({why}); nothing was granted. "
+            "Is it up, and is PENSTOCK_REDIS_URL right?"
+        )
+        self.gate = gate
+
+
+class PermitLost(GateError):
+    """The permit's lease ended while it was held."""
+
+    def __init__(self, gate: str, permit: str) -> None:
+        super().__init__(
+            f"gate {gate!r}: permit {permit} was lost before it was released: its lease was not "
+            "renewed in time, or Redis lost it and the room was given to another. What it "
+            "covered may now run beside someone else's work"
+        )
+        self.gate = gate
+        self.permit = permit

@@ -1,0 +1,88 @@
+"""A permit for the length of a block.
+
+A permit found lost cancels the body of an `async with`, and the block then
+raises `PermitLost`; a sync body cannot be interrupted, so its block raises at
+its end.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from limiter.permit import Permit, SyncPermit
+
+if TYPE_CHECKING:
+    from limiter.gate import Gate
+
+
+class Hold:
+    """What `gate.hold()` gives: usable once, in either form."""
+
+    def __init__(self, gate: "Gate", timeout: float | None, lane: int) -> None:
+        self._gate = gate
+        self._timeout = timeout
+        self._lane = lane
+        self._permit: Permit | SyncPermit | None = None
+        self._cancelled = False
+
+    async def __aenter__(self) -> Permit:
+        permit = await self._gate.acquire(timeout=self._timeout, lane=self._lane)
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None  # noqa: S101 - a coroutine that runs, runs in a task
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._permit = permit
+        permit.on_lost = lambda: _tell(loop, self._cancel_body)
+        permit.check()  # it may have been lost before anybody listened
+        return permit
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        permit, self._permit = self._permit, None
+        if permit is None:
+            return
+        permit.on_lost = None
+        try:
+            if self._cancelled:
+                ours = self._task.uncancel() <= self._cancelling
+                if kind is None or (ours and issubclass(kind, asyncio.CancelledError)):
+                    permit.check()
+            elif kind is None:
+                permit.check()
+        finally:
+            permit.release()
+
+    def __enter__(self) -> SyncPermit:
+        self._permit = permit = self._gate.sync.acquire(timeout=self._timeout, lane=self._lane)
+        return permit
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        permit, self._permit = self._permit, None
+        if permit is None:
+            return
+        try:
+            if kind is None:
+                permit.check()
+        finally:
+            permit.release()
+
+    def _cancel_body(self) -> None:
+        if self._permit is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, deed: object) -> None:
+    try:
+        loop.call_soon_threadsafe(deed)  # type: ignore[arg-type]
+    except RuntimeError:
+        return  # the loop is closed: there is no body left to cancel

@@ -1,0 +1,105 @@
+"""The inbox: one blocked connection that hears of this process's grants.
+
+Whoever frees a permit writes the grant to a stream of the waiter's process. The
+thread here reads those streams from the last entry it saw, so that a cut
+connection loses nothing, and blocks while there is nothing to read.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+from redis.exceptions import RedisClusterException, RedisError
+
+from ground import RedisTarget, connect
+
+log = logging.getLogger("penstock.limiter")
+
+_BLOCK = 15.0  # seconds of one blocked read; a server that fell silent is noticed soon after
+_GRACE = 5.0
+_FAILURES = (RedisError, RedisClusterException, OSError)  # a Cluster's own is no RedisError
+
+Letters = list[dict[bytes, bytes]]
+
+
+class Inbox:
+    """Reads streams and hands their entries over; `listen` adds a stream at any time.
+
+    Only its own thread touches its connection. Others end a blocked read by a nudge,
+    an empty letter to a stream that it is reading.
+    """
+
+    def __init__(self, target: RedisTarget, received: Callable[[Any, Letters], None]) -> None:
+        self._target = target
+        self._received = received
+        self._guard = threading.Lock()
+        self._owners: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self._seen: dict[str, str] = {}
+        self._reading: str | None = None
+        self._listening, self._stopping = threading.Event(), threading.Event()
+        self._client: Any = None
+        self._thread = threading.Thread(target=self._run, name="penstock-inbox", daemon=True)
+
+    def listen(self, stream: str, owner: Any) -> str | None:
+        """Hand the owner what arrives on a stream, from its beginning.
+
+        Returns the stream to nudge, if the read under way does not include this one.
+        """
+        with self._guard:
+            if stream in self._owners:
+                return None
+            self._owners[stream] = owner
+            self._listening.set()
+            if not self._thread.ident:
+                self._thread.start()
+            return self._reading
+
+    def stop(self) -> str | None:
+        """Read no more. Returns the stream to nudge, so that this is noticed at once."""
+        with self._guard:
+            self._stopping.set()
+            self._listening.set()
+            return self._reading
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread's end, but not for a server that answers nobody."""
+        if self._thread.ident:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stopping.wait(pause):
+            try:
+                self._read()
+                pause = 0.0
+            except _FAILURES as failure:
+                log.debug("the inbox lost its connection: %s", failure)
+                pause = min(1.0, max(0.02, pause * 2))
+                self._disconnect()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _read(self) -> None:
+        if self._client is None:
+            self._client = connect(self._target, timeout=_BLOCK + _GRACE)
+        with self._guard:
+            streams = {stream: self._seen.get(stream, "0-0") for stream in self._owners}
+            self._seen = {stream: self._seen[stream] for stream in streams if stream in self._seen}
+            self._reading = next(iter(streams), None)
+            if not streams and not self._stopping.is_set():
+                self._listening.clear()
+        if not streams:  # every gate that waited is gone
+            self._listening.wait()
+            return
+        found = self._client.xread(streams, block=int(_BLOCK * 1000)) or []
+        for name, entries in found.items() if isinstance(found, dict) else found:
+            stream = name.decode()
+            self._seen[stream] = entries[-1][0].decode()
+            if (owner := self._owners.get(stream)) is not None:
+                self._received(owner, [fields for _, fields in entries])

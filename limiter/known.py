@@ -1,0 +1,43 @@
+"""The gates of a Redis, for whoever looks after them: by name, and opened as they are.
+
+Processes enter the gates they use into one set, at first contact and with each
+heartbeat, so that nothing has to search the keyspace.
+"""
+
+from typing import Any
+
+from ground import AnyClient, RedisTarget, connect, tagged
+from limiter.commands import INDEX
+from limiter.errors import UnknownGate
+from limiter.gate import Gate, described
+from limiter.terms import Terms, check_manner
+
+
+def gate_names(redis: AnyClient | RedisTarget | str) -> list[str]:
+    """The names of all gates in use, sorted."""
+    client = connect(described(redis))
+    try:
+        return sorted(name.decode() for name in _ask(client, "SMEMBERS", INDEX))
+    finally:
+        client.close()
+
+
+def existing_gate(redis: AnyClient | RedisTarget | str, name: str) -> Gate:
+    """A gate that somebody made, as it stands; `UnknownGate` names those that there are."""
+    target = described(redis)
+    client = connect(target)
+    try:
+        found = _ask(client, "HMGET", tagged("gate", name), "limit", "rate", "burst")
+    finally:
+        client.close()
+    if found[0] is None:
+        raise UnknownGate(name, gate_names(target))
+    limit, rate, burst = ((text or b"").decode() for text in found)
+    terms = Terms(
+        int(limit) if limit else None, float(rate) if rate else None, int(burst) if burst else None
+    )
+    return Gate(target, name, terms, check_manner(30.0, None, 30.0, enforce=False))
+
+
+def _ask(client: Any, *words: str) -> Any:
+    return client.execute_command(*words)

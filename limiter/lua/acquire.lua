@@ -1,0 +1,56 @@
+-- acquire.lua: a permit for each request while there is room and nobody waits; else a place in line.
+-- KEYS   gate leases holders queue waiters alive
+-- ARGV   limit rate burst process alive_us join(1|0) how_many_released,
+--        then for each released: id fence,
+--        then for each request: id lane score('' if new) term_us again(1|0: asked before)
+-- REPLY  {now_us, wake_us, grants, made_us, limit, rate, burst,
+--         then for each request: fence score | -place score | 0 score (not joined)}
+--
+-- Asking again with the same id is harmless: a holder's lease is renewed, a waiter
+-- keeps its place, and one that was lost or dropped rejoins with the score it had. The score
+-- of a permit granted at once is that of the last who came before it.
+-- include: watch.lua
+local join = ARGV[6] == '1'
+local LANE = 8796093022208 -- 2^43 tickets to a lane
+
+local function enter_line(id, lane, score, term)
+  if score == '' then
+    gate.ticket = gate.ticket + 1
+    score = lane * LANE + gate.ticket
+  else
+    gate.ticket = math.max(gate.ticket, score % LANE)
+  end
+  call('ZADD', QUEUE, score, id)
+  call('HSET', WAITERS, id, format('%s|%s|%.0f', PROCESS, term, now))
+  front = nil
+  return tonumber(score)
+end
+
+local requests = 8 + 2 * ARGV[7]
+release(8, requests - 1)
+expire()
+hand_over()
+local reply, joined, left = { now, 0, own, gate.made, fields[1], fields[2], fields[3] }, false, room()
+if left > 0 and first_waiter() then left = 0 end
+for i = requests, #ARGV, 5 do
+  local id, term, again = ARGV[i], ARGV[i + 3], ARGV[i + 4] == '1'
+  local fence = again and fence_of(id)
+  local score = again and not fence and tonumber(call('ZSCORE', QUEUE, id))
+  if fence then
+    call('ZADD', LEASES, now + term, id)
+  elseif not score and left > 0 then
+    fence, left = grant(id, PROCESS, term), left - 1
+  elseif not score and join then
+    score, left = enter_line(id, ARGV[i + 1], ARGV[i + 2], term), 0
+  end
+  joined = joined or score
+  reply[#reply + 1] = fence or (score and -1 - call('ZRANK', QUEUE, id)) or 0
+  reply[#reply + 1] = score or ARGV[i + 1] * LANE + gate.ticket
+end
+if joined then
+  lives[PROCESS] = now + ARGV[5]
+  call('ZADD', ALIVE, lives[PROCESS], PROCESS)
+end
+reply[2] = settle()
+if not join then reply[2] = next_change() end -- who only tries is in no line
+return reply

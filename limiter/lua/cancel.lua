@@ -1,0 +1,30 @@
+-- cancel.lua: leave the line, or give back what was granted in the same instant.
+-- KEYS   gate leases holders queue waiters alive
+-- ARGV   limit rate burst process counter('timeouts'|'cancelled'), then for each: id
+-- REPLY  {now_us, wake_us, grants, limit, in_flight, up to 5 holders, paused(1|0),
+--         then for each: place it had, or 0}
+--
+-- What is given back counts as released too: granted + readmitted - released - expired
+-- are the permits in flight, always.
+-- include: watch.lua
+local reply, gone = {}, 0
+for i = 6, #ARGV do
+  local rank = call('ZRANK', QUEUE, ARGV[i])
+  local held = fence_of(ARGV[i])
+  if held then gate.released = gate.released + 1 end
+  if rank or held then gone = gone + 1 end
+  reply[i + 2] = rank and rank + 1 or 0
+end
+local ids = { unpack(ARGV, 6) }
+leave(ids)
+free(ids)
+count(ARGV[5], gone)
+expire()
+hand_over()
+reply[1], reply[2], reply[3], reply[4], reply[5] = now, settle(), own, fields[1], gate.live
+local by = {}
+for _, id in ipairs(call('ZRANGE', LEASES, 0, 4)) do
+  by[#by + 1] = string.match(call('HGET', HOLDERS, id) or '', '|(.-)|') or id
+end
+reply[6], reply[7] = table.concat(by, ' '), gate.paused and 1 or 0
+return reply

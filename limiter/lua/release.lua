@@ -1,0 +1,9 @@
+-- release.lua: give permits back and hand the room to the waiters.
+-- KEYS   gate leases holders queue waiters alive
+-- ARGV   limit rate burst process, then for each: id fence
+-- REPLY  {now_us, wake_us, grants, how many were still held}
+-- include: watch.lua
+release(5, #ARGV)
+expire()
+hand_over()
+return { now, settle(), own, gate.released }

@@ -1,0 +1,49 @@
+-- watch.lua: when to look again, and who does: time alone may let somebody in.
+-- include: line.lua
+local NEVER = 9007199254740991
+
+-- Microseconds until time alone may let somebody in: a token, or a lease's end. -1: never.
+local function next_change()
+  if gate.paused then return -1 end
+  if room() > 0 then return 0 end
+  if gate.live < gate.limit then return math.ceil((1 - gate.tokens) * 1000000 / gate.rate) end
+  local first = call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
+  return first[2] and math.max(0, first[2] - now) or -1
+end
+
+-- The process of the first living waiter. The dead before it leave the line, also while
+-- there is no room: nobody could say when to look after a dead head again.
+local function head_owner()
+  local dropped, owner = 0, nil
+  while dropped < 1000 do
+    local head = first_waiter()
+    owner = head and read_waiter(call('HGET', WAITERS, head))
+    if not head or (owner and alive(owner)) then break end
+    leave({ head })
+    dropped = dropped + 1
+  end
+  count('dropped', dropped)
+  return owner
+end
+
+-- See that the process of the first in line knows when to look again, and return when
+-- the caller should. Only that process sleeps to the next change; the others to the end
+-- of its life, and one that moves up is told.
+local function watch(owner)
+  local wake = next_change()
+  local wakes = wake < 0 and NEVER or now + wake
+  local news = fields[11] ~= owner or wakes < tonumber(fields[12])
+  if news and owner ~= PROCESS then mail(owner, 'wake', wake) end
+  if news or owner == PROCESS then gate.head, gate.head_wakes = owner, wakes end
+  if owner == PROCESS then return wake end
+  return alive(owner) and lives[owner] - now or 0
+end
+
+-- Write everything back, and return when the caller should look again.
+local function settle()
+  write_grants()
+  local owner = head_owner()
+  local wake = owner and watch(owner) or -1
+  save()
+  return wake
+end

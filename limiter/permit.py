@@ -1,0 +1,171 @@
+"""A permit in its holder's hands."""
+
+import logging
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from limiter.answers import LoopAnswer, ThreadAnswer
+from limiter.errors import GateError, PermitLost
+
+if TYPE_CHECKING:
+    from limiter.engine import Engine
+    from limiter.ledger import Ledger
+
+log = logging.getLogger("penstock.limiter")
+
+
+class Lease:
+    """What the engine keeps of a permit: enough to renew it, and to know when it is over."""
+
+    __slots__ = ("deadline", "fence", "holder", "id", "lost", "term_us", "ticket", "waited")
+
+    def __init__(
+        self, id: str, fence: int, term_us: int, deadline: float, waited: float, ticket: str
+    ) -> None:
+        self.id = id
+        self.fence = fence
+        self.term_us = term_us
+        self.deadline = deadline
+        self.waited = waited
+        self.ticket = ticket
+        self.lost = False
+        self.holder: weakref.ref[HeldPermit] | None = None
+
+    def lose(self) -> None:
+        """It is not ours any more; tell whoever holds it."""
+        self.lost = True
+        permit = self.holder() if self.holder else None
+        if permit is not None and permit.on_lost is not None:
+            try:
+                permit.on_lost()
+            except Exception:  # somebody else's code, on the engine's thread
+                log.exception("gates: `on_lost` of permit %s failed", self.id)
+
+
+class HeldPermit:
+    """The right to be one of those in flight, until `release()` or the lease's end.
+
+    The process renews the lease for as long as it lives; `lost` tells at any
+    moment, by this process's own clock, whether that still worked.
+    """
+
+    __slots__ = ("__weakref__", "_engine", "_lease", "_ledger", "_released", "on_lost")
+
+    def __init__(self, engine: "Engine", ledger: "Ledger", lease: Lease) -> None:
+        self._engine = engine
+        self._ledger = ledger
+        self._lease = lease
+        self.on_lost: Callable[[], None] | None = None
+        """Called once, on another thread, when the permit is found lost."""
+        lease.holder = weakref.ref(self)
+        self._released = False  # last: a signal's handler may raise at any line of this
+
+    @property
+    def id(self) -> str:
+        """What `ZRANGE …:leases` shows."""
+        return self._lease.id
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with every grant of the gate: for what the permit protects."""
+        return self._lease.fence
+
+    @property
+    def waited(self) -> float:
+        """Seconds between asking and getting."""
+        return self._lease.waited
+
+    @property
+    def ticket(self) -> str:
+        """Its place in line: `acquire(ticket=…)` asks again from there, before who came later."""
+        return self._lease.ticket
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease ended while the permit was held."""
+        lease = self._lease
+        return not self._released and (lease.lost or time.monotonic() >= lease.deadline)
+
+    def check(self) -> None:
+        """Raise `PermitLost` if it is lost."""
+        if self.lost:
+            raise PermitLost(self._ledger.name, self.id)
+
+    def _renewable(self) -> None:
+        if self._released:
+            raise GateError(f"gate {self._ledger.name!r}: permit {self.id} was released already")
+        self.check()
+
+    def release(self) -> None:
+        """Give it back. Never blocks, never fails, harmless when repeated; sent at once.
+
+        In a forked child this does nothing: the permit is its parent's.
+        """
+        if not self._released:
+            self._released = True
+            self._engine.release(self._ledger, self._lease)
+
+    def __bool__(self) -> Literal[True]:
+        return True
+
+    def __del__(self) -> None:
+        # A permit that nobody holds any more covers nothing.
+        if not getattr(self, "_released", True):
+            self.release()
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else "lost" if self.lost else "held"
+        return f"<{type(self).__name__} {self.id} of gate {self._ledger.name!r}, {state}>"
+
+
+class Permit(HeldPermit):
+    """A permit taken by a coroutine."""
+
+    __slots__ = ()
+
+    async def renew(self) -> None:
+        """Have the lease renewed now, and know that it was; else raise `PermitLost`."""
+        self._renewable()
+        answer = LoopAnswer()
+        self._engine.renew(self._ledger, self._lease, answer)
+        await answer.future
+        answer.taken()
+        self.check()
+
+    async def give_back(self) -> None:
+        """Release it, and return when Redis knows: for a process that ends right after."""
+        if not self._released:
+            self._released = True
+            answer = LoopAnswer()
+            self._engine.give_back(self._ledger, self._lease, answer)
+            await answer.future
+            answer.taken()
+
+
+class SyncPermit(HeldPermit):
+    """A permit taken by a thread."""
+
+    __slots__ = ()
+
+    def renew(self) -> None:
+        """Have the lease renewed now, and know that it was; else raise `PermitLost`."""
+        self._renewable()
+        answer = ThreadAnswer()
+        self._engine.renew(self._ledger, self._lease, answer)
+        answer.wait(None)
+        answer.taken()
+        self.check()
+
+
+class Wait(float):
+    """What `try_acquire` answers when there is no permit: seconds until asking may help.
+
+    It is false, so that `if permit := gate.sync.try_acquire():` reads as it should.
+    """
+
+    __slots__ = ()
+
+    def __bool__(self) -> Literal[False]:
+        return False

@@ -1,0 +1,87 @@
+"""What a gate says of itself."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LeaseStatus:
+    """One permit in flight."""
+
+    id: str
+    process: str
+    fence: int
+    held: float
+    """Seconds since the grant."""
+    expires_in: float
+
+
+@dataclass(frozen=True)
+class GateStatus:
+    """A gate at one instant of the server's clock; the counters run since the gate was made."""
+
+    name: str
+    limit: int | None
+    rate: float | None
+    burst: int | None
+    paused: bool
+    in_flight: int
+    waiting: int
+    oldest_wait: float
+    """Seconds that the head of the line has waited."""
+    tokens: float | None
+    granted: int
+    released: int
+    expired: int
+    timeouts: int
+    cancelled: int
+    dropped: int
+    """Waiters whose process died."""
+    readmitted: int
+    """Permits taken in again after the server had lost them."""
+    lost: int
+    leases: tuple[LeaseStatus, ...]
+    """The first hundred to expire."""
+
+
+def read_status(name: str, reply: list[Any]) -> GateStatus:
+    """Read the reply of `status.lua`."""
+    now, _, _, in_flight, waiting, since, tokens, flat, held = reply
+    fields = dict(zip(map(_text, flat[::2]), map(_text, flat[1::2]), strict=True))
+    rate = float(fields["rate"]) if fields.get("rate") else None
+    waited = (int(now) - int(since)) / 1e6 if int(since) else 0.0
+    return GateStatus(
+        name=name,
+        limit=int(fields["limit"]) if fields.get("limit") else None,
+        rate=rate,
+        burst=int(fields["burst"]) if fields.get("burst") else None,
+        paused=fields.get("paused") == "1",
+        in_flight=int(in_flight),
+        waiting=int(waiting),
+        oldest_wait=waited,
+        tokens=float(tokens) if rate else None,
+        **{counter: int(fields.get(counter, 0)) for counter in _COUNTERS},
+        leases=tuple(
+            _lease(int(now), *row) for row in zip(held[::3], held[1::3], held[2::3], strict=True)
+        ),
+    )
+
+
+_COUNTERS = (
+    "granted", "released", "expired", "timeouts", "cancelled", "dropped", "readmitted", "lost",
+)  # fmt: skip
+
+
+def _lease(now: int, id: bytes, expiry: bytes, holder: bytes) -> LeaseStatus:
+    fence, process, since = _text(holder).split("|")
+    return LeaseStatus(
+        id=_text(id),
+        process=process,
+        fence=int(fence),
+        held=(now - int(since)) / 1e6,
+        expires_in=(int(expiry) - now) / 1e6,
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

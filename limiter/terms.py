@@ -1,0 +1,112 @@
+"""What a gate allows, and how a process behaves at it; what cannot work is refused here."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+from ground import SettingError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a gate allows: permits in flight, grants a second, and how many of those at once."""
+
+    limit: int | None = None
+    rate: float | None = None
+    burst: int | None = None
+
+    def args(self) -> tuple[str, str, str]:
+        return (_text(self.limit), _text(self.rate), _text(self.burst))
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How this process behaves at a gate; what the gate allows is in its `Terms`."""
+
+    lease: float
+    heartbeat: float
+    patience: float
+    enforce: bool
+
+    @property
+    def pace(self) -> tuple[float, float, float]:
+        """What all gate objects of one name share in a process."""
+        return (self.lease, self.heartbeat, self.patience)
+
+
+def check_terms(limit: int | None, rate: float | None, burst: int | None) -> None:
+    """Refuse what could never grant anything."""
+    for name, count in (("limit", limit), ("burst", burst)):
+        if count is not None and not (_is_whole(count) and count >= 1):
+            raise SettingError(name, f"must be a whole number of 1 or more, not {count!r}")
+    if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):
+        raise SettingError("rate", f"must be above 0 grants a second, not {rate!r}")
+
+
+def check_manner(
+    lease: float, heartbeat: float | None, patience: float, enforce: bool, orphan_hold: float = 0.0
+) -> Manner:
+    """Refuse a lease that a single late heartbeat would lose."""
+    beat = lease / 3 if heartbeat is None else heartbeat
+    if not (0 < lease < math.inf and beat > 0):
+        raise SettingError(
+            "lease", f"lease and heartbeat must be above 0 s, not {lease} and {beat}"
+        )
+    if lease < 2 * beat:
+        raise SettingError(
+            "lease",
+            f"{lease} s is shorter than two heartbeats of {beat} s: one late beat loses all",
+        )
+    if not patience > 0:
+        raise SettingError("patience", f"must be above 0 s, not {patience}")
+    if not 0 <= orphan_hold < math.inf:
+        raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold}")
+    return Manner(lease=lease, heartbeat=beat, patience=patience, enforce=enforce)
+
+
+def changes(
+    *,
+    limit: int | None = None,
+    rate: float | None = None,
+    burst: int | None = None,
+    paused: bool | None = None,
+) -> dict[str, str]:
+    """What `configure` is to set, leaving alone what is None."""
+    wanted: Sequence[tuple[str, float | int | None]] = (
+        ("limit", limit),
+        ("rate", rate),
+        ("burst", burst),
+    )
+    set_to = {field: _text(value) for field, value in wanted if value is not None}
+    if paused is not None:
+        set_to["paused"] = "1" if paused else "0"
+    return set_to
+
+
+def check_wish(
+    timeout: float | None, lane: int, ticket: str = "", orphan_hold: float | None = None
+) -> None:
+    """Refuse an `acquire` that no gate could make sense of."""
+    if ticket and not ticket.removeprefix("-").isdecimal():
+        raise SettingError("ticket", f"must be that of an earlier permit, not {ticket!r}")
+    if orphan_hold is not None and not (_is_number(orphan_hold) and 0 <= orphan_hold < math.inf):
+        raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold!r}")
+    if not (_is_whole(lane) and -512 <= lane <= 511):
+        raise SettingError("lane", f"must be a whole number from -512 to 511, not {lane!r}")
+    if timeout is not None and not (_is_number(timeout) and timeout >= 0):
+        raise SettingError("timeout", f"must be 0 or more seconds, not {timeout!r}")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _text(number: float | int | None) -> str:
+    if number is None:
+        return ""
+    return str(int(number)) if _is_whole(number) else repr(float(number))

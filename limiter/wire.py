@@ -1,0 +1,110 @@
+"""The wire: one connection that sends many commands at once and reads their replies.
+
+Below redis-py's pipeline, whose bookkeeping costs more than our scripts do. An
+error that is an answer comes back as a value; one that may pass is raised.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ConnectionError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from ground import RedisTarget, Script, connect
+from limiter.commands import SCRIPTS, Command
+
+try:
+    from hiredis import pack_command as _pack
+except ImportError:  # it is an extra; redis-py packs as well, only slower
+    _pack = None  # type: ignore[assignment]
+
+log = logging.getLogger("penstock.limiter")
+
+# What the next attempt may find mended. Everything else is answered to the callers.
+PASSING = (
+    ConnectionError, TimeoutError, OSError, BusyLoadingError, ClusterDownError, MasterDownError,
+    ReadOnlyError, OutOfMemoryError, redis.exceptions.RedisClusterException,
+)  # fmt: skip
+# The same, where a script met it (Redis 6.2 wraps the error) or redis-py has no class for it.
+_PASSING_WORDS = re.compile(r"\b(READONLY|OOM|MISCONF|NOREPLICAS|BUSY) ")
+FINAL = (AuthenticationError, AuthorizationError)
+
+
+class Wire:
+    """A connection to a Redis; on a Cluster, one to each node."""
+
+    def __init__(
+        self, target: RedisTarget, timeout: float, scripts: Mapping[str, Script] = SCRIPTS
+    ) -> None:
+        self._scripts = scripts
+        self._client: Any = connect(target, timeout=timeout)
+        self._connection: Any = None
+        if not isinstance(self._client, redis.RedisCluster):
+            self._connection = self._client.connection_pool.get_connection()
+        # All at once: a script that is unknown among others that are known would be run
+        # after them, a release after the acquire that it makes room for.
+        self._send([("SCRIPT", "LOAD", script.source) for script in scripts.values()])
+
+    def converse(self, commands: list[Command]) -> list[Any]:
+        """The reply to each command, or the error that is its answer."""
+        replies = self._send(commands)
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            whole = [self._with_source(commands[i]) for i in unknown]
+            for i, reply in zip(unknown, self._send(whole), strict=True):
+                replies[i] = reply
+        for reply in replies:
+            if isinstance(reply, PASSING):
+                raise reply
+            if isinstance(reply, ResponseError) and _PASSING_WORDS.search(str(reply)):
+                raise ConnectionError(str(reply)) from reply
+        return replies
+
+    def _send(self, commands: list[Command]) -> list[Any]:
+        wire = self._connection
+        if wire is None:
+            return [self._ask_node(command) for command in commands]
+        if _pack is None:
+            wire.send_packed_command(wire.pack_commands(commands))
+        else:
+            wire.send_packed_command([b"".join(map(_pack, commands))])
+        return [_read(wire) for _ in commands]
+
+    def close(self) -> None:
+        try:
+            if self._connection is not None:
+                self._connection.disconnect()
+            self._client.close()
+        except (RedisError, OSError):
+            log.debug("closing a broken connection failed", exc_info=True)
+
+    def _with_source(self, command: Command) -> Command:
+        return ("EVAL", self._scripts[command[1]].source, *command[2:])
+
+    def _ask_node(self, command: Command) -> Any:
+        try:
+            return self._client.execute_command(*command)
+        except ResponseError as refusal:
+            return refusal
+
+
+def _read(wire: Any) -> Any:
+    try:
+        return wire.read_response()
+    except ResponseError as refusal:
+        return refusal

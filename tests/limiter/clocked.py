@@ -1,0 +1,170 @@
+"""A gate's scripts under a clock that a test sets.
+
+The scripts read the time once, from Redis. Here that one call reads a key instead;
+everything else is the product's own text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ground
+from limiter.commands import SCRIPTS, Command, GateCommands
+from limiter.terms import Terms
+
+_CLOCK = "test:clock"
+_TIME = "call('TIME')"
+_START = 1_700_000_000_000_000
+
+Permit = tuple[str, int, int]
+
+
+class ClockedGate:
+    """One gate, called by its scripts alone, by any number of pretended processes."""
+
+    def __init__(self, redis: Any, terms: Terms, name: str = "g") -> None:
+        self.redis = redis
+        self.terms = terms
+        self.name = name
+        self.now = _START
+        self._seen: dict[str, str] = {}
+        self._own: dict[str, list[tuple[str, int]]] = {}
+
+    def commands(self, process: str) -> GateCommands:
+        return GateCommands(self.name, self.terms, process)
+
+    def run(self, command: Command) -> list[Any]:
+        """The reply to a command, at the time of this gate's clock."""
+        source = SCRIPTS[command[1]].source
+        assert source.count(_TIME) == 1, "a script reads the clock once"
+        self.redis.hset(_CLOCK, mapping={"s": self.now // 1_000_000, "us": self.now % 1_000_000})
+        text = source.replace(_TIME, f"call('HMGET', '{_CLOCK}', 's', 'us')")
+        reply: list[Any] = self.redis.execute_command("EVAL", text, *command[2:])
+        assert int(reply[0]) == self.now
+        self._own.setdefault(command[12], []).extend(_grants(reply[2]))
+        return reply
+
+    def acquire(
+        self,
+        process: str,
+        *ids: str,
+        lane: int = 0,
+        term: float = 1.0,
+        alive: float = 1.0,
+        join: bool = True,
+    ) -> list[int]:
+        """For each id its fence, or minus its place in the line, or 0."""
+        rows = [(id, lane, "", int(term * 1e6), 1) for id in ids]
+        return self.ask(process, rows, alive=alive, join=join)[0]
+
+    def ask(
+        self,
+        process: str,
+        rows: list[tuple[str, int, str, int, int]],
+        *,
+        alive: float = 1.0,
+        join: bool = True,
+        released: Sequence[tuple[str, int]] = (),
+    ) -> tuple[list[int], list[str]]:
+        command = self.commands(process).acquire(
+            rows, int(alive * 1e6), join=join, released=released
+        )
+        reply = self.run(command)
+        return [int(v) for v in reply[7::2]], [text(s) for s in reply[8::2]]
+
+    def release(self, process: str, *permits: tuple[str, int]) -> int:
+        return int(self.run(self.commands(process).release(permits))[3])
+
+    def renew(self, process: str, *permits: Permit, alive: float = 1.0) -> list[bool]:
+        reply = self.run(self.commands(process).renew(permits, int(alive * 1e6)))
+        return [bool(int(held)) for held in reply[4:]]
+
+    def cancel(self, process: str, *ids: str, counter: str = "cancelled") -> list[int]:
+        return [int(place) for place in self.run(self.commands(process).cancel(counter, ids))[7:]]
+
+    def sweep(self, process: str) -> int:
+        """Microseconds after which this process is to look again; -1 for never."""
+        return int(self.run(self.commands(process).sweep())[1])
+
+    def configure(self, process: str, **changes: str) -> None:
+        self.run(self.commands(process).configure(changes))
+
+    def letters(self, process: str) -> list[tuple[str, int]]:
+        """The grants (id, fence) that came to a process since asked last, by reply or mail."""
+        entries = self.redis.xrange(self.commands(process).inbox, self._unseen(process))
+        return self._read(process, entries)
+
+    def forget_letters(self) -> None:
+        self._seen.clear()
+        self._own.clear()
+
+    # What anybody sees with redis-cli
+
+    @property
+    def leases(self) -> dict[str, int]:
+        return _leases(self.redis.zrange(self._key("leases"), 0, -1, withscores=True))
+
+    @property
+    def line(self) -> list[str]:
+        return [text(id) for id in self.redis.zrange(self._key("queue"), 0, -1)]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        found = self.redis.hgetall(self._key(""))
+        return {text(field): text(value) for field, value in found.items()}
+
+    def look(self, processes: Sequence[str]) -> "Sight":
+        """All of it at once."""
+        pipe = self.redis.pipeline(transaction=False)
+        pipe.zrange(self._key("leases"), 0, -1, withscores=True)
+        pipe.zrange(self._key("queue"), 0, -1)
+        pipe.hgetall(self._key(""))
+        pipe.hlen(self._key("holders"))
+        pipe.hlen(self._key("waiters"))
+        for process in processes:
+            pipe.xrange(self.commands(process).inbox, self._unseen(process))
+        leases, line, fields, holders, waiters, *inboxes = pipe.execute()
+        return Sight(
+            leases=_leases(leases),
+            line=[text(id) for id in line],
+            fields={text(field): text(value) for field, value in fields.items()},
+            leftovers=abs(holders - len(leases)) + abs(waiters - len(line)),
+            letters={p: self._read(p, box) for p, box in zip(processes, inboxes, strict=True)},
+        )
+
+    def _unseen(self, process: str) -> str:
+        return f"({self._seen[process]}" if process in self._seen else "-"
+
+    def _read(self, process: str, entries: list[Any]) -> list[tuple[str, int]]:
+        if entries:
+            self._seen[process] = text(entries[-1][0])
+        mailed = [grant for _, fields in entries for grant in _grants(fields.get(b"grants", b""))]
+        return self._own.pop(process, []) + mailed
+
+    def _key(self, part: str) -> str:
+        return ground.tagged("gate", self.name, part)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A gate as redis-cli shows it, and the grants that came to each process since."""
+
+    leases: dict[str, int]
+    line: list[str]
+    fields: dict[str, str]
+    leftovers: int
+    """Records of permits and waiters that are none any more."""
+    letters: dict[str, list[tuple[str, int]]]
+
+
+def _leases(rows: list[Any]) -> dict[str, int]:
+    return {text(id): int(ends) for id, ends in rows}
+
+
+def _grants(words: bytes | str) -> list[tuple[str, int]]:
+    parts = text(words).split()
+    return [(id, int(fence)) for id, fence in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

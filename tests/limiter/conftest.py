@@ -1,0 +1,44 @@
+"""Gates in tests: each test has its own."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from limiter import TokenBucket
+from tests.harness.servers import until
+
+LONG = 60.0  # a lease whose end no test waits for
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a gate that no earlier test has left anything at."""
+    return f"gate-{next(_numbers)}"
+
+
+@pytest.fixture
+def gate_at(name: str) -> Callable[..., TokenBucket]:
+    """The test's gate, at a server."""
+
+    def gate(target: Any, limit: int = 1, lease: float = LONG, **more: Any) -> TokenBucket:
+        return TokenBucket(target, name, limit=limit, lease=lease, **more)
+
+    return gate
+
+
+@pytest.fixture(scope="module")
+def no_engine_is_left_running_hot() -> Iterator[None]:
+    """Whatever happened: an engine with nothing to do does nothing."""
+    yield
+    until(_idle, "the engines to come to rest", within=10)
+
+
+def _idle() -> bool:
+    before, began = time.process_time(), time.monotonic()
+    time.sleep(0.2)
+    return time.process_time() - before < 0.7 * (time.monotonic() - began)

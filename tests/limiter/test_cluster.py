@@ -1,0 +1,136 @@
+"""A Redis Cluster: gates on every node in one process, and a node that fails alone."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from limiter import GateUnavailable, PermitLost, TokenBucket
+from tests.harness import killing
+from tests.harness.servers import until
+from tests.limiter.in_flight import in_line, served
+
+SOON = 30.0
+
+
+# A process keeps the first terms it hears of a gate, so each test has gates of its own.
+_names = (f"gate-{n}" for n in itertools.count())
+
+
+def key(name):
+    return f"penstock:gate:{{{name}}}"
+
+
+@pytest.fixture
+def names(redis_cluster):
+    """One gate's name for each node, in the order of the nodes."""
+    found = {}
+    while len(found) < len(redis_cluster.nodes):
+        name = next(_names)
+        found[redis_cluster.nodes.index(redis_cluster.node_of(key(name)))] = name
+    return [found[node] for node in range(len(found))]
+
+
+def gates_at(cluster, names, lease=60.0, **more):
+    return [TokenBucket(cluster.target, name, limit=1, lease=lease, **more) for name in names]
+
+
+async def test_one_process_waits_on_every_node_at_once(redis_cluster, names):
+    gates = gates_at(redis_cluster, names)
+    permits = [await gate.acquire(timeout=SOON) for gate in gates]
+    first = [await in_line(gate, 1) for gate in gates]
+    second = [await in_line(gate, 2) for gate in gates]
+    for permit in permits:
+        permit.release()
+    for task in first:
+        (await served(task)).release()
+    for task in second:
+        (await served(task)).release()
+    assert [(await gate.status()).granted for gate in gates] == [3, 3, 3]
+
+
+async def test_the_data_of_a_gate_is_on_its_own_node(redis_cluster, names):
+    gates = gates_at(redis_cluster, names)
+    permits = [await gate.acquire(timeout=SOON) for gate in gates]
+    for node, name in zip(redis_cluster.nodes, names, strict=True):
+        assert node.ask("ZCARD", f"{key(name)}:leases") == 1
+    for permit in permits:
+        permit.release()
+
+
+async def test_flushed_scripts_are_loaded_again_on_every_node(redis_cluster, names):
+    gates = gates_at(redis_cluster, names)
+    for gate in gates:
+        permit = await gate.acquire(timeout=SOON)
+        for node in redis_cluster.nodes:
+            node.ask("SCRIPT", "FLUSH")
+        waiter = await in_line(gate, 1)
+        for node in redis_cluster.nodes:
+            node.ask("SCRIPT", "FLUSH")
+        permit.release()
+        (await served(waiter)).release()
+
+
+@pytest.mark.parametrize("failure", ["killed", "frozen"])
+async def test_a_node_that_fails_leaves_the_gates_of_the_others_alone(
+    redis_cluster, names, failure
+):
+    *healthy, sick = gates_at(redis_cluster, names, lease=3.0)
+    permits = [await gate.acquire(timeout=SOON) for gate in healthy]
+    lost = await sick.acquire(timeout=SOON)
+    waiters = [await in_line(gate, 1) for gate in healthy]
+    node = redis_cluster.nodes[-1]
+    node.kill() if failure == "killed" else node.freeze()
+    with pytest.raises(GateUnavailable):
+        await sick.acquire(timeout=0.2)
+    until(lambda: lost.lost, "the lease on the failed node to end")
+    for permit in permits:
+        await permit.renew()
+        permit.release()
+    for waiter in waiters:
+        (await served(waiter)).release()
+    redis_cluster.heal()
+    with pytest.raises(PermitLost):
+        lost.check()
+    (await sick.acquire(timeout=SOON)).release()
+
+
+@pytest.mark.parametrize("keep_data", [True, False])
+async def test_a_restarted_node_has_its_holder_and_its_waiters_again(
+    redis_cluster, names, keep_data
+):
+    gate = gates_at(redis_cluster, names, lease=20.0)[1]
+    permit = await gate.acquire(timeout=SOON)
+    first = await in_line(gate, 1)
+    second = await in_line(gate, 2)
+    node = redis_cluster.nodes[1]
+    for kept in () if keep_data else [key(names[1]) + part for part in _PARTS]:
+        node.ask("DEL", kept)  # a node's own state, its slots, must stay
+    node.kill()
+    redis_cluster.heal()
+    async with asyncio.timeout(SOON):
+        await permit.renew()
+    until(lambda: gate.sync.status().waiting == 2, "both to be in line")
+    permit.release()
+    granted = await served(first)
+    assert not second.done()
+    granted.release()
+    (await served(second)).release()
+
+
+_PARTS = ("", ":leases", ":holders", ":queue", ":waiters", ":alive")
+
+
+def holds(url, name):
+    from tests.harness import doomed
+
+    permit = TokenBucket(url, name, limit=1, lease=2.0).sync.acquire()
+    doomed.reached("holding")
+    permit.release()
+
+
+async def test_a_killed_holder_on_a_cluster_gives_its_permit_back(redis_cluster, names):
+    for gate in gates_at(redis_cluster, names[:1], lease=2.0):
+        killing.run(holds, redis_cluster.url, gate.name, at=killing.named("holding"))
+        (await gate.acquire(timeout=SOON)).release()
+        assert (await gate.status()).expired == 1

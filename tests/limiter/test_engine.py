@@ -1,0 +1,203 @@
+"""The engine's thread among failures: it answers everybody, and neither spins nor dies."""
+
+import asyncio
+import contextlib
+import gc
+import threading
+
+import pytest
+
+import ground
+from limiter import GateError, GateUnavailable, TokenBucket, engine, engines
+from tests.limiter.in_flight import settled, settled_sync
+
+
+@pytest.fixture
+def gate(redis) -> TokenBucket:
+    return TokenBucket(redis, "g", limit=2)
+
+
+@pytest.fixture
+def exchanges(monkeypatch) -> list[int]:
+    """The size of each exchange with Redis."""
+    sizes: list[int] = []
+    converse = engine.Engine._converse
+
+    def counted(self, commands):
+        sizes.append(len(commands))
+        return converse(self, commands)
+
+    monkeypatch.setattr(engine.Engine, "_converse", counted)
+    return sizes
+
+
+async def test_a_broken_key_is_everybodys_error_and_mending_it_is_enough(redis, gate, exchanges):
+    key = ground.tagged("gate", "g", "leases")
+    redis.set(key, "not a sorted set")
+    outcomes = await asyncio.gather(
+        *(gate.acquire() for _ in range(5)), gate.try_acquire(), gate.status(),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert all(isinstance(outcome, GateError) for outcome in outcomes)
+    assert "WRONGTYPE" in str(outcomes[0])
+    assert len(exchanges) < 10
+    redis.delete(key)
+    async with gate.hold(timeout=30):
+        pass
+    await settled(gate, in_flight=0)
+
+
+async def test_an_error_of_one_command_leaves_no_caller_without_an_answer(redis, gate):
+    """Some scripts succeed and others fail in one exchange: nobody is told twice."""
+    held = await gate.acquire()
+    redis.delete(ground.tagged("gate", "g", "queue"))
+    redis.set(ground.tagged("gate", "g", "queue"), "not a sorted set")
+    held.release()
+    outcomes = await asyncio.gather(
+        *(gate.acquire() for _ in range(4)), gate.status(), gate.try_acquire(),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert all(isinstance(outcome, GateError) for outcome in outcomes)
+    redis.delete(ground.tagged("gate", "g", "queue"))
+    assert (await gate.status()).name == "g"
+
+
+async def test_a_wrong_password_is_told_and_not_tried_without_pause(private_redis, exchanges):
+    server = private_redis(aof=False)
+    gate = TokenBucket(server.target, "g", limit=1, lease=2)
+    permit = await gate.acquire()
+    server.ask("CONFIG", "SET", "requirepass", "secret")
+    redis = ground.connect(server.url.replace("redis://", "redis://:secret@"))
+    redis.client_kill_filter(_type="normal", skipme=True)
+    exchanges.clear()
+    with pytest.raises(GateUnavailable, match="uthentication"):
+        await gate.acquire(timeout=5)
+    while not permit.lost:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    assert len(exchanges) < 100
+    redis.close()
+
+
+def test_who_asks_as_the_engine_ends_is_answered(gate):
+    """However the ending and the asking meet."""
+    for _ in range(20):
+        gate.sync.status()
+        answers: list[object] = []
+
+        def ask(answers: list[object] = answers) -> None:
+            try:
+                with contextlib.closing(_Released(gate.sync.acquire())):
+                    answers.append("served")
+            except GateError as refusal:
+                answers.append(refusal)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        engines.stop_all()
+        for thread in threads:
+            thread.join(30)
+        assert len(answers) == 4
+    settled_sync(gate, in_flight=0, waiting=0)
+
+
+def test_an_ended_engine_takes_no_more_requests(gate):
+    gate.sync.status()
+    ended = gate._at()[0]
+    engines.stop_all()
+    with pytest.raises(GateError, match="ending"):
+        ended.request(lambda: None)
+
+
+def test_a_failing_engine_refuses_everybody_and_the_next_one_serves(gate, monkeypatch):
+    held = [gate.sync.acquire(), gate.sync.acquire()]
+    refused: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            gate.sync.acquire()
+        except GateError as refusal:
+            refused.append(refusal)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    settled_sync(gate, waiting=1)
+    failed = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: failed.set())
+    gate._at()[0].post(lambda: 1 / 0)
+    assert failed.wait(30)
+    waiter.join(30)
+    assert "internal error" in str(refused[0])
+    assert gate.sync.status().in_flight == 2  # until their leases end
+    del held
+
+
+async def test_scripts_that_a_server_forgot_are_sent_again_in_order(redis, gate):
+    for _ in range(3):
+        async with gate:
+            redis.script_flush()
+            assert (await gate.status()).in_flight == 1
+        redis.script_flush()
+    await settled(gate, in_flight=0)
+
+
+async def test_a_first_release_goes_before_the_try_behind_it(redis):
+    gate = TokenBucket(redis, "g", limit=1)
+    (await gate.acquire()).release()
+    assert await gate.try_acquire()
+
+
+class _Released:
+    def __init__(self, permit) -> None:
+        self.close = permit.release
+
+
+async def test_a_release_that_was_refused_is_made_once_the_key_is_mended(redis, gate):
+    held = await gate.acquire()
+    leases = ground.tagged("gate", "g", "leases")
+    redis.rename(leases, "elsewhere")
+    redis.set(leases, "not a sorted set")
+    held.release()
+    with pytest.raises(GateError, match="WRONGTYPE"):
+        await gate.status()
+    redis.rename("elsewhere", leases)
+    await settled(gate, in_flight=0)
+    assert (await gate.status()).released == 1
+
+
+async def test_a_wish_that_was_refused_leaves_the_line(redis, gate):
+    held = [await gate.acquire(), await gate.acquire()]
+    waiting = asyncio.create_task(gate.acquire())
+    await settled(gate, waiting=1)
+    holders = ground.tagged("gate", "g", "holders")
+    redis.rename(holders, "elsewhere")
+    redis.set(holders, "not a hash")
+    with pytest.raises(GateError, match="WRONGTYPE"):
+        await gate.try_acquire()
+        await held[0].renew()
+    with pytest.raises(GateError, match="WRONGTYPE"):
+        await waiting
+    redis.rename("elsewhere", holders)
+    await settled(gate, waiting=0)
+
+
+async def test_gates_that_nobody_has_any_more_are_forgotten(redis):
+    engine_of = TokenBucket(redis, "kept", limit=1)._at()[0]
+    for n in range(200):
+        async with TokenBucket(redis, f"g{n}", limit=1):
+            pass
+        waited = TokenBucket(redis, f"g{n}", limit=1)
+        await settled(waited, in_flight=0)
+        del waited
+    while len(engine_of._ledgers) > 2:
+        gc.collect()
+        await asyncio.sleep(0.02)
+    assert len(engine_of._busy) <= 1
+
+
+async def test_a_permit_outlives_its_gate_object(redis):
+    permit = await TokenBucket(redis, "g", limit=1).acquire()
+    gc.collect()
+    await permit.renew()
+    permit.release()
+    await settled(TokenBucket(redis, "g", limit=1), in_flight=0)

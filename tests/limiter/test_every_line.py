@@ -1,0 +1,141 @@
+"""A process killed at every line between the grant and its return leaves nothing behind."""
+
+import asyncio
+import inspect
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from limiter import (
+    TokenBucket,
+    answers,
+    dialogue,
+    engine,
+    gate,
+    hold,
+    inbox,
+    ledger,
+    permit,
+    sync_gate,
+)
+from tests.harness import killing
+
+LEASE = 2.0
+SOON = 60.0
+
+# What runs from Redis's grant to the caller's permit, and from its release to Redis.
+STATIONS = [
+    engine.Engine._digest, engine.Engine._hand_out, engine.Engine._received,
+    dialogue._reads_asks, ledger.Ledger.granted, dialogue.read_letter,
+    ledger.Ledger.release, dialogue._reads_release,
+    answers.deliver, inbox.Inbox._read, permit.HeldPermit.__init__, permit.HeldPermit.release,
+    gate.Gate._granted, gate.Gate.acquire, sync_gate.SyncGate._granted,
+    sync_gate.SyncGate.acquire, hold.Hold.__aenter__, hold.Hold.__aexit__, hold.Hold.__enter__,
+]  # fmt: skip
+
+
+async def both_ways(url, name):
+    """Permits granted at once and permits handed over, to a coroutine and to a thread."""
+    door = TokenBucket(url, name, limit=1, lease=LEASE)
+    async with door.hold():
+        waiting = asyncio.create_task(door.acquire())
+        while (await door.status()).waiting != 1:  # noqa: ASYNC110 - Redis tells nobody
+            await asyncio.sleep(0.002)
+    (await waiting).release()
+
+    def hold_in_a_thread():
+        with door.hold():
+            pass
+
+    await asyncio.to_thread(hold_in_a_thread)
+
+
+def codes(function):
+    """Of a function and of those defined inside it."""
+    found = [inspect.unwrap(function).__code__]
+    for code in found:
+        found.extend(const for const in code.co_consts if inspect.iscode(const))
+    return found
+
+
+def watch(reached):
+    """Call `reached(code, line)` as a line of a station is about to run."""
+    watched = {code for station in STATIONS for code in codes(station)}
+
+    def trace(frame, event, _):
+        if frame.f_code not in watched:
+            return None
+        if event == "line":
+            reached(frame.f_code, frame.f_lineno)
+        return trace
+
+    threading.settrace(trace)
+    sys.settrace(trace)
+
+
+def killed_at_every_line(url):
+    """Fork once for each line and each of its first two runs; the names of the gates they held."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        runs = {}
+
+        def note(code, line):
+            place = (code.co_qualname, line)
+            runs[place] = min(2, runs.get(place, 0) + 1)
+
+        watch(note)
+        asyncio.run(both_ways(url, "rehearsal"))
+        sys.settrace(None)
+        os.write(writing, repr(sorted(runs.items())).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as report:
+        places = [(place, nth) for place, runs in eval(report.read()) for nth in range(1, runs + 1)]
+    os.wait()
+    for n, ((where, line), nth) in enumerate(places):
+        if os.fork() == 0:
+            die_at(where, line, nth)
+            asyncio.run(both_ways(url, f"line-{n}"))
+            os._exit(0)
+        _, status = os.wait()
+        if status not in (0, signal.SIGKILL):
+            raise RuntimeError(f"{where}, line {line}: ended with {status}")
+    return [f"{where}, line {line}, time {nth}" for (where, line), nth in places]
+
+
+def die_at(where, number, nth):
+    left = [nth]
+
+    def maybe_die(code, line):
+        if (code.co_qualname, line) == (where, number):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    watch(maybe_die)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded everything")
+async def test_a_kill_at_any_line_leaks_nothing_past_the_lease(real_redis, shared_server):
+    places = (
+        await asyncio.to_thread(killing.run, killed_at_every_line, shared_server.url)
+    ).returned
+    assert len(places) > 50
+    gates = [
+        TokenBucket(shared_server.target, f"line-{n}", limit=1, lease=LEASE)
+        for n in range(len(places))
+    ]
+
+    async def is_served(gate, place):
+        try:
+            (await gate.acquire(timeout=SOON)).release()
+        except Exception as failure:
+            raise AssertionError(f"killed at {place}, nobody gets in") from failure
+        return await gate.status()
+
+    statuses = await asyncio.gather(*map(is_served, gates, places))
+    assert all(status.waiting == 0 for status in statuses)
+    assert sum(status.expired for status in statuses) > 10

@@ -1,0 +1,130 @@
+"""A process ends, is killed, or is frozen: what a gate makes of it."""
+
+import asyncio
+import time
+
+import pytest
+
+from tests.harness import killing
+from tests.harness.servers import until
+from tests.limiter import scenarios
+from tests.limiter.in_flight import in_line, served, settled
+
+pytestmark = pytest.mark.usefixtures("no_engine_is_left_running_hot")
+
+SHORT = 2.0  # a lease that a test waits for
+LONG = 60.0  # one that must not be waited for
+SOON = 30.0  # only a hang takes longer
+
+
+async def test_a_process_that_ends_in_order_returns_its_permits_at_once(
+    real_redis, shared_server, gate_at, name
+):
+    gate = gate_at(shared_server.target)
+    assert killing.run(scenarios.holds, shared_server.url, name, LONG, "returns").returned
+    status = await gate.status()
+    assert (status.in_flight, status.released, status.expired) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
+async def test_a_process_that_just_ends_leaves_its_permit_to_the_lease(
+    real_redis, shared_server, how, gate_at, name
+):
+    gate = gate_at(shared_server.target, lease=SHORT)
+    at = killing.named("holding") if how == "SIGKILL" else None
+    killing.run(scenarios.holds, shared_server.url, name, SHORT, how, at=at)
+    (await gate.acquire(timeout=SOON)).release()
+    status = await gate.status()
+    assert (status.granted, status.expired) == (2, 1)
+
+
+async def test_a_frozen_holder_finds_its_permit_lost(real_redis, shared_server, gate_at, name):
+    gate = gate_at(shared_server.target, lease=SHORT)
+    with killing.Child(scenarios.holds, shared_server.url, name, SHORT, "stays") as child:
+        child.wait_for("holding")
+        child.freeze()
+        permit = await gate.acquire(timeout=SOON)
+        child.thaw()
+        assert child.outcome().returned == "lost"
+        assert not permit.lost
+        assert (await gate.status()).in_flight == 1
+        permit.release()
+
+
+async def test_a_frozen_waiter_is_passed_over_and_has_its_old_place_again(
+    real_redis, shared_server, gate_at, name
+):
+    gate = gate_at(shared_server.target)
+    permit = await gate.acquire()
+    with killing.Child(scenarios.waits, shared_server.url, name, SHORT) as child:
+        await settled(gate, waiting=1)
+        second = await in_line(gate, 2)
+        child.freeze()
+        until(lambda: gate.sync.status().dropped == 1, "the end of its heartbeat's life")
+        third = await in_line(gate, 2)
+        child.thaw()
+        await settled(gate, waiting=3)
+        permit.release()
+        child.wait_for("holding")
+        (await served(second)).release()
+        (await served(third)).release()
+        assert child.outcome().returned is False
+
+
+async def test_a_frozen_waiter_does_not_take_the_grant_it_slept_through(
+    real_redis, shared_server, gate_at, name
+):
+    gate = gate_at(shared_server.target)
+    permit = await gate.acquire()
+    with killing.Child(scenarios.waits, shared_server.url, name, SHORT) as child:
+        await settled(gate, waiting=1)
+        child.freeze()
+        permit.release()  # into the frozen one's hands: it beat a moment ago
+        assert (await gate.status()).in_flight == 1
+        taken = await gate.acquire(timeout=SOON)
+        child.thaw()
+        await settled(gate, waiting=1)
+        taken.release()
+        assert child.outcome().returned is False
+
+
+async def test_a_line_of_dead_waiters_delays_the_living_by_no_more_than_their_lease(
+    real_redis, shared_server, gate_at, name
+):
+    gate = gate_at(shared_server.target, lease=3)
+    permit = await gate.acquire()
+    with killing.Child(scenarios.many_wait, shared_server.url, name, 3, 1500) as child:
+        await settled(gate, waiting=1500)
+        behind = await in_line(gate, 1501)
+        child.kill()
+    permit.release()
+    (await served(behind)).release()
+    until(lambda: gate.sync.status().in_flight == 0, "the release")
+    status = await gate.status()
+    assert (status.dropped + status.expired, status.waiting) == (1500, 0)
+
+
+async def test_nobody_polls_behind_a_dead_waiter(real_redis, shared_server, gate_at, name):
+    """While nothing comes free, those behind it still wait for an event."""
+    gate = gate_at(shared_server.target, lease=LONG)
+    permit = await gate.acquire()
+    with killing.Child(scenarios.waits, shared_server.url, name, 0.5) as child:
+        await settled(gate, waiting=1)
+        behind = await in_line(gate, 2)
+        child.kill()
+    until(lambda: gate.sync.status().dropped == 1, "the dead one's end")
+    calls = real_redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    await asyncio.sleep(0.5)
+    assert real_redis.info("commandstats")["cmdstat_evalsha"]["calls"] < calls + 20
+    permit.release()
+    (await served(behind)).release()
+
+
+async def test_an_idle_process_does_nothing(real_redis, shared_server, gate_at):
+    """Also when the heartbeat that was planned finds nothing to renew."""
+    gate = gate_at(shared_server.target, lease=0.6)
+    (await gate.acquire()).release()
+    await asyncio.sleep(0.4)
+    before = time.process_time()
+    await asyncio.sleep(0.4)
+    assert time.process_time() - before < 0.2

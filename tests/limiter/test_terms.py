@@ -1,0 +1,217 @@
+"""What a gate allows: refused where it cannot work, agreed on, changed while it runs."""
+
+import asyncio
+import logging
+import math
+from typing import Any
+
+import pytest
+
+from ground import SettingError
+from limiter import LimitTimeout, StartingGate, TokenBucket
+
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "shown"),
+    [
+        ("limit", {"limit": 0}, "not 0"),
+        ("limit", {"limit": -3}, "not -3"),
+        ("limit", {"limit": 2.5}, "not 2.5"),
+        ("limit", {"limit": 3.0}, "not 3.0"),
+        ("limit", {"limit": math.nan}, "not nan"),
+        ("limit", {"limit": math.inf}, "not inf"),
+        ("limit", {"limit": True}, "not True"),
+        ("limit", {"limit": "3"}, "not '3'"),
+        ("limit", {}, "needs a limit, a rate, or both"),
+        ("rate", {"rate": 0}, "not 0"),
+        ("rate", {"rate": -1.5}, "not -1.5"),
+        ("rate", {"rate": math.nan}, "not nan"),
+        ("rate", {"rate": math.inf}, "not inf"),
+        ("rate", {"rate": True}, "not True"),
+        ("burst", {"rate": 1, "burst": 0}, "not 0"),
+        ("burst", {"rate": 1, "burst": 1.5}, "not 1.5"),
+        ("burst", {"limit": 1, "burst": 7}, "a burst of 7 needs a rate"),
+        ("lease", {"limit": 1, "lease": 10, "heartbeat": 6}, "two heartbeats of 6 s"),
+        ("lease", {"limit": 1, "lease": 0}, "not 0"),
+        ("lease", {"limit": 1, "lease": math.nan}, "not nan"),
+        ("lease", {"limit": 1, "heartbeat": -1}, "-1"),
+        ("patience", {"limit": 1, "patience": 0}, "not 0"),
+        ("orphan_hold", {"limit": 1, "orphan_hold": -1}, "not -1"),
+        ("orphan_hold", {"limit": 1, "orphan_hold": math.nan}, "not nan"),
+    ],
+)
+def test_terms_that_cannot_work_are_refused(setting, given, shown):
+    with pytest.raises(SettingError, match=setting) as refusal:
+        TokenBucket(NOWHERE, "g", **given)
+    assert refusal.value.setting == setting
+    assert shown in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["", "with space", "{braced}", "x" * 129, "-dash", "new\nline"])
+def test_names_that_no_key_could_hold_are_refused(name):
+    with pytest.raises(SettingError, match="name") as refusal:
+        TokenBucket(NOWHERE, name, limit=1)
+    assert repr(name) in str(refusal.value)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5])
+def test_a_starting_gate_is_refused_the_same_way(limit):
+    with pytest.raises(SettingError, match=f"limit.*not {limit}"):
+        StartingGate(NOWHERE, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("setting", "given"),
+    [
+        ("timeout", {"timeout": -0.1}),
+        ("timeout", {"timeout": math.nan}),
+        ("timeout", {"timeout": True}),
+        ("lane", {"lane": 512}),
+        ("lane", {"lane": -513}),
+        ("lane", {"lane": 0.5}),
+        ("lane", {"lane": math.nan}),
+    ],
+)
+async def test_wishes_that_make_no_sense_are_refused(setting, given):
+    gate = TokenBucket(NOWHERE, "g", limit=1)
+    with pytest.raises(SettingError, match=setting):
+        await gate.acquire(**given)
+    with pytest.raises(SettingError, match=setting):
+        gate.sync.acquire(**given)
+
+
+async def test_a_change_that_cannot_work_is_refused(redis):
+    gate = TokenBucket(redis, "g", limit=1)
+    with pytest.raises(SettingError, match=r"limit.*not 0"):
+        await gate.configure(limit=0)
+    assert (await gate.status()).limit == 1
+
+
+async def test_a_gate_is_made_with_its_first_constructors_terms(redis):
+    status = await TokenBucket(redis, "g", limit=7, rate=2.5, burst=4).status()
+    assert (status.limit, status.rate, status.burst) == (7, 2.5, 4)
+
+
+async def test_a_burst_is_a_tenth_of_a_seconds_worth_unless_told(redis):
+    assert (await TokenBucket(redis, "fast", rate=45).status()).burst == 5
+    assert (await TokenBucket(redis, "slow", rate=0.5).status()).burst == 1
+
+
+async def test_numbers_of_other_libraries_are_numbers(redis):
+    from fractions import Fraction
+
+    status = await TokenBucket(redis, "g", rate=Fraction(5, 2), burst=1).status()
+    assert status.rate == 2.5
+
+
+async def test_terms_that_differ_are_logged_once_with_both_and_the_gates_stay(redis, caplog):
+    redis.hset("penstock:gate:{g}", mapping={"limit": "3", "rate": "", "burst": ""})
+    gate = TokenBucket(redis, "g", limit=8)
+    with caplog.at_level(logging.WARNING, "penstock.limiter"):
+        assert (await gate.status()).limit == 3
+        for _ in range(2):
+            (await gate.acquire()).release()
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "'g'" in warning
+    assert "8" in warning
+    assert "3" in warning
+
+
+async def test_a_second_gate_object_with_other_terms_is_told_too(redis, caplog):
+    first, second = TokenBucket(redis, "g", limit=3), TokenBucket(redis, "g", limit=5)
+    with caplog.at_level(logging.WARNING, "penstock.limiter"):
+        for gate in (first, second, first, second):
+            (await gate.acquire()).release()
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "5" in warning
+    assert "3" in warning
+
+
+async def test_enforced_terms_are_written_whole(redis):
+    await TokenBucket(redis, "g", limit=3, rate=1.0).status()
+    gate = TokenBucket(redis, "g", limit=5, enforce=True)
+    (await gate.acquire(timeout=5)).release()
+    status = await gate.status()
+    assert (status.limit, status.rate, status.burst) == (5, None, None)
+
+
+async def test_the_agreeing_say_nothing(redis, caplog):
+    with caplog.at_level(logging.WARNING, "penstock.limiter"):
+        for gate in (TokenBucket(redis, "g", limit=3), TokenBucket(redis, "g", limit=3)):
+            (await gate.acquire()).release()
+    assert caplog.records == []
+
+
+async def test_a_raised_limit_lets_waiters_in_and_a_lowered_one_revokes_nothing(redis):
+    gate = TokenBucket(redis, "g", limit=1)
+    first = await gate.acquire()
+    waiting = asyncio.create_task(gate.acquire())
+    await in_line(gate, 1)
+    await gate.configure(limit=2)
+    second = await waiting
+    await gate.configure(limit=1)
+    assert not first.lost
+    assert not second.lost
+    assert (await gate.status()).in_flight == 2
+    second.release()
+    assert not await gate.try_acquire()
+    first.release()
+    assert await gate.try_acquire()
+
+
+async def test_a_paused_gate_lets_nobody_in_until_it_is_resumed(redis):
+    gate = TokenBucket(redis, "g", limit=1)
+    await gate.pause()
+    assert await gate.try_acquire() == math.inf
+    waiting = asyncio.create_task(gate.acquire())
+    await in_line(gate, 1)
+    with pytest.raises(LimitTimeout):
+        await gate.acquire(timeout=0.05)
+    status = await gate.status()
+    assert (status.paused, status.waiting) == (True, 1)
+    await gate.resume()
+    assert await waiting
+
+
+def test_threads_change_a_gate_with_the_same_words(redis):
+    gate = TokenBucket(redis, "g", limit=1).sync
+    gate.configure(limit=2, rate=50, burst=2)
+    gate.pause()
+    status = gate.status()
+    assert (status.limit, status.rate, status.burst, status.paused) == (2, 50.0, 2, True)
+    gate.resume()
+    assert gate.acquire(timeout=10)
+
+
+async def in_line(gate: Any, number: int) -> None:
+    while (await gate.status()).waiting != number:  # noqa: ASYNC110 - the line is in Redis
+        await asyncio.sleep(0.005)
+
+
+async def test_a_gate_object_that_is_kept_another_way_is_told(redis, caplog):
+    first, second = (TokenBucket(redis, "g", limit=1, lease=lease) for lease in (30, 60))
+    for gate in (first, second, first, second):
+        async with gate:
+            pass
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "(30.0, 10.0, 30.0)" in told[0].replace("30,", "30.0,")
+    assert "60" in told[0]
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["who asks", "who holds"])
+async def test_enforced_terms_are_enforced_again_after_a_loss_of_data(redis, asks):
+    enforced = TokenBucket(redis, "g", limit=5, lease=3, enforce=True)
+    permit = await enforced.acquire()
+    redis.flushall()
+    redis.hset("penstock:gate:{g}", mapping={"limit": 9, "rate": "", "burst": "", "made": 1})
+    if asks:
+        (await enforced.acquire()).release()
+    while (await enforced.status()).limit != 5:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await enforced.configure(limit=7)
+    await permit.renew()
+    (await enforced.acquire()).release()
+    assert (await enforced.status()).limit == 7
