@@ -1,0 +1,132 @@
+"""Looking at a task without changing it, and putting right what a person decided to."""
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from buffer.default_functions import Item
+from buffer.item import stored_item
+from buffer.task import Task
+
+STATES = ("open", "ready", "leased", "kept")
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """A group as its index and its meta hash tell it."""
+
+    instance_id: Any
+    round: int
+    state: str
+    items: int
+    bytes: int
+    since: float
+    reason: str = ""
+
+
+class Catalog:
+    """One task's groups and counters."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    async def stats(self) -> dict[str, int]:
+        """Sizes of every index, and the totals since the run began."""
+        link, key = self._task.link, self._task.key
+        flat = await link.command("HGETALL", key("state"))
+        pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+        totals = {name.decode(): int(value) for name, value in pairs}
+        sizes = {
+            f"{state}_groups": int(await link.command("ZCARD", key(state)))
+            for state in (*STATES, "delivered", "discarded")
+        }
+        sizes["quarantined_groups"] = int(await link.command("HLEN", key("quarantine")))
+        sizes["leases"] = int(await link.command("ZCARD", key("leases")))
+        sizes["unreported"] = int(await link.command("LLEN", key("unreported")))
+        hidden = ("beat", "paused")
+        return {**sizes, **{n: v for n, v in totals.items() if n not in hidden}}
+
+    async def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
+        """Groups of one state, oldest first. `kept` are those closed a while ago."""
+        if state not in STATES:
+            raise ValueError(f"a state is one of {', '.join(STATES)}, not {state!r}")
+        rows = await self._task.link.command(
+            "ZRANGE", self._task.key(state), 0, max(limit, 1) - 1, "WITHSCORES"
+        )
+        return [await self._info(gid, float(score)) for gid, score in _scored(rows)]
+
+    async def quarantined(self) -> list[GroupInfo]:
+        """The groups that a function failed on, each with the reason."""
+        flat = await self._task.link.command("HGETALL", self._task.key("quarantine"))
+        pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+        return [await self._info(gid, 0.0, reason.decode()) for gid, reason in pairs]
+
+    async def items(self, instance_id: object, round_number: int = 0) -> list[Item]:
+        """One group's raw items, by arrival."""
+        values = await self._task.link.command(
+            "HVALS", self._task.group_key(f"{instance_id}:{round_number}")
+        )
+        pairs = sorted(map(stored_item, values), key=lambda pair: pair[0])
+        return [item for _, item in pairs]
+
+    async def aside(self, limit: int = 100) -> list[dict[str, str]]:
+        """The newest items that came late or were surplus; their first 2 kB."""
+        rows = await self._task.link.command("LRANGE", self._task.key("aside"), 0, limit - 1)
+        why = {"3": "late", "4": "surplus"}
+        parts = [row.decode(errors="replace").partition(" ") for row in rows]
+        return [{"outcome": why[code], "item": rest} for code, _, rest in parts]
+
+    async def requeue(self, instance_id: object, round_number: int = 0) -> bool:
+        """A quarantined or discarded group becomes ready again, if it is still kept."""
+        return bool(await self._task.call("requeue", f"{instance_id}:{round_number}"))
+
+    async def closed(self) -> Counter[str]:
+        """How many rounds of each instance, from the first on, need no generating again."""
+        rounds: dict[str, set[int]] = defaultdict(set)
+        for index in ("delivered", "discarded", "ready", "leased"):
+            for gid in await self._task.link.command("ZRANGE", self._task.key(index), 0, -1):
+                instance, _, number = gid.decode().rpartition(":")
+                rounds[instance].add(int(number))
+        return Counter({name: _first_absent(numbers) for name, numbers in rounds.items()})
+
+    async def resume(self, named: Counter[str]) -> int:
+        """Delivered rounds that a trainer's list does not name go back, or are forgotten."""
+        back = 0
+        key = self._task.key("delivered")
+        for gid in await self._task.link.command("ZRANGE", key, 0, -1):
+            instance, _, round_number = gid.decode().rpartition(":")
+            if int(round_number) < named[instance]:
+                continue
+            if await self._task.call("requeue", gid):
+                back += 1
+            else:
+                await self._task.link.command("ZREM", key, gid)
+        return back
+
+    async def _info(self, gid: bytes, since: float, reason: str = "") -> GroupInfo:
+        instance, _, round_number = gid.decode().rpartition(":")
+        meta = await self._task.link.command(
+            "HMGET", self._task.meta_key(gid.decode()), "id", "state", "n", "bytes"
+        )
+        return GroupInfo(
+            json.loads(meta[0]) if meta[0] else instance,
+            int(round_number),
+            meta[1].decode() if meta[1] else "vanished",
+            int(meta[2] or 0),
+            int(meta[3] or 0),
+            since / 1000,
+            reason,
+        )
+
+
+def _first_absent(numbers: set[int]) -> int:
+    return next(number for number in count() if number not in numbers)
+
+
+def _scored(rows: list[Any]) -> list[tuple[bytes, float]]:
+    """redis-py gives pairs for RESP3, a flat list for RESP2."""
+    if rows and isinstance(rows[0], list | tuple):
+        return [(gid, float(score)) for gid, score in rows]
+    return [(gid, float(score)) for gid, score in zip(rows[::2], rows[1::2], strict=True)]

@@ -1,0 +1,255 @@
+"""`BaseGenerator`: a crew of processes that answer a data set's questions.
+
+The parent deals out one question at a time and knows who has which. A worker that
+dies is replaced and its question dealt again; one that fails three times is written
+as a failure, so that its group still finishes.
+"""
+
+import contextlib
+import json
+import logging
+import multiprocessing
+import random
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+from buffer.generator.sender import Sender
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+log = logging.getLogger(__name__)
+
+SAMPLING_PARAMS: dict[str, Any] = {"top_p": 1}
+FAILED_REWARD = -1
+_TRIES = 3
+_PROGRESS_EVERY = 10.0
+
+Question = dict[str, Any]
+RolloutFunction = Callable[..., Any]
+RewardFunction = Callable[[dict[str, Any]], float]
+
+
+class BaseGenerator:
+    """Answers every line of a JSONL file `num_repeat_per_sample` times, round after round."""
+
+    def __init__(
+        self,
+        remote_engine_url: str,
+        remote_buffer_url: str,
+        num_repeat_per_sample: int = 1,
+        queue_size: int = 1_000_000,
+        num_process: int = 10,
+        task_type: str = "math",
+        max_tokens: int = 4096,
+        num_repeats: int = 1,
+        skip_instance_ids: list[Any] | None = None,
+    ) -> None:
+        """`queue_size` is accepted for upstream's sake: questions are dealt as they are needed."""
+        self.remote_engine_url = remote_engine_url
+        self.remote_buffer_url = remote_buffer_url
+        self.num_repeat_per_sample = num_repeat_per_sample
+        self.num_process = num_process
+        self.task_type = task_type
+        self.max_tokens = max_tokens
+        self.num_repeats = num_repeats
+        # An id named k times is done for its first k rounds.
+        self.skip_instance_ids = Counter(str(named) for named in skip_instance_ids or ())
+        self._sender = Sender(remote_buffer_url)
+
+    def entry(
+        self,
+        input_file: str,
+        rollout_func: RolloutFunction,
+        reward_func: RewardFunction,
+        num_epoch: int = 1,
+    ) -> str:
+        """All epochs; each delivers every instance `num_repeats` times."""
+        rounds = range(num_epoch * self.num_repeats)
+        return self._work(self._questions(input_file, rounds), rollout_func, reward_func)
+
+    def run(
+        self, input_file: str, rollout_func: RolloutFunction, reward_func: RewardFunction
+    ) -> str:
+        """One epoch."""
+        return self.entry(input_file, rollout_func, reward_func)
+
+    def send_data_to_buffer(self, data: dict[str, Any]) -> None:
+        """Write one item; tried again until the buffer has it, or has refused it for good."""
+        self._sender.send(data)
+
+    def _questions(self, input_file: str, rounds: range) -> Iterator[Question]:
+        with open(input_file, encoding="utf-8") as lines:
+            samples = [json.loads(line) for line in lines if line.strip()]
+        for number, sample in enumerate(samples):
+            sample.setdefault("instance_id", number)
+        random.shuffle(samples)
+        for number in rounds:
+            for sample in samples:
+                if number < self.skip_instance_ids[str(sample["instance_id"])]:
+                    continue
+                for _ in range(self.num_repeat_per_sample):
+                    yield {**sample, "uid": uuid.uuid4().hex, "round": number}
+
+    def _work(
+        self, questions: Iterator[Question], rollout: RolloutFunction, reward: RewardFunction
+    ) -> str:
+        sampling = {**SAMPLING_PARAMS, "max_tokens": self.max_tokens}
+        import openai  # noqa: F401 - once, before the workers are forked
+
+        arguments = (self.remote_engine_url, rollout, reward, sampling)
+        crew = Crew(arguments, self.num_process)
+        done, shown = 0, time.monotonic()
+        try:
+            for item in crew.answers(questions):
+                self.send_data_to_buffer(item)
+                done += 1
+                if time.monotonic() - shown > _PROGRESS_EVERY:
+                    shown = time.monotonic()
+                    log.info("rollout goes on", extra={"task": self.task_type, "items": done})
+        finally:
+            crew.end()
+        log.info("rollout finished", extra={"task": self.task_type, "items": done})
+        return "finished"
+
+
+class Crew:
+    """Worker processes, each at one question."""
+
+    def __init__(self, arguments: tuple[Any, ...], size: int) -> None:
+        # Forked, so that the user's functions need not be importable by name.
+        self._context: Any = multiprocessing.get_context("fork")
+        self._arguments = arguments
+        self._size = size
+        self._workers: dict[Connection, Any] = {}
+        self._busy: dict[Connection, Question] = {}
+
+    def answers(self, questions: Iterator[Question]) -> Iterator[dict[str, Any]]:
+        """One item for every question, as they come."""
+        again: deque[Question] = deque()
+        more = True
+        while True:
+            while len(self._busy) < self._size and (again or more):
+                question = again.popleft() if again else next(questions, None)
+                if question is None:
+                    more = False
+                else:
+                    self._deal(question)
+            if not self._busy:
+                return
+            for line in wait(list(self._busy)):
+                yield from self._heard(line, again)  # type: ignore[arg-type]
+
+    def end(self) -> None:
+        """No worker outlives its crew."""
+        for line, process in self._workers.items():
+            line.close()
+            process.kill()
+            process.join()
+        self._workers.clear()
+        self._busy.clear()
+
+    def _deal(self, question: Question) -> None:
+        line = next((idle for idle in self._workers if idle not in self._busy), None)
+        if line is None:
+            line, far = self._context.Pipe()
+            process = self._context.Process(
+                target=_worker, args=(far, *self._arguments), daemon=True
+            )
+            process.start()
+            far.close()
+            self._workers[line] = process
+        self._busy[line] = question
+        with contextlib.suppress(OSError):  # it died while idle: its line's end is heard next
+            line.send(question)
+
+    def _heard(self, line: Connection, again: deque[Question]) -> Iterator[dict[str, Any]]:
+        question = self._busy.pop(line)
+        try:
+            item, failure = line.recv()
+        except (EOFError, OSError):
+            process = self._workers.pop(line)
+            line.close()
+            process.join()
+            item, failure = None, f"its process died ({process.exitcode})"
+        if item is not None:
+            yield item
+            return
+        tries = question.get("tries", 0) + 1
+        log.warning(
+            "a rollout failed",
+            extra={"instance": str(question["instance_id"]), "try": tries, "reason": failure},
+        )
+        if tries < _TRIES:
+            again.append({**question, "tries": tries})
+        else:
+            yield _failed(question, failure)
+
+
+def _worker(line: Connection, engine_url: str, rollout: RolloutFunction,
+            reward: RewardFunction, sampling: dict[str, Any]) -> None:  # fmt: skip
+    from openai import OpenAI
+
+    base_url = engine_url if "/v1" in engine_url else engine_url.rstrip("/") + "/v1"
+    client = OpenAI(api_key="test", base_url=base_url)
+    while True:
+        try:
+            question = line.recv()
+        except (EOFError, OSError):
+            return  # the parent is gone or done
+        answer: tuple[dict[str, Any] | None, str]
+        try:
+            answer = (_answered(question, client, rollout, reward, sampling), "")
+        except Exception as failure:  # noqa: BLE001 - told to the parent, which tries again
+            answer = (None, f"{type(failure).__name__}: {failure}")
+        line.send(answer)
+
+
+def _answered(
+    question: Question, client: "OpenAI", rollout: RolloutFunction, reward: RewardFunction,
+    sampling: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    said = rollout(client, question["prompt"], sampling)
+    messages, reason = said if isinstance(said, tuple) else (said, None)
+    if messages[-1].get("content") is None and not messages[-1].get("tool_calls"):
+        return _failed(question, "no attempt got an answer", messages)
+    row = {**question, "messages": messages}
+    return _item(question, messages, reward(row), sampling, reason)
+
+
+def _item(
+    question: Question, messages: list[dict[str, Any]], reward: float,
+    sampling: dict[str, Any], reason: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    """As upstream writes it; `round_number` beside its five keys is the epoch's."""
+    own = ("uid", "instance_id", "round", "tries")
+    row = {name: value for name, value in question.items() if name not in own}
+    turns = sum(message["role"] == "assistant" for message in messages)
+    return {
+        "uid": question["uid"],
+        "instance_id": question["instance_id"],
+        "messages": messages,
+        "reward": reward,
+        "round_number": question["round"],
+        "extra_info": {
+            **row, "messages": messages, "rollout_index": 1, "reward": reward,
+            "extra_info": {}, **sampling, "timestamp": str(time.time()),
+            "round_number": turns, "finish_reason": reason,
+        },
+    }  # fmt: skip
+
+
+def _failed(
+    question: Question, failure: str, messages: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """A failure is stored like a success, with a reward that marks it."""
+    asked = messages[:-1] if messages else list(question.get("prompt") or [])
+    item = _item(
+        question, [*asked, {"role": "assistant", "content": ""}], FAILED_REWARD, {}, "error"
+    )
+    item["extra_info"]["failure"] = failure
+    return item

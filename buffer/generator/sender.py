@@ -1,0 +1,74 @@
+"""From a generator to the buffer over HTTP: tried until it is there.
+
+Every item has a uid, so that a repeat after a lost reply is not stored twice.
+"""
+
+import logging
+import random
+import time
+from typing import Any
+
+import httpx
+
+from buffer.settings import BufferSettings
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 15.0
+# The item itself is wrong, or its rollout was replaced. Everything else, a wrong token
+# included, can be put right meanwhile.
+_FOR_GOOD = (400, 410, 413, 422)
+_TIMEOUT = 60.0  # the server itself waits for room before it answers 429
+
+
+class Sender:
+    """Posts items to `<url>/buffer/write`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/") + "/buffer/write"
+        self._client: httpx.Client | None = None
+
+    def send(self, item: dict[str, Any]) -> bool:
+        """True when stored; False when refused for good, which is logged."""
+        pause = 0.1
+        while True:
+            refused = self._try(item)
+            if refused is None:
+                return True
+            if isinstance(refused, str):
+                log.error(
+                    "the buffer refused an item",
+                    extra={"instance": str(item.get("instance_id")), "reason": refused},
+                )
+                return False
+            wait = max(pause * random.uniform(0.5, 1.0), refused)
+            time.sleep(wait)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+    def _try(self, item: dict[str, Any]) -> str | float | None:
+        """None: stored. A text: refused. A number: not now, wait at least so many seconds."""
+        if self._client is None:
+            self._client = httpx.Client(timeout=_TIMEOUT, headers=_authorization())
+        try:
+            response = self._client.post(self._url, json=item)
+        except httpx.TransportError as failure:
+            log.warning("the buffer cannot be reached", extra={"reason": str(failure)})
+            return 0.0
+        if response.status_code == 200:
+            return None
+        if response.status_code not in _FOR_GOOD:
+            log.warning("the buffer is not ready", extra={"status": response.status_code})
+            return _retry_after(response)
+        return f"{response.status_code} {response.text[:500]}"
+
+
+def _authorization() -> dict[str, str]:
+    token = BufferSettings.load().buffer_token
+    return {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+
+
+def _retry_after(response: httpx.Response) -> float:
+    try:
+        return min(float(response.headers.get("Retry-After", 0)), 60.0)
+    except ValueError:
+        return 0.0

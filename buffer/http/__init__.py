@@ -1,0 +1,1 @@
+"""The buffer's HTTP face: slime's endpoints and ours."""

@@ -1,0 +1,147 @@
+"""How a server answers: slime's envelope, and one place where errors become status codes."""
+
+import json
+import re
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from buffer.errors import (
+    BufferFull,
+    ItemRefused,
+    LeaseLost,
+    RolloutReplaced,
+    UnknownTask,
+)
+from buffer.item import parse_json
+from buffer.writer import Outcome
+from ground import PenstockError, RedisError, SettingError
+
+_DIGITS = re.compile(r"-?[0-9]{1,15}")
+LARGEST_REQUEST = 64 * 1024  # of anything but items
+
+
+class Refused(Exception):
+    """A request that is answered with this status and reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Answer(JSONResponse):
+    """JSON in ASCII: whatever a client sent, half a surrogate pair included, can be told back."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def envelope(success: bool, message: str, data: Any = None) -> dict[str, Any]:
+    """What slime calls BufferResponse."""
+    return {"success": success, "message": message, "data": data}
+
+
+def refusal(error: Exception) -> Response:
+    """Any error of ours as an answer: its status, its reason, when to come back."""
+    headers = {}
+    if isinstance(error, BufferFull):
+        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    elif isinstance(error, RedisError):
+        headers["Retry-After"] = "1"
+    return Answer(envelope(False, str(error)), _status(error), headers)
+
+
+def refusal_of_full(task: str, wait: float, outcomes: list[Outcome]) -> Response:
+    """A batch write of which some found no room."""
+    error = BufferFull(task, wait)
+    answer = {**envelope(False, str(error)), "outcomes": outcomes}
+    return Answer(answer, 429, {"Retry-After": str(max(1, round(wait)))})
+
+
+def _status(error: Exception) -> int:
+    match error:
+        case Refused():
+            return error.status
+        case ItemRefused():
+            return 413 if error.too_large else 400
+        case BufferFull():
+            return 429
+        case UnknownTask():
+            return 404
+        case LeaseLost():
+            return 409
+        case RolloutReplaced():
+            return 410
+        case SettingError():
+            return 400
+        case RedisError():
+            return 503
+    return 500
+
+
+OURS = (PenstockError, Refused)
+
+
+async def body_of(request: Request, limit: int = LARGEST_REQUEST) -> bytes:
+    """A request's body, refused as soon as it is larger than it may be."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise Refused(413, f"the body has more than {limit} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def object_of(
+    request: Request, *, optional: bool = False, limit: int = LARGEST_REQUEST
+) -> dict[str, Any]:
+    """A request's JSON object. Where it is optional, whatever else was sent counts as none."""
+    body = await body_of(request, limit)
+    try:
+        found, _ = parse_json(body)
+    except ItemRefused:
+        if optional:
+            return {}
+        raise
+    if not isinstance(found, dict):
+        if optional:
+            return {}
+        raise Refused(400, f"the body must be a JSON object, not {type(found).__name__}")
+    return found
+
+
+def integer(
+    given: dict[str, Any], name: str, default: int | None = None, *, least: int = -1
+) -> int:
+    """A whole number of a request; slime's client writes its numbers as strings."""
+    value = given.get(name, default)
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Refused(400, f"{name!r} must be an integer, not {_shown(value)}")
+    number = value
+    if not least <= number <= 2**53:
+        raise Refused(400, f"{name!r} must be from {least} to 2^53, not {number}")
+    return number
+
+
+def seconds(given: dict[str, Any], name: str, default: float, most: float) -> float:
+    """A duration of a request, cut to what is sensible."""
+    value = given.get(name, default)
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise Refused(400, f"{name!r} must be a number of seconds, not {_shown(value)}") from None
+    if not number >= 0:
+        raise Refused(400, f"{name!r} must be 0 or more, not {_shown(value)}")
+    return min(number, most)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:100]

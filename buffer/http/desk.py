@@ -1,0 +1,124 @@
+"""What a server keeps at hand: one `RolloutBuffer` a task, the generators, the clock's beat.
+
+Nothing here is state: another server on the same Redis answers the same.
+"""
+
+import asyncio
+import logging
+import time
+
+import redis.exceptions
+
+from buffer.discovery import Generator, discover
+from buffer.errors import GeneratorError, UnknownTask
+from buffer.link import Link
+from buffer.pipeline import GroupFunctions
+from buffer.rollout_buffer import RolloutBuffer
+from buffer.settings import BufferSettings, TaskConfig
+from ground import PenstockError, RedisTarget, tagged
+
+log = logging.getLogger(__name__)
+
+BEAT = 1.0  # seconds between looks at what is due
+_FIRST_TASK = "math"  # upstream's, before anything was started
+
+
+class Desk:
+    """The tasks of one run, as one server sees them."""
+
+    def __init__(self, target: RedisTarget | str, run: str, settings: BufferSettings) -> None:
+        self.run = run
+        self.settings = settings
+        self.link = Link(target, patience=settings.redis_patience)
+        self.generators = discover(settings.generators)
+        self._tasks_key = tagged("buffer", run, "tasks")
+        self._buffers: dict[str, RolloutBuffer] = {}
+        self._current: tuple[float, str] = (0.0, "")
+
+    def buffer(self, task: str) -> RolloutBuffer:
+        """A task's buffer, with the functions its generator defines."""
+        if task not in self._buffers:
+            self._buffers[task] = self._make(task)
+        return self._buffers[task]
+
+    async def existing(self, task: str) -> RolloutBuffer:
+        """The same, of a task that was started or configured; else `UnknownTask`."""
+        if task not in self._buffers and task not in await self.tasks():
+            raise UnknownTask(task, self.run)
+        return self.buffer(task)
+
+    async def current(self) -> RolloutBuffer:
+        """The buffer that a request without a task means: the one last started."""
+        seen, task = self._current
+        if time.monotonic() - seen > BEAT:
+            task = await self._last_started()
+            self._current = (time.monotonic(), task)
+        if task:
+            return self.buffer(task)
+        # Upstream takes items before any start, for groups of 16; so do we.
+        config = self.config_of({"num_repeat_per_sample": self.settings.buffer_group_size})
+        return await self.start(_FIRST_TASK, config)
+
+    async def start(self, task: str, config: TaskConfig) -> RolloutBuffer:
+        """Put a task's settings in force, and let it be the current one."""
+        self._rediscover()
+        buffer = self._buffers[task] = self._make(task)
+        await buffer.configure(config)
+        now = await self.link.command("TIME")
+        micros = int(now[0]) * 1_000_000 + int(now[1])
+        await self.link.command("ZADD", self._tasks_key, micros, task)
+        self._current = (time.monotonic(), task)
+        return buffer
+
+    async def tasks(self) -> list[str]:
+        """Every task of the run, the current one last."""
+        names = await self.link.command("ZRANGE", self._tasks_key, 0, -1)
+        return [name.decode() for name in names]
+
+    async def keep_time(self) -> None:
+        """Look at what is due in every task, for ever."""
+        while True:
+            try:
+                for task in await self.tasks():
+                    await self.buffer(task).sweep(serving=True)
+            except UnknownTask as gone:
+                log.info("a task is no more", extra={"reason": str(gone)})
+            except (PenstockError, redis.exceptions.RedisError, OSError) as failure:
+                log.warning("sweep failed; it goes on", extra={"reason": str(failure)})
+            await asyncio.sleep(BEAT)
+
+    async def aclose(self) -> None:
+        await self.link.aclose()
+
+    async def _last_started(self) -> str:
+        names = await self.link.command("ZRANGE", self._tasks_key, -1, -1)
+        return names[0].decode() if names else ""
+
+    def config_of(self, payload: dict[str, object]) -> TaskConfig:
+        """A task's settings from what /start_rollout was sent, over the server's own."""
+        settings = self.settings
+        given: dict[str, object] = {
+            "max_buffer_size": settings.max_buffer_size,
+            "max_bytes": settings.max_buffer_bytes,
+            "late_window": settings.late_window,
+            "lease": settings.batch_lease,
+            "retain": settings.batch_retain,
+        }
+        given.update({k: v for k, v in payload.items() if k in TaskConfig.model_fields})
+        if "num_repeat_per_sample" in payload:
+            given["group_size"] = payload["num_repeat_per_sample"]
+        return TaskConfig.load(**given)
+
+    def _make(self, task: str) -> RolloutBuffer:
+        generator: Generator | None = self.generators.get(task)
+        return RolloutBuffer(
+            self.link, task, run=self.run, settings=self.settings,
+            functions=generator.functions if generator else GroupFunctions(),
+        )  # fmt: skip
+
+    def _rediscover(self) -> None:
+        """Files may have changed since the last start; a fault keeps what was good."""
+        try:
+            self.generators = discover(self.settings.generators)
+        except GeneratorError as fault:
+            log.error("generators stay as they were", extra={"reason": str(fault)})  # noqa: TRY400

@@ -1,0 +1,177 @@
+"""One trajectory at the door: read, checked, and turned into what Redis keeps.
+
+An item is a JSON object with an `instance_id`; everything else in it is the user's.
+What is refused here could not be stored, or could not be read back as JSON.
+"""
+
+import json
+import math
+import re
+import uuid
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from buffer.errors import ItemRefused
+
+LONGEST_ID = 1024
+HIGHEST_ROUND = 2**53
+# Below this, zlib's time is not worth the room: see docs/buffer.md, "Large items".
+COMPRESS_ABOVE = 64 * 1024
+_NUMBER = (int, float)
+# What may be a number that is infinite once it is read.
+_MAY_OVERFLOW = re.compile(r"[eE]\+?\d{3}|\d{309}")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ItemRefused(f"{name} is not JSON: send null or a number")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+_encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An accepted item: where it belongs, and the text that is kept."""
+
+    id_json: bytes
+    id: str
+    round: str
+    uid: str
+    reward: str
+    payload: bytes
+
+
+def entry_of(item: object, max_bytes: int) -> Entry:
+    """Check an item that came as an object."""
+    fields = _object(item)
+    return _entry(fields, _encoded(fields), max_bytes)
+
+
+def entry_from(body: bytes, max_bytes: int) -> Entry:
+    """Check an item that came as JSON text; the text itself is kept, unread keys and all."""
+    if len(body) > max_bytes:
+        raise _too_large(len(body), max_bytes)
+    item, text = parse_item(body)
+    if _MAY_OVERFLOW.search(text):
+        _encoded(item)
+    return _entry(item, text, max_bytes)
+
+
+def parse_item(body: bytes) -> tuple[dict[str, Any], str]:
+    """A JSON object and its text."""
+    parsed, text = parse_json(body)
+    return _object(parsed), text
+
+
+def parse_json(body: bytes) -> tuple[Any, str]:
+    """Any JSON value and its text, without NaN and infinities."""
+    try:
+        text = body.decode().strip()
+        return _decoder.decode(text), text
+    except UnicodeDecodeError:
+        raise ItemRefused("the body is not UTF-8") from None
+    except RecursionError:
+        raise ItemRefused("the body is nested too deeply") from None
+    except ValueError as problem:
+        raise ItemRefused(f"the body is not JSON: {problem}") from None
+
+
+def stored_item(value: bytes) -> tuple[int, dict[str, Any]]:
+    """What Redis kept, as (place of arrival, item)."""
+    place, _, payload = value.partition(b" ")
+    if not payload.startswith(b"{"):
+        payload = zlib.decompress(payload)
+    return int(place), json.loads(payload)
+
+
+def instance_key(instance_id: object) -> str:
+    """The name of an instance in keys: 7 and "7" are one instance."""
+    if isinstance(instance_id, bool) or not isinstance(instance_id, str | int):
+        raise ItemRefused("instance_id must be a string or an integer")
+    key = str(instance_id)
+    if not key:
+        raise ItemRefused("instance_id is empty")
+    if len(_utf8(key, "instance_id")) > LONGEST_ID:
+        raise ItemRefused(f"instance_id is longer than {LONGEST_ID} bytes")
+    return key
+
+
+def _entry(item: dict[str, Any], text: str, max_bytes: int) -> Entry:
+    if item.get("instance_id") is None:
+        raise ItemRefused("the item has no instance_id")
+    key = instance_key(item["instance_id"])
+    reward, number = _reward(item), _round(item)
+    uid, text = _uid(item, text)
+    payload = _utf8(text, "the item")
+    if len(payload) > max_bytes:
+        raise _too_large(len(payload), max_bytes)
+    id_json = _encoder.encode(item["instance_id"]).encode()
+    return Entry(id_json, key, number, uid, reward, _packed(payload))
+
+
+def _uid(item: dict[str, Any], text: str) -> tuple[str, str]:
+    """An item without uid gets one, so that readers always find it; it is not deduplicated."""
+    uid = item.get("uid")
+    if uid is None or uid == "":
+        item["uid"] = uid = uuid.uuid4().hex
+        return uid, _encoded(item)
+    if isinstance(uid, bool) or not isinstance(uid, str | int):
+        raise ItemRefused("uid must be a string or an integer")
+    if len(_utf8(str(uid), "uid")) > LONGEST_ID:
+        raise ItemRefused(f"uid is longer than {LONGEST_ID} bytes")
+    return str(uid), text
+
+
+def _round(item: dict[str, Any]) -> str:
+    """The top level only: inside `extra_info`, upstream's round_number counts turns."""
+    number = item.get("round_number")
+    if number is None:
+        return ""
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < HIGHEST_ROUND:
+        raise ItemRefused("round_number must be an integer from 0 up")
+    return str(number)
+
+
+def _reward(item: dict[str, Any]) -> str:
+    reward = item.get("reward")
+    if not isinstance(reward, _NUMBER):
+        return ""
+    try:
+        number = float(reward)
+    except OverflowError:
+        raise ItemRefused("reward is out of range") from None
+    if not math.isfinite(number):
+        raise ItemRefused("reward must be a finite number")
+    return repr(number)
+
+
+def _encoded(item: dict[str, Any]) -> str:
+    try:
+        return _encoder.encode(item)
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise ItemRefused(f"the item is not JSON: {problem}") from None
+
+
+def _packed(payload: bytes) -> bytes:
+    return payload if len(payload) < COMPRESS_ABOVE else zlib.compress(payload, 1)
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ItemRefused(f"an item is a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _utf8(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ItemRefused(f"{what} holds half a surrogate pair, which is not Unicode") from None
+
+
+def _too_large(size: int, limit: int) -> ItemRefused:
+    return ItemRefused(
+        f"the item has {size} bytes and PENSTOCK_MAX_ITEM_BYTES is {limit}", too_large=True
+    )

@@ -1,0 +1,86 @@
+"""A buffer's way to Redis: one connection pool per event loop, and patience with outages.
+
+Every script of a buffer may be repeated without harm, so a call that got no answer
+is sent again until `patience` has passed. That is what carries writers and readers
+over a restart of Redis.
+"""
+
+import asyncio
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import redis.exceptions
+
+from ground import (
+    AnyClient,
+    AsyncClient,
+    RedisTarget,
+    RedisUnavailable,
+    Script,
+    connect_async,
+    parse_redis_url,
+    target_of,
+)
+
+T = TypeVar("T")
+_OUTAGE = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.ReadOnlyError,
+    OSError,
+)
+
+
+class Link:
+    """Clients of one server, for whichever event loop asks."""
+
+    def __init__(
+        self, where: AnyClient | RedisTarget | str, *, patience: float = 15.0, timeout: float = 5.0
+    ) -> None:
+        if isinstance(where, str):
+            where = parse_redis_url(where)
+        self.target = where if isinstance(where, RedisTarget) else target_of(where)
+        self._patience = patience
+        self._timeout = timeout
+        self._clients: weakref.WeakKeyDictionary[Any, dict[bool, AsyncClient]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def client(self, *, blocking: bool = False) -> AsyncClient:
+        """This loop's client; the blocking one never gives up on a reply by itself."""
+        mine = self._clients.setdefault(asyncio.get_running_loop(), {})
+        if blocking not in mine:
+            mine[blocking] = connect_async(self.target, timeout=None if blocking else self._timeout)
+        return mine[blocking]
+
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
+        """Run a script, outlasting an outage."""
+        return await self.outlast(lambda: script.call_async(self.client(), keys, args))
+
+    async def command(self, *parts: Any) -> Any:
+        """One plain command that may be repeated."""
+        return await self.outlast(lambda: self.client().execute_command(*parts))
+
+    async def outlast(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call until it is answered or patience ends."""
+        deadline = time.monotonic() + self._patience
+        pause = 0.02
+        while True:
+            try:
+                return await call()
+            except _OUTAGE as outage:
+                if time.monotonic() + pause > deadline:
+                    raise RedisUnavailable(
+                        f"PENSTOCK_REDIS_URL: {self.target} did not answer for "
+                        f"{self._patience:g} s: {outage}"
+                    ) from None
+            await asyncio.sleep(pause)
+            pause = min(1.0, pause * 2)
+
+    async def aclose(self) -> None:
+        """Close this loop's connections."""
+        for client in self._clients.pop(asyncio.get_running_loop(), {}).values():
+            await client.aclose()

@@ -1,0 +1,8 @@
+-- ack.lua: the trainer has the batch; its groups are consumed. Repeating it changes nothing.
+-- KEYS   root
+-- ARGV   receipt
+-- REPLY  1 when consumed now or before, 0 when the lease had ended or was never given
+-- include: life.lua
+local state = redis.call('HGET', at('batch:' .. ARGV[1]), 'state')
+if state == 'leased' then consume(ARGV[1]) end
+return (state == 'leased' or state == 'consumed') and 1 or 0

@@ -1,0 +1,17 @@
+-- extend.lua: a lease goes on; or a batch was handed out in full, to be consumed at its end.
+-- KEYS   root
+-- ARGV   receipt lease_ms handed
+-- REPLY  1, or 0 when the batch is no longer leased
+-- include: task.lua
+local batch = at('batch:' .. ARGV[1])
+if redis.call('HGET', batch, 'state') ~= 'leased' then return 0 end
+if ARGV[3] == '1' then redis.call('HSET', batch, 'handed', 1) end
+if ARGV[2] ~= '0' then
+  local ends = now + ARGV[2]
+  redis.call('HSET', batch, 'until', ends)
+  redis.call('ZADD', at('leases'), ends, ARGV[1])
+  for _, gid in ipairs(redis.call('LRANGE', batch .. ':groups', 0, -1)) do
+    redis.call('ZADD', at('leased'), ends, gid)
+  end
+end
+return 1

@@ -1,0 +1,8 @@
+-- release.lua: a batch is given back before its lease ends.
+-- KEYS   root
+-- ARGV   receipt
+-- REPLY  1 when given back, 0 when it was not leased
+-- include: give_back.lua
+if redis.call('HGET', at('batch:' .. ARGV[1]), 'state') ~= 'leased' then return 0 end
+give_back(ARGV[1])
+return 1

@@ -1,0 +1,30 @@
+-- seal.lua: complete a batch: the discarded ids it reports and the figures it carries.
+-- KEYS   root
+-- ARGV   receipt size raw_read custom_meta_info
+-- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); sealed is 0 for a batch
+--        that is empty or lost groups with its lease: it is undone, the rest stays for the next
+-- include: give_back.lua
+local batch = at('batch:' .. ARGV[1])
+if redis.call('EXISTS', batch .. ':discarded') == 0 and redis.call('EXISTS', at('unreported')) == 1 then
+  redis.call('RENAME', at('unreported'), batch .. ':discarded')
+end
+local ids = redis.call('LRANGE', batch .. ':discarded', 0, -1)
+local told = '[' .. table.concat(ids, ',') .. ']'
+local seen = redis.call('HMGET', at('seen'), 'items', 'groups', 'n', 'sum', 'm2', 'min', 'max')
+local reply = {1, told}
+for i = 1, 7 do reply[i + 2] = seen[i] or '0' end
+local size = redis.call('LLEN', batch .. ':groups')
+if size == 0 or size ~= tonumber(ARGV[2]) or redis.call('HGET', batch, 'state') ~= 'leased' then
+  give_back(ARGV[1])
+  reply[1] = 0
+  return reply
+end
+redis.call('HSET', batch, 'discarded', told, 'meta_info', ARGV[4],
+  'figures', table.concat(reply, ' ', 3))
+local mark = tonumber(redis.call('HGET', at('seen'), 'mark') or '0')
+redis.call('DEL', at('seen'))
+redis.call('LTRIM', at('raw'), ARGV[3], -1)
+redis.call('HSET', at('seen'), 'mark', mark + 1)
+count('batches', 1)
+count('delivered', size)
+return reply

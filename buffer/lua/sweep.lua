@@ -1,0 +1,23 @@
+-- sweep.lua: do what is due. A server of the task calls it all the time (`served` 1): the time
+-- between two calls in which none lived is taken off the clock.
+-- KEYS   root
+-- ARGV   limit served gap_ms
+-- REPLY  {done, next_due_ms}
+-- include: due.lua
+-- include: idle.lua
+if ARGV[2] == '1' then
+  local beat = tonumber(redis.call('HGET', at('state'), 'beat') or '')
+  local real = now + paused
+  redis.call('HSET', at('state'), 'beat', real)
+  if beat and real - beat > tonumber(ARGV[3]) then
+    redis.call('HINCRBY', at('state'), 'paused', real - beat)
+    paused, now = paused + real - beat, now - (real - beat)
+  end
+end
+local done = do_due(tonumber(ARGV[1]))
+for _, index in ipairs({'delivered', 'discarded'}) do
+  local over = redis.call('ZCARD', at(index)) - set.done_max
+  if over > 0 then redis.call('ZREMRANGEBYRANK', at(index), 0, over - 1) end
+end
+doze()
+return {done, next_due()}

@@ -1,0 +1,27 @@
+-- task.lua: what every script of a task begins with: its keys, its settings and its clock.
+-- `now` is Redis' time in milliseconds, less the time in which no server of the task lived.
+local function at(part) return KEYS[1] .. ':' .. part end
+local function group_of(gid) return KEYS[1] .. ':group:' .. gid end
+local function meta_of(gid) return KEYS[1] .. ':group:' .. gid .. ':meta' end
+
+local set = {}
+do
+  local flat = redis.call('HGETALL', at('config'))
+  for i = 1, #flat, 2 do set[flat[i]] = tonumber(flat[i + 1]) or flat[i + 1] end
+end
+if not set.group_size then return redis.error_reply('NOTASK ' .. KEYS[1]) end
+local stamp = redis.call('TIME')
+local paused = tonumber(redis.call('HGET', at('state'), 'paused') or '0')
+local now = stamp[1] * 1000 + math.floor(stamp[2] / 1000) - paused
+
+local function count(what, by)
+  if by ~= 0 then redis.call('HINCRBY', at('state'), what, by) end
+end
+
+-- The instance's name in a group's: all before the last colon.
+local function instance_of(gid) return (string.match(gid, '^(.*):%d+$')) end
+
+-- One token wakes one blocked reader; who finds more than it takes rings again.
+local function ring()
+  if redis.call('LLEN', at('bell')) == 0 then redis.call('RPUSH', at('bell'), '1') end
+end

@@ -1,0 +1,211 @@
+"""The library face: slime's Rollout Buffer as an object, for trainers and agents in Python.
+
+    buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=8))
+    await buffer.write({"instance_id": "math_0", "messages": [...], "reward": 1.0})
+    batch = await buffer.take(32, wait=60)
+    ...                                   # train on batch.items
+    await buffer.ack(batch)
+
+Async at heart; `buffer.sync` has the same methods for code without an event loop.
+Invariant: an item stored is in one group, and a group ends delivered and
+acknowledged, or is reported as discarded, or lies in quarantine with a reason.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from buffer.catalog import Catalog, GroupInfo
+from buffer.default_functions import Item
+from buffer.errors import BufferFull, LeaseLost
+from buffer.item import Entry, entry_of, instance_key
+from buffer.link import Link
+from buffer.pipeline import GroupFunctions
+from buffer.reader import Batch, Reader
+from buffer.settings import BufferSettings, TaskConfig
+from buffer.task import Task
+from buffer.writer import Outcome, Writer
+from ground import AnyClient, RedisTarget
+
+if TYPE_CHECKING:
+    from buffer.sync_face import SyncRolloutBuffer
+
+_GAP = 10.0  # servers look every second; past this without any, time stood still
+
+
+class RolloutBuffer:
+    """Groups of trajectories of one task, in one run."""
+
+    def __init__(
+        self,
+        redis: AnyClient | RedisTarget | str | Link,
+        task: str = "math",
+        config: TaskConfig | None = None,
+        *,
+        run: str = "default",
+        functions: GroupFunctions | None = None,
+        settings: BufferSettings | None = None,
+    ) -> None:
+        """Nothing is asked of Redis yet. `config` is written where the task has none."""
+        self._settings = settings or BufferSettings.load()
+        link = redis if isinstance(redis, Link) else Link(
+            redis, patience=self._settings.redis_patience
+        )  # fmt: skip
+        self._task = Task(link, run, task, config=config, functions=functions)
+        self._writer = Writer(self._task)
+        self._reader = Reader(self._task, function_timeout=self._settings.function_timeout)
+        self.catalog = Catalog(self._task)
+
+    @property
+    def task(self) -> str:
+        return self._task.name
+
+    @property
+    def run(self) -> str:
+        return self._task.run
+
+    @property
+    def sync(self) -> "SyncRolloutBuffer":
+        """The same buffer for code without an event loop."""
+        from buffer.sync_face import SyncRolloutBuffer
+
+        return SyncRolloutBuffer(self)
+
+    async def config(self) -> TaskConfig:
+        """The settings in force. `UnknownTask` where nobody configured the task."""
+        return await self._task.config()
+
+    async def configure(self, config: TaskConfig) -> None:
+        """Put settings in force for every server and library."""
+        await self._task.enforce(config)
+
+    async def write(self, item: Item) -> Outcome:
+        """Store one item; `ItemRefused` or `BufferFull` if it cannot be."""
+        return (await self.write_many([item]))[0]
+
+    async def write_many(self, items: Iterable[Item]) -> list[Outcome]:
+        """Store many in few round trips. If any found no room: `BufferFull`; repeat them all,
+        those with a `uid` that were stored are not stored twice."""
+        limit = self._settings.max_item_bytes
+        outcomes, wait = await self.write_entries([entry_of(item, limit) for item in items])
+        if Outcome.FULL in outcomes:
+            raise BufferFull(self.task, wait)
+        return outcomes
+
+    async def write_entries(
+        self, entries: Sequence[Entry], rollout: str = ""
+    ) -> tuple[list[Outcome], float]:
+        """Store what was checked at another door; full ones are told, with seconds to wait.
+
+        What a `rollout` sends is refused with `RolloutReplaced` once another was started.
+        """
+        outcomes, wait = await self._writer.write(entries, rollout)
+        return outcomes, min(max(wait, 0.5), 30.0) if Outcome.FULL in outcomes else 0.0
+
+    async def take(
+        self,
+        groups: int | None = None,
+        *,
+        wait: float = 0.0,
+        lease: float | None = None,
+        implicit: bool = False,
+    ) -> Batch | None:
+        """Up to `groups` finished groups (default: all ready), oldest first, or None.
+
+        The batch is leased for `lease` seconds: `ack` it, or it comes back. With `implicit`
+        it is consumed by the next such take, once `handed` has said that it arrived.
+        """
+        if groups is not None and groups < 1:
+            raise ValueError(f"take at least 1 group, not {groups}")
+        return await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
+
+    async def ack(self, batch: Batch | str) -> None:
+        """The batch was used. `LeaseLost` if it went back meanwhile; repeating is harmless."""
+        receipt = _receipt(batch)
+        if not await self._task.call("ack", receipt):
+            raise LeaseLost(receipt)
+
+    async def release(self, batch: Batch | str) -> bool:
+        """Give a batch back at once; False if it was not leased any more."""
+        return bool(await self._task.call("release", _receipt(batch)))
+
+    async def extend(self, batch: Batch | str, seconds: float) -> None:
+        """Lease the batch for that long from now."""
+        await self._extend(_receipt(batch), int(seconds * 1000), handed=0)
+
+    async def handed(self, batch: Batch | str) -> None:
+        """The batch arrived in full at a reader that cannot acknowledge."""
+        await self._extend(_receipt(batch), 0, handed=1)
+
+    async def fetch(self, receipt: str) -> Batch:
+        """The batch of a receipt, once more, while it is leased or retained."""
+        return await self._reader.fetch(receipt)
+
+    async def available(self) -> int:
+        """How many finished groups wait to be taken."""
+        return await self._reader.available(1_000_000)
+
+    async def wait_for(self, groups: int, seconds: float) -> None:
+        """Until that many finished groups wait, or the time is over."""
+        await self._reader.wait_for(groups, seconds)
+
+    async def unreported(self) -> list[Any]:
+        """Ids that finished without data since the last batch."""
+        return await self._reader.unreported()
+
+    async def stats(self) -> dict[str, int]:
+        """Groups by state, and totals of the run."""
+        return await self.catalog.stats()
+
+    async def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
+        """Groups that are open, ready, leased or kept, oldest first."""
+        return await self.catalog.groups(state, limit)
+
+    async def items(self, instance_id: str | int, round_number: int = 0) -> list[Item]:
+        """One group's raw items."""
+        return await self.catalog.items(instance_id, round_number)
+
+    async def quarantined(self) -> list[GroupInfo]:
+        """Groups that a function failed on."""
+        return await self.catalog.quarantined()
+
+    async def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
+        """Make a quarantined or discarded group ready again."""
+        return await self.catalog.requeue(instance_id, round_number)
+
+    async def sweep(self, *, serving: bool = False, limit: int = 1000) -> float:
+        """Do what time alone brings about; in how many seconds to look again (-1: never).
+
+        A server calls it every second with `serving`: that keeps the task's clock going.
+        """
+        done, due = await self._task.call("sweep", limit, int(serving), int(_GAP * 1000))
+        return 0.0 if done >= limit else int(due) / 1000 if due >= 0 else -1.0
+
+    async def reset(self) -> None:
+        """Begin a fresh run of the task: all its groups are dropped, the settings stay."""
+        while await self._task.call("forget", 5000):
+            pass
+
+    async def resume(self, skip: Iterable[str | int]) -> int:
+        """Go on from a trainer's list of finished ids, which names an id once per round.
+
+        Delivered groups that it does not name return to ready if still kept, else are
+        forgotten, to be generated again. Returns how many came back.
+        """
+        return await self.catalog.resume(Counter(map(instance_key, skip)))
+
+    async def finished_rounds(self, skip: Iterable[str | int] = ()) -> Counter[str]:
+        """How many first rounds of each instance to skip: the list's, and what is known here."""
+        return Counter(map(instance_key, skip)) | await self.catalog.closed()
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop."""
+        await self._task.link.aclose()
+
+    async def _extend(self, receipt: str, lease_ms: int, *, handed: int) -> None:
+        if not await self._task.call("extend", receipt, lease_ms, handed):
+            raise LeaseLost(receipt)
+
+
+def _receipt(batch: Batch | str) -> str:
+    return batch if isinstance(batch, str) else batch.receipt

@@ -1,0 +1,156 @@
+"""The knobs: `BufferSettings` of a process, from the environment; `TaskConfig` of a task.
+
+A task's settings live in Redis beside its groups, so that every server and library
+reads the same ones; the process's settings give their defaults.
+"""
+
+import logging
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from ground import SettingError, Settings
+
+log = logging.getLogger(__name__)
+
+DAY = 86400.0
+LONGEST = 3650 * DAY
+MOST = 2**53
+
+
+class BufferSettings(Settings):
+    """What a process that serves or fills buffers needs to know."""
+
+    buffer_host: str = Field("127.0.0.1", description="Address the buffer server listens on.")
+    buffer_port: int = Field(8889, ge=0, le=65535, description="Port of the buffer server.")
+    buffer_token: SecretStr | None = Field(
+        None, description="Bearer token that every request must carry, when set."
+    )
+    generators: Path | None = Field(
+        None,
+        description="Folder of `*_generator.py` files; the built-in math task is always there.",
+    )
+    buffer_group_size: int = Field(
+        16, ge=1, description="Group size of items written before any /start_rollout."
+    )
+    max_buffer_size: int = Field(
+        1_000_000_000, ge=1, description="Most items a task holds; open groups count as full."
+    )
+    max_buffer_bytes: int | None = Field(
+        None, ge=1, description="Most bytes a task holds. Unset: half of what Redis may use."
+    )
+    max_item_bytes: int = Field(
+        16 * 1024 * 1024, ge=1, description="Largest single item that is accepted."
+    )
+    batch_lease: float = Field(
+        600.0, gt=0, description="Seconds until a batch that nobody acknowledged comes back."
+    )
+    batch_retain: float = Field(
+        600.0, ge=1, description="Seconds that a consumed batch can still be fetched again."
+    )
+    late_window: float = Field(
+        600.0, ge=0, description="Seconds after a group closed in which its items count as late."
+    )
+    longest_wait: float = Field(
+        90.0, gt=0, le=90, description="Most seconds a read waits; slime's clients give up at 100."
+    )
+    write_patience: float = Field(
+        30.0, ge=0, description="Seconds that /buffer/write waits for room before it answers 429."
+    )
+    function_timeout: float = Field(
+        30.0, gt=0, description="Seconds a custom function may take for one group."
+    )
+    redis_patience: float = Field(
+        15.0, ge=0, description="Seconds that a call outlasts an unreachable Redis."
+    )
+    dump_rollouts: Path | None = Field(
+        None, description="Folder where every batch handed out is also written as JSON."
+    )
+
+
+class TaskConfig(BaseModel):
+    """One task's settings, by the names slime's document gives them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    group_size: Annotated[int, Field(ge=1, le=1_000_000)]
+    min_valid_group_size_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    min_valid_item_size_ratio: Annotated[float, Field(ge=0, le=1)] = 0.7
+    group_timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST)] = 300.0
+    min_timeout_group_size_ratio: Annotated[float, Field(ge=0, le=1)] = 0.7
+    max_buffer_size: Annotated[int, Field(ge=1, le=MOST)] = 1_000_000_000
+    max_bytes: Annotated[int | None, Field(ge=1, le=MOST)] = None
+    late_window: Annotated[float, Field(ge=0, le=LONGEST)] = 600.0
+    lease: Annotated[float, Field(gt=0, le=LONGEST)] = 600.0
+    retain: Annotated[float, Field(ge=1, le=LONGEST)] = 600.0
+    # Seconds that discarded and quarantined groups stay readable, and an empty task remembered;
+    # the most closed groups that are remembered.
+    grace: Annotated[float, Field(ge=1, le=LONGEST)] = 3600.0
+    quarantine: Annotated[float, Field(ge=1, le=LONGEST)] = 7 * DAY
+    idle_ttl: Annotated[float, Field(ge=1, le=LONGEST)] = 7 * DAY
+    done_max: Annotated[int, Field(ge=1, le=MOST)] = 1_000_000
+    dialect: Literal["v0", "v1"] = "v0"
+
+    @classmethod
+    def load(cls, **given: Any) -> Self:
+        """Check settings from a payload; `SettingError` names the one that cannot work."""
+        try:
+            return cls(**given)
+        except ValidationError as refusal:
+            first = refusal.errors()[0]
+            name = str(first["loc"][0]) if first["loc"] else "settings"
+            problem = first["msg"].removeprefix("Value error, ")
+            raise SettingError(name, f"{problem} (got {first['input']!r})") from None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.group_size > self.max_buffer_size:
+            raise ValueError(
+                f"max_buffer_size {self.max_buffer_size} has no room for one group "
+                f"of group_size {self.group_size}"
+            )
+        if self.min_valid_item_size_ratio <= 0.5:
+            log.warning(
+                "min_valid_item_size_ratio should be greater than 0.5: a group padded from "
+                "half or less is mostly copies",
+                extra={"min_valid_item_size_ratio": self.min_valid_item_size_ratio},
+            )
+        return self
+
+    @property
+    def finish_at(self) -> int:
+        """Items that finish a group: truncated, as upstream does (8 · 0.7 is 5)."""
+        return int(self.group_size * self.min_valid_group_size_ratio)
+
+    @property
+    def keep_at(self) -> int:
+        """Items that a group must keep after filtering."""
+        return int(self.group_size * self.min_valid_item_size_ratio)
+
+    def to_redis(self, *, custom: bool, custom_meta: bool) -> list[str | int | float]:
+        """The flat list that `configure.lua` stores: what scripts need beside what we read back."""
+        ms = {
+            "group_timeout_ms": self.group_timeout_seconds,
+            "open_ttl_ms": self.group_timeout_seconds + DAY,
+            "late_ms": self.late_window,
+            "retain_ms": self.retain,
+            "grace_ms": self.grace,
+            "quarantine_ms": self.quarantine,
+            "idle_ttl_ms": self.idle_ttl,
+        }
+        stored: dict[str, str | int | float] = {
+            **self.model_dump(exclude_none=True),
+            **{name: int(seconds * 1000) for name, seconds in ms.items()},
+            "finish_at": self.finish_at,
+            "most": 4 * self.group_size,
+            "custom": int(custom),
+            "custom_meta": int(custom_meta),
+        }
+        return [part for pair in stored.items() for part in pair]
+
+    @classmethod
+    def from_redis(cls, flat: list[bytes]) -> Self:
+        """Read back what is in force."""
+        texts = [part.decode() for part in flat]
+        return cls(**dict(zip(texts[::2], texts[1::2], strict=True)))  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""One task of one run in Redis: where its keys are, what its settings are, its scripts."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from buffer.errors import RolloutReplaced, UnknownTask
+from buffer.link import Link
+from buffer.pipeline import GroupFunctions
+from buffer.settings import TaskConfig
+from ground import RedisUnfit, Script, check_name, in_run, load_script, tagged
+
+log = logging.getLogger(__name__)
+_SHARE = 0.5
+# Every fixed key of a task; the scripts in lua/ reach them by these names.
+PARTS = (
+    "config", "state", "open", "changed", "ready", "leased", "kept", "leases", "delivered",
+    "discarded", "unreported", "quarantine", "rounds", "seen", "raw", "aside", "bell", "rollout",
+)  # fmt: skip
+
+
+@cache
+def _script(name: str) -> Script:
+    return load_script("buffer", name)
+
+
+class Task:
+    """Runs scripts on one task's keys, and keeps the task's settings at hand."""
+
+    def __init__(
+        self,
+        link: Link,
+        run: str,
+        name: str,
+        *,
+        config: TaskConfig | None = None,
+        functions: GroupFunctions | None = None,
+    ) -> None:
+        if "/" in check_name(name, "a task"):
+            raise ValueError(f"a task's name has no '/', which divides run and task: {name!r}")
+        self.link = link
+        self.run = run
+        self.name = name
+        self.functions = functions or GroupFunctions()
+        self.wanted = config
+        named = in_run(run, name)
+        self.root = tagged("buffer", named)
+        self._keys = {part: tagged("buffer", named, part) for part in PARTS}
+        self._config: TaskConfig | None = None
+
+    def key(self, part: str) -> str:
+        """The key of one part, e.g. `penstock:buffer:{default/math}:ready`."""
+        return self._keys[part]
+
+    def group_key(self, gid: str) -> str:
+        """A group's items; `gid` is `<instance id>:<round>`."""
+        return tagged("buffer", in_run(self.run, self.name), f"group:{gid}")
+
+    def meta_key(self, gid: str) -> str:
+        """What is known of a group."""
+        return tagged("buffer", in_run(self.run, self.name), f"group:{gid}:meta")
+
+    def batch_key(self, receipt: str) -> str:
+        """What is known of a batch that was handed out."""
+        return tagged("buffer", in_run(self.run, self.name), f"batch:{receipt}")
+
+    def batch_groups_key(self, receipt: str) -> str:
+        """The groups of a batch, in order."""
+        return tagged("buffer", in_run(self.run, self.name), f"batch:{receipt}:groups")
+
+    async def call(self, script: str, *args: Any) -> Any:
+        """Run one of the task's scripts; a task unknown to Redis is configured first."""
+        if self._config is None:
+            await self.config()
+        try:
+            return await self.link.run(_script(script), [self.root], args)
+        except ResponseError as refusal:
+            if "NOTASK" in str(refusal):
+                await self.config()  # Redis was emptied, or the idle task forgotten
+                return await self.link.run(_script(script), [self.root], args)
+            if "STALE" in str(refusal):
+                raise RolloutReplaced(self.name) from None
+            if str(refusal).startswith("OOM"):
+                raise RedisUnfit(
+                    f"maxmemory: {self.link.target} is out of memory; raise maxmemory, or lower "
+                    "PENSTOCK_MAX_BUFFER_BYTES below it"
+                ) from None
+            raise
+
+    async def config(self) -> TaskConfig:
+        """The settings in force; ours are written only where there are none."""
+        pairs: Sequence[Any] = []
+        if self.wanted is not None:
+            pairs = self._pairs(await self._bounded(self.wanted))
+        before = self._config
+        flat = await self._configure(0, pairs)
+        if not flat:
+            raise UnknownTask(self.name, self.run)
+        self._config = TaskConfig.from_redis(flat)
+        if before is None and self.wanted is not None:
+            self._report_mismatch(self.wanted, self._config)
+        return self._config
+
+    async def enforce(self, config: TaskConfig) -> None:
+        """Put these settings in force for everyone."""
+        self.wanted = config
+        await self._configure(1, self._pairs(await self._bounded(config)))
+        self._config = None
+
+    async def _configure(self, enforce: int, pairs: Sequence[Any]) -> list[bytes]:
+        if not pairs:
+            flat = await self.link.command("HGETALL", self.key("config"))
+            if isinstance(flat, dict):  # redis-py shapes this reply, a script's it does not
+                flat = [part for pair in flat.items() for part in pair]
+            return list(flat)
+        args = [enforce, *pairs]
+        return list(await self.link.run(_script("configure"), [self.root], args))
+
+    def _pairs(self, config: TaskConfig) -> list[str | int | float]:
+        return config.to_redis(
+            custom=self.functions.is_valid_group is not None,
+            custom_meta=self.functions.get_group_data_meta_info is not None,
+        )
+
+    async def _bounded(self, config: TaskConfig) -> TaskConfig:
+        if config.max_bytes is not None:
+            return config
+        room = await self._room()
+        return config.model_copy(update={"max_bytes": int(room * _SHARE)})
+
+    async def _room(self) -> int:
+        """What Redis may use: its maxmemory, else its machine's memory, else ours."""
+        try:
+            info = await self.link.outlast(lambda: _memory_info(self.link))
+        except (NoPermissionError, ResponseError):
+            info = {}
+        room = int(info.get("maxmemory") or info.get("total_system_memory") or 0)
+        return room or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def _report_mismatch(self, wanted: TaskConfig, found: TaskConfig) -> None:
+        ours, theirs = wanted.model_dump(), found.model_dump()
+        for name, value in ours.items():
+            if value is not None and theirs[name] != value:
+                log.warning(
+                    "the task is already configured otherwise, and that stays in force",
+                    extra={"task": self.name, "setting": name, "given": value,
+                           "in_force": theirs[name]},
+                )  # fmt: skip
+
+
+async def _memory_info(link: Link) -> dict[str, Any]:
+    client: Any = link.client()
+    info: Any = await asyncio.wait_for(client.info("memory"), 5)
+    nested = next(iter(info.values()), None)
+    return dict(nested) if isinstance(nested, dict) else dict(info)

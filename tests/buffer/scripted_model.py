@@ -1,0 +1,66 @@
+"""An OpenAI-compatible server that answers from a script."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = tuple[int, dict[str, Any]]
+
+
+def said(text: str | None, reason: str = "stop", tokens: int = 3) -> Answer:
+    """One choice, as a chat completion."""
+    message = {"role": "assistant", "content": text}
+    return 200, {
+        "id": "x", "object": "chat.completion", "created": 0, "model": "custom",
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": 1 + tokens},
+    }  # fmt: skip
+
+
+class ScriptedModel:
+    """`requests` holds what was asked, in order."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.requests: list[dict[str, Any]] = []
+
+
+@contextmanager
+def scripted_model(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ScriptedModel]:
+    """A model whose answer to the n-th request is `answer(request, n)`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            size = int(self.headers["Content-Length"])
+            asked = json.loads(self.rfile.read(size))
+            with guard:
+                model.requests.append(asked)
+                number = len(model.requests)
+            status, found = answer(asked, number)
+            body = json.dumps(found).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing on stderr."""
+
+    guard = threading.Lock()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    model = ScriptedModel(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield model
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,34 @@
+"""schemathesis on the server's own OpenAPI document."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.buffer.serving import ServerProcess
+from tests.harness.servers import PrivateRedis
+
+# Upstream takes any body for a read and any type for most fields, and so do we: whether
+# a request that the schema does not foresee is accepted is no fault here.
+NOT_OURS = "negative_data_rejection,positive_data_acceptance"
+
+
+@pytest.mark.parametrize(
+    "examples", [3, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3000)])]
+)
+def test_nothing_that_can_be_sent_breaks_the_server(
+    examples: int, real_redis: object, shared_server: PrivateRedis, tmp_path: Path
+) -> None:
+    quick = {"PENSTOCK_LONGEST_WAIT": "0.05", "PENSTOCK_WRITE_PATIENCE": "0.05"}
+    with ServerProcess(shared_server.url, tmp_path, **quick) as server:
+        httpx.put(f"{server.url}/v1/tasks/fuzz", json={"group_size": 2}).raise_for_status()
+        result = subprocess.run(
+            [Path(sys.executable).with_name("schemathesis"), "run", f"{server.url}/openapi.json",
+             "--max-examples", str(examples), "--phases", "coverage,fuzzing",
+             "--exclude-checks", NOT_OURS, "--no-color"],
+            cwd=tmp_path, capture_output=True, text=True,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stdout[-5000:]
+        assert httpx.get(f"{server.url}/healthz").status_code == 200

@@ -1,0 +1,294 @@
+"""What generators are made of: one turn, the reward, the crew, discovery."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from buffer import GeneratorError
+from buffer.discovery import discover
+from buffer.generator import base_generator, crew, query_single_turn, sender, single_turn
+from buffer.generator.crew import BaseGenerator
+from buffer.generator.math_reward import boxed, get_rule_based_math_reward
+from tests.buffer.scripted_model import Answer, said, scripted_model
+
+ASKED = [{"role": "user", "content": "1+1"}]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_turn, "ABORT_PAUSE", 0.0)
+    monkeypatch.setattr(single_turn, "ERROR_PAUSE", 0.0)
+
+
+def asked_of(url: str, sampling: dict[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
+    with OpenAI(api_key="test", base_url=f"{url}/v1", max_retries=0) as client:
+        return query_single_turn(client, list(ASKED), sampling)
+
+
+def test_an_answer_ends_the_turn() -> None:
+    with scripted_model(lambda asked, n: said("two")) as model:
+        messages, reason = asked_of(model.url, {"max_tokens": 10, "temperature": 0.5})
+    assert messages == [*ASKED, {"role": "assistant", "content": "two"}]
+    assert reason == "stop"
+    (request,) = model.requests
+    assert (request["model"], request["stream"], request["max_tokens"]) == ("custom", False, 10)
+    assert 1 <= request["seed"] <= 10_000_000
+
+
+def test_an_aborted_answer_is_continued_with_what_is_left_of_its_tokens() -> None:
+    script = [said("I think", "abort", 4), said(" it is", "abort", 3), said(" two", "stop", 2)]
+    with scripted_model(lambda asked, n: script[n - 1]) as model:
+        messages, _ = asked_of(model.url, {"max_tokens": 10})
+    assert messages[-1]["content"] == "I think it is two"
+    assert [r["max_tokens"] for r in model.requests] == [10, 6, 3]
+    assert "continue_final_message" not in model.requests[0]
+    assert all(r["continue_final_message"] is True for r in model.requests[1:])
+    assert model.requests[2]["messages"][-1] == {"role": "assistant", "content": "I think it is"}
+
+
+def test_an_abort_that_used_every_token_ends_the_turn() -> None:
+    with scripted_model(lambda asked, n: said("long", "abort", 10)) as model:
+        messages, _ = asked_of(model.url, {"max_tokens": 10})
+    assert messages[-1]["content"] == "long"
+    assert len(model.requests) == 1
+
+
+def test_six_failures_leave_an_answer_without_content() -> None:
+    with scripted_model(lambda asked, n: (500, {"error": "busy"})) as model:
+        messages, _ = asked_of(model.url, {"max_tokens": 10})
+    assert messages[-1] == {"role": "assistant", "content": None}
+    assert len(model.requests) == 6
+
+
+def test_no_limit_of_tokens_is_no_key_error() -> None:
+    with scripted_model(lambda asked, n: said("two")) as model:
+        assert asked_of(model.url, {})[0][-1]["content"] == "two"
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "reward"),
+    [
+        ("so \\boxed{4}", "4", 1),
+        ("so \\boxed{4} or rather \\boxed{5}", "4", 0),
+        ("\\boxed{\\frac{1}{2}}", "0.5", 1),
+        ("\\boxed{\\dfrac12}", "\\frac{1}{2}", 1),
+        ("\\boxed{1{,}000}", "1000", 0),
+        ("\\boxed{1,000}", "1000", 1),
+        ("\\boxed{x=3}", "3", 1),
+        ("\\boxed{-\\frac{3}{4}}", "-0.75", 1),
+        ("\\boxed{50\\%}", "50", 1),
+        ("\\boxed{ (1, 2) }", "(1,2)", 1),
+        ("4", "4", 0),
+        ("", "4", 0),
+        (None, "4", 0),
+        ("\\boxed{4", "4", 0),
+        ("\\boxed{4}", "\\boxed{4}", 1),
+        ("\\boxed{1/0}", "1", 0),
+    ],
+)
+def test_the_math_reward(answer: str | None, label: str, reward: int) -> None:
+    messages = [*ASKED, {"role": "assistant", "content": answer}]
+    assert get_rule_based_math_reward({"messages": messages, "label": label}) == reward
+
+
+def test_braces_are_balanced() -> None:
+    assert boxed("\\boxed{\\frac{1}{2}} and more}") == "\\frac{1}{2}"
+
+
+class Post:
+    """What a generator sent to the buffer."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self.refusals: list[httpx.Response] = []
+        self.headers: dict[str, str] = {}
+
+    def opened(self, timeout: float, headers: dict[str, str]) -> "Post":
+        self.headers = headers
+        return self
+
+    def post(self, url: str, json: dict[str, Any]) -> httpx.Response:
+        if self.refusals:
+            return self.refusals.pop(0)
+        self.items.append(json)
+        return httpx.Response(200)
+
+
+@pytest.fixture
+def post(monkeypatch: pytest.MonkeyPatch) -> Post:
+    found = Post()
+    fake = SimpleNamespace(
+        Client=found.opened, TransportError=httpx.TransportError, Response=httpx.Response
+    )
+    monkeypatch.setattr(sender, "httpx", fake)
+    monkeypatch.setattr(sender, "time", SimpleNamespace(sleep=lambda seconds: None))
+    return found
+
+
+def data_of(tmp_path: Path, rows: int = 2) -> str:
+    lines = [json.dumps({"prompt": ASKED, "label": "2", "n": n}) for n in range(rows)]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
+    return str(tmp_path / "data.jsonl")
+
+
+def answered(client: OpenAI, messages: list[Any], sampling: dict[str, Any]) -> list[Any]:
+    return [*messages, {"role": "assistant", "content": "\\boxed{2}"}]
+
+
+def test_a_crew_answers_every_question_in_every_round(post: Post, tmp_path: Path) -> None:
+    generator = BaseGenerator("http://engine", "http://buffer", 2, num_process=2)
+    done = generator.entry(data_of(tmp_path), answered, get_rule_based_math_reward, num_epoch=3)
+    assert done == "finished"
+    seen = sorted((item["instance_id"], item["round_number"]) for item in post.items)
+    assert seen == sorted([(n, r) for n in range(2) for r in range(3) for _ in range(2)])
+    one = post.items[0]
+    assert set(one) == {"uid", "instance_id", "messages", "reward", "extra_info", "round_number"}
+    extra = one["extra_info"]
+    assert {"label", "n", "rollout_index", "timestamp", "finish_reason", "top_p"} <= set(extra)
+    assert (one["reward"], extra["round_number"], extra["max_tokens"]) == (1, 1, 4096)
+    assert len({item["uid"] for item in post.items}) == 12
+
+
+def test_an_id_named_twice_is_skipped_for_its_first_two_rounds(post: Post, tmp_path: Path) -> None:
+    generator = BaseGenerator(
+        "http://engine", "http://buffer", num_process=1, skip_instance_ids=[0, 0, "1"]
+    )
+    generator.entry(data_of(tmp_path), answered, lambda row: 1, num_epoch=3)
+    seen = sorted((item["instance_id"], item["round_number"]) for item in post.items)
+    assert seen == [(0, 2), (1, 1), (1, 2)]
+
+
+def test_a_question_that_always_fails_is_written_as_a_failure(post: Post, tmp_path: Path) -> None:
+    def fails(client: OpenAI, messages: list[Any], sampling: dict[str, Any]) -> Any:
+        raise RuntimeError("no")
+
+    BaseGenerator("http://engine", "http://buffer", num_process=1).run(
+        data_of(tmp_path, 1), fails, lambda row: 1
+    )
+    (item,) = post.items
+    assert (item["reward"], item["messages"][-1]["content"]) == (-1, "")
+    assert item["extra_info"]["failure"] == "RuntimeError: no"
+
+
+def test_a_query_without_answer_is_written_as_a_failure(post: Post, tmp_path: Path) -> None:
+    def silent(client: OpenAI, messages: list[Any], sampling: dict[str, Any]) -> Any:
+        return [*messages, {"role": "assistant", "content": None}], None
+
+    BaseGenerator("http://engine", "http://buffer", num_process=1).run(
+        data_of(tmp_path, 1), silent, lambda row: 1
+    )
+    assert (post.items[0]["reward"], post.items[0]["messages"][-1]["content"]) == (-1, "")
+
+
+def test_a_worker_that_dies_is_replaced_and_its_question_asked_again(
+    post: Post, tmp_path: Path
+) -> None:
+    def dies_once(client: OpenAI, messages: list[Any], sampling: dict[str, Any]) -> Any:
+        mark = tmp_path / "died"
+        if not mark.exists():
+            mark.touch()
+            os._exit(9)
+        return answered(client, messages, sampling)
+
+    BaseGenerator("http://engine", "http://buffer", num_process=1).run(
+        data_of(tmp_path), dies_once, lambda row: 1
+    )
+    assert sorted(item["instance_id"] for item in post.items) == [0, 1]
+    assert all(item["reward"] == 1 for item in post.items)
+
+
+def test_sending_goes_on_until_the_buffer_has_room(post: Post) -> None:
+    post.refusals = [httpx.Response(429, headers={"Retry-After": "1"}), httpx.Response(503)]
+    BaseGenerator("http://engine", "http://buffer").send_data_to_buffer({"instance_id": "a"})
+    assert post.items == [{"instance_id": "a"}]
+
+
+def test_a_generator_shows_the_servers_token(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_BUFFER_TOKEN", "secret")
+    post.refusals = [httpx.Response(401)]
+    BaseGenerator("http://engine", "http://buffer").send_data_to_buffer({"instance_id": "a"})
+    assert post.headers == {"Authorization": "Bearer secret"}
+    assert post.items == [{"instance_id": "a"}]
+
+
+def test_an_item_refused_for_good_is_not_sent_again(post: Post) -> None:
+    post.refusals = [httpx.Response(400, text="no")]
+    BaseGenerator("http://engine", "http://buffer").send_data_to_buffer({"instance_id": "a"})
+    assert post.items == []
+
+
+def test_the_documents_template_works_as_it_is_printed(
+    post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters set through the module's SAMPLING_PARAMS reach the model."""
+    monkeypatch.setattr(crew, "SAMPLING_PARAMS", crew.SAMPLING_PARAMS.copy())
+    monkeypatch.setattr(base_generator, "SAMPLING_PARAMS", crew.SAMPLING_PARAMS)
+
+    def sums(asked: dict[str, Any], number: int) -> Answer:
+        return said("\\boxed{2}")
+
+    with scripted_model(sums) as model:
+        base_generator.run_rollout(
+            {
+                "remote_engine_url": model.url, "remote_buffer_url": "http://buffer",
+                "task_type": "math", "input_file": data_of(tmp_path, 1),
+                "num_repeat_per_sample": "2", "num_epoch": "1", "num_process": "1",
+                "sampling_params": {"max_tokens": 7, "temperature": 0.25},
+            }
+        )  # fmt: skip
+    assert [(r["temperature"], r["max_tokens"], r["top_p"]) for r in model.requests] == [
+        (0.25, 7, 1)
+    ] * 2
+    assert [item["reward"] for item in post.items] == [1, 1]
+
+
+GOOD = "TASK_TYPE = '{}'\ndef run_rollout(data): pass\n"
+
+
+def test_generators_are_found_by_the_end_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "code_generator.py").write_text(
+        GOOD.format("code") + "def filter_item(item, task_type): return True\n"
+    )
+    (tmp_path / "helper.py").write_text("raise SystemExit\n")
+    found = discover(tmp_path)
+    assert set(found) == {"code", "math"}
+    assert found["code"].functions.filter_item is not None
+    assert found["code"].functions.is_valid_group is None
+    assert found["math"].functions.is_valid_group is base_generator.is_valid_group
+
+
+def test_a_copy_of_the_template_is_a_generator(tmp_path: Path) -> None:
+    text = Path(base_generator.__file__).read_text().replace('"math"', '"mine"')
+    (tmp_path / "mine_generator.py").write_text(text)
+    assert discover(tmp_path)["mine"].functions.is_valid_group is not None
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"a": "1/0"}, "a_generator.py: ZeroDivisionError"),
+        ({"a": "def run_rollout(data): pass"}, "does not define TASK_TYPE"),
+        ({"a": "TASK_TYPE = 'a'"}, "does not define run_rollout"),
+        ({"a": GOOD.format("x"), "b": GOOD.format("x")}, "b_generator.py: TASK_TYPE 'x' is"),
+        ({"a": "import nothing_such"}, "ModuleNotFoundError"),
+    ],
+)
+def test_a_fault_is_reported_by_its_file(
+    tmp_path: Path, files: dict[str, str], reason: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / f"{name}_generator.py").write_text(text)
+    with pytest.raises(GeneratorError, match="PENSTOCK_GENERATORS") as fault:
+        discover(tmp_path)
+    assert reason in str(fault.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GeneratorError, match="is not a folder"):
+        discover(tmp_path / "absent")

@@ -1,0 +1,577 @@
+"""What a group goes through: open, ready, leased, consumed; or discarded, or quarantined."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ground
+from buffer import (
+    BufferFull,
+    GroupFunctions,
+    ItemRefused,
+    LeaseLost,
+    Outcome,
+    RolloutBuffer,
+    TaskConfig,
+    UnknownTask,
+)
+from tests.buffer.conftest import Bench, item
+
+Make = Callable[..., Bench]
+
+
+async def test_a_full_group_is_taken_and_acknowledged(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["a"]
+    await bench.buffer.ack(batch)
+    stats = await bench.buffer.stats()
+    assert (stats["consumed"], stats["ready_groups"], stats["leased_groups"]) == (1, 0, 0)
+    assert stats["bytes"] == 0
+
+
+async def test_acknowledging_twice_is_harmless(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.buffer.ack(batch.receipt)
+    assert (await bench.buffer.stats())["consumed"] == 1
+
+
+async def test_a_repeated_uid_is_acknowledged_and_not_counted(bench: Bench) -> None:
+    for _ in range(2):
+        for n in range(3):
+            await bench.buffer.write(item("a", f"u{n}", n % 2))
+    assert (await bench.buffer.groups("open"))[0].items == 3
+    assert await bench.buffer.write(item("a", "u0")) is Outcome.REPEATED
+    assert await bench.buffer.take() is None
+
+
+async def test_a_repeat_within_one_batch_write_is_seen(bench: Bench) -> None:
+    outcomes = await bench.buffer.write_many([item("a", "u0"), item("b", "u0"), item("a", "u0")])
+    assert outcomes == [Outcome.STORED, Outcome.STORED, Outcome.REPEATED]
+
+
+async def test_items_without_uid_get_one_each(bench: Bench) -> None:
+    for reward in (1, 0, 1, 0):
+        await bench.buffer.write(item("a", None, reward))
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert len({found["uid"] for found in batch.items}) == 4
+
+
+async def test_a_batch_nobody_acknowledged_comes_back_with_the_same_content(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    await bench.fill("same", [1, 1, 1, 1])
+    first = await bench.buffer.take(lease=100)
+    bench.advance(101)
+    second = await bench.buffer.take()
+    assert first is not None
+    assert second is not None
+    assert second.groups == first.groups
+    assert second.finished_groups == first.finished_groups == ["a", "same"]
+    with pytest.raises(LeaseLost, match="went back"):
+        await bench.buffer.ack(first)
+    await bench.buffer.ack(second)
+
+
+async def test_a_released_batch_is_ready_at_once_in_its_old_place(bench: Bench) -> None:
+    for name in ("a", "b"):
+        await bench.fill(name, [1, 0, 1, 0])
+        bench.advance(1)
+    first = await bench.buffer.take(1)
+    assert first is not None
+    assert await bench.buffer.release(first)
+    assert not await bench.buffer.release(first)
+    again = await bench.buffer.take(1)
+    assert again is not None
+    assert again.groups == first.groups
+
+
+async def test_an_extended_lease_outlives_its_first_end(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take(lease=100)
+    assert batch is not None
+    await bench.buffer.extend(batch, 500)
+    bench.advance(300)
+    assert await bench.buffer.take() is None
+    await bench.buffer.ack(batch)
+
+
+async def test_a_batch_can_be_fetched_again_by_its_receipt(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert await bench.buffer.fetch(batch.receipt) == batch
+    await bench.buffer.ack(batch)
+    assert await bench.buffer.fetch(batch.receipt) == batch
+    with pytest.raises(LeaseLost):
+        await bench.buffer.fetch("unknown")
+
+
+async def test_an_implicit_batch_is_consumed_by_the_next_read(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    first = await bench.buffer.take(implicit=True)
+    assert first is not None
+    await bench.buffer.handed(first)
+    assert await bench.buffer.take(implicit=True) is None
+    assert (await bench.buffer.stats())["consumed"] == 1
+
+
+async def test_an_implicit_batch_that_was_never_handed_over_comes_back(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    first = await bench.buffer.take(implicit=True, lease=100)
+    assert await bench.buffer.take(implicit=True) is None
+    bench.advance(101)
+    again = await bench.buffer.take(implicit=True)
+    assert first is not None
+    assert again is not None
+    assert again.groups == first.groups
+
+
+async def test_a_late_item_does_not_reopen_its_group(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert await bench.buffer.write(item("a", "late")) is Outcome.LATE
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    assert await bench.buffer.write(item("a", "later")) is Outcome.LATE
+    assert await bench.buffer.groups("open") == []
+    aside = await bench.buffer.catalog.aside()
+    assert [row["outcome"] for row in aside] == ["late", "late"]
+
+
+async def test_what_comes_after_the_late_window_opens_the_next_round(make: Make) -> None:
+    bench = make(late_window=60)
+    for n in range(2):
+        await bench.fill("a", [1, 0, 1, 0], pass_=n)
+        batch = await bench.buffer.take()
+        assert batch is not None
+        assert len(batch.items) == 4
+        await bench.buffer.ack(batch)
+        bench.advance(61)
+    assert (await bench.buffer.stats())["consumed"] == 2
+
+
+async def test_a_newer_round_opens_its_own_group(bench: Bench) -> None:
+    for number in (0, 1):
+        await bench.fill("a", [1, 0, 1, 0], round_number=number)
+    assert [g.round for g in await bench.buffer.groups("ready")] == [0, 1]
+
+
+async def test_two_rounds_of_an_instance_never_meet_in_a_batch(bench: Bench) -> None:
+    for number in range(3):
+        await bench.fill("a", [1, 0, 1, 0], round_number=number)
+    await bench.fill("b", [1, 0, 1, 0])
+    ids = []
+    while batch := await bench.buffer.take():
+        ids.append([instance_id for instance_id, _ in batch.groups])
+    assert ids == [["a", "b"], ["a"], ["a"]]
+
+
+async def test_ten_epochs_deliver_an_instance_ten_times(bench: Bench) -> None:
+    for number in range(10):
+        for instance in ("a", "b"):
+            await bench.fill(instance, [1, 0, 1, 0], round_number=number)
+    seen = []
+    while batch := await bench.buffer.take():
+        seen += batch.finished_groups
+        await bench.buffer.ack(batch)
+    assert sorted(seen) == ["a"] * 10 + ["b"] * 10
+
+
+async def test_turns_counted_in_extra_info_are_not_rounds(bench: Bench) -> None:
+    for n in range(4):
+        await bench.buffer.write(item("a", f"u{n}", n % 2, extra_info={"round_number": n}))
+    assert [g.items for g in await bench.buffer.groups("ready")] == [4]
+
+
+async def test_a_timeout_needs_no_reader(bench: Bench) -> None:
+    await bench.fill("used", [1, 0, 1])
+    await bench.fill("discarded", [1])
+    bench.advance(301)
+    await bench.buffer.sweep()
+    stats = await bench.buffer.stats()
+    assert (stats["ready_groups"], stats["expired"], stats["unreported"]) == (1, 1, 1)
+
+
+async def test_a_write_alone_sweeps_what_is_due(bench: Bench) -> None:
+    await bench.fill("old", [1])
+    bench.advance(301)
+    await bench.fill("new", [1])
+    assert [g.instance_id for g in await bench.buffer.groups("open")] == ["new"]
+
+
+async def test_timeouts_count_raw_items_and_bypass_validity(bench: Bench) -> None:
+    await bench.fill("a", [1, 1, 1])
+    bench.advance(301)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert [found["reward"] for found in batch.items] == [0.0] * 4
+
+
+async def test_too_few_kept_items_make_a_group_invalid_and_told(bench: Bench) -> None:
+    await bench.fill("a", [1, -1, -1, -1])
+    await bench.fill("b", [1, 0, 0, 1])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert [instance for instance, _ in batch.groups] == ["b"]
+    assert batch.finished_groups == ["b", "a"]
+    assert (await bench.buffer.stats())["invalid_items"] == 4
+
+
+async def test_discarded_ids_wait_for_the_next_batch(bench: Bench) -> None:
+    await bench.fill("equal", [1, 1, 1, 1])
+    assert await bench.buffer.take() is None
+    assert await bench.buffer.unreported() == ["equal"]
+    await bench.fill("b", [1, 0, 0, 1])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["b", "equal"]
+    assert await bench.buffer.unreported() == []
+
+
+async def test_meta_info_covers_what_came_since_the_last_read(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    await bench.fill("open", [0.5])
+    first = await bench.buffer.take()
+    await bench.fill("b", [1, 1, 1, 0])
+    second = await bench.buffer.take()
+    assert first is not None
+    assert second is not None
+    assert (first.figures["total_samples"], first.figures["num_groups"]) == (5, 2)
+    assert (second.figures["total_samples"], second.figures["num_groups"]) == (4, 1)
+    assert second.figures["avg_reward"] == 0.75
+
+
+async def test_v1_speaks_todays_dialect(make: Make) -> None:
+    bench = make(dialect="v1")
+    await bench.fill("a", [1, 1, 1, 1])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert [found["reward"] for found in batch.items] == [1, 1, 1, 1]
+    assert "reward_std" not in batch.meta_info
+
+
+async def test_a_reader_a_day_away_finds_every_finished_group(bench: Bench) -> None:
+    for n in range(50):
+        await bench.fill(n, [1, 0, 1, 0])
+    bench.advance(86_400)
+    await bench.buffer.sweep()
+    ttl = bench.redis.ttl(bench.key("group:7:0"))
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert len(batch.groups) == 50
+    assert ttl == -1
+
+
+async def test_only_groups_that_may_go_carry_a_ttl(bench: Bench) -> None:
+    await bench.fill("open", [1])
+    await bench.fill("done", [1, 0, 1, 0])
+    await bench.fill("ready", [1, 0, 1, 0])
+    batch = await bench.buffer.take(1)
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    for name, mortal in (("open", True), ("done", True), ("ready", False)):
+        for part in ("", ":meta"):
+            assert (bench.redis.pttl(bench.key(f"group:{name}:0{part}")) > 0) is mortal
+
+
+async def test_a_hash_found_gone_is_counted_and_repaired(bench: Bench) -> None:
+    await bench.fill("gone", [1, 0, 1, 0])
+    await bench.fill("vanished", [1])
+    bench.redis.delete(bench.key("group:gone:0"), bench.key("group:vanished:0"))
+    assert await bench.buffer.take() is None
+    bench.advance(301)
+    await bench.buffer.sweep()
+    stats = await bench.buffer.stats()
+    assert (stats["vanished"], stats["bytes"]) == (2, 0)
+    assert (stats["ready_groups"], stats["open_groups"]) == (0, 0)
+
+
+async def test_time_without_a_server_does_not_count(bench: Bench) -> None:
+    await bench.fill("a", [1])
+    await bench.buffer.sweep(serving=True)
+    bench.redis.hincrby(bench.key("state"), "beat", -400_000)
+    bench.advance(400)
+    await bench.buffer.sweep(serving=True)
+    assert [g.instance_id for g in await bench.buffer.groups("open")] == ["a"]
+
+
+async def test_a_full_buffer_refuses_new_groups_and_completes_open_ones(make: Make) -> None:
+    bench = make(max_buffer_size=8)
+    await bench.fill("a", [1, 0])
+    await bench.fill("b", [1, 0])
+    with pytest.raises(BufferFull, match="PENSTOCK_MAX_BUFFER_SIZE"):
+        await bench.fill("c", [1])
+    for name in ("a", "b"):
+        await bench.buffer.write_many([item(name, f"x{n}", n) for n in range(2)])
+    batch = await bench.buffer.take(1)
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.fill("c", [1])
+
+
+async def test_a_buffer_full_of_bytes_pushes_back_until_a_batch_is_taken(make: Make) -> None:
+    bench = make(max_bytes=2000)
+    for n in range(4):
+        await bench.fill(f"g{n}", [1, 0, 1, 0])
+    with pytest.raises(BufferFull):
+        await bench.fill("g4", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.fill("next", [1, 0, 1, 0])
+
+
+async def test_a_group_far_over_its_size_stores_no_more(bench: Bench) -> None:
+    outcomes = await bench.buffer.write_many([item("a", f"u{n}", n % 2) for n in range(20)])
+    assert outcomes.count(Outcome.STORED) == 16
+    assert outcomes.count(Outcome.SURPLUS) == 4
+
+
+async def test_a_failing_function_quarantines_its_group_alone(make: Make) -> None:
+    def normalize(group: Any) -> Any:
+        if group[0] == "bad":
+            raise KeyError("reward")
+        return group
+
+    bench = make(functions=GroupFunctions(normalize_group_data=normalize))
+    await bench.fill("bad", [1, 0, 1, 0])
+    await bench.fill("good", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["good"]
+    (found,) = await bench.buffer.quarantined()
+    assert (found.instance_id, found.reason) == ("bad", "KeyError: 'reward'")
+    assert await bench.buffer.requeue("bad")
+    assert not await bench.buffer.requeue("nothing")
+    assert [g.instance_id for g in await bench.buffer.groups("ready")] == ["bad"]
+
+
+async def test_a_custom_validity_sees_a_group_again_only_when_it_changed(make: Make) -> None:
+    seen: list[tuple[Any, int]] = []
+
+    def is_valid(group: Any, size: int, task: str) -> tuple[bool, bool]:
+        seen.append((group[0], len(group[1])))
+        return len(group[1]) >= 3, len(group[1]) >= 3
+
+    bench = make(functions=GroupFunctions(is_valid_group=is_valid))
+    await bench.fill("a", [1, 0])
+    await bench.fill("b", [1, 0])
+    assert await bench.buffer.take() is None
+    assert await bench.buffer.take() is None
+    await bench.buffer.write(item("a", "third"))
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["a"]
+    assert seen == [("a", 2), ("b", 2), ("a", 3)]
+
+
+async def test_a_verdict_on_a_group_that_changed_meanwhile_does_not_hold(make: Make) -> None:
+    bench = make(functions=GroupFunctions(is_valid_group=lambda *_: (False, True)))
+    await bench.fill("a", [1, 0])
+    task = bench.buffer._task
+    assert await task.call("judge", "a:0", 1, "invalid", "") == 0
+    assert await task.call("judge", "a:0", 2, "invalid", "") == 1
+
+
+async def test_both_return_types_of_is_valid_group_work(make: Make) -> None:
+    functions = GroupFunctions(is_valid_group=lambda group, size, task: len(group[1]) >= size)
+    bench = make(functions=functions)
+    await bench.fill("a", [1, 1, 1])
+    assert await bench.buffer.take() is None
+    await bench.fill("b", [1, 1, 1, 1])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["b"]
+
+
+async def test_v1s_transform_group_replaces_the_three_last_steps(make: Make) -> None:
+    def transform(group: Any, task: str) -> Any:
+        return group[0], [found | {"reward": 7} for found in group[1]]
+
+    bench = make(functions=GroupFunctions(transform_group=transform))
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert [found["reward"] for found in batch.items] == [7] * 4
+
+
+async def test_custom_meta_information_sees_all_raw_items_since_the_last_read(make: Make) -> None:
+    def figures(raw: dict[Any, list[Any]]) -> dict[str, Any]:
+        return {"sizes": {name: len(items) for name, items in raw.items()}}
+
+    bench = make(functions=GroupFunctions(get_group_data_meta_info=figures))
+    await bench.fill("a", [1, 0, 1, 0])
+    await bench.fill("open", [1])
+    first = await bench.buffer.take()
+    await bench.fill("b", [1, 0, 1, 0])
+    second = await bench.buffer.take()
+    assert first is not None
+    assert second is not None
+    assert first.meta_info["sizes"] == {"a": 4, "open": 1}
+    assert second.meta_info["sizes"] == {"b": 4}
+    assert (await bench.buffer.fetch(first.receipt)).figures == first.figures
+
+
+async def test_two_runs_and_two_tasks_do_not_meet(make: Make) -> None:
+    benches = [make(), make(task="code"), make(run="other")]
+    for n, bench in enumerate(benches):
+        await bench.fill("a", [1, 0, 1, 0], owner=n)
+    for n, bench in enumerate(benches):
+        batch = await bench.buffer.take()
+        assert batch is not None
+        assert {found["owner"] for found in batch.items} == {n}
+        assert len(batch.items) == 4
+
+
+async def test_a_fresh_run_starts_empty(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    await bench.fill("open", [1])
+    await bench.buffer.reset()
+    left = {key.decode().rpartition("}:")[2] for key in bench.redis.keys("penstock:*")}
+    assert left - {"config"} == set()
+    assert batch is not None
+    with pytest.raises(LeaseLost):
+        await bench.buffer.ack(batch)
+    await bench.fill("a", [1, 0, 1, 0])
+    assert await bench.buffer.take() is not None
+
+
+async def test_resume_takes_up_what_the_trainers_list_does_not_name(bench: Bench) -> None:
+    for name in ("kept", "lost", "forgotten"):
+        await bench.fill(name, [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    bench.redis.delete(bench.key("group:forgotten:0"))
+    assert await bench.buffer.resume(["kept"]) == 1
+    assert await bench.buffer.finished_rounds(["kept"]) == {"kept": 1, "lost": 1}
+    again = await bench.buffer.take()
+    assert again is not None
+    assert again.finished_groups == ["lost"]
+
+
+async def test_an_unknown_task_is_named(redis: ground.Client) -> None:
+    buffer = RolloutBuffer(redis, "nobody")
+    with pytest.raises(UnknownTask, match="start_rollout"):
+        await buffer.take()
+    await buffer.aclose()
+
+
+async def test_a_task_whose_redis_was_emptied_configures_itself_again(bench: Bench) -> None:
+    await bench.fill("a", [1])
+    bench.redis.flushall()
+    await bench.fill("b", [1, 0, 1, 0])
+    assert await bench.buffer.take() is not None
+
+
+async def test_the_settings_in_force_are_everybodys(make: Make) -> None:
+    first = make(group_size=2)
+    await first.fill("a", [1, 0])
+    other = make(group_size=8)
+    assert (await other.buffer.config()).group_size == 2
+    await other.buffer.configure(TaskConfig(group_size=3))
+    assert (await first.buffer.config()).group_size == 3
+
+
+async def test_a_waiting_reader_is_woken_by_the_group_that_finishes(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1])
+    waiting = asyncio.create_task(bench.buffer.take(wait=30))
+    await asyncio.sleep(0)
+    await bench.buffer.write(item("a", "last", 0))
+    batch = await waiting
+    assert batch is not None
+
+
+async def test_two_waiting_readers_share_two_groups(bench: Bench) -> None:
+    await bench.buffer.config()
+    readers = [asyncio.create_task(bench.buffer.take(1, wait=30)) for _ in range(2)]
+    await bench.fill("a", [1, 0, 1, 0])
+    await bench.fill("b", [1, 0, 1, 0])
+    batches = await asyncio.gather(*readers)
+    assert sorted(b.finished_groups[0] for b in batches if b) == ["a", "b"]
+
+
+async def test_an_idle_task_is_remembered_for_a_while_only(make: Make) -> None:
+    bench = make(idle_ttl=1000)
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.buffer.sweep()
+    assert 0 < bench.redis.ttl(bench.key("delivered")) <= 1000
+    assert 0 < bench.redis.ttl(bench.key("config")) <= 1000
+    await bench.fill("b", [1])
+    assert bench.redis.ttl(bench.key("config")) == -1
+
+
+async def test_large_items_are_kept_compressed_and_read_back_whole(make: Make) -> None:
+    bench = make(group_size=1, dialect="v1")
+    text = "step by step " * 20_000
+    await bench.buffer.write(item("a", "u", 1, text=text))
+    assert bench.redis.hstrlen(bench.key("group:a:0"), "u") < len(text) / 10
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.items[0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([], "a JSON object"),
+        ({}, "no instance_id"),
+        ({"instance_id": None}, "no instance_id"),
+        ({"instance_id": ""}, "empty"),
+        ({"instance_id": True}, "string or an integer"),
+        ({"instance_id": 1.5}, "string or an integer"),
+        ({"instance_id": "x" * 1025}, "longer than"),
+        ({"instance_id": "\ud800"}, "surrogate"),
+        ({"instance_id": "a", "uid": []}, "uid"),
+        ({"instance_id": "a", "reward": math.nan}, "not JSON"),
+        ({"instance_id": "a", "reward": math.inf}, "not JSON"),
+        ({"instance_id": "a", "reward": 10**400}, "out of range"),
+        ({"instance_id": "a", "extra": {1, 2}}, "not JSON"),
+        ({"instance_id": "a", "round_number": -1}, "round_number"),
+        ({"instance_id": "a", "round_number": "2"}, "round_number"),
+    ],
+)
+async def test_what_could_never_be_trained_on_is_refused(
+    bench: Bench, given: Any, reason: str
+) -> None:
+    with pytest.raises(ItemRefused, match=reason):
+        await bench.buffer.write(given)
+    await bench.fill("a", [1, 0, 1, 0])
+    assert await bench.buffer.take() is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "{a}", "}{", "é\u4e2d\U0001f600", "a:b:0:meta", "x\x00y", "\n", "*", 7]
+)
+async def test_odd_ids_come_back_as_they_were(bench: Bench, name: str | int) -> None:
+    for n in range(4):
+        await bench.buffer.write(item(name, f"{name}{n}", n % 2))
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == [name]
+    assert {found["instance_id"] for found in batch.items} == {name}
+    assert {found["uid"] for found in batch.items} == {f"{name}{n}" for n in range(4)}
+    await bench.buffer.ack(batch)
+
+
+def test_the_sync_face_does_the_same(bench: Bench) -> None:
+    face = bench.buffer.sync
+    outcomes = face.write_many([item("a", f"u{n}", n % 2) for n in range(4)])
+    assert outcomes == [Outcome.STORED] * 4
+    batch = face.take(wait=5)
+    assert batch is not None
+    face.ack(batch)
+    assert face.stats()["consumed"] == 1
+    face.close()

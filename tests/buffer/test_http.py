@@ -1,0 +1,371 @@
+"""slime's endpoints with its shapes, and ours; what is refused, and how."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import ground
+from tests.buffer.conftest import Bench, item
+from tests.buffer.serving import served
+
+START = {
+    "num_process": "1",
+    "num_epoch": "3",
+    "remote_engine_url": "http://127.0.0.1:1",
+    "remote_buffer_url": "http://127.0.0.1:2",
+    "task_type": "outside",
+    "input_file": "/nowhere.jsonl",
+    "num_repeat_per_sample": "4",
+    "max_tokens": "16",
+    "sampling_params": {"max_tokens": 16, "temperature": 1.0, "top_p": 1.0},
+    "tokenizer_path": "/nowhere",
+    "skip_instance_ids": [],
+}
+
+
+async def start(client: httpx.AsyncClient, **changes: Any) -> None:
+    answer = await client.post("/start_rollout", json={**START, **changes})
+    assert (answer.status_code, answer.json()) == (200, {"message": "Rollout started"})
+
+
+async def fill(client: httpx.AsyncClient, name: str, rewards: list[Any], at: str = "") -> None:
+    for n, reward in enumerate(rewards):
+        answer = await client.post(f"{at}/buffer/write", json=item(name, f"{name}{n}", reward))
+        assert answer.status_code == 200, answer.text
+
+
+async def read(client: httpx.AsyncClient, at: str = "", **asked: Any) -> dict[str, Any]:
+    answer = await client.post(f"{at}/get_rollout_data", json=asked)
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_a_write_is_echoed_whole(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        sent = item("a", "u", 0.5, extra={"x": [1, "é"]})
+        answer = await client.post("/buffer/write", json=sent)
+        assert answer.status_code == 200
+        assert answer.json() == {
+            "success": True,
+            "message": "Data has been successfully written to buffer",
+            "data": {"data": [sent], "meta_info": "write to buffer"},
+        }
+        assert answer.headers["content-type"] == "application/json"
+
+
+async def test_items_written_before_any_start_are_kept_in_groups_of_16(
+    redis: ground.Client,
+) -> None:
+    async with served(redis) as client:
+        await fill(client, "a", [0, 1] * 8)
+        assert len((await read(client))["data"]["data"]) == 16
+
+
+async def test_a_read_has_upstreams_shape(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await start(client)
+        empty = {"data": [], "meta_info": {}}
+        assert await read(client) == {
+            "success": False, "message": "No data available to read", "data": empty
+        }  # fmt: skip
+        await fill(client, "a", [1, 0, 1, 0])
+        found = await read(client)
+        assert (found["success"], found["message"]) == (True, "Successfully read 4 items")
+        assert set(found["data"]) == {"data", "meta_info"}
+        assert found["data"]["meta_info"]["finished_groups"] == ["a"]
+        assert {"total_samples", "avg_reward"} <= set(found["data"]["meta_info"])
+        keys = {"uid", "instance_id", "messages", "reward", "extra_info", "raw_reward"}
+        assert all(keys <= set(one) for one in found["data"]["data"])
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"not json", b"[]", b'{"num_samples": 4}'])
+async def test_a_read_takes_any_body_as_everything(redis: ground.Client, body: bytes) -> None:
+    async with served(redis) as client:
+        await start(client)
+        await fill(client, "a", [1, 0, 1, 0])
+        answer = await client.post("/get_rollout_data", content=body)
+        assert answer.json()["success"] is True
+
+
+async def test_more_than_there_is_is_not_enough(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await start(client)
+        await fill(client, "a", [1, 0, 1, 0])
+        found = await read(client, batch_size=8)
+        message = "Not enough data. Requested 8 items but only 4 available."
+        assert (found["success"], found["message"]) == (False, message)
+        assert len((await read(client, batch_size=4))["data"]["data"]) == 4
+
+
+async def test_a_batch_size_leaves_the_rest(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await start(client)
+        for name in "abc":
+            await fill(client, name, [1, 0, 1, 0])
+        finished = [
+            (await read(client, batch_size=4))["data"]["meta_info"]["finished_groups"]
+            for _ in range(3)
+        ]
+        assert finished == [["a"], ["b"], ["c"]]
+
+
+async def test_buffer_read_waits_for_what_comes(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await start(client)
+        nothing = await client.post("/buffer/read", json={"batch_size": 4, "timeout": 0.05})
+        assert nothing.json()["message"] == "Timeout waiting, no data available to read"
+        unwaited = await client.post(
+            "/buffer/read", json={"batch_size": 4, "timeout": 0, "wait": False}
+        )
+        assert unwaited.json()["message"] == "Successfully read 0 items"
+        await fill(client, "a", [1, 0, 1, 0])
+        found = await client.post("/buffer/read", json={"batch_size": -1, "timeout": 1})
+        assert len(found.json()["data"]["data"]) == 4
+        lacking = await client.post("/buffer/read", json={"batch_size": 4})
+        assert lacking.status_code == 400
+        assert "'timeout'" in lacking.json()["message"]
+
+
+async def test_peek_leaves_everything_in_place(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await start(client)
+        await fill(client, "a", [1, 0, 1, 0])
+        for _ in range(2):
+            answer = await client.request("GET", "/buffer/peek", json={"batch_size": 3})
+            assert answer.json()["message"] == "Successfully previewed 3 items"
+            assert [found["uid"] for found in answer.json()["data"]["data"]] == ["a0", "a1", "a2"]
+
+
+async def test_stats_are_upstreams_four_figures(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await start(client)
+        await fill(client, "a", [1, 0, 1, 0])
+        await fill(client, "open", [1])
+        answer = (await client.get("/buffer/stats")).json()
+        assert answer["message"] == "Buffer stats retrieved successfully"
+        figures = {"current_size": 4, "max_size": 10**9, "total_written": 5, "total_read": 0}
+        assert answer["data"] == {"data": [figures], "meta_info": {}}
+
+
+async def test_the_root_says_that_it_runs(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        answer = (await client.get("/")).json()
+        assert answer == {"message": "Rollout Buffer Server is running", "status": "healthy"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"", 400, "not JSON"),
+        (b"{", 400, "not JSON"),
+        (b"\xff", 400, "UTF-8"),
+        (b"[1]", 400, "a JSON object"),
+        (b"{}", 400, "no instance_id"),
+        (b'{"instance_id": "a", "reward": NaN}', 400, "NaN is not JSON"),
+        (b'{"instance_id": "a", "reward": -Infinity}', 400, "-Infinity is not JSON"),
+        (b'{"instance_id": "a", "reward": 1e999}', 400, "not JSON"),
+        (b'{"instance_id": "a", "x": [1e999]}', 400, "not JSON"),
+        (b'{"instance_id": "a", "x": %s.5}' % (b"9" * 400), 400, "not JSON"),
+        (b'{"instance_id": "\\ud800"}', 400, "Unicode"),
+        (b'{"instance_id": "a", "x": ' + b"[" * 100_000, 400, "nested too deeply"),
+        (b'{"instance_id": "a", "x": ' + b"9" * 5000 + b"}", 400, "not JSON"),
+        (b'{"instance_id": "a", "x": "' + b"y" * 1_100_000 + b'"}', 413, "MAX_ITEM_BYTES"),
+    ],
+)
+async def test_hostile_items_are_refused_and_harm_nothing(
+    redis: ground.Client, body: bytes, status: int, reason: str
+) -> None:
+    async with served(redis, max_item_bytes=1_000_000) as client:
+        await start(client)
+        answer = await client.post("/buffer/write", content=body)
+        assert answer.status_code == status
+        assert answer.json()["success"] is False
+        assert reason in answer.json()["message"]
+        await fill(client, "a", [1, 0, 1, 0])
+        assert len((await read(client))["data"]["data"]) == 4
+
+
+async def test_half_a_surrogate_pair_in_a_text_comes_back_as_it_was(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await start(client, num_repeat_per_sample=2)
+        for n in range(2):
+            body = json.dumps(item("a", f"u{n}", n, text="\ud800"))
+            assert (await client.post("/buffer/write", content=body)).status_code == 200
+        found = await client.post("/get_rollout_data", json={})
+        assert json.loads(found.text)["data"]["data"][0]["text"] == "\ud800"
+
+
+async def test_a_full_buffer_answers_429_with_a_time(redis: ground.Client) -> None:
+    async with served(redis, max_buffer_size=4) as client:
+        await start(client)
+        await fill(client, "a", [1])
+        answer = await client.post("/buffer/write", json=item("b", "u"))
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "PENSTOCK_MAX_BUFFER_SIZE" in answer.json()["message"]
+        await fill(client, "a", [0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"num_repeat_per_sample": "x"}, "group_size"),
+        ({"num_repeat_per_sample": 0}, "group_size"),
+        ({"min_valid_item_size_ratio": 2}, "min_valid_item_size_ratio"),
+        ({"group_timeout_seconds": -1}, "group_timeout_seconds"),
+        ({"task_type": "a/b"}, "task_type"),
+        ({"task_type": ""}, "task_type"),
+        ({"skip_instance_ids": "a"}, "skip_instance_ids"),
+    ],
+)
+async def test_a_start_that_cannot_work_is_refused_with_its_reason(
+    redis: ground.Client, changes: dict[str, Any], reason: str
+) -> None:
+    async with served(redis) as client:
+        answer = await client.post("/start_rollout", json={**START, **changes})
+        assert answer.status_code == 400
+        assert reason in answer.json()["message"]
+
+
+async def test_two_trainers_on_two_tasks_and_two_servers_do_not_meet(redis: ground.Client) -> None:
+    async with served(redis) as one, served(redis) as other:
+        await start(one, task_type="red")
+        await start(other, task_type="blue", num_repeat_per_sample=2)
+        for n in range(4):
+            for client, at in ((one, "/tasks/blue"), (other, "/tasks/red")):
+                answer = await client.post(f"{at}/buffer/write", json=item(at[-4:], f"u{n}", n % 2))
+                assert answer.status_code == 200
+        red = await read(one, "/tasks/red")
+        blue = await read(other, "/tasks/blue")
+        assert {found["instance_id"] for found in red["data"]["data"]} == {"/red"}
+        assert {found["instance_id"] for found in blue["data"]["data"]} == {"blue"}
+        assert (len(red["data"]["data"]), len(blue["data"]["data"])) == (4, 2)
+        assert not (await read(other, "/tasks/red"))["success"]
+
+
+async def test_a_fresh_start_drops_the_old_and_a_resumed_one_keeps_it(
+    redis: ground.Client,
+) -> None:
+    async with served(redis) as client:
+        await start(client)
+        await fill(client, "a", [1, 0, 1, 0])
+        await start(client, skip_instance_ids=["z"])
+        found = await read(client)
+        assert found["data"]["meta_info"]["finished_groups"] == ["a"]
+        await start(client, skip_instance_ids=["a"])
+        assert not (await read(client))["success"]
+        await start(client, skip_instance_ids=["other"])
+        assert (await read(client))["data"]["meta_info"]["finished_groups"] == ["a"]
+        await start(client, num_epoch="1")
+        assert not (await read(client))["success"]
+
+
+async def test_what_a_replaced_rollout_still_sends_is_refused(redis: ground.Client) -> None:
+    found: Any = redis
+    key = "penstock:buffer:{default/outside}:rollout"
+    async with served(redis) as client:
+        await start(client)
+        at = f"/tasks/outside/rollouts/{found.hget(key, 'digest').decode()}"
+        assert (await client.post(f"{at}/buffer/write", json=item("a", "u"))).status_code == 200
+        await start(client, num_epoch="7")
+        late = await client.post(f"{at}/buffer/write", json=item("a", "v"))
+        assert late.status_code == 410
+        assert "another rollout" in late.json()["message"]
+        assert (await client.get("/v1/tasks/outside/stats")).json()["open_groups"] == 0
+
+
+async def test_a_token_is_asked_of_everybody(redis: ground.Client) -> None:
+    async with served(redis, buffer_token="secret") as client:
+        assert (await client.get("/")).status_code == 401
+        assert (await client.post("/buffer/write", json=item("a", "u"))).status_code == 401
+        assert (await client.get("/healthz")).status_code == 200
+        client.headers["Authorization"] = "Bearer secret"
+        assert (await client.get("/")).status_code == 200
+        assert (await client.post("/buffer/write", json=item("a", "u"))).status_code == 200
+
+
+async def test_a_native_reader_takes_extends_acknowledges_and_fetches(
+    redis: ground.Client,
+) -> None:
+    async with served(redis) as client:
+        at = "/v1/tasks/native"
+        assert (await client.put(at, json={"group_size": 2})).json()["group_size"] == 2
+        items = [item(name, f"{name}{n}", n) for name in "ab" for n in range(2)]
+        written = await client.post(f"{at}/items", json={"items": items})
+        assert written.json() == {"outcomes": ["stored"] * 4}
+        batch = (await client.post(f"{at}/take", json={"groups": 1})).json()
+        assert [group["instance_id"] for group in batch["groups"]] == ["a"]
+        receipt = f"{at}/batches/{batch['receipt']}"
+        assert (await client.post(f"{receipt}/extend", json={"seconds": 60})).status_code == 200
+        assert (await client.get(receipt)).json() == batch
+        assert (await client.post(f"{receipt}/ack")).json() == {"acknowledged": True}
+        assert (await client.post(f"{receipt}/extend", json={"seconds": 60})).status_code == 409
+        second = (await client.post(f"{at}/take", json={"wait": 1})).json()
+        again = f"{at}/batches/{second['receipt']}"
+        assert (await client.post(f"{again}/release")).json() == {"released": True}
+        assert (await client.post(f"{again}/ack")).status_code == 409
+        assert (await client.post(f"{at}/take", json={})).status_code == 200
+        assert (await client.post(f"{at}/take", json={})).status_code == 204
+
+
+async def test_everything_can_be_looked_at(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await start(client)
+        await fill(client, "a", [1, 0, 1, 0])
+        await fill(client, "open {x}", [1])
+        at = "/v1/tasks/outside"
+        assert (await client.get("/v1/tasks")).json() == {"tasks": ["outside"]}
+        assert "math" in (await client.get("/v1/generators")).json()
+        stats = (await client.get(f"{at}/stats")).json()
+        assert (stats["ready_groups"], stats["open_groups"], stats["stored"]) == (1, 1, 5)
+        listed = (await client.get(f"{at}/groups", params={"state": "open"})).json()["groups"]
+        assert [(g["instance_id"], g["items"]) for g in listed] == [("open {x}", 1)]
+        one = await client.get(f"{at}/group", params={"instance_id": "open {x}"})
+        assert [found["uid"] for found in one.json()["items"]] == ["open {x}0"]
+        page = (await client.get("/metrics")).text
+        assert 'penstock_buffer_groups{run="default",task="outside",state="ready"} 1' in page
+        assert (
+            'penstock_buffer_items_total{run="default",task="outside",outcome="stored"} 5' in page
+        )
+
+
+async def test_an_unknown_task_is_404(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        for path in ("/v1/tasks/nobody/stats", "/tasks/nobody/buffer/stats"):
+            assert (await client.get(path)).status_code == 404
+        assert (await client.post("/tasks/x/buffer/write", json=item("a", "u"))).status_code == 404
+
+
+async def test_batches_can_also_be_dumped_to_files(redis: ground.Client, tmp_path: Path) -> None:
+    async with served(redis, dump_rollouts=tmp_path) as client:
+        await start(client)
+        await fill(client, "a", [1, 0, 1, 0])
+        found = await read(client)
+        (file,) = tmp_path.glob("rollout_data_*.json")
+        assert json.loads(file.read_text()) == found["data"]["data"]
+
+
+@pytest.mark.parametrize("nonsense", ["raise KeyError(1)", "return None", "time.sleep(30)",
+                                      "raise SystemExit", "return (group[0], [1])"])  # fmt: skip
+async def test_a_custom_function_harms_its_group_alone(
+    redis: ground.Client, tmp_path: Path, nonsense: str, make: Callable[..., Bench]
+) -> None:
+    (tmp_path / "odd_generator.py").write_text(
+        "import time\nTASK_TYPE = 'odd'\ndef run_rollout(data): pass\n"
+        "def normalize_group_data(group):\n"
+        f"    if group[0] == 'bad':\n        {nonsense}\n    return group\n"
+    )
+    async with served(redis, generators=tmp_path, function_timeout=0.5) as client:
+        assert (await client.put("/v1/tasks/odd", json={"group_size": 2})).status_code == 200
+        for name in ("bad", "good"):
+            await fill(client, name, [1, 0], "/tasks/odd")
+        found = await read(client, "/tasks/odd")
+        assert found["data"]["meta_info"]["finished_groups"] == ["good"]
+        listed = (await client.get("/v1/tasks/odd/quarantine")).json()["groups"]
+        assert [group["instance_id"] for group in listed] == ["bad"]
+        assert listed[0]["reason"]

@@ -1,0 +1,119 @@
+"""What only a server with real sockets shows: readers that go away, bodies that never end."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from buffer import RolloutBuffer, TaskConfig
+from tests.buffer.conftest import item
+from tests.buffer.serving import ServerProcess
+from tests.harness.servers import PrivateRedis, until
+
+GROUPS = 100
+AT = "/tasks/big"
+
+
+@pytest.fixture
+def server(
+    real_redis: object, shared_server: PrivateRedis, tmp_path: Path
+) -> Iterator[ServerProcess]:
+    with ServerProcess(shared_server.url, tmp_path) as running:
+        httpx.put(f"{running.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
+        yield running
+
+
+def fill(url: str) -> None:
+    """Some 10 MB of finished groups."""
+
+    async def write() -> None:
+        buffer = RolloutBuffer(url, "big", TaskConfig(group_size=2))
+        text = "x" * 50_000
+        for n in range(GROUPS):
+            items = [item(f"g{n}", f"{n}-{i}", i, text=text) for i in range(2)]
+            await buffer.write_many(items)
+        await buffer.aclose()
+
+    asyncio.run(write())
+
+
+def stats(server: ServerProcess) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{server.url}/v1{AT}/stats", timeout=30).json()
+    return found
+
+
+def test_a_batch_whose_reader_went_away_is_ready_again(
+    server: ServerProcess, shared_server: PrivateRedis
+) -> None:
+    fill(shared_server.url)
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.connect(("127.0.0.1", server.port))
+    reader.sendall(
+        f"POST {AT}/get_rollout_data HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    )
+    assert reader.recv(1000).startswith(b"HTTP/1.1 200")
+    assert stats(server)["leased_groups"] == GROUPS
+    reader.close()
+    until(lambda: stats(server)["ready_groups"] == GROUPS, "the batch to come back")
+    found = httpx.post(f"{server.url}{AT}/get_rollout_data", json={}, timeout=60).json()
+    assert len(found["data"]["data"]) == 2 * GROUPS
+
+
+def test_a_batch_that_arrived_is_consumed_and_can_be_fetched_again(
+    server: ServerProcess, shared_server: PrivateRedis
+) -> None:
+    fill(shared_server.url)
+    first = httpx.post(f"{server.url}{AT}/get_rollout_data", json={}, timeout=60).json()
+    second = httpx.post(f"{server.url}{AT}/get_rollout_data", json={}, timeout=60).json()
+    assert second["success"] is False
+    until(lambda: stats(server)["consumed"] == GROUPS, "the batch to be consumed")
+    receipt = first["data"]["meta_info"]["receipt"]
+    again = httpx.get(f"{server.url}/v1{AT}/batches/{receipt}", timeout=60).json()
+    fetched = [found for group in again["groups"] for found in group["items"]]
+    assert fetched == first["data"]["data"]
+
+
+def test_an_item_of_50_mb_is_refused_and_the_server_goes_on(server: ServerProcess) -> None:
+    body = b'{"instance_id": "a", "x": "' + b"y" * 50_000_000 + b'"}'
+    try:
+        answer = httpx.post(f"{server.url}{AT}/buffer/write", content=body, timeout=60)
+        assert answer.status_code == 413
+    except httpx.TransportError:
+        pass  # refused before it was all sent: the connection is closed under the writer
+    assert httpx.post(f"{server.url}{AT}/buffer/write", json=item("a", "u")).status_code == 200
+
+
+def test_a_writer_that_stops_in_the_middle_harms_nobody(server: ServerProcess) -> None:
+    lines = []
+    for _ in range(20):
+        line = socket.create_connection(("127.0.0.1", server.port))
+        line.sendall(
+            f"POST {AT}/buffer/write HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{{".encode()
+        )
+        lines.append(line)
+    assert httpx.post(f"{server.url}{AT}/buffer/write", json=item("a", "u")).status_code == 200
+    for line in lines:
+        line.close()
+    assert httpx.post(f"{server.url}{AT}/buffer/write", json=item("a", "v")).status_code == 200
+    assert stats(server)["stored"] == 2
+
+
+def test_ten_thousand_tiny_items_at_once_are_all_stored(server: ServerProcess) -> None:
+    async def flood() -> set[int]:
+        limits = httpx.Limits(max_connections=50)
+        async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=120) as client:
+            items = [{"instance_id": n // 100, "uid": n} for n in range(10_000)]
+            parts = [items[at : at + 50] for at in range(0, len(items), 50)]
+            answers = await asyncio.gather(
+                *(client.post(f"/v1{AT}/items", json={"items": part}) for part in parts)
+            )
+            return {answer.status_code for answer in answers}
+
+    assert asyncio.run(flood()) == {200}
+    found = stats(server)
+    assert found["stored"] + found["surplus"] == 10_000
