@@ -1,0 +1,42 @@
+"""Run every provable probe unconfined, in namespaces of its own: each must succeed here.
+
+`python proving_ground.py` prints the same table as the self-test. Nothing it does can
+reach the machine: it is root only in a user namespace that ends with it.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+
+from worker.sandbox.local import probes, selftest
+from worker.sandbox.local.inside import jail, kernel, root
+
+
+def main() -> None:
+    user, group = os.geteuid(), os.getegid()
+    kernel.unshare(jail.NAMESPACES)
+    root.write_maps(0, 0, user, group)
+    if child := os.fork():
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("proc", "/proc", "proc")
+    kernel.mount("tmp", "/tmp", "tmpfs")
+    jail._loopback()
+    resource.setrlimit(resource.RLIMIT_NPROC, (256, 256))
+    with selftest.goals() as goal, subprocess.Popen(["sleep", "20"]) as supervisor:
+        os.environ["PENSTOCK_PROBE_SECRET"] = "1"
+        inherited = os.open(goal["secret"], os.O_RDONLY)
+        script = probes.script(
+            [probe for probe in probes.PROBES if probe.provable],
+            {**goal, "supervisor": supervisor.pid},
+        )
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+            file.write(script)
+            file.flush()
+            subprocess.run([sys.executable, file.name], pass_fds=[inherited], timeout=30)
+        supervisor.kill()
+
+
+main()

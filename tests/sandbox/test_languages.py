@@ -1,0 +1,101 @@
+"""Other languages run in the same jail; one that is not installed says what would help."""
+
+import pytest
+
+from worker.sandbox.local import languages, probes, selftest
+
+from .conftest import MB, Run
+
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+HELLO = {
+    "bash": 'read line; echo "$line"; exit 3',
+    "nodejs": "const t = require('fs').readFileSync(0, 'utf8'); process.stdout.write(t);"
+    " process.exit(3)",
+    "cpp": "#include <iostream>\n#include <string>\nint main() { std::string s;"
+    " std::getline(std::cin, s); std::cout << s << '\\n'; return 3; }",
+    "perl": "print <STDIN>; exit 3",
+    "java": "public class Main { public static void main(String[] a) throws Exception {"
+    " System.in.transferTo(System.out); System.out.flush(); System.exit(3); } }",
+    "go": 'package main\nimport ("io"; "os")\n'
+    "func main() { io.Copy(os.Stdout, os.Stdin); os.Exit(3) }",
+    "rust": "fn main() { let mut s = String::new(); std::io::stdin().read_line(&mut s).unwrap();"
+    ' print!("{}", s); std::process::exit(3); }',
+    "ruby": "print STDIN.read; exit 3",
+    "lua": "io.write(io.read('a')); os.exit(3)",
+    "php": "<?php echo file_get_contents('php://stdin'); exit(3);",
+    "R": "cat(readLines(file('stdin')), sep='\\n'); quit(status=3)",
+    "julia": "print(read(stdin, String)); exit(3)",
+    "racket": "#lang racket\n(display (port->string (current-input-port)))(exit 3)",
+}
+
+
+@pytest.mark.parametrize("language", sorted(HELLO))
+@in_one_loop
+async def test_it_reads_its_input_and_ends_with_its_own_code(run: Run, language: str) -> None:
+    if language not in languages.installed():
+        outcome = await run(HELLO[language], language)
+        assert outcome.status == "refused"
+        assert "install" in outcome.error
+        pytest.skip(f"{language} is not on this machine")
+    outcome = await run(
+        HELLO[language], language, stdin=b"hello\n", memory=1500 * MB, processes=200, wall=60.0,
+        compile_wall=60.0,
+    )  # fmt: skip
+    assert (outcome.status, outcome.return_code) == ("finished", 3), outcome
+    assert outcome.stdout == b"hello\n"
+
+
+def test_every_language_but_python_and_pytest_is_tried_here() -> None:
+    assert set(HELLO) == set(languages.LANGUAGES) - {"python", "pytest"}
+
+
+@in_one_loop
+async def test_pytest_passes_and_fails(run: Run) -> None:
+    passed = await run("def test_a(): assert 1", "pytest")
+    if passed.status == "refused":
+        assert "pip install pytest" in passed.error
+        pytest.skip("this interpreter has no pytest")
+    assert passed.return_code == 0
+    failed = await run("def test_a(): assert 1 == 2", "pytest")
+    assert failed.return_code == 1
+    assert b"assert 1 == 2" in failed.stdout
+
+
+@in_one_loop
+async def test_a_compiler_error_is_the_compilers_and_the_program_is_not_run(run: Run) -> None:
+    if "cpp" not in languages.installed():
+        pytest.skip("g++ is not on this machine")
+    outcome = await run("int main( {", "cpp")
+    assert outcome.run is None
+    assert outcome.compile is not None
+    assert outcome.compile.return_code == 1
+    assert b"error" in outcome.compile.stderr
+
+
+@in_one_loop
+async def test_a_compiler_that_does_not_end_is_a_time_limit(run: Run) -> None:
+    if "cpp" not in languages.installed():
+        pytest.skip("g++ is not on this machine")
+    code = '#include "/dev/zero"\nint main() {}'
+    outcome = await run(code, "cpp", compile_wall=0.5, memory=1000 * MB)
+    assert outcome.compile is not None
+    assert outcome.run is None
+    assert outcome.compile.status in ("time_limit", "memory_limit")
+
+
+@in_one_loop
+async def test_an_executed_program_is_held_as_the_warm_interpreter_is(run: Run) -> None:
+    """The probes, through bash, in an interpreter of their own."""
+    with selftest.goals() as goal:
+        script = probes.script(probes.PROBES, goal)
+        outcome = await run("exec python3 probes.py", "bash", files={"probes.py": script.encode()})
+    reached = [found.probe for found in selftest.findings(outcome.stdout) if not found.contained]
+    assert outcome.return_code == 0, outcome
+    assert reached == []
+
+
+@in_one_loop
+async def test_bash_cannot_leave_children_behind(run: Run) -> None:
+    outcome = await run("(setsid sleep 100 &) ; sleep 100 & echo done", "bash")
+    assert (outcome.status, outcome.stdout) == ("finished", b"done\n")

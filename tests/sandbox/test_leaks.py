@@ -1,0 +1,119 @@
+"""However many programs have run, nothing of them is left: 2,000 here, 100,000 in the soak."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from worker.sandbox.local import Jails, Program
+
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+PROGRAMS = [
+    Program("print(1)"),
+    Program("import os; os.fork(); os.fork(); print(2)"),
+    Program("open('f', 'w').write('x' * 100_000); 1 / 0", fetch=["f"]),
+    Program("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
+    Program("import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"),
+    Program("print(input())", stdin=b"x" * 100_000),
+]
+
+
+def held(server: int) -> dict[str, int]:
+    """What this process, its fork server and the machine hold for the sandbox."""
+    status = Path(f"/proc/{server}/status").read_text().split("\n")
+    return {
+        "our descriptors": len(os.listdir("/proc/self/fd")),
+        "the server's descriptors": len(os.listdir(f"/proc/{server}/fd")),
+        "mounts": len(Path("/proc/self/mounts").read_text().splitlines()),
+        "the server's mounts": len(Path(f"/proc/{server}/mounts").read_text().splitlines()),
+        "children": len(Path(f"/proc/{server}/task/{server}/children").read_text().split()),
+        "the server's memory, in MB": next(
+            int(line.split()[1]) // 1024 for line in status if line.startswith("VmData")
+        ),
+    }
+
+
+async def run_many(sandbox: Jails, count: int) -> None:
+    waiting = iter(range(count))
+
+    async def keep_running() -> None:
+        for number in waiting:
+            program = PROGRAMS[number % len(PROGRAMS)]
+            outcome = await sandbox.run(program)
+            assert outcome.status == "finished", outcome
+
+    await asyncio.gather(*(keep_running() for _ in range(8)))
+
+
+async def leave_nothing_behind(sandbox: Jails, count: int) -> None:
+    server = (await sandbox._live_server()).ready["pid"]
+    await run_many(sandbox, 50)
+    before = held(server)
+    before["children"] = sandbox.config.spares
+    await run_many(sandbox, count)
+    assert await grown(server, before) == {}
+    if sandbox._hierarchy is not None:
+        assert sandbox._hierarchy.dying <= sandbox.concurrency
+
+
+async def grown(server: int, before: dict[str, int]) -> dict[str, int]:
+    """What is more than before. The last jails may take a moment; after 10 s it is a leak."""
+    for _ in range(1000):
+        more = {what: n for what, n in held(server).items() if n > before[what]}
+        if not more:
+            break
+        await asyncio.sleep(0.01)
+    return more
+
+
+CLIENT = """
+import asyncio
+from tests.sandbox.conftest import config_for
+from worker.sandbox.local import Jails, Program
+async def main():
+    async with Jails(config_for("user")) as jails:
+        server = await jails._live_server()
+        running = [asyncio.ensure_future(jails.run(Program("import os\\nos.setsid()\\n"
+            "os.fork()\\nwhile True: pass"))) for _ in range(3)]
+        while server.posted < 5: await asyncio.sleep(0.01)
+        print(server.ready["pid"], flush=True)
+        await asyncio.gather(*running)
+asyncio.run(main())
+"""
+
+
+def test_a_killed_client_takes_everything_with_it() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", CLIENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as client:
+        assert client.stdout is not None
+        server = int(client.stdout.readline())
+        below = [server, *descendants(server)]
+        assert len(below) >= 4
+        client.kill()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in below):
+        assert time.monotonic() < deadline, "something outlived its client"
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [one for child in map(int, children) for one in (child, *descendants(child))]
+
+
+@in_one_loop
+async def test_two_thousand_programs_leave_nothing_behind(sandbox: Jails) -> None:
+    await leave_nothing_behind(sandbox, 1000)  # by either user: 2,000
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@in_one_loop
+async def test_a_hundred_thousand_programs_leave_nothing_behind(sandbox: Jails) -> None:
+    await leave_nothing_behind(sandbox, 50_000)

@@ -1,0 +1,122 @@
+"""An interpreter that lives across calls, and `/run_jupyter`, which is one for one request."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from worker.sandbox.local import Jails
+from worker.sandbox.local.session import SessionEnded
+from worker.sandbox.local.sessions import Sessions, TooManySessions
+
+from .conftest import QUICK
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_state_stays_from_cell_to_cell(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        assert (await session.run("a = 123")).display == []
+        assert (await session.run("a")).display == [{"text/plain": "123"}]
+        shown = await session.run("import sys; print(a); sys.stderr.write('err'); None")
+        assert (shown.stdout, shown.stderr) == ("123\n", "err")
+
+
+async def test_a_cell_that_raises_is_described_and_the_next_one_runs(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        failed = await session.run("def f():\n    raise ValueError('no')\nf()")
+        assert failed.error[0]["ename"] == "ValueError"
+        assert failed.error[0]["evalue"] == "no"
+        assert "".join(failed.error[0]["traceback"]).count("File") == 2
+        assert (await session.run("1 + 1")).display == [{"text/plain": "2"}]
+        assert (await session.run("def f(:")).error[0]["ename"] == "SyntaxError"
+
+
+async def test_a_cell_beyond_its_time_is_interrupted_and_state_stays(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        await session.run("kept = 1")
+        late = await session.run("while True: pass", 0.3)
+        assert late.error[0]["ename"] == "CellTimeout"
+        assert (await session.run("kept")).display == [{"text/plain": "1"}]
+
+
+async def test_a_cell_that_will_not_be_interrupted_loses_the_session(sandbox: Jails) -> None:
+    stubborn = "import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass"
+    async with sandbox.session(QUICK) as session:
+        with pytest.raises(SessionEnded):
+            await session.run(stubborn, 0.3)
+        with pytest.raises(SessionEnded):
+            await session.run("1")
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "import os; os.write(4, b'\\xff' * 100)",
+        "import os; os.write(4, (5).to_bytes(4, 'big') + (0).to_bytes(8, 'big') + b'x' * 5)",
+        "import os; os.write(4, (2).to_bytes(4, 'big') + (1 << 60).to_bytes(8, 'big') + b'{}')",
+        "import os; os.close(4)",
+        "import os; os._exit(0)",
+    ],
+)
+async def test_a_lie_on_the_channel_ends_the_session_only(sandbox: Jails, lie: str) -> None:
+    async with sandbox.session(QUICK) as session, sandbox.session(QUICK) as other:
+        with pytest.raises(SessionEnded):
+            await session.run(lie, 5.0)
+        assert (await other.run("2")).display == [{"text/plain": "2"}]
+
+
+async def test_limits_hold_for_the_session_as_a_whole(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        with pytest.raises(SessionEnded):
+            await session.run(
+                "import os\nfor _ in range(6):\n    if os.fork() == 0:\n"
+                "        x = bytearray(100 << 20)\n        while True: pass\nos.wait()"
+            )
+        assert (await session.end()).status == "memory_limit"
+
+
+async def test_sessions_are_apart_and_found_by_name(sandbox: Jails) -> None:
+    sessions = Sessions(sandbox, limits=QUICK)
+    await asyncio.gather(*(sessions.run(f"t{n}", f"mine = {n}") for n in range(4)))
+    found = await asyncio.gather(*(sessions.run(f"t{n}", "mine") for n in range(4)))
+    assert [cell.display[0]["text/plain"] for cell in found] == ["0", "1", "2", "3"]
+    assert len(sessions) == 4
+    await sessions.close()
+    assert len(sessions) == 0
+
+
+async def test_opening_is_single_flight(sandbox: Jails) -> None:
+    sessions = Sessions(sandbox, limits=QUICK)
+    before = (await sandbox._live_server()).posted
+    await asyncio.gather(*(sessions.run("same", "1") for _ in range(5)))
+    assert (await sandbox._live_server()).posted == before + 1
+    await sessions.close()
+
+
+async def test_an_idle_session_makes_room_and_a_busy_one_does_not(sandbox: Jails) -> None:
+    sessions = Sessions(sandbox, limits=QUICK, most=1)
+    await sessions.run("a", "x = 1")
+    assert (await sessions.run("b", "'x' in globals()")).display == [{"text/plain": "False"}]
+    busy = asyncio.ensure_future(sessions.run("b", "import time; time.sleep(1)"))
+    await asyncio.sleep(0)
+    with pytest.raises(TooManySessions):
+        await sessions.run("c", "1")
+    await busy
+    await sessions.close()
+
+
+async def test_a_session_that_idles_too_long_is_closed(sandbox: Jails) -> None:
+    sessions = Sessions(sandbox, limits=QUICK, idle=0.2)
+    await sessions.run("a", "x = 1")
+    async with asyncio.timeout(30):
+        while len(sessions):  # noqa: ASYNC110  there is nothing to await on
+            await asyncio.sleep(0.02)
+    assert (await sessions.run("a", "'x' in globals()")).display == [{"text/plain": "False"}]
+    await sessions.close()
+
+
+async def test_a_session_beyond_a_cap_is_refused(sandbox: Jails) -> None:
+    with pytest.raises(Exception, match="cap"):
+        async with sandbox.session(replace(QUICK, wall=1e9)):
+            pass

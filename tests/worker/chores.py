@@ -1,0 +1,137 @@
+"""What the tests of the worker have it do. Each tells in Redis what it was made to run."""
+
+import asyncio
+import os
+import threading
+import time
+from typing import Any
+
+import redis
+import rq
+from rq import Retry
+
+from tests.harness import doomed
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+async def add_later(a: int, b: int) -> int:
+    await asyncio.sleep(0.01)
+    return a + b
+
+
+def told(url: str, name: str) -> None:
+    """Counts its executions."""
+    client: Any = redis.Redis.from_url(url)
+    client.hincrby("ran", name, 1)
+    client.rpush("order", name)
+    client.close()
+
+
+async def reaches_running(url: str, name: str) -> str:
+    told(url, name)
+    doomed.reached("running")
+    await asyncio.sleep(0)
+    return name
+
+
+async def takes(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+async def lasts(url: str, name: str) -> None:
+    """Until it is ended, and says when it is."""
+    told(url, name)
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        told(url, f"{name} ended")
+
+
+def blocks(url: str, name: str) -> None:
+    """As `lasts`, in a thread that only Python code can interrupt."""
+    told(url, name)
+    try:
+        while True:
+            time.sleep(0.01)
+    finally:
+        told(url, f"{name} ended")
+
+
+def which_thread() -> int:
+    return threading.get_ident()
+
+
+async def overlap(url: str, name: str) -> int:
+    """How many of its kind ran at once, at most."""
+    client: Any = redis.Redis.from_url(url)
+    most = client.incr("overlap")
+    await asyncio.sleep(0.05)
+    client.decr("overlap")
+    client.close()
+    return int(most)
+
+
+def who_am_i() -> Any:
+    job = rq.get_current_job()
+    return job and job.id
+
+
+async def who_am_i_later() -> Any:
+    await asyncio.sleep(0.01)
+    return who_am_i()
+
+
+def fail(words: str) -> None:
+    raise ValueError(words)
+
+
+async def fail_until(url: str, name: str, times: int) -> int:
+    client: Any = redis.Redis.from_url(url)
+    tries = int(client.incr(f"tries:{name}"))
+    client.close()
+    if tries <= times:
+        raise ValueError(f"try {tries}")
+    return tries
+
+
+def asks_for_retries(url: str, name: str) -> Any:
+    client: Any = redis.Redis.from_url(url)
+    tries = int(client.incr(f"tries:{name}"))
+    client.close()
+    return Retry(max=2) if tries < 3 else tries
+
+
+def on_success(job: Any, connection: Any, result: Any) -> None:
+    connection.rpush("called back", f"success {job.id} {result}")
+
+
+def on_failure(job: Any, connection: Any, kind: Any, error: Any, trace: Any) -> None:
+    connection.rpush("called back", f"failure {job.id} {error}")
+
+
+def on_stopped(job: Any, connection: Any) -> None:
+    connection.rpush("called back", f"stopped {job.id}")
+
+
+def save_meta(words: str) -> str:
+    job = rq.get_current_job()
+    assert job is not None
+    job.meta["said"] = words
+    job.save_meta()
+    return words
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def unreadable_result() -> Any:
+    return object()
+
+
+async def block_the_loop(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 - that is the point

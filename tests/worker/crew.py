@@ -1,0 +1,77 @@
+"""Workers for the tests: in a thread of the test, or as a process that can be killed."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from tests.harness.servers import until
+from worker.concurrent_worker import ConcurrentWorker
+from worker.settings import WorkerSettings
+
+LEASE = 0.6
+_FOR_WORK = ("max_jobs", "max_idle_time", "with_scheduler", "dequeue_strategy")
+
+
+def open_queue(client: Any, name: str = "code") -> Queue:
+    return Queue(name, connection=client, serializer=JSONSerializer)
+
+
+def new_worker(client: Any, *names: str, **settings: Any) -> ConcurrentWorker:
+    options = {"exception_handlers", "name", "default_result_ttl", "maintenance_interval"}
+    given = {key: settings.pop(key) for key in list(settings) if key in options}
+    return ConcurrentWorker(
+        [open_queue(client, name) for name in names or ("code",)],
+        connection=client,
+        serializer=JSONSerializer,
+        settings=WorkerSettings.load(**({"job_lease": LEASE} | settings)),
+        **given,
+    )
+
+
+def burst(client: Any, *names: str, **settings: Any) -> ConcurrentWorker:
+    """One that works until the queues are empty."""
+    worker = new_worker(client, *names, **settings)
+    worker.work(burst=True, logging_level="WARNING")
+    return worker
+
+
+@contextlib.contextmanager
+def at_work(client: Any, *names: str, **settings: Any) -> Iterator[ConcurrentWorker]:
+    """One that works for as long as the block lasts."""
+    given = {name: settings.pop(name) for name in _FOR_WORK if name in settings}
+    worker = new_worker(client, *names, **settings)
+    thread = threading.Thread(
+        target=worker.work, kwargs={"logging_level": "WARNING", **given}, daemon=True
+    )
+    thread.start()
+    until(lambda: worker._shift is not None or not thread.is_alive(), "the worker")
+    try:
+        yield worker
+    finally:
+        worker._call(worker.request_stop_here)
+        thread.join(20)
+        assert not thread.is_alive(), "the worker does not stop"
+
+
+def work_in_process(url: str, names: list[str], settings: dict[str, Any]) -> None:
+    """A scenario for `tests.harness.killing`: works until it is killed or told to stop."""
+    client: Any = redis.Redis.from_url(url)
+    new_worker(client, *names, **settings).work(logging_level="WARNING")
+
+
+def nothing_left(client: Any, queue: str = "code") -> dict[str, Any]:
+    """What should be gone when all is done: empty if it is."""
+    left: dict[str, Any] = {
+        "queue": client.lrange(f"rq:queue:{queue}", 0, -1),
+        "intermediate": client.lrange(f"rq:queue:{queue}:intermediate", 0, -1),
+        "wip": client.zrange(f"rq:wip:{queue}", 0, -1),
+        "leases": client.zrange(f"penstock:work:{{{queue}}}:leases", 0, -1),
+        "executions": client.keys("rq:execution*"),
+        "hands": client.keys("penstock:work:*:hand:*"),
+    }
+    return {name: found for name, found in left.items() if found}

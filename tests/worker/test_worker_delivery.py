@@ -1,0 +1,128 @@
+"""At least once, and one result: whatever line the worker is killed at."""
+
+from typing import Any
+
+import pytest
+from rq import Callback, Retry
+from rq.job import Job
+
+from tests.harness import killing
+from tests.harness.servers import until
+from tests.worker import chores
+from tests.worker.crew import LEASE, at_work, nothing_left, open_queue, work_in_process
+
+QUICK: dict[str, Any] = {"job_lease": LEASE}
+SHIFT, FINISHER = "worker.shift:Shift", "worker.finishing:Finisher"
+
+PHASES = [
+    killing.after("worker.shift:read_claim"),
+    killing.before(f"{SHIFT}._start"),
+    killing.before("worker.concurrent_worker:perform"),
+    killing.named("running"),
+    killing.before(f"{FINISHER}.finish"),
+    killing.before(f"{FINISHER}._record"),
+    killing.after("worker.work_commands:WorkCommands.finish"),
+    killing.after(f"{SHIFT}.ended"),
+]
+IN_RQS_WAY = [
+    killing.before("worker.concurrent_worker:end_in_rqs_way"),
+    killing.before("worker.rq_ending:_succeed"),
+    killing.before("worker.concurrent_worker:ConcurrentWorker.cleanup_execution"),
+    killing.after("worker.rq_ending:_succeed"),
+]
+
+
+def url_of(client: Any) -> str:
+    where = client.connection_pool.connection_kwargs
+    return f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}"
+
+
+def run_again_and_expect_one_result(client: Any, job: Job) -> None:
+    with at_work(client, **QUICK):
+        until(lambda: job.get_status() == "finished", f"{job.id} to be run again")
+        until(lambda: nothing_left(client) == {}, "everything to be put away")
+    assert [result.return_value for result in job.results()] == ["it"]
+    assert 1 <= int(client.hget("ran", "it")) <= 2
+    assert client.ttl(job.key) > 0
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=str)
+def test_a_job_whose_worker_is_killed_runs_again_and_has_one_result(real_redis, phase) -> None:
+    url = url_of(real_redis)
+    job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it")
+    mail = "penstock:client:{me}:done"
+    real_redis.hset(job.key, "penstock_reply_to", mail)
+    assert killing.run(work_in_process, url, ["code"], QUICK, at=phase).killed
+    run_again_and_expect_one_result(real_redis, job)
+    notices = [fields for _, fields in real_redis.xrange(mail)]
+    assert notices == [{b"job": job.id.encode(), b"status": b"finished", b"result": b'"it"'}]
+
+
+@pytest.mark.parametrize("phase", IN_RQS_WAY, ids=str)
+def test_so_does_one_that_ends_in_rqs_own_way(real_redis, phase) -> None:
+    url = url_of(real_redis)
+    queue = open_queue(real_redis)
+    job = queue.enqueue(chores.reaches_running, url, "it", on_success=Callback(chores.on_success))
+    after = queue.enqueue(chores.add, 1, 2, depends_on=job)
+    assert killing.run(work_in_process, url, ["code"], QUICK, at=phase).killed
+    run_again_and_expect_one_result(real_redis, job)
+    with at_work(real_redis, **QUICK):
+        until(lambda: after.get_status() == "finished", "the dependent")
+
+
+def test_a_job_that_fell_into_a_dead_workers_hand_comes_back(real_redis) -> None:
+    url = url_of(real_redis)
+    at = killing.before(f"{SHIFT}._claim", hit=2)  # the first finds nothing, and it parks
+    with killing.Child(work_in_process, url, ["code"], QUICK, at=at) as child:
+        until(lambda: b"cmd=blmove" in real_redis.execute_command("CLIENT", "LIST"), "a parked one")
+        job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it")
+        assert child.outcome().killed
+    run_again_and_expect_one_result(real_redis, job)
+
+
+def test_a_frozen_worker_loses_its_jobs_and_its_late_result_is_refused(real_redis) -> None:
+    url = url_of(real_redis)
+    at = killing.freezing(killing.before(f"{FINISHER}.finish"))
+    job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it")
+    with killing.Child(work_in_process, url, ["code"], QUICK, at=at) as child:
+        child.wait_for(f"{FINISHER}.finish")
+        run_again_and_expect_one_result(real_redis, job)
+        finished = real_redis.hget(job.key, "ended_at")
+        child.thaw()
+        real_redis.delete("ran")
+        second = open_queue(real_redis).enqueue(chores.reaches_running, url, "second")
+        until(lambda: second.get_status() == "finished", "the thawed one to work on")
+    assert len(job.results()) == 1
+    assert real_redis.hget(job.key, "ended_at") == finished
+    assert real_redis.hget("ran", "it") is None
+
+
+def test_a_job_that_kills_its_workers_fails_in_the_end_with_a_sentence(real_redis) -> None:
+    url = url_of(real_redis)
+    job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it")
+    settings = QUICK | {"job_deaths": 1}
+    for _ in range(2):
+        killing.run(work_in_process, url, ["code"], settings, at=killing.named("running"))
+    with at_work(real_redis, **settings):
+        until(lambda: job.get_status() == "failed", "the verdict")
+    assert "2 workers died while they ran it" in (job.latest_result().exc_string or "")
+    assert real_redis.hget("ran", "it") == b"2"
+    assert nothing_left(real_redis) == {}
+
+
+def test_rqs_retry_bounds_the_deaths_where_a_job_has_one(real_redis) -> None:
+    url = url_of(real_redis)
+    job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it", retry=Retry(max=1))
+    for _ in range(2):
+        killing.run(work_in_process, url, ["code"], QUICK, at=killing.named("running"))
+    with at_work(real_redis, **QUICK):
+        until(lambda: job.get_status() == "failed", "the verdict")
+    assert real_redis.hget("ran", "it") == b"2"
+
+
+def test_a_busy_loop_does_not_lose_its_jobs(real_redis) -> None:
+    queue = open_queue(real_redis)
+    blocking = queue.enqueue("tests.worker.chores.block_the_loop", 2.5 * LEASE)
+    with at_work(real_redis, **QUICK):
+        until(lambda: blocking.get_status() == "finished", "the job that blocks")
+    assert real_redis.hget(blocking.key, "penstock_attempts") == b"1"

@@ -1,0 +1,112 @@
+"""Jobs are claimed together with their permits: what waits, waits in the queue."""
+
+from typing import Any
+
+import pytest
+from rq import Queue
+
+from limiter import TokenBucket
+from tests.harness import killing
+from tests.harness.servers import until
+from tests.worker import chores
+from tests.worker.crew import at_work, burst, nothing_left, open_queue, work_in_process
+from tests.worker.scripted_answers import Answer
+from tests.worker.scripted_fusion import ScriptedFusion
+from tests.worker.test_worker_delivery import url_of
+
+
+@pytest.fixture
+def queue(real_redis: Any) -> Queue:
+    return open_queue(real_redis)
+
+
+def gated(limit: int) -> dict[str, Any]:
+    return {"gate": "code", "gate_limit": limit}
+
+
+def test_no_more_run_than_the_gate_allows_over_all_workers(real_redis, queue) -> None:
+    url = url_of(real_redis)
+    jobs = [queue.enqueue(chores.overlap, url, "x") for _ in range(30)]
+    with at_work(real_redis, **gated(3)), at_work(real_redis, **gated(3)):
+        until(lambda: all(job.get_status() == "finished" for job in jobs), "all jobs")
+    most = max(job.return_value() for job in jobs)
+    assert most == 3
+    status = TokenBucket(real_redis, "code", limit=3).sync.status()
+    assert (status.in_flight, status.waiting) == (0, 0)
+    assert nothing_left(real_redis) == {}
+
+
+def test_with_the_gate_paused_all_jobs_wait_in_the_queue_in_order(real_redis, queue) -> None:
+    gate = TokenBucket(real_redis, "code", limit=2)
+    gate.sync.pause()
+    with at_work(real_redis, **gated(2)), at_work(real_redis, **gated(2)):
+        jobs = [queue.enqueue(chores.told, url_of(real_redis), str(n)) for n in range(5)]
+        until(lambda: gate.sync.status().waiting == 2, "both to be in the gate's line")
+        assert queue.job_ids == [job.id for job in jobs]
+        assert queue.started_job_registry.get_job_count(cleanup=False) == 0
+        gate.sync.resume()
+        until(lambda: all(job.get_status() == "finished" for job in jobs), "all jobs")
+
+
+def test_at_a_shut_gate_a_worker_sends_nothing_but_heartbeats(real_redis, queue) -> None:
+    gate = TokenBucket(real_redis, "code", limit=1)
+    gate.sync.pause()
+    for n in range(200):
+        queue.enqueue(chores.add, 1, n)
+
+    def calls() -> dict[str, int]:
+        stats = real_redis.info("commandstats")
+        return {name: stat["calls"] for name, stat in stats.items()}
+
+    with at_work(real_redis, job_lease=30.0, **gated(1)):
+        until(lambda: gate.sync.status().waiting == 1, "it to be in line")
+        quiet = threading_wait(0.3)  # what it sent on its way there is over
+        before = calls()
+        threading_wait(1.0)
+        after = calls()
+        assert quiet
+        ours = {"cmdstat_info", "cmdstat_client|setinfo"}  # this test asking, and connecting to ask
+        sent = {name for name in after if after[name] != before.get(name, 0)} - ours
+        assert sent == set()
+        gate.sync.resume()
+        until(lambda: len(queue) == 0, "all to be done")
+
+
+def threading_wait(seconds: float) -> bool:
+    import threading
+
+    return not threading.Event().wait(seconds)
+
+
+def test_a_killed_workers_permit_comes_back_with_its_job(real_redis, queue) -> None:
+    url = url_of(real_redis)
+    job = queue.enqueue(chores.reaches_running, url, "it")
+    settings = {"job_lease": 0.6} | gated(1)
+    killing.run(work_in_process, url, ["code"], settings, at=killing.named("running"))
+    with at_work(real_redis, **settings):
+        until(lambda: job.get_status() == "finished", "the job")
+    assert TokenBucket(real_redis, "code", limit=1).sync.status().in_flight == 0
+
+
+def test_a_stopped_job_and_one_that_fails_give_their_permits_back(real_redis, queue) -> None:
+    jobs = [queue.enqueue(chores.fail, "x", retry=None), queue.enqueue(chores.add, 1, 2)]
+    jobs.append(queue.enqueue(chores.add, 1, 2, depends_on=jobs[1]))
+    burst(real_redis, **gated(1))
+    assert [job.get_status() for job in jobs] == ["failed", "finished", "finished"]
+    assert TokenBucket(real_redis, "code", limit=1).sync.status().in_flight == 0
+
+
+def test_a_code_job_holds_no_permit_while_it_backs_off(real_redis, queue, monkeypatch) -> None:
+    gate = TokenBucket(real_redis, "code", limit=1)
+    with ScriptedFusion(Answer.busy(retry_after=1)) as fusion:
+        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
+        first = queue.enqueue("worker.jobs.run_code", {"code": "first"}, job_timeout=30)
+        second = queue.enqueue("worker.jobs.run_code", {"code": "second"}, job_timeout=30)
+        url = url_of(real_redis)
+        with killing.Child(work_in_process, url, ["code"], gated(1)):
+            until(lambda: second.get_status() == "finished", "the second")
+            assert first.get_status() == "started"
+            until(lambda: first.get_status() == "finished", "the first")
+        assert first.return_value()["attempts"] == 2
+        assert fusion.peak == 1
+    assert gate.sync.status().in_flight == 0

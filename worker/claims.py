@@ -1,0 +1,38 @@
+"""What a claim brings: the reply of `claim.lua`, read, and what a job may know of it."""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from worker.execution_record import Running
+from worker.turn import Execution, Turn
+
+
+@dataclass(slots=True)
+class Claim:
+    """One reply."""
+
+    now: float
+    left: int
+    suspended: bool
+    shut: bool
+    jobs: list[list[Any]]
+
+
+def read_claim(reply: list[Any]) -> Claim:
+    now, left, suspended, shut, *jobs = reply
+    return Claim(int(now) / 1e6, int(left), bool(suspended), bool(shut), jobs)
+
+
+def fields_of(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def known_of(running: Running, turn: Turn, default_timeout: int) -> Execution:
+    """What a code job is told about itself."""
+    queued = 0.0
+    if enqueued := running.text(b"enqueued_at"):
+        queued = max(0.0, running.started - datetime.fromisoformat(enqueued).timestamp())
+    timeout = running.number(b"timeout", 0) or default_timeout
+    return Execution(turn, queued, float(timeout) if timeout > 0 else math.inf)

@@ -1,0 +1,225 @@
+"""The trainer's side: programs go in, results come back.
+
+    queue = CodeQueue(redis, "code")
+
+    result = await queue.run("print(1)", timeout=60)        # in coroutines
+    results = await queue.run_many(programs)
+    result = queue.sync.run("print(1)", timeout=60)         # in threads
+
+Each call gets exactly one outcome: a `CodeResult`, or a `QueueError` that says why
+there is none. Whatever is lost on the way to Redis is sent again under the same
+token, and runs once.
+"""
+
+import math
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ground import (
+    AnyClient,
+    RedisTarget,
+    SettingError,
+    check_name,
+    parse_redis_url,
+    target_of,
+)
+from limiter.answers import Answer, LoopAnswer
+from worker.client_engine import ClientEngine, client_engine
+from worker.handle import Handle, as_completed, read_outcome
+from worker.job_hash import JobHash, data_of, description_of, job_seconds
+from worker.models import CodeRequest, CodeResult
+from worker.orders import Order
+
+if TYPE_CHECKING:
+    from worker.sync_code_queue import SyncCodeQueue
+
+Program = CodeRequest | str
+MIN_TTL = 60  # a shorter one might end before a lost reply is noticed, and run a job twice
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+class CodeQueue:
+    """A queue of code jobs on RQ.
+
+    `abandon` says what becomes of jobs that nobody waits for any more, because the
+    caller was cancelled, ran into its deadline or died: `cancel`, or `keep`.
+    `spare` is what a job may take beyond its program's own time limits: waiting for
+    a permit, and retries. Times are in seconds.
+    """
+
+    def __init__(
+        self,
+        redis: AnyClient | RedisTarget | str,
+        name: str = "code",
+        *,
+        abandon: Literal["cancel", "keep"] = "cancel",
+        retries: int = 3,
+        result_ttl: int = 3600,
+        failure_ttl: int = 86400,
+        spare: float = 600.0,
+        patience: float = 60.0,
+        no_workers_after: float = 60.0,
+    ) -> None:
+        try:
+            self.name = check_name(name, "a queue")
+        except ValueError as refusal:
+            raise SettingError("name", str(refusal)) from None
+        if isinstance(redis, str):
+            redis = parse_redis_url(redis)
+        self.target = redis if isinstance(redis, RedisTarget) else target_of(redis)
+        if abandon not in ("cancel", "keep"):
+            raise SettingError("abandon", f"is 'cancel' or 'keep', not {abandon!r}")
+        for setting, value, least in (
+            ("retries", retries, 0),
+            ("result_ttl", result_ttl, MIN_TTL),
+            ("failure_ttl", failure_ttl, MIN_TTL),
+            ("spare", spare, 0),
+            ("patience", patience, 0),
+            ("no_workers_after", no_workers_after, 0.1),
+        ):
+            if not least <= value < math.inf:
+                raise SettingError(setting, f"must be {least} or more, not {value!r}")
+        self._spare = spare
+        self._hash = JobHash(
+            name,
+            result_ttl=result_ttl,
+            failure_ttl=failure_ttl,
+            retries=retries,
+            abandon=abandon == "cancel",
+            patience=patience,
+            no_workers_after=no_workers_after,
+        )
+
+    # Coroutines
+
+    async def run(
+        self,
+        program: Program,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        token: str | None = None,
+    ) -> CodeResult:
+        """Run a program and wait for its result, at most `timeout` seconds."""
+        answer = LoopAnswer()
+        _, order = self._submit(program, timeout, token, answer=answer)
+        return read_outcome(await self._awaited(order, answer))
+
+    async def run_many(
+        self,
+        programs: Iterable[Program],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> list[CodeResult]:
+        """Run them all; results in the order of the programs.
+
+        Raises at the first that has none, and abandons the rest. `submit` and
+        `as_completed` give outcomes one by one, errors included.
+        """
+        jobs = [self._request(program) for program in programs]  # refuse all before running any
+        answers = [LoopAnswer() for _ in jobs]
+        orders = [
+            self._submit(job, timeout, None, answer=answer)[1]
+            for job, answer in zip(jobs, answers, strict=True)
+        ]
+        try:
+            for answer in answers:
+                await answer.future
+                answer.taken()
+        except BaseException:
+            self._abandon(orders)
+            raise
+        return [read_outcome(answer.outcome) for answer in answers]
+
+    async def submit(
+        self,
+        program: Program,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        token: str | None = None,
+    ) -> Handle:
+        """Queue a program and return when Redis has it."""
+        ack = LoopAnswer()
+        engine, order = self._submit(program, timeout, token, ack=ack)
+        await self._awaited(order, ack)
+        return Handle(engine, order)
+
+    def as_completed(self, handles: Iterable[Handle]) -> AsyncIterator[Handle]:
+        """The handles, each when its outcome is there."""
+        return as_completed(handles)
+
+    # Threads
+
+    @property
+    def sync(self) -> "SyncCodeQueue":
+        """The same queue for code that blocks."""
+        from worker.sync_code_queue import SyncCodeQueue
+
+        return SyncCodeQueue(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} at {self.target}>"
+
+    # Both
+
+    def _request(self, program: Program) -> CodeRequest:
+        return CodeRequest(code=program) if isinstance(program, str) else program
+
+    def _submit(
+        self,
+        program: Program,
+        timeout: float | None,
+        token: str | None,
+        *,
+        answer: Answer | None = None,
+        ack: Answer | None = None,
+    ) -> tuple[ClientEngine, Order]:
+        """Hand the job to the engine; `answer` gets its outcome, `ack` that Redis has it."""
+        request = self._request(program)
+        engine = client_engine(self.target)
+        order = self._order(request, token or uuid.uuid4().hex, timeout, engine.clock())
+        if answer is not None:
+            order.answers.append(answer)
+        if ack is not None:
+            order.acks.append(ack)
+        engine.post(lambda: engine.orders.add(order))
+        return engine, order
+
+    def _order(self, request: CodeRequest, token: str, timeout: float | None, now: float) -> Order:
+        if timeout is not None and not timeout > 0:
+            raise SettingError("timeout", f"must be above 0 seconds, not {timeout!r}")
+        if not request.correlation_id:
+            request = request.model_copy(update={"correlation_id": token})
+        own = (
+            job_seconds(request, self._spare),
+            description_of(request, token),
+            request.correlation_id,
+            data_of(request),
+        )
+        deadline = math.inf if timeout is None else now + timeout
+        return Order(self._hash, check_token(token), own, now, deadline)
+
+    async def _awaited(self, order: Order, answer: LoopAnswer) -> Any:
+        try:
+            await answer.future
+        except BaseException:
+            self._abandon([order])
+            raise
+        return answer.taken()
+
+    def _abandon(self, orders: Sequence[Order]) -> None:
+        engine = client_engine(self.target)
+
+        def deed() -> None:
+            for order in orders:
+                engine.orders.abandon(order)
+
+        engine.post(deed)
+
+
+def check_token(token: str) -> str:
+    """A token is a job's id in RQ, and part of its keys."""
+    if not _TOKEN.fullmatch(token):
+        raise SettingError("token", f"is 1 to 128 letters, digits, - and _, not {token!r:.60}")
+    return token

@@ -1,0 +1,143 @@
+"""What can go wrong around running code, as one tree.
+
+    PenstockError
+    ├── RequestRefused          the request cannot be run as it stands; refused at the door
+    ├── ResultUnreadable        what came back in a job's place is no result
+    ├── QueueError              a job has no result, and the program is not to blame
+    │   ├── QueueUnavailable    Redis does not answer
+    │   ├── NoWorkers           nobody works on the queue
+    │   ├── DeadlineExceeded    no result within the caller's deadline
+    │   ├── JobCancelled        it was cancelled, or stopped
+    │   ├── JobFailed           it raised on the worker; says what
+    │   └── ResultExpired       Redis has forgotten it
+    └── SandboxFailure          the sandbox failed, not the program: masked, never a reward of 0
+        ├── SandboxBusy         it has no room now; ask again, after `retry_after` if it said so
+        ├── SandboxUnreachable  no connection, or one that was cut
+        ├── SandboxTimeout      no whole answer before the deadline
+        ├── SandboxBroken       it answered, and the answer is no outcome
+        └── SandboxUnfit        it cannot serve us as it is set up; asking again changes nothing
+
+A program that crashes, exits non-zero or runs out of time raises nothing: that
+is a `CodeResult`.
+"""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ground.errors import PenstockError
+
+if TYPE_CHECKING:
+    from worker.models import CodeResult
+
+
+class RequestRefused(PenstockError):
+    """The request cannot be run as it stands."""
+
+
+class ResultUnreadable(PenstockError):
+    """What came back in a job's place is no result."""
+
+
+class QueueError(PenstockError):
+    """A job has no result, for no fault of its program."""
+
+
+class QueueUnavailable(QueueError):
+    """Redis does not answer."""
+
+    def __init__(self, queue: str, where: str, why: object) -> None:
+        super().__init__(
+            f"queue {queue!r}: Redis at {where} could not be asked ({why}); jobs already queued "
+            "stay there. Is it up, and is PENSTOCK_REDIS_URL right?"
+        )
+
+
+class NoWorkers(QueueError):
+    """Nobody works on the queue."""
+
+    def __init__(self, queue: str, waiting: int, seconds: float) -> None:
+        super().__init__(
+            f"queue {queue!r}: no worker for {seconds:.0f} s, and {waiting} jobs wait; start one: "
+            f"rq worker --serializer rq.serializers.JSONSerializer {queue}"
+        )
+        self.waiting = waiting
+
+
+class DeadlineExceeded(QueueError):
+    """No result came within the caller's deadline."""
+
+    def __init__(self, job: str, seconds: float) -> None:
+        super().__init__(f"job {job}: no result within {seconds:g} s; raise the timeout?")
+
+
+class JobCancelled(QueueError):
+    """It was cancelled, or stopped by an operator."""
+
+    def __init__(self, job: str, how: str) -> None:
+        super().__init__(f"job {job} was {how}")
+
+
+class JobFailed(QueueError):
+    """It raised on the worker: the request was refused, or the worker is not set up right."""
+
+    def __init__(self, job: str, trace: str) -> None:
+        lines = trace.strip().splitlines() or ["the worker left no reason"]
+        super().__init__(f"job {job} failed on its worker: {lines[-1]}")
+        self.trace = trace
+
+
+class ResultExpired(QueueError):
+    """Redis has forgotten the job."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(
+            f"job {job} is not in Redis any more: its result expired (result_ttl), or it was "
+            "deleted, or Redis lost its data. It can be submitted again"
+        )
+
+
+class SandboxFailure(PenstockError):
+    """The sandbox failed to run a program. One attempt; `worker/retries.py` decides on more.
+
+    `reason` is for machines and metrics. `may_be_running`: the program may have
+    begun, and may use the sandbox until its own time limit, though nobody waits.
+    `result` is what the sandbox reported, where it reported anything.
+    """
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        reason: str,
+        retry_after: float | None = None,
+        may_be_running: bool = False,
+        result: "CodeResult | None" = None,
+    ) -> None:
+        super().__init__(problem)
+        self.reason = reason
+        self.retry_after = retry_after
+        self.may_be_running = may_be_running
+        self.result = result
+
+
+class SandboxBusy(SandboxFailure):
+    """The sandbox has no room for the program now."""
+
+
+class SandboxUnreachable(SandboxFailure):
+    """No connection could be made, or it was cut before the answer was complete."""
+
+
+class SandboxTimeout(SandboxFailure):
+    """No whole answer came before the deadline."""
+
+
+class SandboxBroken(SandboxFailure):
+    """The sandbox answered, and the answer is not the outcome of a program."""
+
+
+class SandboxUnfit(SandboxFailure):
+    """The sandbox, as it is set up, cannot serve this request."""
+
+    retryable = False

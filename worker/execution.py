@@ -1,0 +1,134 @@
+"""One request on its way to a result: permit, sandbox, and the next attempt where that failed.
+
+    queued → waits for a permit → runs → [gives it back, backs off, waits, runs] … → result
+
+What fails on our side is masked as an `infrastructure` result; the job itself
+fails only where it cannot be run as it stands.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from limiter import GateError
+from worker.errors import SandboxFailure, SandboxTimeout
+from worker.models import CodeRequest, CodeResult
+from worker.retries import RetryPolicy
+from worker.sandbox.protocol import Sandbox
+from worker.turn import Execution, Turn
+
+log = logging.getLogger("penstock.worker")
+
+SPARE = 2.0  # seconds between our own end of a job and the moment its worker breaks it off
+
+
+async def execute(
+    request: CodeRequest, execution: Execution, sandbox: Sandbox, policy: RetryPolicy
+) -> CodeResult:
+    """Run the program, again where the sandbox fails, for as long as the worker allows."""
+    attempts = _Attempts(request, execution.turn, sandbox, policy, execution.seconds - SPARE)
+    try:
+        async with asyncio.timeout_at(attempts.deadline):
+            result = await attempts.run()
+    except TimeoutError:
+        result = CodeResult.of_failure(attempts.failure or _too_late())
+    except GateError as failure:
+        result = CodeResult.of_failure(SandboxFailure(str(failure), reason="gate"))
+    finally:
+        # Shielded: a permit that is not given back is missing to everybody else.
+        await asyncio.shield(execution.turn.end(attempts.still_running()))
+    if result.error_kind == "infrastructure":
+        log.warning("no outcome: %s", result.error_reason, extra={"attempts": attempts.count})
+    return result.model_copy(
+        update=attempts.spent
+        | {
+            "attempts": attempts.count,
+            "queued_seconds": execution.queued_seconds,
+            "correlation_id": request.correlation_id,
+        }
+    )
+
+
+class _Attempts:
+    """The attempts of one execution, and where their time went."""
+
+    def __init__(
+        self,
+        request: CodeRequest,
+        turn: Turn,
+        sandbox: Sandbox,
+        policy: RetryPolicy,
+        seconds: float,
+    ) -> None:
+        self._request, self._turn, self._sandbox = request, turn, sandbox
+        self._policy = policy
+        self._seconds = seconds
+        self.deadline = asyncio.get_running_loop().time() + seconds
+        self.count = 0
+        self.failure: SandboxFailure | None = None
+        self.spent = dict.fromkeys(("permit_seconds", "running_seconds", "backoff_seconds"), 0.0)
+        self._busy_until = 0.0
+
+    async def run(self) -> CodeResult:
+        for attempt in itertools.count(1):
+            with self._spends("permit_seconds"):
+                await self._turn.begin()
+            try:
+                return await self._attempt()
+            except SandboxFailure as failure:
+                self.failure = failure
+                wait = self._policy.wait_after(failure, attempt, remaining=self._remaining())
+            if wait is None:
+                break
+            log.info("attempt %d failed: %s", attempt, self.failure.reason)
+            await self._turn.pause(self.still_running())
+            self._busy_until = 0.0
+            with self._spends("backoff_seconds"):
+                await asyncio.sleep(wait)
+        assert self.failure is not None  # noqa: S101 - the loop ends by a return or a failure
+        return CodeResult.of_failure(self.failure)
+
+    async def _attempt(self) -> CodeResult:
+        self.count += 1
+        # Until its own time limits are over, whoever gives up on it.
+        self._busy_until = time.monotonic() + longest_run(self._request)
+        finished = True
+        try:
+            with self._spends("running_seconds"):
+                return await self._sandbox.run(self._request)
+        except SandboxFailure as failure:
+            finished = not failure.may_be_running
+            raise
+        except BaseException:
+            finished = False  # cancelled: the sandbox may not have noticed
+            raise
+        finally:
+            if finished:
+                self._busy_until = 0.0
+
+    def still_running(self) -> float:
+        """For how long the sandbox may be at work on an attempt that is given up."""
+        return max(0.0, self._busy_until - time.monotonic())
+
+    def _remaining(self) -> float:
+        return self.deadline - asyncio.get_running_loop().time()
+
+    @contextmanager
+    def _spends(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[what] += time.monotonic() - began
+
+
+def longest_run(request: CodeRequest) -> float:
+    """For how long a sandbox may be busy with one attempt."""
+    return request.compile_timeout + request.run_timeout
+
+
+def _too_late() -> SandboxFailure:
+    return SandboxTimeout("the job's time was over before there was an outcome", reason="job_time")

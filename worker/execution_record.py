@@ -1,0 +1,53 @@
+"""One execution in this worker's hands: what was claimed, and what became of it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A claimed job while it is ours."""
+
+    queue: str
+    id: str
+    execution: str
+    fields: dict[bytes, bytes]
+    started: float  # the server's time, in seconds
+    job: Any  # RQ's Job, made at its first use
+    permit: int = 0  # fence of its permit at the gate; 0 where it holds none
+    ticket: str = ""  # the place in the gate's line that the claim had
+    hold: float = 0.0  # seconds that its program may outlive us: so long the permit stays
+    still_running: float = 0.0  # after its end: seconds that the sandbox may still be busy
+    task: asyncio.Task[None] | None = None
+    interrupt: Callable[[], object] | None = None  # ends a function that runs in a thread
+    ending: bool = False  # its outcome is on its way to Redis
+    why: str = ""  # why it is being interrupted: stopped, killed, lost, cold
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def member(self) -> str:
+        return f"{self.id}:{self.execution}"
+
+    def text(self, name: bytes) -> str:
+        """A field of the job; empty where there is none."""
+        return self.fields.get(name, b"").decode()
+
+    def number(self, name: bytes, default: int) -> int:
+        value = self.fields.get(name)
+        return int(value) if value else default
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """How an execution ended."""
+
+    running: Running
+    value: Any = None
+    error: ExcInfo | None = None
+    stopped: bool = False

@@ -1,0 +1,191 @@
+"""How executions end: many in one script call, and in RQ's own way what is not plain.
+
+Either way is fenced: it happens only while the execution's lease is ours, and the
+lease ends in the same transaction as the job's new state begins.
+"""
+
+import asyncio
+import logging
+import time
+import traceback
+import zlib
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from redis.exceptions import RedisError
+from rq.defaults import DEFAULT_FAILURE_TTL, UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
+from rq.job import Retry
+from rq.serializers import JSONSerializer
+
+from worker.async_wire import AsyncWire
+from worker.execution_record import ExcInfo, Outcome, Running
+from worker.rq_job import is_made
+from worker.work_commands import WorkCommands
+
+log = logging.getLogger("penstock.worker")
+
+RECORDED, LOST, HAS_DEPENDENTS = 1, 0, 2
+OUR_CALLBACKS = "worker.notices."
+_CHUNK = 200  # ends in one script call: a few milliseconds of the server's time
+_BIGGEST_NOTICE = 64 * 1024
+_CALLBACKS = (b"success_callback_name", b"failure_callback_name", b"stopped_callback_name")
+_SPECIAL = (b"webhooks", b"repeats_left", b"rate_limit_key", b"group_id")
+_RETRY_FOR = 300.0  # seconds; far beyond every lease, after which the answer is "lost" anyway
+
+Row = tuple[Any, ...]
+
+
+class Finisher:
+    """Gathers outcomes and records them; `ended` is called once for each, when it is over."""
+
+    def __init__(
+        self,
+        wire: AsyncWire,
+        commands: dict[str, WorkCommands],
+        *,
+        serializer: Any,
+        default_result_ttl: int,
+        plain_failures: bool,
+        in_rqs_way: Callable[[Outcome], Any],
+        ended: Callable[[Running], None],
+        busy: Callable[[], int],
+    ) -> None:
+        self._wire = wire
+        self._commands = commands
+        self._serializer = serializer
+        self._json = serializer is JSONSerializer
+        self._result_ttl = default_result_ttl
+        self._plain_failures = plain_failures
+        self._in_rqs_way = in_rqs_way
+        self._ended = ended
+        self._busy = busy
+        self._gathered: dict[str, list[tuple[Outcome, Row]]] = defaultdict(list)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flushing = False
+
+    def finish(self, outcome: Outcome) -> None:
+        """Record it soon, together with others."""
+        row = self._row(outcome)
+        if row is None:
+            self._spawn(self._slowly(outcome))
+            return
+        self._gathered[outcome.running.queue].append((outcome, row))
+        if not self._flushing:
+            self._flushing = True
+            self._spawn(self._flush())
+
+    async def drain(self) -> None:
+        """Until everything that was handed in is over."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flush(self) -> None:
+        try:
+            while self._gathered:
+                gathered, self._gathered = self._gathered, defaultdict(list)
+                for queue, ends in gathered.items():
+                    for i in range(0, len(ends), _CHUNK):
+                        await self._record(queue, ends[i : i + _CHUNK])
+        finally:
+            self._flushing = False
+
+    async def _record(self, queue: str, ends: list[tuple[Outcome, Row]]) -> None:
+        idle = self._busy() <= len(ends)
+        command = self._commands[queue].finish((row for _, row in ends), idle=idle)
+        verdicts = await self._told_in_the_end(command)
+        for (outcome, _), verdict in zip(ends, verdicts or [LOST] * len(ends), strict=True):
+            if int(verdict) == HAS_DEPENDENTS:
+                self._spawn(self._slowly(outcome))
+                continue
+            if int(verdict) == LOST:
+                log.warning(
+                    "job %s: its lease had ended; this result is refused", outcome.running.id
+                )
+            self._ended(outcome.running)
+
+    async def _told_in_the_end(self, command: tuple[Any, ...]) -> Any:
+        """Asked until there is an answer: recording an end twice changes nothing."""
+        deadline, pause = time.monotonic() + _RETRY_FOR, 0.05
+        while True:
+            try:
+                return await self._wire.ask(command)
+            except (RedisError, OSError) as failure:
+                if time.monotonic() > deadline:
+                    log.error("results were not recorded, their jobs run again: %s", failure)  # noqa: TRY400
+                    return None
+                await asyncio.sleep(pause)
+                pause = min(1.0, pause * 2)
+
+    async def _slowly(self, outcome: Outcome) -> None:
+        try:
+            await self._in_rqs_way(outcome)
+        except Exception:
+            # Its lease ends unrenewed, and then it runs again.
+            log.exception("job %s: its end could not be recorded", outcome.running.id)
+        finally:
+            self._ended(outcome.running)
+
+    # What is plain enough for the script
+
+    def _row(self, outcome: Outcome) -> Row | None:
+        """The script's arguments; None where RQ's own code must do it."""
+        running = outcome.running
+        if outcome.stopped or not _is_plain(running):
+            return None
+        if outcome.error is not None:
+            return self._failure_row(running, outcome.error) if self._plain_failures else None
+        ttl = running.number(b"result_ttl", self._result_ttl)
+        if ttl == 0 or isinstance(outcome.value, Retry):
+            return None
+        raw = self._dumped(outcome.value)
+        payload = b"" if outcome.value is None else b64encode(raw)
+        notice = raw if self._json and len(raw) <= _BIGGEST_NOTICE else b""
+        return self._end(running, 1, ttl, payload, notice)
+
+    def _failure_row(self, running: Running, error: ExcInfo) -> Row | None:
+        job = running.job
+        retries = job.retries_left if is_made(job) else running.number(b"retries_left", 0)
+        if retries and retries > 0:
+            return None
+        text = exc_string(error)
+        log.info("job %s failed: %s", running.id, text.strip().rpartition("\n")[2])
+        ttl = running.number(b"failure_ttl", DEFAULT_FAILURE_TTL)
+        return self._end(running, 0, ttl, b64encode(zlib.compress(text.encode())), b"")
+
+    def _end(self, running: Running, ok: int, ttl: int, payload: bytes, notice: bytes) -> Row:
+        if b"penstock_reply_to" not in running.fields:
+            notice = b""
+        started, hold_us = f"{running.started:.6f}", int(running.still_running * 1_000_000)
+        return running.id, running.execution, ok, ttl, payload, started, notice, hold_us
+
+    def _dumped(self, value: Any) -> bytes:
+        try:
+            return bytes(self._serializer.dumps(value))
+        except Exception:  # noqa: BLE001 - as RQ does: what cannot be written is said to be so
+            return bytes(self._serializer.dumps(UNSERIALIZABLE_RETURN_VALUE_PAYLOAD))
+
+
+def _is_plain(running: Running) -> bool:
+    fields = running.fields
+    if any(fields.get(name) for name in _SPECIAL):
+        return False
+    return all(
+        not fields.get(name) or fields[name].startswith(OUR_CALLBACKS.encode())
+        for name in _CALLBACKS
+    )
+
+
+def exc_string(error: ExcInfo) -> str:
+    """The traceback as RQ stores it."""
+    return "".join(traceback.format_exception(*error))
+
+
+def members(executions: Iterable[Running]) -> list[tuple[str, str]]:
+    return [(running.id, running.execution) for running in executions]

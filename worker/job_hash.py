@@ -1,0 +1,108 @@
+"""A code job as RQ keeps it: its hash, and the scripts over the keys of its queue.
+
+What all jobs of a queue object share is asked of RQ itself, once, so that stock
+workers, `rq info` and dashboards find what their own version writes.
+"""
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import redis
+from rq import Callback
+from rq.job import Job, JobStatus, Retry
+from rq.serializers import JSONSerializer
+from rq.utils import utcformat
+
+from ground import load_script
+from worker.models import CodeRequest
+
+if TYPE_CHECKING:
+    from worker.orders import Order
+
+Command = tuple[Any, ...]
+
+FUNCTION = "worker.jobs.run_code"
+_ENQUEUE, _LOOK, _WITHDRAW = (
+    load_script("worker", name) for name in ("enqueue", "look", "withdraw")
+)
+SCRIPTS = {script.sha: script for script in (_ENQUEUE, _LOOK, _WITHDRAW)}
+_WITHDRAWN_TTL = 3600
+# Differs from job to job, or is set when it is sent.
+_OWN = {"data", "description", "timeout", "created_at", "enqueued_at"}
+
+
+class JobHash:
+    """What the jobs of one `CodeQueue` have in common."""
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        result_ttl: int,
+        failure_ttl: int,
+        retries: int,
+        abandon: bool,
+        patience: float,
+        no_workers_after: float,
+    ) -> None:
+        self.queue = queue
+        self.abandon = abandon
+        self.patience = patience
+        self.no_workers_after = no_workers_after
+        job = Job.create(
+            FUNCTION,
+            args=[{}],
+            connection=redis.Redis(),  # never used: it connects at its first command
+            serializer=JSONSerializer,
+            origin=queue,
+            status=JobStatus.QUEUED,
+            result_ttl=result_ttl,
+            failure_ttl=failure_ttl,
+            retry=Retry(max=retries) if retries else None,
+            on_success=Callback("worker.notices.on_success"),
+            on_failure=Callback("worker.notices.on_failure"),
+            on_stopped=Callback("worker.notices.on_stopped"),
+        )
+        fields = {k: v for k, v in job.to_dict().items() if k not in _OWN}
+        fields["status"] = JobStatus.QUEUED.value
+        self._words = [word for pair in fields.items() for word in pair]
+
+    def enqueue(self, reply_to: str, client: str, orders: "Sequence[Order]") -> Command:
+        """Put these on the queue; a repeat changes nothing."""
+        sent = utcformat(datetime.now(UTC))
+        words = [*self._words, "created_at", sent, "enqueued_at", sent]
+        rows: list[Any] = []
+        for order in orders:
+            rows += (order.id, order.job_seconds, order.description, order.correlation, order.data)
+        args = [reply_to, client if self.abandon else "", len(words), *words, *rows]
+        return _ENQUEUE.command(("rq:queues", f"rq:queue:{self.queue}"), args)
+
+
+def look(hash: JobHash, ids: Sequence[str]) -> Command:
+    """How these stand."""
+    return _LOOK.command((f"rq:workers:{hash.queue}", f"rq:queue:{hash.queue}"), ids)
+
+
+def withdraw(hash: JobHash, ids: Sequence[str]) -> Command:
+    """Take these back, or stop them."""
+    return _WITHDRAW.command((f"rq:queue:{hash.queue}",), (_WITHDRAWN_TTL, *ids))
+
+
+def data_of(request: CodeRequest) -> bytes:
+    """The call, as RQ's JSON serializer writes it."""
+    call: tuple[Any, ...] = (FUNCTION, None, [request.dump()], {})
+    return zlib.compress(json.dumps(call).encode(), 1)
+
+
+def description_of(request: CodeRequest, token: str) -> str:
+    """For lists and logs: nothing of the code, which may hold secrets."""
+    return f"run_code {request.language} {len(request.code.encode())} bytes {token}"
+
+
+def job_seconds(request: CodeRequest, spare: float) -> int:
+    """RQ's time limit: the program's own, and what permits and retries may take."""
+    return math.ceil(request.compile_timeout + request.run_timeout + spare)

@@ -1,0 +1,84 @@
+"""What RQ calls. The name `worker.jobs.run_code` is stored in every queued job.
+
+The module stays light: a forking worker imports it anew for each job.
+"""
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ground import PenstockError, RedisTarget, correlated, target_of
+from worker.models import CodeRequest
+from worker.turn import Execution, GateTurn, Turn, Unlimited, current_execution
+
+if TYPE_CHECKING:
+    from rq.job import Job
+
+    from limiter import Gate
+
+
+async def run_code(request: dict[str, Any]) -> dict[str, Any]:
+    """Run a `CodeRequest` and return its `CodeResult`, JSON both, under any RQ worker."""
+    execution = current_execution.get()
+    try:
+        wanted = CodeRequest.read(request)
+        with correlated(wanted.correlation_id):
+            if execution is not None:
+                return await _run(wanted, execution)
+            from worker.process_loop import on_process_loop
+
+            return await on_process_loop(_run(wanted, _under_stock_worker(wanted)))
+    except PenstockError:
+        _never_again()
+        raise
+
+
+async def _run(request: CodeRequest, execution: Execution) -> dict[str, Any]:
+    from worker.execution import execute
+    from worker.retries import RetryPolicy
+    from worker.sandbox.choice import sandbox_here
+    from worker.settings import worker_settings
+
+    settings = worker_settings()
+    policy = RetryPolicy(attempts=settings.sandbox_attempts)
+    return (await execute(request, execution, sandbox_here(settings), policy)).dump()
+
+
+def _under_stock_worker(request: CodeRequest) -> Execution:
+    job = _current_job()
+    if job is None:
+        return Execution()
+    queued = 0.0
+    if job.started_at and job.enqueued_at:
+        # Two machines' clocks may disagree; a wait below zero would be nonsense.
+        queued = max(0.0, (job.started_at - job.enqueued_at).total_seconds())
+    seconds = float(job.timeout) if job.timeout and job.timeout > 0 else float("inf")
+    return Execution(_turn(job, request), queued, seconds)
+
+
+def _turn(job: "Job", request: CodeRequest) -> Turn:
+    from worker.settings import worker_settings
+
+    settings = worker_settings()
+    if not settings.gate:
+        return Unlimited()
+    gate = _gate(target_of(job.connection), settings.gate, settings.gate_limit)
+    return GateTurn(gate, request.compile_timeout + request.run_timeout)
+
+
+@cache
+def _gate(target: RedisTarget, name: str, limit: int | None) -> "Gate":
+    from limiter import TokenBucket, existing_gate
+
+    return existing_gate(target, name) if limit is None else TokenBucket(target, name, limit=limit)
+
+
+def _current_job() -> "Job | None":
+    from rq import get_current_job
+
+    return get_current_job()
+
+
+def _never_again() -> None:
+    """What is wrong with a request or a setting is wrong the next time too: no RQ retry."""
+    if job := _current_job():
+        job.retries_left = 0

@@ -1,0 +1,47 @@
+-- reap.lua: run again what dead workers left: their executions and what was in their hands.
+-- KEYS   jobs wip work leases workers executions
+-- ARGV   lease_us keep_s worker bound (deaths that a job without a Retry survives)
+-- REPLY  {requeued, taken back from hands,
+--         {id, execution, {field, value, …}} of each that has died too often, leased to us to fail it}
+local JOBS, WIP, WORK, RUNNING, WORKERS, EXECUTIONS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+-- include: clock.lua
+-- include: records.lua
+local LEASE, KEEP = ARGV[1], tonumber(ARGV[2])
+local condemned, requeued, from_hands = {}, 0, 0
+
+-- Whether it may run once more; counts this death.
+local function spared(key)
+  local deaths = call('HINCRBY', key, 'penstock_deaths', 1)
+  local retries = tonumber(call('HGET', key, 'retries_left') or -1)
+  if retries > 0 then call('HINCRBY', key, 'retries_left', -1) end
+  return retries > 0 or (retries < 0 and deaths <= tonumber(ARGV[4]))
+end
+
+local function take_over(id)
+  local execution = next_fence()
+  call('HSET', job_key(id), 'penstock_execution', execution)
+  call('ZADD', RUNNING, now + LEASE, id .. ':' .. execution)
+  call('ZADD', WIP, seconds + KEEP, id .. ':' .. execution)
+  call('HSET', WORK, 'fence', format('%.0f', fence))
+  condemned[#condemned + 1] = { id, execution, call('HGETALL', job_key(id)) }
+end
+
+local expired = call('ZRANGEBYSCORE', RUNNING, '-inf', now, 'LIMIT', 0, 200)
+for i = #expired, 1, -1 do
+  local id, execution = string.match(expired[i], '^(.*):(%d+)$')
+  forget(id, execution)
+  if call('HGET', job_key(id), 'penstock_execution') == execution then
+    if spared(job_key(id)) then
+      put_back(id)
+      requeued = requeued + 1
+    else
+      take_over(id)
+    end
+  end
+end
+for _, worker in ipairs(call('ZRANGEBYSCORE', WORKERS, '-inf', now, 'LIMIT', 0, 20)) do
+  from_hands = from_hands + empty_hand(WORK .. ':hand:' .. worker)
+  call('ZREM', WORKERS, worker)
+end
+tally('requeued', requeued)
+return { requeued, from_hands, unpack(condemned) }

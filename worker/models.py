@@ -1,0 +1,223 @@
+"""What a trainer asks to be run, and what it gets back: JSON from end to end.
+
+The fields that Sandbox Fusion has too carry its names and meanings. `error_kind`
+says whose doing the end was; an `infrastructure` failure is masked, it is never
+the program's result.
+"""
+
+import base64
+import binascii
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
+
+from ground.errors import PenstockError
+from worker.errors import RequestRefused, ResultUnreadable, SandboxFailure
+from worker.fields import Label, Name, RelativeName, Seconds, utf8
+from worker.message import Message
+from worker.truncate import OUTPUT_LIMIT, truncate
+
+# Sandbox Fusion's list, then what its newer client adds.
+LANGUAGES = frozenset({
+    "python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript",
+    "sql", "rust", "cuda", "lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest",
+    "junit", "kotlin_script", "jest", "verilog", "python_gpu", "lean", "swift", "racket",
+    "python2", "gtest", "react",
+})  # fmt: skip
+MAX_CODE = 1 << 20  # bytes of UTF-8
+MAX_STDIN = 16 << 20
+MAX_FILES_SIZE = 16 << 20  # of all files together, base64 as sent
+MAX_FILES = 256
+
+CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
+Status = Literal["Success", "Failed", "SandboxError"]
+ErrorKind = Literal["none", "user", "limit", "infrastructure"]
+
+
+class CodeRequest(Message):
+    """A program to run. File names may be nested, and never lead out by `..`."""
+
+    REFUSAL: ClassVar[type[PenstockError]] = RequestRefused
+
+    code: Annotated[str, utf8(MAX_CODE)]
+    language: str = "python"
+    stdin: Annotated[str, utf8(MAX_STDIN)] | None = None
+    files: dict[RelativeName, str] = Field(
+        default_factory=dict, max_length=MAX_FILES, description="Relative name to base64."
+    )
+    fetch_files: list[Name] = Field(
+        default_factory=list,
+        max_length=MAX_FILES,
+        description="Files to bring back. An absolute name is one inside the sandbox; a provider "
+        "whose sandbox shares a file system with anybody refuses it.",
+    )
+    compile_timeout: Seconds = 10.0
+    run_timeout: Seconds = 10.0
+    memory_limit_mb: int | None = Field(
+        default=None,
+        ge=1,
+        le=1 << 20,
+        validation_alias=AliasChoices("memory_limit_mb", "memory_limit_MB"),
+        description="None, or Sandbox Fusion's -1: no limit of its own.",
+    )
+    instance_id: Label | None = Field(default=None, description="Its session or sample.")
+    labels: dict[Label, Label] = Field(default_factory=dict, max_length=64)
+    correlation_id: str = Field(default="", pattern=r"^[\x21-\x7e]{0,128}$")
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    @field_validator("language")
+    @classmethod
+    def _language_is_known(cls, language: str) -> str:
+        if language not in LANGUAGES:
+            known = ", ".join(sorted(LANGUAGES, key=str.lower))
+            raise ValueError(f"{language[:40]!r} is unknown; known are {known}")
+        return language
+
+    @field_validator("memory_limit_mb", mode="before")
+    @classmethod
+    def _minus_one_is_no_limit(cls, limit: Any) -> Any:
+        return None if limit == -1 else limit
+
+    @field_validator("files")
+    @classmethod
+    def _files_are_base64(cls, files: dict[str, str]) -> dict[str, str]:
+        size = sum(map(len, files.values()))
+        if size > MAX_FILES_SIZE:
+            raise ValueError(f"are {size:,} bytes of base64, and at most {MAX_FILES_SIZE:,} go")
+        for name, content in files.items():
+            try:
+                base64.b64decode(content, validate=True)
+            except (binascii.Error, ValueError):
+                raise ValueError(f"has {name!r}, whose content is not base64") from None
+        return files
+
+
+class CommandResult(BaseModel):
+    """How one command ended: the compiler, or the program."""
+
+    model_config = ConfigDict(extra="allow")
+
+    status: CommandStatus
+    execution_time: float | None = None
+    return_code: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+
+    def bounded(self, limit: int) -> Self:
+        """With each output at most `limit` bytes long, the cut marked."""
+        changed: dict[str, Any] = {}
+        for name in ("stdout", "stderr"):
+            text, cut = truncate(getattr(self, name) or "", limit)
+            changed[name] = getattr(self, name) and text
+            changed[f"{name}_truncated"] = getattr(self, f"{name}_truncated") or cut
+        return self.model_copy(update=changed)
+
+
+def judge(
+    status: Status, compiled: CommandResult | None, ran: CommandResult | None
+) -> tuple[ErrorKind, str]:
+    """Whose doing the end was, and a reason for machines.
+
+    A memory limit that was hit shows only in what the program wrote, which is no
+    evidence; a sandbox that knows says so itself.
+    """
+    if status == "SandboxError" or "Error" in (compiled and compiled.status, ran and ran.status):
+        return "infrastructure", "sandbox_error"
+    kind, reason = _end_of(compiled, ran)
+    if (status == "Success") != (kind == "none") or not (compiled or ran):
+        return "infrastructure", "contradiction"
+    return kind, reason
+
+
+def _end_of(
+    compiled: CommandResult | None, ran: CommandResult | None
+) -> tuple[Literal["none", "user", "limit"], str]:
+    for stage, result in (("compile", compiled), ("run", ran)):
+        if result and result.status == "TimeLimitExceeded":
+            return "limit", f"{stage}_timeout"
+        if result and result.return_code:
+            death = "signal" if result.return_code < 0 else "exit"
+            return "user", "compile_error" if stage == "compile" else death
+    return "none", ""
+
+
+def _judged(given: dict[str, Any]) -> tuple[ErrorKind, str]:
+    # A field that was itself refused is absent; the refusal is raised in a moment.
+    status = given.get("status", "SandboxError")
+    return judge(status, given.get("compile_result"), given.get("run_result"))
+
+
+class CodeResult(Message):
+    """How a program ended, whose doing that was, and where the time went."""
+
+    REFUSAL: ClassVar[type[PenstockError]] = ResultUnreadable
+
+    status: Status
+    message: str = ""
+    compile_result: CommandResult | None = None
+    run_result: CommandResult | None = None
+    executor_pod_name: str | None = None
+    files: dict[str, str] = Field(default_factory=dict)
+
+    error_kind: ErrorKind = Field(default_factory=lambda given: _judged(given)[0])
+    error_reason: str = Field(default_factory=lambda given: _judged(given)[1])
+    isolation: str = Field(default="unknown", description="The level the sandbox says it ran at.")
+    attempts: int = Field(default=1, ge=0)
+    queued_seconds: float = Field(default=0.0, description="From enqueueing to a worker.")
+    permit_seconds: float = Field(default=0.0, description="Waiting at the gate.")
+    backoff_seconds: float = Field(default=0.0, description="Between attempts, no permit held.")
+    running_seconds: float = Field(default=0.0, description="In the sandbox, and on the way.")
+    correlation_id: str = ""
+
+    @field_validator("message", "files", mode="before")
+    @classmethod
+    def _null_is_nothing(cls, given: Any, field: ValidationInfo) -> Any:
+        # Servers that speak upstream's contract differ in what they leave null.
+        return given if given is not None else {"message": "", "files": {}}[str(field.field_name)]
+
+    @property
+    def ok(self) -> bool:
+        return self.error_kind == "none"
+
+    @property
+    def stdout(self) -> str:
+        """What the program printed; the compiler, where that was all that ran."""
+        last = self.run_result or self.compile_result
+        return (last and last.stdout) or ""
+
+    @property
+    def stderr(self) -> str:
+        last = self.run_result or self.compile_result
+        return (last and last.stderr) or ""
+
+    def bounded(self, limit: int = OUTPUT_LIMIT) -> Self:
+        return self.model_copy(
+            update={
+                "message": truncate(self.message, limit)[0],
+                "compile_result": self.compile_result and self.compile_result.bounded(limit),
+                "run_result": self.run_result and self.run_result.bounded(limit),
+            }
+        )
+
+    @classmethod
+    def of_failure(cls, failure: SandboxFailure) -> "CodeResult":
+        """The result to report when attempts have run out."""
+        known = failure.result or CodeResult(status="SandboxError")
+        return known.model_copy(
+            update={
+                "status": "SandboxError",
+                "message": known.message or str(failure),
+                "error_kind": "infrastructure",
+                "error_reason": failure.reason,
+            }
+        )

@@ -1,0 +1,96 @@
+"""Where an idle worker waits: blocked on its queue, until a job is put into its hand.
+
+One connection a queue, and one waiter a push: each job wakes one worker. An id in
+the hand is claimed next, or goes back to the front of the queue.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from ground import RedisTarget, connect_async
+
+log = logging.getLogger("penstock.worker")
+
+_BLOCK = 15.0  # seconds of one blocked command; a server that fell silent is noticed soon after
+_GRACE = 5.0
+
+
+class Parking:
+    """The place before one queue."""
+
+    def __init__(
+        self, target: RedisTarget, jobs: str, hand: str, woken: Callable[[], object]
+    ) -> None:
+        self._target = target
+        self._jobs = jobs
+        self._hand = hand
+        self._woken = woken
+        self._client: Any = None
+        self._id = 0
+        self._leaving = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether the worker is parked here: then the queue is empty, and so is the hand."""
+        return self._task is not None
+
+    def park(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._wait())
+
+    async def leave(self) -> None:
+        """Return when nothing can fall into the hand any more."""
+        self._leaving = True
+        try:
+            while (task := self._task) is not None:
+                if self._target.kind == "fake":
+                    task.cancel()
+                elif self._id:
+                    await self._unblock()
+                await asyncio.wait([task], timeout=0.1)
+        finally:
+            self._leaving = False
+
+    async def close(self) -> None:
+        await self.leave()
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _wait(self) -> None:
+        try:
+            if self._client is None:
+                self._client = connect_async(self._target, timeout=_BLOCK + _GRACE)
+            if not self._id and self._target.kind != "fake":
+                self._id = int(await self._client.execute_command("CLIENT", "ID"))
+            if not self._leaving:
+                await self._client.execute_command(
+                    "BLMOVE", self._jobs, self._hand, "LEFT", "RIGHT", _BLOCK
+                )
+        except (RedisError, OSError) as failure:
+            log.debug("parked at %s: %s", self._jobs, failure)
+            await self._drop_client()
+            await asyncio.sleep(0.2)
+        finally:
+            self._task = None
+            self._woken()
+
+    async def _drop_client(self) -> None:
+        client, self._client, self._id = self._client, None, 0
+        if client is not None:
+            with contextlib.suppress(RedisError, OSError):  # it is broken: that is why
+                await client.aclose()
+
+    async def _unblock(self) -> None:
+        client: Any = connect_async(self._target)
+        try:
+            await client.execute_command("CLIENT", "UNBLOCK", self._id)
+        except (RedisError, OSError):
+            log.debug("parked at %s: not unblocked", self._jobs, exc_info=True)
+        finally:
+            await client.aclose()

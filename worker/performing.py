@@ -1,0 +1,121 @@
+"""How a job's function is run: coroutines on the loop, everything else in a thread.
+
+A function has until its job's timeout. One in a thread that does not return even
+when it is interrupted is left behind, and its job fails all the same.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import sys
+import zlib
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from rq.exceptions import DeserializationError
+from rq.timeouts import JobTimeoutException
+from rq.utils import import_attribute
+
+from worker.execution_record import ExcInfo, Outcome, Running
+from worker.rq_job import current_job
+from worker.threads import Threads
+
+_GRACE = 5.0  # seconds that an interrupted thread has to come back
+
+_found: Callable[[str], Callable[..., Any]] = cache(import_attribute)
+
+
+class Interrupted(BaseException):
+    """Raised inside a function that is to end: its job was stopped, or is not ours any more."""
+
+
+async def perform(
+    running: Running, job: Any, serializer: Any, default_timeout: int, threads: Threads
+) -> Outcome:
+    """Run it to its end. Cancellation passes through; every other end is an outcome."""
+    timeout = running.number(b"timeout", 0) or default_timeout
+    try:
+        function = _function_of(running, serializer)
+        with current_job(job):
+            if inspect.iscoroutinefunction(getattr(function, "func", function)):
+                value = await _on_the_loop(function(), timeout)
+            else:
+                value = await _in_a_thread(running, function, timeout, threads)
+                if inspect.iscoroutine(value):
+                    value = await _on_the_loop(value, timeout)
+    except asyncio.CancelledError:
+        raise
+    except BaseException:  # noqa: BLE001 - user code may raise anything; all of it is its outcome
+        return Outcome(running, error=_exc_info())
+    return Outcome(running, value=value)
+
+
+def _function_of(running: Running, serializer: Any) -> Callable[[], Any]:
+    name, instance, args, kwargs = _call_of(running.fields[b"data"], serializer)
+    if name is None:
+        raise ValueError("Cannot execute job: function is None")
+    function = getattr(instance, name) if instance else _found(name)
+    return partial(function, *args, **kwargs)
+
+
+def _call_of(data: bytes, serializer: Any) -> tuple[Any, Any, Any, Any]:
+    try:
+        with contextlib.suppress(zlib.error):  # RQ reads uncompressed data too
+            data = zlib.decompress(data)
+        name, instance, args, kwargs = serializer.loads(data)
+    except Exception as failure:
+        raise DeserializationError(
+            f"the job cannot be read with {_name_of(serializer)}: {type(failure).__name__}; "
+            "is it enqueued with the serializer that this worker was started with?"
+        ) from failure
+    return name, instance, args, kwargs
+
+
+def _name_of(serializer: Any) -> str:
+    return str(getattr(serializer, "__name__", type(serializer).__name__))
+
+
+async def _on_the_loop(coroutine: Any, timeout: float) -> Any:  # noqa: ASYNC109
+    if timeout <= 0:
+        return await coroutine
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            return await coroutine
+    except TimeoutError:
+        if limit.expired():
+            raise _timed_out(timeout) from None
+        raise
+
+
+async def _in_a_thread(
+    running: Running,
+    function: Callable[[], Any],
+    timeout: float,  # noqa: ASYNC109
+    threads: Threads,
+) -> Any:
+    call = threads.start(function)
+    running.interrupt = partial(call.interrupt, Interrupted)
+    limit = timeout if timeout > 0 else None
+    try:
+        async with asyncio.timeout(limit) as waiting:
+            return await asyncio.shield(call.done)
+    except TimeoutError:
+        if not waiting.expired():
+            raise
+    call.interrupt(JobTimeoutException)
+    await asyncio.wait([call.done], timeout=_GRACE)
+    if call.done.done() and not isinstance(call.done.exception(), JobTimeoutException):
+        return call.done.result()
+    raise _timed_out(timeout)
+
+
+def _timed_out(timeout: float) -> JobTimeoutException:
+    return JobTimeoutException(f"Task exceeded maximum timeout value ({timeout:g} seconds)")
+
+
+def _exc_info() -> ExcInfo:
+    kind, error, trace = sys.exc_info()
+    assert kind is not None and error is not None  # noqa: S101, PT018 - called where one is handled
+    return kind, error, trace

@@ -1,0 +1,12 @@
+"""Imported once by a worker's parent process, so that no job pays for it:
+
+    rq worker -c worker.preload --serializer rq.serializers.JSONSerializer code
+
+RQ reads settings from such a module, and there are none here.
+"""
+
+import worker.execution
+import worker.jobs
+import worker.process_loop
+import worker.sandbox.choice
+import worker.sandbox.fusion  # noqa: F401

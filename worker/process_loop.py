@@ -1,0 +1,67 @@
+"""One event loop for a process, in a thread of its own.
+
+Stock RQ runs each coroutine job on a loop of its own, so that nothing of one job
+could serve the next. Jobs run here instead, and connections stay open between them.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="penstock-jobs", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+_running: _LoopThread | None = None
+_guard = threading.Lock()
+
+
+async def on_process_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run it there. It sees the caller's context; the caller's cancellation reaches it."""
+    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    try:
+        return await asyncio.wrap_future(future)
+    finally:
+        future.cancel()  # does nothing to one that is done
+
+
+def stop(farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """End the loop, if there is one, after a last piece of work on it."""
+    global _running
+    with _guard:
+        running, _running = _running, None
+    if running is not None:
+        asyncio.run_coroutine_threadsafe(farewell(), running.loop).result()
+        running.stop()
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    global _running
+    with _guard:
+        if _running is None:
+            _running = _LoopThread()
+        return _running.loop
+
+
+def _forget_parent() -> None:
+    """A forked child has its parent's loop, but not the thread that runs it."""
+    global _running, _guard
+    _running, _guard = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -1,0 +1,147 @@
+"""The worker's heartbeat: a thread that keeps its leases while the event loop is busy.
+
+One exchange a beat: RQ's worker key, every execution's lease, every permit; and the
+reaping of what dead workers left, which is atomic, so that any worker may do it.
+What could not be renewed in time counts as lost before the server would say so.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+from rq.utils import now, utcformat
+
+from ground import RedisTarget
+from limiter.wire import Wire
+from worker.execution_record import Running
+from worker.work_commands import MOST, SCRIPTS, Command, WorkCommands
+
+log = logging.getLogger("penstock.worker")
+
+Digest = Callable[[Any], None]
+
+
+class Pulse:
+    """Beats every third of a lease, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        target: RedisTarget,
+        commands: dict[str, WorkCommands],
+        *,
+        lease: float,
+        deaths: int,
+        running: Callable[[], list[Running]],
+        about_worker: Callable[[], list[Command]],
+        lost: Callable[[list[Running]], None],
+        condemned: Callable[[str, list[Any]], None],
+    ) -> None:
+        self._target = target
+        self._commands = commands
+        self._lease = lease
+        self._deaths = deaths
+        self._running = running
+        self._about_worker = about_worker
+        self._lost = lost
+        self._condemned = condemned
+        self._wire: Wire | None = None
+        self._stopping = threading.Event()
+        self._beaten_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="penstock-pulse", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(self._lease)
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._stopping.wait(wait):
+            began = time.monotonic()
+            try:
+                self._beat()
+                self._beaten_at = began
+                wait = max(0.0, self._lease / 3 - (time.monotonic() - began))
+            except (RedisError, OSError) as failure:
+                log.warning("heartbeat: Redis at %s does not answer: %s", self._target, failure)
+                self._hang_up()
+                self._give_up()
+                wait = min(0.5, self._lease / 12)
+            except Exception:
+                log.exception("heartbeat failed; it is tried again")
+                wait = self._lease / 3
+        self._hang_up()
+
+    def _beat(self) -> None:
+        work: list[tuple[Command, Digest]] = [(c, _ignore) for c in self._about_worker()]
+        held: dict[str, list[Running]] = {queue: [] for queue in self._commands}
+        for running in self._running():
+            held[running.queue].append(running)
+        moment = utcformat(now())
+        for queue, executions in held.items():
+            work += self._beats_of(self._commands[queue], executions, moment)
+            work.append((self._commands[queue].reap(self._deaths), self._reads_reaping(queue)))
+        for (_, digest), reply in zip(work, self._converse([c for c, _ in work]), strict=True):
+            if isinstance(reply, RedisError):
+                log.error("heartbeat: %s answered: %s", self._target, reply)
+            else:
+                digest(reply)
+
+    def _beats_of(
+        self, commands: WorkCommands, executions: list[Running], moment: str
+    ) -> list[tuple[Command, Digest]]:
+        work: list[tuple[Command, Digest]] = []
+        for i in range(0, max(1, len(executions)), MOST):
+            chunk = executions[i : i + MOST]
+            rows = [(running.id, running.execution) for running in chunk]
+            work.append((commands.beat(moment, rows), self._reads_beat(chunk)))
+            permits = [(r.member, r.permit, r.hold) for r in chunk if r.permit]
+            if (renewal := commands.renew_permits(permits)) is not None:
+                work.append((renewal, _ignore))
+        return work
+
+    def _reads_beat(self, executions: list[Running]) -> Digest:
+        def digest(reply: list[int]) -> None:
+            gone = [running for running, held in zip(executions, reply, strict=True) if not held]
+            if gone:
+                self._lost(gone)
+
+        return digest
+
+    def _reads_reaping(self, queue: str) -> Digest:
+        def digest(reply: list[Any]) -> None:
+            requeued, from_hands, *condemned = reply
+            if requeued or from_hands:
+                log.warning(
+                    "queue %r: %d jobs of dead workers run again, %d came back from their hands",
+                    queue, requeued, from_hands,
+                )  # fmt: skip
+            if condemned:
+                self._condemned(queue, condemned)
+
+        return digest
+
+    def _give_up(self) -> None:
+        """By our own clock the leases are over: whoever else reads Redis may have the jobs."""
+        if time.monotonic() - self._beaten_at > self._lease * 5 / 6:
+            before = self._beaten_at + self._lease / 6
+            self._lost([r for r in self._running() if r.begun < before])
+
+    def _converse(self, commands: list[Command]) -> list[Any]:
+        if self._wire is None:
+            self._wire = Wire(self._target, self._lease / 6, SCRIPTS)
+        return self._wire.converse(commands)
+
+    def _hang_up(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+
+def _ignore(_: Any) -> None:
+    """A reply that says nothing new."""

@@ -1,0 +1,114 @@
+"""RQ's Job of an execution, made when somebody asks for it.
+
+Building one costs more than all else that we do for a job, and a code job never
+asks. What differs between the releases of RQ that we work with is here too.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import rq.job
+from rq.executions import Execution
+from rq.job import Job
+
+from worker.execution_record import Running
+
+_stacked: ContextVar[list[Any]] = ContextVar("penstock_current_jobs", default=[])  # noqa: B039
+
+
+def late_job(
+    id: str, fields: dict[bytes, bytes], job_class: type[Job], connection: Any, serializer: Any
+) -> Job:
+    """A Job that is made of these fields at the first use of any attribute."""
+    job: Job = object.__new__(_late(job_class))  # type: ignore[arg-type]
+
+    def fill() -> None:
+        job_class.__init__(job, id=id, connection=connection, serializer=serializer)
+        job.restore(fields)
+
+    object.__setattr__(job, "_fill", fill)
+    return job
+
+
+def is_made(job: Job) -> bool:
+    """Whether anybody has used it."""
+    return "_fill" not in job.__dict__
+
+
+@cache
+def _late(job_class: type[Job]) -> Any:
+    class Late(job_class):  # type: ignore[valid-type,misc]
+        def __getattr__(self, name: str) -> Any:
+            if "_fill" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            _materialize(self, job_class)
+            return getattr(self, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if "_fill" in self.__dict__:
+                _materialize(self, job_class)
+            object.__setattr__(self, name, value)
+
+    return Late
+
+
+def _materialize(job: Any, job_class: type[Job]) -> None:
+    fill = job.__dict__.pop("_fill")
+    object.__setattr__(job, "__class__", job_class)
+    fill()
+
+
+@contextlib.contextmanager
+def current_job(job: Job) -> Iterator[None]:
+    """What `rq.get_current_job()` says, in this task and in the threads it starts."""
+    variable: ContextVar[Any] = getattr(rq.job, "_current_job", _stacked)  # RQ 3 has one
+    token = variable.set(job if variable is not _stacked else [*_stacked.get(), job])
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+class _TaskStack:
+    """RQ 2's stack of current jobs, one to a task instead of one to a thread."""
+
+    @property
+    def top(self) -> Any:
+        jobs = _stacked.get()
+        return jobs[-1] if jobs else None
+
+    def push(self, job: Any) -> None:
+        _stacked.set([*_stacked.get(), job])
+
+    def pop(self) -> Any:
+        *rest, job = _stacked.get()
+        _stacked.set(rest)
+        return job
+
+
+_installing = threading.Lock()
+
+
+def follow_tasks() -> None:
+    """Make `get_current_job` of RQ 2 right among interleaved coroutines; RQ 3 is already."""
+    with _installing:
+        if hasattr(rq.job, "_job_stack") and not isinstance(rq.job._job_stack, _TaskStack):
+            rq.job._job_stack = _TaskStack()
+
+
+def execution_of(running: Running, connection: Any, worker: str) -> Execution:
+    """RQ's record of the execution, with the times it really had."""
+    execution = Execution(running.execution, running.id, connection)
+    execution.created_at = _moment(running.started)
+    if hasattr(execution, "worker_name"):
+        execution.worker_name = worker
+    return execution
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, tz=UTC)

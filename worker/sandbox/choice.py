@@ -1,0 +1,57 @@
+"""The sandbox that the settings name, one for each event loop."""
+
+import asyncio
+import importlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ground import SettingError
+from worker.sandbox.protocol import Sandbox
+from worker.settings import WorkerSettings
+
+# A provider is imported when it is chosen: an HTTP client costs a forked worker's every job.
+PROVIDERS = {"fusion": "worker.sandbox.choice.fusion"}
+
+_here: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[WorkerSettings, Sandbox]]
+_here = weakref.WeakKeyDictionary()
+
+
+def sandbox_here(settings: WorkerSettings) -> Sandbox:
+    """This event loop's sandbox, with the connections it keeps."""
+    made = _here.setdefault(asyncio.get_running_loop(), {})
+    if settings not in made:
+        made[settings] = make_sandbox(settings)
+    return made[settings]
+
+
+async def close_sandboxes_here() -> None:
+    """Close this event loop's sandboxes; the next use makes new ones."""
+    for sandbox in _here.pop(asyncio.get_running_loop(), {}).values():
+        await sandbox.close()
+
+
+def make_sandbox(settings: WorkerSettings) -> Sandbox:
+    """A new sandbox as the settings say. Raises `SettingError`."""
+    name = PROVIDERS.get(settings.sandbox, settings.sandbox)
+    sandbox: Sandbox = _named(name, settings.sandbox)(settings)
+    return sandbox
+
+
+def fusion(settings: WorkerSettings) -> Sandbox:
+    from worker.sandbox.fusion import SandboxFusion
+
+    return SandboxFusion(settings.fusion_urls)
+
+
+def _named(name: str, shown: str) -> Callable[[WorkerSettings], Any]:
+    module, _, attribute = name.rpartition(".")
+    try:
+        made: Callable[[WorkerSettings], Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as missing:
+        known = ", ".join(sorted(PROVIDERS))
+        raise SettingError(
+            "PENSTOCK_SANDBOX",
+            f"{shown!r} is neither of {known} nor the dotted name of a callable: {missing}",
+        ) from missing
+    return made

@@ -1,0 +1,106 @@
+"""Which of several sandboxes gets the next program: the least loaded one in good health.
+
+Health is what programs met, nobody polls: an endpoint that failed is set aside,
+for a time that doubles with each failure, and then gets one program as a trial.
+With all of them set aside the least loaded is used: a doubtful sandbox is better
+than none, and the worker's own waits keep it from being flooded.
+"""
+
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+from ground.errors import SettingError
+from worker.errors import SandboxFailure
+
+FIRST_ASIDE = 0.5
+LONGEST_ASIDE = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """One sandbox's address, with what its last programs met there."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.shown = url, _shown(url)
+        self.in_flight = 0
+        self.failures = 0
+        self.aside_until = 0.0
+        self.judged_from = -math.inf
+        self.on_trial = False
+
+    def may_be_tried(self, now: float) -> bool:
+        return self.failures == 0 or (now >= self.aside_until and not self.on_trial)
+
+    def fail(self, failure: SandboxFailure, began: float, now: float) -> None:
+        if began < self.judged_from:
+            return  # a wave of programs that fail together is one failure
+        self.failures += 1
+        asked = min(failure.retry_after or 0.0, LONGEST_ASIDE)
+        aside = max(asked, min(LONGEST_ASIDE, FIRST_ASIDE * 2 ** min(self.failures - 1, 30)))
+        self.judged_from, self.aside_until = now, now + aside
+        log.warning(
+            "sandbox set aside",
+            extra={"endpoint": self.shown, "reason": failure.reason, "seconds": aside},
+        )
+
+    def succeed(self, began: float) -> None:
+        if self.failures and began >= self.judged_from:
+            self.failures = 0
+            log.info("sandbox well again", extra={"endpoint": self.shown})
+
+
+class Endpoints:
+    """The sandboxes of one provider, on one event loop."""
+
+    def __init__(self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        if not urls:
+            raise SettingError("sandbox_fusion_url", "names no sandbox")
+        self.all = [Endpoint(url) for url in urls]
+        self._clock = clock
+
+    @contextmanager
+    def borrow(self) -> Iterator[Endpoint]:
+        """An endpoint for one program; a failure inside speaks against it, if it may pass."""
+        began = self._clock()
+        endpoint = self._choose(began)
+        trial = endpoint.failures > 0 and endpoint.may_be_tried(began)
+        endpoint.in_flight += 1
+        endpoint.on_trial |= trial
+        try:
+            yield endpoint
+            endpoint.succeed(began)
+        except SandboxFailure as failure:
+            if failure.retryable:
+                endpoint.fail(failure, began, self._clock())
+            raise
+        finally:
+            endpoint.in_flight -= 1
+            endpoint.on_trial &= not trial
+
+    def _choose(self, now: float) -> Endpoint:
+        well = [endpoint for endpoint in self.all if endpoint.may_be_tried(now)]
+        return min(well or self.all, key=lambda endpoint: (endpoint.in_flight, random.random()))
+
+
+def run_code_url(given: str) -> str:
+    """Where to post programs. A URL that ends with /run_code is taken as it is, query and all."""
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingError(
+            "sandbox_fusion_url", "must look like http://host:8080 or https://host/run_code"
+        )
+    path = parts.path.rstrip("/")
+    path = path if path.endswith("/run_code") else f"{path}/run_code"
+    return urlunsplit(parts._replace(path=path))
+
+
+def _shown(url: str) -> str:
+    """The URL for logs and messages: without user, password or query."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

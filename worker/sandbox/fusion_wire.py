@@ -1,0 +1,94 @@
+"""Sandbox Fusion's wire: how a request is put, and what an answer says."""
+
+import json
+import math
+import time
+from email.utils import parsedate_to_datetime
+
+from ground.errors import VersionError
+from worker.errors import (
+    ResultUnreadable,
+    SandboxBroken,
+    SandboxBusy,
+    SandboxFailure,
+    SandboxUnfit,
+    SandboxUnreachable,
+)
+from worker.models import CodeRequest, CodeResult
+
+# 504 is how sandboxes and gateways of this contract say "no room", since verl repeats only it.
+_BUSY = {408, 425, 429, 503, 504}
+# What speaks against the request as it was sent, at any endpoint alike.
+_ABOUT_THE_REQUEST = {400, 413, 415, 422}
+_MAY_BE_RUNNING = {502, 504}
+
+
+def body_of(request: CodeRequest) -> bytes:
+    """What is posted to `/run_code`."""
+    fields = {
+        "code": request.code,
+        "language": request.language,
+        "compile_timeout": request.compile_timeout,
+        "run_timeout": request.run_timeout,
+        "memory_limit_MB": request.memory_limit_mb or -1,
+        "stdin": request.stdin,
+        "files": request.files,
+        "fetch_files": request.fetch_files,
+    }
+    return json.dumps(fields).encode()
+
+
+def read_answer(raw: bytes, limit: int, who: str) -> CodeResult:
+    """The outcome in an answer of status 200; `SandboxBroken` where there is none."""
+    try:
+        if len(raw) > limit and raw.lstrip()[:1] == b"{":
+            return _flood(limit)
+        return CodeResult.read(json.loads(raw))
+    except (ValueError, RecursionError, ResultUnreadable, VersionError) as wrong:
+        raise SandboxBroken(
+            f"{who} answered 200 with what is no outcome: {type(wrong).__name__}: {wrong!s:.200}",
+            reason="unreadable",
+        ) from None
+
+
+def failure_of(
+    status: int, retry_after: str, who: str, *, has_peers: bool
+) -> SandboxFailure | None:
+    """What an HTTP status means; None for 200. `has_peers`: another endpoint may serve."""
+    if status == 200:
+        return None
+    kind: type[SandboxFailure] = SandboxUnfit
+    if status in _BUSY:
+        kind = SandboxBusy
+    elif status == 502:
+        kind = SandboxUnreachable
+    elif status >= 500 or (has_peers and status not in _ABOUT_THE_REQUEST):
+        kind = SandboxBroken
+    return kind(
+        f"{who} answered HTTP {status}",
+        reason=f"http_{status}",
+        retry_after=seconds_of(retry_after),
+        may_be_running=status in _MAY_BE_RUNNING,
+    )
+
+
+def seconds_of(retry_after: str) -> float | None:
+    """A Retry-After header, seconds or a date; None where it says nothing."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _flood(limit: int) -> CodeResult:
+    # The program wrote it, or nobody could have: trying again would flood again.
+    return CodeResult(
+        status="Failed",
+        message=f"the answer was longer than {limit:,} bytes, and was cut off unread",
+        error_kind="limit",
+        error_reason="output",
+    )

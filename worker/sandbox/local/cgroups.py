@@ -1,0 +1,200 @@
+"""A cgroup per execution where this process may make one: memory and processes of the tree.
+
+The client makes it and hands the program a descriptor to join by, opened with the
+client's rights; the jail itself never sees the hierarchy.
+"""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from worker.sandbox.local.limits import DEFAULTS, Limits
+
+_MOUNTS = Path("/proc/self/mounts")
+
+
+@dataclass
+class Group:
+    """One execution's directories, one in each hierarchy that is used."""
+
+    folders: list[Path]
+    descriptors: list[int] = field(default_factory=list)  # three accounts, then what to join by
+
+    def open(self, unified: bool) -> None:
+        memory, processes = self.folders[0], self.folders[-1]
+        peak = memory / ("memory.peak" if unified else "memory.max_usage_in_bytes")
+        accounts = (
+            memory / ("memory.events" if unified else "memory.oom_control"),
+            processes / "pids.events",
+            peak if peak.exists() else memory / "memory.current",  # no peak before 5.19
+        )
+        for file in accounts:
+            self.descriptors.append(os.open(file, os.O_RDONLY | os.O_CLOEXEC))
+        # By `tasks`, version 1 lets a process move itself without stopping all others.
+        for folder in self.folders:
+            file = folder / ("cgroup.procs" if unified else "tasks")
+            self.descriptors.append(os.open(file, os.O_WRONLY | os.O_CLOEXEC))
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+class Hierarchy:
+    """Where this process may create groups; made by `find`, removed by `close`."""
+
+    _removal_patience: ClassVar[float] = 5.0
+
+    def __init__(self, parents: list[Path], unified: bool) -> None:
+        self.kind = "cgroup-v2" if unified else "cgroup-v1"
+        self._parents = parents
+        self._unified = unified
+        self._made = 0
+        self._dying: list[tuple[float, Path]] = []
+
+    @classmethod
+    def find(cls) -> "Hierarchy | None":
+        """Version 2 if it controls memory, else version 1, else none; tried, not assumed."""
+        for parents, unified in (_unified_parents(), True), (_legacy_parents(), False):
+            if not parents:
+                continue
+            hierarchy = cls(parents, unified)
+            try:
+                hierarchy.discard(hierarchy.make(DEFAULTS))
+            except OSError:
+                hierarchy.close()
+                continue
+            return hierarchy
+        return None
+
+    def make(self, limits: Limits) -> Group:
+        self._made += 1
+        folders = [parent / str(self._made) for parent in self._parents]
+        group = Group(folders)
+        try:
+            for folder in folders:
+                folder.mkdir()
+            self._set(group, limits)
+            group.open(self._unified)
+        except OSError:
+            self.discard(group)
+            raise
+        return group
+
+    def _set(self, group: Group, limits: Limits) -> None:
+        first, last = group.folders[0], group.folders[-1]
+        (last / "pids.max").write_text(str(limits.processes))
+        if self._unified:
+            (first / "memory.max").write_text(str(limits.memory))
+            _optional(first / "memory.swap.max", "0")
+            _optional(first / "memory.oom.group", "1")
+        else:
+            (first / "memory.limit_in_bytes").write_text(str(limits.memory))
+            _optional(first / "memory.memsw.limit_in_bytes", str(limits.memory))
+
+    def discard(self, group: Group) -> None:
+        """Remove a group; one whose last process is still ending is tried again later."""
+        group.close()
+        now = time.monotonic()
+        self._dying += [(now, folder) for folder in group.folders]
+        self._dying = [(since, folder) for since, folder in self._dying if not _removed(folder)]
+
+    @property
+    def dying(self) -> int:
+        return len(self._dying)
+
+    def close(self) -> None:
+        deadline = time.monotonic() + self._removal_patience
+        while self._dying and time.monotonic() < deadline:
+            self._dying = [entry for entry in self._dying if not _removed(entry[1])]
+            time.sleep(0.005)
+        for parent in self._parents:
+            with contextlib.suppress(OSError):  # a process that will not die keeps it
+                parent.rmdir()
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _optional(file: Path, value: str) -> None:
+    with contextlib.suppress(OSError):  # no swap accounting, or a kernel before the feature
+        file.write_text(value)
+
+
+def _own_group(controller: str) -> str:
+    """This process's path in a hierarchy, from /proc/self/cgroup."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return path
+    return "/"
+
+
+def _mounted(kind: str, option: str = "") -> Path | None:
+    for line in _MOUNTS.read_text().splitlines():
+        _, where, found, options, *_ = line.split(" ")
+        if found == kind and (not option or option in options.split(",")):
+            return Path(where)
+    return None
+
+
+def _create(mount: Path, own: str) -> Path | None:
+    """A folder of ours below our own group, or below the mount where that is not visible."""
+    for base in (mount / own.lstrip("/"), mount):
+        _sweep(base)
+        folder = base / f"penstock-{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        return folder
+    return None
+
+
+def _sweep(base: Path) -> None:
+    """Remove what a process left that was killed before it could."""
+    for left in base.glob("penstock-*-*"):
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            for folder in (*left.glob("*/"), left):
+                with contextlib.suppress(OSError):  # another start sweeps too
+                    folder.rmdir()
+
+
+def _unified_parents() -> list[Path]:
+    mount = _mounted("cgroup2")
+    if mount is None or "memory" not in (mount / "cgroup.controllers").read_text().split():
+        return []
+    folder = _create(mount, _own_group(""))
+    if folder is None:
+        return []
+    try:
+        (folder / "cgroup.subtree_control").write_text("+memory +pids")
+    except OSError:
+        folder.rmdir()
+        return []
+    _optional(folder / "cgroup.subtree_control", "+cpu")
+    return [folder]
+
+
+def _legacy_parents() -> list[Path]:
+    parents: list[Path] = []
+    for controller in ("memory", "cpu", "pids"):
+        mount = _mounted("cgroup", controller)
+        folder = _create(mount, _own_group(controller)) if mount else None
+        if folder is not None:
+            parents.append(folder)
+        elif controller != "cpu":
+            for made in parents:
+                made.rmdir()
+            return []
+    return parents

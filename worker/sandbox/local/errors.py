@@ -1,0 +1,21 @@
+"""What the embedded sandbox raises. A program's own failure is an outcome, never one of these.
+
+PenstockError
+└── SandboxError
+    ├── SandboxUnavailable   this machine cannot isolate as asked; says what is missing
+    └── LimitRefused         a limit beyond its cap, or without sense
+"""
+
+from ground.errors import PenstockError
+
+
+class SandboxError(PenstockError):
+    """The embedded sandbox cannot serve."""
+
+
+class SandboxUnavailable(SandboxError):
+    """The level asked for cannot be had on this machine."""
+
+
+class LimitRefused(SandboxError):
+    """A limit of a request is not one that can be given."""

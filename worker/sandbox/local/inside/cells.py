@@ -1,0 +1,132 @@
+"""A notebook's kernel in small: runs cells in one namespace, for as long as its client asks.
+
+It lives in the program's own process, so that a hostile cell can lie about its own
+results; time, memory and the rest are still held by the jail's init.
+"""
+
+import ast
+import base64
+import io
+import json
+import signal
+import sys
+import traceback
+from typing import Any
+
+from . import wire
+
+CHANNEL = 4
+_FILE = "<cell {}>"
+
+
+class CellTimeout(BaseException):
+    """Raised in a cell at its own time limit; the jail's limits stand behind it."""
+
+
+def serve(namespace: dict[str, Any]) -> None:
+    """Answer cells from the channel until the client closes it."""
+    signal.signal(signal.SIGALRM, _time_is_up)
+    with open(CHANNEL, "rb", buffering=0) as asked, open(CHANNEL, "wb", closefd=False) as said:
+        number = 0
+        while message := _read(asked):
+            header, (code,) = wire.unpack(message)
+            number += 1
+            result = run(code.decode(errors="replace"), number, header["timeout"], namespace)
+            said.write(wire.pack({}, [json.dumps(result).encode(errors="replace")]))
+            said.flush()
+
+
+def _read(source: io.RawIOBase | Any) -> bytes:
+    message = b""
+    while (expected := wire.length(message)) is None or len(message) < expected:
+        chunk = source.read((expected or 12) - len(message))
+        if not chunk:
+            return b""
+        message += chunk
+    return message
+
+
+def run(code: str, number: int, timeout: float, namespace: dict[str, Any]) -> dict[str, Any]:
+    """One cell: what it wrote, what it showed, how it failed."""
+    out, err = io.StringIO(), io.StringIO()
+    kept = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = out, err
+    display: list[dict[str, Any]] = []
+    error: list[dict[str, Any]] = []
+    try:
+        signal.setitimer(signal.ITIMER_REAL, timeout)
+        _execute(code, _FILE.format(number), namespace, display)
+        display += _figures()
+    except BaseException as problem:  # noqa: BLE001  a cell's end is not the kernel's
+        error.append(_described(problem))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.stdout, sys.stderr = kept
+    return {
+        "stdout": out.getvalue(),
+        "stderr": err.getvalue(),
+        "display": display,
+        "error": error,
+    }
+
+
+def _time_is_up(*_: object) -> None:
+    raise CellTimeout("the cell's time limit has passed")
+
+
+def _execute(
+    code: str, file: str, namespace: dict[str, Any], display: list[dict[str, Any]]
+) -> None:
+    tree = ast.parse(_without_magic(code), file)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, file, "exec", dont_inherit=True), namespace)  # noqa: S102
+    if isinstance(last, ast.Expr):
+        shown = compile(ast.Expression(last.value), file, "eval", dont_inherit=True)
+        value = eval(shown, namespace)  # noqa: S307
+        if value is not None:
+            namespace["_"] = value
+            display.append({"text/plain": repr(value)})
+
+
+def _without_magic(code: str) -> str:
+    """`!command` runs it; `%magic` lines mean nothing here, and are left out."""
+    lines = []
+    for line in code.splitlines():
+        bare = line.lstrip()
+        indent = line[: len(line) - len(bare)]
+        if bare.startswith("!"):
+            command = (
+                "__import__('subprocess').run({!r}, shell=True, capture_output=True, text=True)"
+            )
+            line = f"{indent}print({command.format(bare[1:])}.stdout, end='')"
+        elif bare.startswith("%"):
+            line = f"{indent}pass"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _figures() -> list[dict[str, Any]]:
+    """What the cell has drawn, as a notebook shows it."""
+    pyplot: Any = sys.modules.get("matplotlib.pyplot")
+    shown = []
+    for number in pyplot.get_fignums() if pyplot else ():
+        picture = io.BytesIO()
+        figure = pyplot.figure(number)
+        figure.savefig(picture, format="png")
+        shown.append(
+            {
+                "text/plain": repr(figure),
+                "image/png": base64.b64encode(picture.getvalue()).decode(),
+            }
+        )
+    if pyplot:
+        pyplot.close("all")
+    return shown
+
+
+def _described(problem: BaseException) -> dict[str, Any]:
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next  # our own frames are no news
+    lines = traceback.format_exception(type(problem), problem, trace)
+    return {"ename": type(problem).__name__, "evalue": str(problem), "traceback": lines}

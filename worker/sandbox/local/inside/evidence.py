@@ -1,0 +1,35 @@
+"""What the kernel counted about a jail's cgroup, read through files that the client opened."""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Descriptors of the group's own accounts; the hierarchy itself is not visible in a jail."""
+
+    memory_events: int
+    process_events: int
+    peak: int
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed a process of the tree for its memory."""
+        return _count(self.memory_events, b"oom_kill") > 0
+
+    def out_of_processes(self) -> bool:
+        """Whether a fork was refused."""
+        return _count(self.process_events, b"max") > 0
+
+    def memory_peak(self) -> int:
+        try:
+            return int(os.pread(self.peak, 64, 0))
+        except (OSError, ValueError):
+            return 0  # not every kernel keeps it; the sampled peak stands
+
+
+def _count(at: int, name: bytes) -> int:
+    for line in os.pread(at, 4096, 0).splitlines():
+        key, _, value = line.partition(b" ")
+        if key == name:
+            return int(value)
+    return 0

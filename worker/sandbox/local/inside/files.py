@@ -1,0 +1,67 @@
+"""Files into the jail before the program, and out of it after: both from inside.
+
+Names are resolved on the jail's own root as its own user, so the worst that a
+name or a link can reach is the program's own scratch space.
+"""
+
+import os
+import stat
+
+from . import root
+
+
+class Refused(Exception):
+    """A file that cannot be put where it is asked for."""
+
+
+def write(names: list[str], contents: list[bytes]) -> None:
+    """Create each file, with its folders; relative names are in the program's folder."""
+    for name, content in zip(names, contents, strict=True):
+        path = os.path.normpath(os.path.join(root.HOME, name))
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(content)
+        except (OSError, ValueError) as problem:
+            writable = ", ".join(root.WRITABLE)
+            raise Refused(
+                f"files: {name!r} cannot be written ({problem}); "
+                f"relative names and names below {writable} can"
+            ) from None
+
+
+def fetch(names: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
+    """What the program left under these names, and why others are not given.
+
+    Only regular files in the scratch space: not devices, FIFOs, /proc, or the
+    read-only system. A missing file is simply absent.
+    """
+    scratch = os.stat(root.SCRATCH).st_dev
+    found: dict[str, bytes] = {}
+    refused: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        try:
+            content = _read(os.path.join(root.HOME, name), scratch, limit)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, Refused) as problem:
+            refused[name] = str(problem)
+            continue
+        limit -= len(content)
+        found[name] = content
+    return found, refused
+
+
+def _read(path: str, scratch: int, limit: int) -> bytes:
+    at = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(at)
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused("not a regular file")
+        if found.st_dev != scratch:
+            raise Refused("not in a folder that the program may write to")
+        if found.st_size > limit:
+            raise Refused(f"{found.st_size} bytes, more than the {limit} left to fetch")
+        return os.pread(at, limit, 0) if found.st_size else b""
+    finally:
+        os.close(at)

@@ -1,0 +1,76 @@
+"""One execution's own namespaces, entered by cloning: its init sees nothing of the host.
+
+Fresh: users, mounts, processes, network, IPC, host name, cgroups. On top of the
+shared read-only root come one size-limited tmpfs, its own /proc, and loopback.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import struct
+from typing import Any
+
+from . import kernel, root
+
+NAMESPACES = (
+    kernel.NEW_USER
+    | kernel.NEW_NS
+    | kernel.NEW_PID
+    | kernel.NEW_NET
+    | kernel.NEW_IPC
+    | kernel.NEW_UTS
+    | kernel.NEW_CGROUP
+)
+_MASKED = ("keys", "key-users", "kcore", "timer_list", "sched_debug", "sysrq-trigger")
+_SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
+
+
+def enter(user: int, group: int, covered: list[str]) -> None:
+    """Make the namespaces that this process was cloned into its own; it is their init."""
+    # A server killed by SIGKILL takes its jails with it.
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else our own map files belong to root
+    root.write_maps(root.INSIDE_ID, root.INSIDE_ID, user, group)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
+    _scratch()
+    for path in covered:
+        os.makedirs(path, exist_ok=True)
+        kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
+    _proc()
+    _loopback()
+    socket.sethostname("sandbox")
+
+
+def furnish(limits: dict[str, Any]) -> None:
+    """Give the program's folders the size that it was granted."""
+    kernel.mount(
+        "scratch",
+        root.SCRATCH,
+        None,
+        kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV,
+        f"size={limits['disk']},nr_inodes={limits['inodes']}",
+    )
+
+
+def _scratch() -> None:
+    """One tmpfs, so that one quota covers every folder that a program may write to."""
+    options = "size=1m,nr_inodes=1024,mode=755"
+    kernel.mount("scratch", root.SCRATCH, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    for folder in root.WRITABLE:
+        source = root.SCRATCH + "/" + folder[1:].replace("/", "-")
+        os.mkdir(source)
+        kernel.mount(source, folder, None, kernel.MS_BIND)
+
+
+def _proc() -> None:
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    kernel.mount("proc", "/proc", "proc", flags)
+    for name in _MASKED:
+        if os.path.exists(f"/proc/{name}"):
+            kernel.mount("/dev/null", f"/proc/{name}", None, kernel.MS_BIND)
+
+
+def _loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _UP_AND_RUNNING))

@@ -1,0 +1,84 @@
+"""What a program's tree uses, read from the jail's own /proc.
+
+Resident memory counts a copy-on-write page once per process; only when that sum
+passes the limit is the proportional share read, which counts it once.
+"""
+
+import os
+import resource
+from typing import Any
+
+from .evidence import Evidence
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Meter:
+    """Peaks of the tree below init, and which limit it has passed."""
+
+    def __init__(self, limits: dict[str, Any], evidence: Evidence | None) -> None:
+        self.memory_peak = 0
+        self.processes_peak = 1
+        self.cpu = 0.0
+        self._limits = limits
+        self._evidence = evidence
+        self._earlier = _cpu_of_reaped()
+
+    def sample(self) -> str | None:
+        """Look at every process once; the name of the limit that was passed, or None."""
+        resident, threads, running, pids = 0, 0, 0.0, []
+        for pid in os.listdir("/proc"):
+            if pid.isdigit() and pid != "1" and (stat := _stat(pid)):
+                pids.append((pid, int(stat[21]) * _PAGE))
+                resident += pids[-1][1]
+                threads += int(stat[17])
+                running += (int(stat[11]) + int(stat[12])) / _TICK
+        self.processes_peak = max(self.processes_peak, threads)
+        self.cpu = max(self.cpu, running + _cpu_of_reaped() - self._earlier)
+        if self.cpu > self._limits["cpu"]:
+            return "time_limit"
+        return self._judge_memory(resident, pids)
+
+    def _judge_memory(self, resident: int, pids: list[tuple[str, int]]) -> str | None:
+        if self._evidence:
+            return "memory_limit" if self._evidence.out_of_memory() else None
+        if resident > self._limits["memory"]:
+            resident = sum(_proportional(pid, rss) for pid, rss in pids)
+        self.memory_peak = max(self.memory_peak, resident)
+        return "memory_limit" if resident > self._limits["memory"] else None
+
+    def finish(self) -> None:
+        """Count what ended between two samples."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.cpu = max(self.cpu, _cpu_of_reaped() - self._earlier)
+        self.memory_peak = max(self.memory_peak, used.ru_maxrss * 1024)
+        if self._evidence:
+            self.memory_peak = self._evidence.memory_peak() or self.memory_peak
+
+
+def _cpu_of_reaped() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _stat(pid: str) -> list[bytes]:
+    """The fields after the command's name, which may hold anything; none if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _proportional(pid: str, resident: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except PermissionError:
+        return resident  # it made itself unreadable, and is counted in full for that
+    except OSError:
+        pass  # it has ended
+    return 0

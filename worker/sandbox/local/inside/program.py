@@ -1,0 +1,190 @@
+"""From a fork of the jail's init to the program itself: confine, then become it.
+
+The order matters. What needs a right comes first, then every right is given up,
+then the filter, and only then is the program's code looked at.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import os
+import resource
+import signal
+import sys
+import traceback
+import types
+from typing import Any, NoReturn
+
+from . import cells, kernel, root, seccomp
+
+_FILTER = seccomp.program()
+_STDIN_SEALS = 1 | 2 | 4 | 8  # no further seal, no shrink, no grow, no write
+_COMPLAINT = 3
+
+
+_OWN_DATA = 16 << 20  # the interpreter's own, and what is preloaded; see `measure`
+
+
+def measure() -> None:
+    """Take what this process uses now as what every program begins with."""
+    global _OWN_DATA
+    with open("/proc/self/status", "rb") as file:
+        _OWN_DATA = next(int(line.split()[1]) << 10 for line in file if line.startswith(b"VmData"))
+
+
+def become(
+    step: dict[str, Any],
+    header: dict[str, Any],
+    stdin: bytes,
+    ends: list[int],
+    joins: list[int],
+    channel: int | None,
+) -> NoReturn:
+    complaint = ends[2]
+    try:
+        _join(joins)
+        _connect(stdin, ends if channel is None else [*ends, channel])
+        complaint = _COMPLAINT
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
+        # Init is counted too; a cgroup's own limit comes first, for it says when it refused.
+        _limit(header["limits"], slack=8 if joins else 1)
+        kernel.give_up_capabilities()
+        kernel.install_filter(_FILTER)
+        os.chdir(root.HOME)
+        _set_environment(header["env"])
+        if step["argv"]:
+            os.closerange(_COMPLAINT + 1, 1 << 16)
+            _execute(step["argv"])
+    except BaseException as problem:  # noqa: BLE001  a program that is not confined must not run
+        with contextlib.suppress(OSError):
+            os.write(complaint, f"!{type(problem).__name__}: {problem}".encode())
+        os._exit(125)
+    os.close(_COMPLAINT)
+    os.closerange(_COMPLAINT + 1 if channel is None else cells.CHANNEL + 1, 1 << 16)
+    _run_python(step["script"])
+
+
+def _join(joins: list[int]) -> None:
+    for at in joins:
+        os.write(at, b"0")
+
+
+def _connect(stdin: bytes, ends: list[int]) -> None:
+    os.setsid()
+    if stdin:
+        source = os.memfd_create("stdin", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        with open(source, "wb", closefd=False) as file:
+            file.write(stdin)
+        os.lseek(source, 0, os.SEEK_SET)
+        fcntl.fcntl(source, fcntl.F_ADD_SEALS, _STDIN_SEALS)
+    else:
+        source = os.open("/dev/null", os.O_RDONLY)
+    # First out of the way of 0 to 4, where they are going.
+    high = [fcntl.fcntl(at, fcntl.F_DUPFD_CLOEXEC, 64) for at in (source, *ends)]
+    for target, at in enumerate(high):
+        os.dup2(at, target, inheritable=target != _COMPLAINT)
+
+
+def _limit(limits: dict[str, Any], slack: int) -> None:
+    seconds = int(limits["cpu"]) + 1
+    for name, value in (
+        # Data, not address space: reserved but unwritable memory costs nothing.
+        (resource.RLIMIT_DATA, limits["memory"] + _OWN_DATA),
+        (resource.RLIMIT_NPROC, limits["processes"] + slack),
+        (resource.RLIMIT_FSIZE, limits["file_size"]),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_STACK, limits["stack"]),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, 1024),
+        # 0 would still feed a core dump to the host's handler; the kernel skips it at 1.
+        (resource.RLIMIT_CORE, 1),
+    ):
+        resource.setrlimit(name, (value, value))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+
+
+def _set_environment(given: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(
+        {
+            "HOME": root.HOME,
+            "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            **given,
+        }
+    )
+
+
+def _execute(argv: list[str]) -> NoReturn:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the interpreter ignores these two
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], argv, os.environ)  # noqa: S606
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{argv[0]} is not installed where the sandbox can see it"
+        ) from None
+
+
+def _run_python(script: str) -> NoReturn:
+    """Do as `python script` does, in the interpreter that is already there; or run cells."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "inside"]:
+        del sys.modules[name]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=script, __annotations__={}, __builtins__=sys.modules["builtins"])
+    sys.modules["__main__"] = main
+    sys.argv[:] = [script]
+    sys.path.insert(0, root.HOME)
+    _reseed()
+    code = 0
+    try:
+        if script:
+            with open(script, "rb") as file:
+                source = file.read()
+            exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+        else:
+            cells.serve(main.__dict__)
+    except BaseException as problem:  # noqa: BLE001  the interpreter's own last resort
+        code = _report(problem)
+    os._exit(_finalize(main, code))
+
+
+def _reseed() -> None:
+    """Forks share what the server imported; they must not share its random numbers."""
+    for module in ("random", "numpy.random"):
+        if module in sys.modules:
+            sys.modules[module].seed()
+
+
+def _report(problem: BaseException) -> int:
+    if isinstance(problem, SystemExit):
+        if problem.code is None or isinstance(problem.code, int):
+            return (problem.code or 0) & 0xFF
+        print(problem.code, file=sys.stderr)
+        return 1
+    trace = problem.__traceback__
+    problem = problem.with_traceback(trace and trace.tb_next)  # our own frame is no news
+    sys.excepthook(type(problem), problem, problem.__traceback__)
+    return 130 if isinstance(problem, KeyboardInterrupt) else 1
+
+
+def _finalize(main: types.ModuleType, code: int) -> int:
+    """What the interpreter does as it ends: threads, atexit, and files still open."""
+    try:
+        if threading := sys.modules.get("threading"):
+            threading._shutdown()
+        atexit._run_exitfuncs()
+        main.__dict__.clear()
+        gc.collect()
+    except BaseException:  # noqa: BLE001  printed, as the interpreter would
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            code = code or 120
+    return code

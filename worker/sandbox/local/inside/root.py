@@ -1,0 +1,116 @@
+"""The read-only root that every jail shares, built once as the fork server starts.
+
+Made by the launching user in a mount namespace of its own: as root directly (then
+root is given up for good), as an ordinary user inside a user namespace. What is
+not listed here does not exist for a program.
+"""
+
+import fnmatch
+import os
+
+from . import kernel
+
+OLD = "/.host"
+WRITABLE = ("/tmp", "/home/sandbox", "/mnt", "/var/tmp", "/dev/shm")  # noqa: S108
+HOME = "/home/sandbox"
+SCRATCH = "/run/scratch"
+COVERED = "/run/covered"
+DEVICES = ("null", "zero", "full", "random", "urandom")
+_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_SETTINGS = ("ld.so.cache", "alternatives", "localtime", "ssl/certs")
+_ATTRIBUTES = 1 | 2 | 4  # MOUNT_ATTR_RDONLY, _NOSUID, _NODEV
+_NOSUID = 2
+
+INSIDE_ID = 1000
+_FILES = {
+    "passwd": f"root:x:0:0::/root:/usr/sbin/nologin\n"
+    f"sandbox:x:{INSIDE_ID}:{INSIDE_ID}::{HOME}:/bin/sh\n",
+    "group": f"root:x:0:\nsandbox:x:{INSIDE_ID}:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "hostname": "sandbox\n",
+}
+
+
+def enter_namespaces(as_root: bool) -> None:
+    """Leave the host's mounts; an ordinary user needs a user namespace for that."""
+    user, group = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.NEW_NS | (0 if as_root else kernel.NEW_USER))
+    if not as_root:
+        write_maps(user, group, user, group)
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+
+
+def write_maps(inside_user: int, inside_group: int, user: int, group: int) -> None:
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inside_user} {user} 1"),
+        ("gid_map", f"{inside_group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def build(exposed: list[str]) -> list[str]:
+    """Pivot into a tmpfs, bind what programs may read, and let go of the host's tree.
+
+    Returns what lies in a folder that each jail gets anew, and so must be shown again there.
+    """
+    kernel.mount("root", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")  # noqa: S108
+    os.mkdir("/tmp" + OLD)  # noqa: S108
+    kernel.pivot_root("/tmp", "/tmp" + OLD)  # noqa: S108
+    os.chdir("/")
+    for name in _SYSTEM:
+        _system_folder(name)
+    for name in (*_SETTINGS, *fnmatch.filter(os.listdir(OLD + "/etc"), "java-*")):
+        _expose(f"/etc/{name}")
+    covered = [path for path in exposed if path.startswith(tuple(f"{top}/" for top in WRITABLE))]
+    for path in exposed:
+        _expose(path)
+    for path in covered:
+        _expose(path, COVERED + path)
+    for name, text in _FILES.items():
+        with open(f"/etc/{name}", "w") as file:
+            file.write(text)
+    for folder in (*WRITABLE, SCRATCH, "/proc"):
+        os.makedirs(folder, exist_ok=True)
+    _devices()
+    kernel.mount(OLD + "/proc", "/proc", None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.unmount(OLD)
+    os.rmdir(OLD)
+    flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY
+    kernel.mount("none", "/", None, flags | kernel.MS_NOSUID | kernel.MS_NODEV)
+    return covered
+
+
+def _system_folder(name: str) -> None:
+    host = f"{OLD}/{name}"
+    if os.path.islink(host):
+        os.symlink(os.readlink(host), f"/{name}")
+    elif os.path.isdir(host):
+        _expose(f"/{name}")
+
+
+def _expose(source: str, path: str = "") -> None:
+    """Show a file or folder of the host, read-only, where it is there."""
+    host, path = OLD + source, path or source
+    if not os.path.exists(host) or os.path.exists(path):
+        return
+    if os.path.isdir(host):
+        os.makedirs(path, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+    kernel.mount(host, path, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.set_mount_flags(path, _ATTRIBUTES)
+
+
+def _devices() -> None:
+    os.makedirs("/dev", exist_ok=True)
+    for name in DEVICES:
+        os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
+        kernel.mount(f"{OLD}/dev/{name}", f"/dev/{name}", None, kernel.MS_BIND)
+        kernel.set_mount_flags(f"/dev/{name}", _NOSUID)
+    for name, target in _LINKS.items():
+        os.symlink(target, f"/dev/{name}")

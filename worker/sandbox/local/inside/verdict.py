@@ -1,0 +1,62 @@
+"""How a step ended, as its init saw it: the kernel's word first, the program's own last."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from .evidence import Evidence
+from .meter import Meter
+
+_MEMORY_ERRORS = (b"MemoryError", b"std::bad_alloc", b"JavaScript heap out of memory")
+_FORK_ERRORS = (b"Resource temporarily unavailable", b"can't start new thread", b"annot fork")
+_COMPLAINT_SIZE = 4096
+
+
+@dataclass
+class Running:
+    """One step while it runs, and after."""
+
+    pid: int
+    streams: dict[int, bytearray]
+    complaint: int
+    started: float = field(default_factory=time.monotonic)
+    wait_status: int | None = None
+    verdict: str | None = None
+
+
+def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str, Any]:
+    duration = time.monotonic() - running.started
+    meter.finish()
+    complaint = os.read(running.complaint, _COMPLAINT_SIZE)
+    for end in (*running.streams, running.complaint):
+        os.close(end)
+    if complaint.startswith(b"!"):
+        raise RuntimeError(complaint[1:].decode(errors="replace"))
+    code: int | None = None
+    if running.verdict is None and running.wait_status is not None:
+        code = os.waitstatus_to_exitcode(running.wait_status)
+    return {
+        "status": running.verdict or _explain(running, code, evidence),
+        "return_code": code,
+        "duration": duration,
+        "cpu": meter.cpu,
+        "memory_peak": meter.memory_peak,
+        "processes_peak": meter.processes_peak,
+    }
+
+
+def _explain(running: Running, code: int | None, evidence: Evidence | None) -> str:
+    """Name the limit behind a failure that the program met as an error of its own."""
+    if evidence and evidence.out_of_memory():
+        return "memory_limit"
+    if code == 0:
+        return "finished"
+    if code == -signal.SIGXCPU:
+        return "time_limit"
+    said = bytes(list(running.streams.values())[1][-4096:])
+    if any(error in said for error in _MEMORY_ERRORS):
+        return "memory_limit"
+    refused = evidence is not None and evidence.out_of_processes()
+    return "process_limit" if refused or any(e in said for e in _FORK_ERRORS) else "finished"

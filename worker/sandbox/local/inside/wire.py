@@ -1,0 +1,39 @@
+"""How a request goes in and a result comes out: a JSON header, then the raw bytes it describes.
+
+A message is its two lengths, the header, and the blobs one after the other; the
+header's `blobs` gives their sizes. The client trusts a result no further than
+its caps: only the jail's init can write one, and the program cannot reach init.
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+_LENGTHS = struct.Struct("!IQ")
+
+
+def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
+    text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
+    return b"".join([_LENGTHS.pack(len(text), sum(map(len, blobs))), text, *blobs])
+
+
+def length(start: bytes | bytearray) -> int | None:
+    """The whole message's length once its first bytes are there."""
+    if len(start) < _LENGTHS.size:
+        return None
+    text, rest = _LENGTHS.unpack_from(start)
+    return int(_LENGTHS.size + text + rest)
+
+
+def unpack(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    text, _ = _LENGTHS.unpack_from(message)
+    at = _LENGTHS.size + text
+    header = json.loads(message[_LENGTHS.size : at])
+    blobs = []
+    for size in header.pop("blobs"):
+        blobs.append(message[at : at + size])
+        at += size
+    if at != len(message):
+        raise ValueError(f"a message of {len(message)} bytes describes {at}")
+    return header, blobs

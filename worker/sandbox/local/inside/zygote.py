@@ -1,0 +1,188 @@
+"""The fork server: an interpreter started clean, never as root, that clones itself per program.
+
+Two stages. `launch` builds the root, gives up its identity if it is root, and
+executes the same interpreter again inside; `serve` imports what is to be warm,
+and answers each request on its control socket with one clone, made beforehand where
+there was time. It reads no request itself: the payload is a memory file that only
+the clone opens.
+"""
+
+import gc
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from . import jail, kernel, program, root, supervise, wire
+
+_BOOT = "import sys; sys.path.insert(0, {!r}); from inside.zygote import main; main()"
+_LARGEST_MESSAGE = 4096
+_MOST_FDS = 16
+
+
+def command(stage: str, config: dict[str, Any]) -> list[str]:
+    """How either stage is executed; the interpreter takes nothing from its surroundings."""
+    boot = _BOOT.format(config["source"])
+    flags = ["-I", "-X", "utf8", "-W", "ignore"]
+    return [config["python"], *flags, "-c", boot, stage, json.dumps(config)]
+
+
+def main() -> None:
+    del sys.path[0]
+    stage, config = sys.argv[1], json.loads(sys.argv[2])
+    control = socket.socket(fileno=config["control"])
+    try:
+        if stage == "launch":
+            launch(config)
+        ready = warm(config)
+    except Exception as problem:  # noqa: BLE001  told to the client, which raises it
+        control.send(json.dumps({"failed": f"{type(problem).__name__}: {problem}"}).encode())
+        return
+    control.send(json.dumps(ready).encode())
+    Server(control, config).serve()
+
+
+def launch(config: dict[str, Any]) -> None:
+    as_root = os.geteuid() == 0
+    root.enter_namespaces(as_root)
+    config["covered"] = root.build(config["exposed"])
+    if as_root:
+        os.setgroups([])
+        os.setresgid(config["gid"], config["gid"], config["gid"])
+        os.setresuid(config["uid"], config["uid"], config["uid"])
+    os.set_inheritable(config["control"], True)
+    # One thread only, whatever is preloaded: a fork copies no others.
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    argv = command("serve", config)
+    os.execve(argv[0], argv, {"LANG": "C.UTF-8", **threads})  # noqa: S606
+
+
+def warm(config: dict[str, Any]) -> dict[str, Any]:
+    """Import what programs will want, and become the process that they are clones of."""
+    if os.geteuid() == 0:
+        raise PermissionError("the fork server would run as root")
+    os.umask(0o022)
+    for name in config["preload"]:
+        try:
+            importlib.import_module(name)
+        except ImportError as problem:
+            raise ImportError(f"PENSTOCK_SANDBOX_PRELOAD names {name!r}: {problem}") from None
+    os.environ.clear()  # after the imports: some read there how many threads to start
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError(f"importing {config['preload']} started threads, which forks would lack")
+    program.measure()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a program can signal its init: no handler there
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if the machine runs out of memory, programs go first
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.give_up_capabilities()
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    gc.collect()
+    gc.freeze()
+    lacks = [name for name in config["asked"] if importlib.util.find_spec(name) is None]
+    return {"pid": os.getpid(), "lacks": lacks}
+
+
+@dataclass
+class Jail:
+    """One clone: a spare that waits for a program, or one that has its own."""
+
+    pid: int
+    line: socket.socket
+    number: int | None = None
+
+
+class Server:
+    """Hands each program to a jail that is ready, makes the next one; ends with its client."""
+
+    def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
+        self._control = control
+        self._place = supervise.Place(
+            # A clone in its new namespace is nobody yet: the ids are taken before.
+            os.geteuid(), os.getegid(), config["covered"], os.pidfd_open(os.getpid())
+        )  # fmt: skip
+        self._jails: dict[int, Jail] = {}  # by pidfd
+        self._spares: list[int] = []
+        self._wanted = config["spares"]
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+
+    def serve(self) -> None:
+        while True:
+            # Spares are made when there is nothing else to do.
+            events = self._poll.poll(0 if len(self._spares) < self._wanted else None)
+            if not events:
+                self._make_spare()
+            for at, _ in events:
+                if at in self._jails:
+                    self._bury(at)
+                elif not self._answer():
+                    return
+
+    def _answer(self) -> bool:
+        message, fds, _, _ = socket.recv_fds(self._control, _LARGEST_MESSAGE, _MOST_FDS)
+        if not message:
+            return False
+        order = json.loads(message)
+        if "kill" in order:
+            self._kill(order["kill"])
+        else:
+            self._hand_over(order, message, fds)
+        for at in fds:
+            os.close(at)
+        return True
+
+    def _hand_over(self, order: dict[str, Any], message: bytes, fds: list[int]) -> None:
+        while True:
+            try:
+                held = self._jails[self._spares.pop() if self._spares else self._clone()]
+            except OSError as problem:
+                os.write(fds[1], wire.pack({"status": "infrastructure", "error": str(problem)}))
+                return
+            held.number = order["run"]
+            try:
+                socket.send_fds(held.line, [message], fds)
+            except OSError:
+                continue  # this spare has died since
+            held.line.close()
+            return
+
+    def _make_spare(self) -> None:
+        try:
+            self._spares.append(self._clone())
+        except OSError:
+            self._wanted = 0  # whatever it is, the next program will be told
+
+    def _clone(self) -> int:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            pid, pidfd = kernel.clone(jail.NAMESPACES, signal.SIGCHLD)
+            if pid == 0:
+                ours.close()
+                self._control.close()
+                for other, held in self._jails.items():
+                    os.close(other)
+                    held.line.close()
+                supervise.main(self._place, theirs)
+        self._jails[pidfd] = Jail(pid, ours)
+        self._poll.register(pidfd, select.POLLIN)
+        return pidfd
+
+    def _kill(self, number: int) -> None:
+        for pidfd, held in self._jails.items():
+            if held.number == number:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    def _bury(self, pidfd: int) -> None:
+        held = self._jails.pop(pidfd)
+        held.line.close()
+        if pidfd in self._spares:
+            self._spares.remove(pidfd)
+        self._poll.unregister(pidfd)
+        os.waitpid(held.pid, 0)
+        os.close(pidfd)

@@ -1,0 +1,201 @@
+"""Hostile programs on this machine, each in a jail of its own.
+
+    async with Jails() as jails:
+        outcome = await jails.run(Program("print(1)"))
+
+A program that fails is an outcome; so is our own failure (`infrastructure`), which
+says nothing about the program and is worth another try.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from worker.sandbox.local import languages, levels, selftest
+from worker.sandbox.local.cgroups import Group, Hierarchy
+from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
+from worker.sandbox.local.inside import wire
+from worker.sandbox.local.languages import Language, LanguageAbsent
+from worker.sandbox.local.limits import CAPS, Limits
+from worker.sandbox.local.outcome import Outcome, Program, Step
+from worker.sandbox.local.server import ForkServer, JailLost, ServerConfig
+from worker.sandbox.local.session import Session
+
+_NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+_FRAMING = 1 << 20  # the report's header and the slack that a cap on it needs
+
+
+class Jails:
+    """Runs programs in namespaces of their own, at most `concurrency` at once."""
+
+    level = "ns"
+
+    def __init__(
+        self,
+        config: ServerConfig | None = None,
+        *,
+        caps: Limits = CAPS,
+        concurrency: int | None = None,
+        use_cgroups: bool = True,
+    ) -> None:
+        self.config = config or ServerConfig()
+        self.caps = caps
+        self.concurrency = concurrency or 4 * (os.cpu_count() or 1)
+        self._use_cgroups = use_cgroups
+        self._slots = asyncio.Semaphore(self.concurrency)
+        self._starting = asyncio.Lock()
+        self._server: ForkServer | None = None
+        self._hierarchy: Hierarchy | None = None
+        self.lacking: list[str] = []  # modules that a language needs and its interpreter has not
+        self.restarts = 0
+        self.findings: list[selftest.Finding] = []  # of the self-test, each one contained
+
+    @property
+    def languages(self) -> list[str]:
+        """What runs here; exact once it has started."""
+        return languages.installed(self.lacking)
+
+    @property
+    def memory_by(self) -> str:
+        """What holds a tree to its memory: a cgroup, or sampling."""
+        return self._hierarchy.kind if self._hierarchy else "sampling"
+
+    async def start(self) -> Self:
+        """Start and test it. Raises `SandboxUnavailable` if a program could get out."""
+        if self._use_cgroups:
+            self._hierarchy = Hierarchy.find()
+        try:
+            await self._live_server()
+            self.findings = await selftest.check(self.run)
+        except SandboxUnavailable as problem:
+            await self.close()
+            raise SandboxUnavailable(levels.explain(self.level, str(problem))) from None
+        return self
+
+    async def run(self, program: Program) -> Outcome:
+        """One program, start to end. What goes wrong is in the outcome, whosever doing it was."""
+        try:
+            language = languages.find(program.language, self.lacking)
+            limits = program.limits.within(self.caps)
+            request = self._request(program, language, limits)
+        except (LimitRefused, LanguageAbsent) as refusal:
+            return Outcome("refused", self.level, error=str(refusal))
+        async with self._slots:
+            return await self.exchange(request, limits, compiles=bool(language.compile))
+
+    @contextlib.asynccontextmanager
+    async def session(
+        self, limits: Limits, files: Mapping[str, bytes] = _NO_FILES, fetch: Sequence[str] = ()
+    ) -> AsyncIterator[Session]:
+        """An interpreter that runs cell after cell, beside the `concurrency` of programs."""
+        limits.within(self.caps)
+        step = {"argv": [], "script": "", "wall": limits.wall}
+        header = _header(limits, files, fetch, {"MPLBACKEND": "agg"}, [step])
+        request = wire.pack(header, [b"", *files.values()])
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            ending = asyncio.ensure_future(
+                self.exchange(request, limits, compiles=False, channel=theirs)
+            )
+            try:
+                yield Session(ours, ending, limits)
+            finally:
+                ours.close()
+                ending.cancel()
+                await asyncio.wait([ending])
+
+    def _request(self, program: Program, language: Language, limits: Limits) -> bytes:
+        files = {language.file: program.code.encode(errors="surrogatepass"), **program.files}
+        steps = languages.steps(language, self.config.python, limits.compile_wall, limits.wall)
+        header = _header(limits, files, program.fetch, {**language.env, **program.env}, steps)
+        return wire.pack(header, [program.stdin, *files.values()])
+
+    async def exchange(
+        self,
+        request: bytes,
+        limits: Limits,
+        compiles: bool,
+        channel: socket.socket | None = None,
+    ) -> Outcome:
+        """One jail's whole life, in a cgroup where there is one."""
+        patience = limits.wall + limits.compile_wall
+        most = 2 * limits.output + limits.fetched + _FRAMING
+        group: Group | None = None
+        try:
+            server = await self._live_server()
+            group = self._hierarchy.make(limits) if self._hierarchy else None
+            accounts = group.descriptors if group else ()
+            report, blobs = await server.exchange(request, accounts, patience, most, channel)
+            return self._outcome(report, blobs, compiles)
+        except (JailLost, SandboxUnavailable, OSError) as problem:
+            return Outcome("infrastructure", self.level, error=str(problem))
+        finally:
+            if group and self._hierarchy:
+                self._hierarchy.discard(group)
+
+    def _outcome(self, report: dict[str, Any], blobs: list[bytes], compiles: bool) -> Outcome:
+        found = [_step(facts, blobs.pop(0), blobs.pop(0)) for facts in report.get("steps", [])]
+        return Outcome(
+            report["status"],
+            self.level,
+            compile=found.pop(0) if compiles and found else None,
+            run=found[0] if found else None,
+            files=dict(zip(report.get("files", []), blobs, strict=True)),
+            refused_files=report.get("refused_files", {}),
+            error=report.get("error", ""),
+        )
+
+    async def _live_server(self) -> ForkServer:
+        async with self._starting:
+            if self._server is None or self._server.dead:
+                if self._server is not None:
+                    self._server.close()
+                    self._server = None
+                    self.restarts += 1
+                self._server = await ForkServer.start(self.config)
+                self.lacking = self._server.ready["lacks"]
+            return self._server
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._hierarchy is not None:
+            self._hierarchy.close()
+            self._hierarchy = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _header(
+    limits: Limits,
+    files: Mapping[str, bytes],
+    fetch: Sequence[str],
+    env: Mapping[str, str],
+    steps: Sequence[Mapping[str, object]],
+) -> dict[str, Any]:
+    return {
+        "limits": limits.on_the_wire(),
+        "files": list(files),
+        "fetch": list(fetch),
+        "env": dict(env),
+        "steps": list(steps),
+    }
+
+
+def _step(facts: dict[str, Any], stdout: bytes, stderr: bytes) -> Step:
+    return Step(stdout=stdout, stderr=stderr, **facts)

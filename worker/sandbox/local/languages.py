@@ -1,0 +1,107 @@
+"""How a program in each language is written down, compiled and run, inside the jail.
+
+Python runs in the warm interpreter; all others are executed in the same jail, where
+their toolchain is on the machine, in /usr or a folder that the operator exposes.
+"""
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from worker.sandbox.local.errors import SandboxError
+from worker.sandbox.local.inside.root import HOME
+
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_CPP_FLAGS = ("-std=c++17", "-O2", "-pthread")
+
+
+@dataclass(frozen=True)
+class Language:
+    """`run` is empty for the warm interpreter; `{python}` stands for its executable."""
+
+    file: str
+    run: Sequence[str] = ()
+    compile: Sequence[str] = ()
+    install: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    module: str = ""  # what it needs of the interpreter
+
+    @property
+    def tools(self) -> list[str]:
+        """The programs that it needs of the machine."""
+        first = [argv[0] for argv in (self.compile, self.run) if argv]
+        return [tool for tool in first if not tool.startswith(("{", "./"))]
+
+
+LANGUAGES = {
+    "python": Language("main.py"),
+    "pytest": Language(
+        "test_main.py",
+        ("{python}", "-m", "pytest", "-p", "no:cacheprovider", "test_main.py"),
+        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        module="pytest",
+    ),
+    "bash": Language("main.sh", ("bash", "main.sh"), install="bash"),
+    "cpp": Language("main.cpp", ("./main",), ("g++", *_CPP_FLAGS, "main.cpp", "-o", "main"), "g++"),
+    "nodejs": Language("main.js", ("node", "main.js"), install="nodejs"),
+    "go": Language("main.go", ("./main",), ("go", "build", "-o", "main", "main.go"), "golang"),
+    "java": Language(
+        "Main.java", ("java", "-cp", ".", "Main"), ("javac", "Main.java"), "default-jdk"
+    ),
+    "rust": Language("main.rs", ("./main",), ("rustc", "main.rs", "-o", "main"), "rustc"),
+    "perl": Language("main.pl", ("perl", "main.pl"), install="perl"),
+    "ruby": Language("main.rb", ("ruby", "main.rb"), install="ruby"),
+    "lua": Language("main.lua", ("lua", "main.lua"), install="lua5.4"),
+    "php": Language("main.php", ("php", "-f", "main.php"), install="php-cli"),
+    "R": Language("main.R", ("Rscript", "main.R"), install="r-base-core"),
+    "julia": Language("main.jl", ("julia", "main.jl"), install="julia"),
+    "racket": Language("main.rkt", ("racket", "main.rkt"), install="racket"),
+}
+
+
+class LanguageAbsent(SandboxError):
+    """A language that this sandbox does not know, or whose toolchain is not installed."""
+
+
+def find(name: str, lacking: Collection[str] = ()) -> Language:
+    """The language, if it can run here, in an interpreter that lacks these modules."""
+    language = LANGUAGES.get(name)
+    if language is None:
+        raise LanguageAbsent(
+            f"language {name!r} is not one of this sandbox's: {', '.join(sorted(LANGUAGES))}"
+        )
+    if language.module in lacking:
+        raise LanguageAbsent(
+            f"language {name!r} needs the module {language.module!r} in the interpreter that "
+            f"PENSTOCK_SANDBOX_PYTHON names; install it there: pip install {language.module}"
+        )
+    for tool in language.tools:
+        if shutil.which(tool, path=_PATH) is None:
+            raise LanguageAbsent(
+                f"language {name!r} needs {tool!r} in {_PATH}; install it on the sandbox's "
+                f"machine, e.g. apt-get install {language.install}"
+            )
+    return language
+
+
+def installed(lacking: Collection[str] = ()) -> list[str]:
+    """The languages that can run here."""
+
+    def present(language: Language) -> bool:
+        if language.module in lacking:
+            return False
+        return all(shutil.which(tool, path=_PATH) for tool in language.tools)
+
+    return [name for name, language in LANGUAGES.items() if present(language)]
+
+
+def steps(
+    language: Language, python: str, compile_wall: float, wall: float
+) -> list[dict[str, object]]:
+    """What the jail is to do, in order."""
+    script = f"{HOME}/{language.file}"
+    run = [argument.format(python=python) for argument in language.run]
+    plan: list[dict[str, object]] = [{"argv": run, "script": script, "wall": wall}]
+    if language.compile:
+        plan.insert(0, {"argv": [*language.compile], "script": script, "wall": compile_wall})
+    return plan

@@ -1,0 +1,149 @@
+"""Attacks, one each, that succeed for an ordinary process and must fail in a jail.
+
+The start-up self-test runs them all in one jail; the abuse tests run each alone,
+and first outside the jail, where it must succeed: else its refusal means nothing.
+A probe's code attacks `goal` and raises where it is refused.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+_LIBRARY = """
+import ctypes, json, os, resource, socket, struct
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+def needs(condition):
+    if not condition:
+        raise PermissionError("in vain")
+def syscall(number, *arguments):
+    result = libc.syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+def clone(*arguments):
+    return syscall(either(56, 220), *arguments)
+def either(x86, arm):
+    return x86 if os.uname().machine == "x86_64" else arm
+def status(field):
+    with open("/proc/self/status") as lines:
+        return next(line.split()[1] for line in lines if line.startswith(field + ":"))
+def leads_to_a_secret(descriptor):
+    link = f"/proc/self/fd/{descriptor}"
+    return os.path.islink(link) and "secret" in os.readlink(link)
+def file_handle(path):
+    room = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
+    syscall(either(303, 264), -100, path.encode(), room, ctypes.byref(ctypes.c_int()), 0)
+"""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One attack. `provable` if an unprivileged process outside can do it, safely, anywhere."""
+
+    name: str
+    code: str
+    provable: bool = True
+
+
+_SUPERVISOR = "goal['supervisor']"
+_IN_A_CHILD = "needs(os.waitstatus_to_exitcode(os.wait()[1]) == 0)"
+_DEVICES = "null zero full random urandom fd stdin stdout stderr shm"
+
+_THE_RUNNERS_OWN = {
+    "connect to a host port": "socket.create_connection(('127.0.0.1', goal['port']), 5)",
+    "connect to an abstract socket": "socket.socket(1).connect('\\0' + goal['abstract'])",
+    "connect to a socket file": "socket.socket(1).connect(goal['socket'])",
+    "read the runner's file": "open(goal['secret']).read()",
+    "write beside the runner's file": "open(goal['secret'] + '.mine', 'w').write('x')",
+    "read the runner's environment": "open(f'/proc/{goal[\"pid\"]}/environ').read()",
+    "see the runner's variables": "needs('PENSTOCK_PROBE_SECRET' in os.environ)",
+    "use an inherited descriptor": "needs(any(map(leads_to_a_secret, range(3, 64))))",
+    "signal the runner": "os.kill(goal['pid'], 0)",
+    "see other processes": "needs(sum(name.isdigit() for name in os.listdir('/proc')) > 2)",
+    "see /sys": "needs(os.listdir('/sys'))",
+    "see the host's devices": f"needs(set(os.listdir('/dev')) - set('{_DEVICES}'.split()))",
+}
+
+# Outside the jail another process of the same user stands for the supervisor.
+_ITS_SUPERVISORS = {
+    "attach to the supervisor": f"needs(libc.ptrace(0x4206, {_SUPERVISOR}, 0, 0) == 0)",
+    "read the supervisor's memory": "open(f'/proc/{goal[\"supervisor\"]}/mem', 'rb')",
+    "list the supervisor's descriptors": "os.listdir(f'/proc/{goal[\"supervisor\"]}/fd')",
+    "limit the supervisor": f"resource.prlimit({_SUPERVISOR}, 7, (900, 900))",
+    "slow the supervisor down": f"os.setpriority(os.PRIO_PROCESS, {_SUPERVISOR}, 5)",
+    "pin the supervisor": f"os.sched_setaffinity({_SUPERVISOR}, os.sched_getaffinity(0))",
+    "take the supervisor's descriptor": f"syscall(438, os.pidfd_open({_SUPERVISOR}), 0, 0)",
+}
+
+_THE_KERNELS = {
+    "make a user namespace": f"os.fork() or syscall(either(272, 97), 0x10000000); {_IN_A_CHILD}",
+    "clone into a user namespace": "clone(0x10000011, 0, 0, 0, 0) or os._exit(0)",
+    "clone3": "syscall(435, struct.pack('8Q', 0, 0, 0, 0, 17, 0, 0, 0), 64) or os._exit(0)",
+    "mount": "needs(libc.mount(b'x', b'/mnt', b'tmpfs', 0, b'') == 0)",
+    "open a mount tree": "syscall(428, -100, b'/tmp', 1)",
+    "change the root": f"os.fork() or syscall(either(161, 51), b'/tmp'); {_IN_A_CHILD}",
+    "enter a namespace": "syscall(either(308, 268), os.open('/proc/self/ns/uts', 0), 0)",
+    "rename the host": "socket.sethostname(socket.gethostname())",
+    "io_uring": "syscall(425, 4, ctypes.create_string_buffer(120))",
+    "userfaultfd": "syscall(either(323, 282), 1)",
+    "add a key": "syscall(either(248, 217), b'user', b'probe', b'x', 1, -2)",
+    "read the keyring": "syscall(either(250, 219), 0, -2, 1)",
+    "trace": f"os.fork() or needs(libc.ptrace(0, 0, 0, 0) == 0); {_IN_A_CHILD}",
+    "read memory by process": "syscall(either(310, 270), os.getpid(), None, 0, None, 0, 0)",
+    "name a file by handle": "file_handle('/tmp')",
+    "switch off address randomisation": "syscall(either(135, 92), 0x0040000)",
+    "memory beyond the limits: memfd": "os.memfd_create('x')",
+    "memory beyond the limits: System V": "syscall(either(29, 194), 0, 4096, 0o1600)",
+    "use up the user's file watches": "needs(libc.inotify_init1(0) >= 0)",
+    "a netlink socket": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
+    "a packet socket": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)",
+    "change a kernel setting": "open('/proc/sys/net/ipv4/ip_forward', 'w').write('0')",
+    "run as root": "needs(os.geteuid() == 0)",
+    "hold a capability": "needs(status('CapEff') != '0' * 16)",
+    "gain rights by exec": "needs(status('NoNewPrivs') == '0')",
+    "honour a setuid bit": "needs(not os.statvfs('/usr').f_flag & os.ST_NOSUID)",
+}
+
+# Whether an unprivileged process can do these depends on the machine, or trying is not safe.
+_NOT_PROVABLE = {
+    "a vsock socket": "socket.socket(40, socket.SOCK_STREAM)",
+    "perf events": "syscall(either(298, 241), bytes(128), 0, -1, -1, 0)",
+    "bpf": "syscall(either(321, 280), 0, bytes(128), 128)",
+    "set the core dump handler": "open('/proc/sys/kernel/core_pattern', 'a')",
+    "press a magic key": "needs(os.access('/proc/sysrq-trigger', os.W_OK))",
+    "write to the system": "open('/usr/probe', 'w')",
+    "read the shadow passwords": "open('/etc/shadow')",
+    "read kernel keys": "needs(open('/proc/keys').read())",
+}
+
+PROBES = [
+    Probe(name, code, group is not _NOT_PROVABLE)
+    for group in (_THE_RUNNERS_OWN, _ITS_SUPERVISORS, _THE_KERNELS, _NOT_PROVABLE)
+    for name, code in group.items()
+]
+
+
+def script(probes: list[Probe], goal: dict[str, Any]) -> str:
+    """A program that tries each and prints one JSON line about it."""
+    attempts = "\n".join(_attempt(probe) for probe in probes)
+    return f"{_LIBRARY}\ngoal = json.loads({json.dumps(goal)!r})\n{attempts}\n"
+
+
+def _attempt(probe: Probe) -> str:
+    return f"""
+pid = os.getpid()
+try:
+    exec({probe.code!r})
+    said = None
+except BaseException as problem:
+    said = f"{{type(problem).__name__}}: {{problem}}"
+if os.getpid() != pid:
+    os._exit(said is not None and said != "ChildProcessError: [Errno 10] No child processes")
+print(json.dumps([{probe.name!r}, said]), flush=True)
+"""
+
+
+def read(output: bytes) -> dict[str, str | None]:
+    """Name to the reason for the refusal, or None where the attack got through."""
+    return dict(json.loads(line) for line in output.splitlines())

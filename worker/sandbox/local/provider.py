@@ -1,0 +1,107 @@
+"""`LocalSandbox`: the embedded sandbox behind the worker's protocol.
+
+sandbox = LocalSandbox()
+result = await sandbox.run(CodeRequest(code="print(1)"))
+await sandbox.close()
+"""
+
+import asyncio
+import base64
+import time
+from typing import Self
+
+from worker.errors import SandboxBroken, SandboxUnfit
+from worker.models import CodeRequest, CodeResult
+from worker.sandbox.local import shape
+from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
+from worker.sandbox.local.jails import Jails
+from worker.sandbox.local.limits import CAPS, DEFAULTS, Limits
+from worker.sandbox.local.outcome import Outcome, Program
+from worker.sandbox.local.server import ServerConfig
+from worker.sandbox.local.settings import SandboxSettings
+
+_LIMIT_REASONS = ("memory_limit", "output_limit", "process_limit")
+
+
+class LocalSandbox:
+    """Programs on this machine, isolated; starts, and tests itself, at the first run."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        config: ServerConfig | None = None,
+        *,
+        defaults: Limits = DEFAULTS,
+        caps: Limits = CAPS,
+        concurrency: int | None = None,
+    ) -> None:
+        self._jails = Jails(config, caps=caps, concurrency=concurrency)
+        self._defaults = defaults
+        self._starting = asyncio.Lock()
+        self._started = False
+
+    @classmethod
+    def from_settings(cls, settings: SandboxSettings | None = None) -> Self:
+        """As `PENSTOCK_SANDBOX_*` says."""
+        settings = settings or SandboxSettings.load()
+        return cls(
+            settings.config(),
+            defaults=settings.limits(),
+            concurrency=settings.sandbox_concurrency,
+        )
+
+    @property
+    def languages(self) -> frozenset[str]:
+        return frozenset(self._jails.languages)
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        await self._start()
+        began = time.monotonic()
+        outcome = await self._jails.run(self._program(request))
+        if outcome.status == "refused":
+            raise SandboxUnfit(f"the local sandbox: {outcome.error}", reason="refused")
+        if outcome.status == "infrastructure":
+            raise SandboxBroken(f"the local sandbox: {outcome.error}", reason="jail_lost")
+        return _result(outcome, request.correlation_id, time.monotonic() - began)
+
+    def _program(self, request: CodeRequest) -> Program:
+        try:
+            limits = shape.limits_for(
+                self._defaults,
+                request.run_timeout,
+                request.compile_timeout,
+                request.memory_limit_mb,
+            )
+        except LimitRefused as refusal:
+            raise SandboxUnfit(f"the local sandbox: {refusal}", reason="refused") from None
+        return Program(
+            request.code,
+            request.language,
+            stdin=(request.stdin or "").encode(),
+            files={name: base64.b64decode(text) for name, text in request.files.items()},
+            fetch=request.fetch_files,
+            limits=limits,
+        )
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if self._started:
+                return
+            try:
+                await self._jails.start()
+            except SandboxUnavailable as problem:
+                raise SandboxUnfit(str(problem), reason="isolation_unavailable") from None
+            self._started = True
+
+    async def close(self) -> None:
+        await self._jails.close()
+        self._started = False
+
+
+def _result(outcome: Outcome, correlation_id: str, seconds: float) -> CodeResult:
+    fields = shape.answer(outcome)
+    if outcome.status in _LIMIT_REASONS:
+        fields |= {"error_kind": "limit", "error_reason": outcome.status}
+    fields |= {"running_seconds": seconds, "correlation_id": correlation_id}
+    return CodeResult.read(fields).bounded()

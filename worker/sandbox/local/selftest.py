@@ -1,0 +1,89 @@
+"""The start-up self-test: every probe, in one jail, against this very process.
+
+A feature check would say what the kernel offers; this says what a program can do.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from worker.sandbox.local import probes
+from worker.sandbox.local.errors import SandboxUnavailable
+from worker.sandbox.local.limits import DEFAULTS
+from worker.sandbox.local.outcome import Outcome, Program
+
+_WORKS = """
+import os, socket
+open("/tmp/a", "w").write("x"); open("a", "w").write("x"); open("/dev/shm/a", "w").write("x")
+server = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(server.getsockname()).close()
+"""
+LIMITS = replace(DEFAULTS, wall=30.0)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One probe's result: refused, and how, or reached."""
+
+    probe: str
+    refused: str | None
+
+    @property
+    def contained(self) -> bool:
+        return self.refused is not None
+
+
+@contextlib.contextmanager
+def goals() -> Iterator[dict[str, Any]]:
+    """Things of this process that a program must not reach."""
+    name = f"penstock-{secrets.token_hex(8)}"
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-") as folder,
+        socket.create_server(("127.0.0.1", 0)) as port,
+        socket.socket(socket.AF_UNIX) as abstract,
+        socket.socket(socket.AF_UNIX) as file,
+    ):
+        (Path(folder) / "secret").write_text(secrets.token_hex(8))
+        abstract.bind(f"\0{name}")
+        file.bind(f"{folder}/socket")
+        abstract.listen()
+        file.listen()
+        yield {
+            "port": port.getsockname()[1],
+            "abstract": name,
+            "socket": f"{folder}/socket",
+            "secret": f"{folder}/secret",
+            "pid": os.getpid(),
+            "supervisor": 1,
+        }
+
+
+def programs(goal: dict[str, Any]) -> list[Program]:
+    """What to run: the attacks, and the things that must work."""
+    attack = probes.script(probes.PROBES, goal)
+    return [Program(attack, limits=LIMITS), Program(_WORKS, limits=LIMITS)]
+
+
+def findings(output: bytes) -> list[Finding]:
+    """The probe table; a probe that said nothing counts as reached."""
+    said = probes.read(output)
+    return [Finding(probe.name, said.get(probe.name)) for probe in probes.PROBES]
+
+
+async def check(run: Callable[[Program], Awaitable[Outcome]]) -> list[Finding]:
+    """Run it; raises `SandboxUnavailable` if an attack got through or something does not work."""
+    with goals() as goal:
+        attack, works = [await run(program) for program in programs(goal)]
+    if works.status != "finished" or works.return_code:
+        said = works.error or works.stderr.decode(errors="replace").strip()
+        raise SandboxUnavailable(f"a program's own folders and loopback do not work: {said}")
+    table = findings(attack.stdout)
+    if reached := [found.probe for found in table if not found.contained]:
+        raise SandboxUnavailable(f"a program could {', '.join(reached)}")
+    return table

@@ -1,0 +1,242 @@
+"""The client's end of one fork server: starts it, sends it programs, notices its death."""
+
+import array
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worker.sandbox.local.errors import SandboxUnavailable
+from worker.sandbox.local.inside import wire, zygote
+
+MODULES = ("pytest",)  # what a language needs of the interpreter itself
+_SOURCE = str(Path(__file__).parent)
+_START_TIMEOUT = 60.0
+_GRACE = 10.0  # beyond all its own time limits, for a jail to report
+_PREFIXES = "import sys; print(sys.prefix, sys.base_prefix, sys.exec_prefix, sep='\\n')"
+
+
+class JailLost(Exception):
+    """A jail ended, or was given up, without a report."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the fork server is made of."""
+
+    python: str = sys.executable
+    preload: tuple[str, ...] = ()
+    expose: tuple[str, ...] = ()  # further files and folders that programs may read
+    uid: int = 65534  # who it becomes when it is started by root
+    gid: int = 65534
+    spares: int = 2  # jails made before their programs come
+    start_as: int | None = None  # from root: start as this ordinary user, in a user namespace
+
+    def on_the_wire(self, control: int) -> dict[str, Any]:
+        return {
+            "control": control,
+            "source": _SOURCE,
+            "python": self.python,
+            "preload": list(self.preload),
+            "asked": list(MODULES),
+            "exposed": self._exposed(),
+            "uid": self.uid,
+            "spares": self.spares,
+            "gid": self.gid,
+        }
+
+    def _exposed(self) -> list[str]:
+        """The interpreter's own folders, our code, and what the operator adds."""
+        if self.python == sys.executable:
+            prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
+        else:
+            run = [self.python, "-I", "-c", _PREFIXES]
+            prefixes = subprocess.check_output(run, text=True).splitlines()  # noqa: S603
+        paths = [*prefixes, f"{_SOURCE}/inside", *self.expose]
+        if "/" in paths:
+            raise SandboxUnavailable("the interpreter's prefix is /, and / cannot be shown")
+        return list(dict.fromkeys(path for path in paths if not path.startswith("/usr/")))
+
+
+class ForkServer:
+    """A running fork server. Made by `start`; of no use once it is `dead`."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", control: socket.socket, complaints: int
+    ) -> None:
+        self._process = process
+        self._control = control
+        self._complaints = complaints
+        self.posted = 0
+        self._turn = asyncio.Lock()
+        self.ready: dict[str, Any] = {}
+        self.dead = False
+
+    @classmethod
+    async def start(cls, config: ServerConfig) -> "ForkServer":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        complaints = os.memfd_create("complaints", os.MFD_CLOEXEC)
+        ours.setblocking(False)
+        try:
+            with theirs:
+                process = _launch(config, theirs.fileno(), complaints)
+        except (OSError, subprocess.SubprocessError) as problem:
+            ours.close()
+            os.close(complaints)
+            raise SandboxUnavailable(f"{config.python} cannot be run: {problem}") from None
+        server = cls(process, ours, complaints)
+        try:
+            await server._wait_until_ready()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    async def _wait_until_ready(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                said = await loop.sock_recv(self._control, 1 << 16)
+        except (TimeoutError, ConnectionError):
+            said = b""
+        answer = json.loads(said) if said else {"failed": self._last_words()}
+        if "failed" in answer:
+            raise SandboxUnavailable(answer["failed"])
+        self.ready = answer
+        loop.add_reader(self._control, self._closed)
+
+    def _last_words(self) -> str:
+        said = os.pread(self._complaints, 4096, 0).decode(errors="replace").strip()
+        return f"the fork server ended as it started: {said or 'it left no message'}"
+
+    def _closed(self) -> None:
+        """It says nothing after it is ready: what can be read is its end."""
+        asyncio.get_running_loop().remove_reader(self._control)
+        self.dead = True
+
+    async def exchange(
+        self,
+        request: bytes,
+        group: Sequence[int],
+        patience: float,
+        most: int,
+        channel: socket.socket | None = None,
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Run one jail: its request in, its report out. Raises `JailLost`."""
+        self.posted += 1
+        number = self.posted
+        payload = _memory_file(request)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        finished = False
+        try:
+            with theirs:
+                order = {"run": number, "session": channel is not None}
+                session = [] if channel is None else [channel.fileno()]
+                await self._post(order, [payload, theirs.fileno(), *session, *group])
+            if channel is not None:
+                channel.close()  # the program has it now
+            async with asyncio.timeout(patience + _GRACE):
+                message = await receive(ours, most)
+            finished = True
+            return wire.unpack(message)
+        except (OSError, ValueError, TimeoutError) as problem:
+            raise JailLost(
+                f"the jail gave no report: {problem or type(problem).__name__}"
+            ) from None
+        finally:
+            os.close(payload)
+            ours.close()  # a jail whose client has gone ends by itself
+            if not finished:
+                await self._kill(number)
+
+    async def _kill(self, number: int) -> None:
+        if not self.dead:
+            try:
+                await self._post({"kill": number}, [])
+            except OSError:
+                self.dead = True
+
+    async def _post(self, order: dict[str, Any], fds: Sequence[int]) -> None:
+        message = [json.dumps(order).encode()]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        async with self._turn:
+            while True:
+                try:
+                    self._control.sendmsg(message, rights, socket.MSG_NOSIGNAL)
+                except BlockingIOError:
+                    await _writable(self._control)
+                else:
+                    return
+
+    def close(self) -> None:
+        """End it, and with it every jail."""
+        self.dead = True
+        with contextlib.suppress(RuntimeError):  # closed after its loop
+            asyncio.get_running_loop().remove_reader(self._control)
+        self._control.close()
+        os.close(self._complaints)
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+
+def _launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603
+        zygote.command("launch", config.on_the_wire(control)),
+        env={"LANG": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=complaints,
+        pass_fds=(control,),
+        user=config.start_as,
+        group=config.start_as,
+        extra_groups=None if config.start_as is None else [],
+        start_new_session=True,  # Ctrl-C is for its client
+        cwd="/",
+    )
+
+
+def _memory_file(content: bytes) -> int:
+    at = os.memfd_create("request", os.MFD_CLOEXEC)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(at, view) :]
+    os.lseek(at, 0, os.SEEK_SET)
+    return at
+
+
+async def receive(source: socket.socket, most: int) -> bytes:
+    """One whole message."""
+    loop = asyncio.get_running_loop()
+    message = bytearray()
+    expected: int | None = None
+    while expected is None or len(message) < expected:
+        chunk = await loop.sock_recv(source, 1 << 18)
+        if not chunk:
+            raise ConnectionError("it ended first")
+        message += chunk
+        expected = expected or wire.length(message)
+        if expected is not None and expected > most:
+            raise ValueError(f"a report of {expected} bytes, above {most}")
+    return bytes(message)
+
+
+async def _writable(target: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(target, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(target)

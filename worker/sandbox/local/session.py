@@ -1,0 +1,80 @@
+"""A session: one interpreter, in one jail, that lives across calls.
+
+What it says comes from the program's own process and is believed about nothing but
+that program: it is read with a cap, checked for its shape, and never waited for longer
+than the cell's time and a grace.
+"""
+
+import asyncio
+import json
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker.sandbox.local.inside import wire
+from worker.sandbox.local.limits import Limits
+from worker.sandbox.local.outcome import Outcome
+from worker.sandbox.local.server import receive
+
+_GRACE = 1.0  # for the kernel's own timer to interrupt the cell first
+_FRAMING = 1 << 16
+
+
+class SessionEnded(Exception):
+    """The interpreter is gone: a limit was passed, a cell ended it, or it was closed."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What became of one cell; `display` and `error` as a notebook has them."""
+
+    stdout: str = ""
+    stderr: str = ""
+    display: list[dict[str, Any]] = field(default_factory=list)
+    error: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Session:
+    """Made by `Jails.session`. Cells run one after the other."""
+
+    def __init__(
+        self, channel: socket.socket, ending: "asyncio.Future[Outcome]", limits: Limits
+    ) -> None:
+        self._channel = channel
+        self._ending = ending
+        self._limits = limits
+        self._turn = asyncio.Lock()
+
+    @property
+    def alive(self) -> bool:
+        return not self._ending.done()
+
+    async def run(self, code: str, within: float | None = None) -> Cell:
+        """One cell. Raises `SessionEnded` if the interpreter does not come back from it."""
+        seconds = within or self._limits.wall
+        async with self._turn:
+            try:
+                async with asyncio.timeout(seconds + _GRACE):
+                    return await self._exchange(code, seconds)
+            except (OSError, TimeoutError, ValueError, TypeError) as problem:
+                self._channel.close()  # out of step from here on; nothing more is believed
+                raise SessionEnded(f"the interpreter gave no answer: {problem!r}") from None
+
+    async def _exchange(self, code: str, seconds: float) -> Cell:
+        loop = asyncio.get_running_loop()
+        message = wire.pack({"timeout": seconds}, [code.encode(errors="replace")])
+        await loop.sock_sendall(self._channel, message)
+        _, (answer,) = wire.unpack(
+            await receive(self._channel, self._limits.output + self._limits.fetched + _FRAMING)
+        )
+        return _read(json.loads(answer))
+
+    async def end(self) -> Outcome:
+        """Let the interpreter finish, and say how the whole of it ended, with its files."""
+        self._channel.close()
+        return await asyncio.shield(self._ending)
+
+
+def _read(said: dict[str, Any]) -> Cell:
+    display, error = ([dict(entry) for entry in said[name]] for name in ("display", "error"))
+    return Cell(str(said["stdout"]), str(said["stderr"]), display, error)

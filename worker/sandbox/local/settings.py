@@ -1,0 +1,69 @@
+"""The operator's side of the embedded sandbox, from the environment."""
+
+import sys
+
+from pydantic import Field, field_validator
+
+from ground import Settings
+from worker.sandbox.local.limits import DEFAULTS, MB, Limits
+from worker.sandbox.local.server import ServerConfig
+
+
+class SandboxSettings(Settings):
+    """What programs run in, and what each may use unless its request says otherwise."""
+
+    sandbox_python: str | None = Field(
+        None, description="The interpreter that programs run in. Unset: Penstock's own."
+    )
+    sandbox_preload: str | None = Field(
+        None, description="Modules imported once, before any program: `numpy,pandas`."
+    )
+    sandbox_expose: str | None = Field(
+        None, description="Further folders and files that programs may read: `/opt/go,/srv/data`."
+    )
+    sandbox_concurrency: int | None = Field(
+        None, ge=1, description="Programs at once. Unset: four a core."
+    )
+    sandbox_memory_mb: int = Field(
+        DEFAULTS.memory // MB, ge=1, description="Memory of one program, with all its processes."
+    )
+    sandbox_processes: int = Field(
+        DEFAULTS.processes, ge=1, description="Processes and threads of one program."
+    )
+    sandbox_disk_mb: int = Field(
+        DEFAULTS.disk // MB, ge=1, description="What one program may write to its folders."
+    )
+    sandbox_output_mb: int = Field(
+        DEFAULTS.output // MB, ge=1, description="What one program may print."
+    )
+    sandbox_uid: int = Field(
+        65534, ge=1, description="Who the sandbox becomes when root starts it; never 0."
+    )
+
+    @field_validator("sandbox_expose")
+    @classmethod
+    def _paths_are_absolute(cls, paths: str | None) -> str | None:
+        if relative := [path for path in _names(paths) if not path.startswith("/")]:
+            raise ValueError(f"paths must be absolute, not {relative[0]!r}")
+        return paths
+
+    def config(self) -> ServerConfig:
+        return ServerConfig(
+            python=self.sandbox_python or sys.executable,
+            preload=_names(self.sandbox_preload),
+            expose=_names(self.sandbox_expose),
+            uid=self.sandbox_uid,
+            gid=self.sandbox_uid,
+        )
+
+    def limits(self) -> Limits:
+        return Limits(
+            memory=self.sandbox_memory_mb * MB,
+            processes=self.sandbox_processes,
+            disk=self.sandbox_disk_mb * MB,
+            output=self.sandbox_output_mb * MB,
+        )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())

@@ -1,0 +1,73 @@
+"""An outcome in Sandbox Fusion's words, and a request in ours.
+
+What its contract has no word for is said beside it, in fields that its clients
+ignore: `limit`, `memory_peak`, `processes_peak`, `cpu_time`, `isolation`.
+"""
+
+import base64
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from worker.sandbox.local.limits import MB, Limits
+from worker.sandbox.local.outcome import Outcome, Step
+
+_LIMITS = {
+    "memory_limit": "memory",
+    "output_limit": "output",
+    "process_limit": "processes",
+    "time_limit": "time",
+}
+_KILLED = -9
+
+
+def limits_for(
+    defaults: Limits, run_timeout: float, compile_timeout: float, memory_mb: int | None
+) -> Limits:
+    """The operator's limits with what a request asks for; without a memory limit, theirs."""
+    memory = defaults.memory if memory_mb is None else memory_mb * MB
+    return replace(defaults, wall=run_timeout, compile_wall=compile_timeout, memory=memory)
+
+
+def answer(outcome: Outcome) -> dict[str, Any]:
+    """The body of `/run_code`'s response."""
+    return {
+        "status": _status(outcome),
+        "message": outcome.error,
+        "compile_result": _command(outcome.compile),
+        "run_result": _command(outcome.run),
+        "executor_pod_name": os.environ.get("MY_POD_NAME"),
+        "files": encoded(outcome.files),
+        "isolation": outcome.level,
+        "refused_files": dict(outcome.refused_files),
+    }
+
+
+def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(content).decode() for name, content in files.items()}
+
+
+def _status(outcome: Outcome) -> str:
+    if outcome.last is None:
+        return "SandboxError"
+    return "Success" if outcome.status == "finished" and outcome.return_code == 0 else "Failed"
+
+
+def _command(step: Step | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
+    late = step.status == "time_limit"
+    # A limit other than time has no status upstream: it shows as a death, with `limit` to tell.
+    code = None if late else _KILLED if step.return_code is None else step.return_code
+    return {
+        "status": "TimeLimitExceeded" if late else "Finished",
+        "execution_time": step.duration,
+        "return_code": code,
+        "stdout": step.stdout.decode(errors="replace"),
+        "stderr": step.stderr.decode(errors="replace"),
+        "limit": _LIMITS.get(step.status),
+        "cpu_time": step.cpu,
+        "memory_peak": step.memory_peak,
+        "processes_peak": step.processes_peak,
+    }

@@ -1,0 +1,29 @@
+"""What every sandbox offers to the worker: run one program, once."""
+
+from typing import Protocol
+
+from worker.models import CodeRequest, CodeResult
+
+
+class Sandbox(Protocol):
+    """A provider. An instance belongs to the event loop that first uses it."""
+
+    @property
+    def name(self) -> str:
+        """The provider's name, for logs and metrics: `fusion`, `local`."""
+
+    @property
+    def languages(self) -> frozenset[str]:
+        """The languages it runs. Another one is refused with `SandboxUnfit`."""
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        """Run the program once and say how it ended, output truncated (`CodeResult.bounded`).
+
+        Makes a single attempt: the caller holds a permit, and gives it back
+        before it waits for another. Fills `running_seconds` and `isolation`.
+        Raises a `SandboxFailure` where the program's own outcome is not known.
+        Cancelling it stops the program, or at least stops waiting for it.
+        """
+
+    async def close(self) -> None:
+        """Free what the instance holds. Harmless when repeated."""

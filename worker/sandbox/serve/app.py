@@ -1,0 +1,172 @@
+"""The routes, as a plain ASGI application: requests are few and alike, and the way is short."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+
+from worker.sandbox.local import Jails, Limits, Outcome, Program, shape
+from worker.sandbox.local.errors import LimitRefused
+from worker.sandbox.serve import notebook
+from worker.sandbox.serve.line import Line, NoRoom
+from worker.sandbox.serve.requests import BadFile, RunCode, RunJupyter
+
+log = logging.getLogger(__name__)
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Answer = tuple[int, Any]
+
+_LARGEST_BODY = 64 << 20
+
+
+class Gone(Exception):
+    """The client went away before it had its answer."""
+
+
+class App:
+    """`/run_code`, `/run_jupyter` and `/v1/ping` over one set of jails."""
+
+    def __init__(self, jails: Jails, defaults: Limits, line: Line) -> None:
+        self._jails = jails
+        self._defaults = defaults
+        self._line = line
+        self._routes: dict[str, dict[str, Callable[[bytes], Awaitable[Answer]]]] = {
+            "/run_code": {"POST": self._run_code},
+            "/run_jupyter": {"POST": self._run_jupyter},
+            "/v1/ping": {"GET": _pong},
+            "/healthz": {"GET": self._health},
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            phase = (await receive())["type"]
+            if phase == "lifespan.shutdown":
+                await self._jails.close()
+            await send({"type": f"{phase}.complete"})
+            if phase == "lifespan.shutdown":
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get(scope["path"])
+        status: int
+        body: Any
+        if route is None:
+            status, body = HTTPStatus.NOT_FOUND, {"detail": "Not Found"}
+        elif scope["method"] not in route:
+            status, body = HTTPStatus.METHOD_NOT_ALLOWED, {"detail": "Method Not Allowed"}
+        else:
+            try:
+                status, body = await self._answer(route[scope["method"]], receive)
+            except Gone:
+                return
+        content = json.dumps(body).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(content)),
+        ]
+        await send({"type": "http.response.start", "status": int(status), "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _answer(
+        self, handle: Callable[[bytes], Awaitable[Answer]], receive: Receive
+    ) -> Answer:
+        body = await _body(receive)
+        if body is None:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {
+                "detail": f"a request is at most {_LARGEST_BODY} bytes"
+            }
+        work = asyncio.ensure_future(handle(body))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise Gone
+            return work.result()
+        except NoRoom as full:
+            return HTTPStatus.GATEWAY_TIMEOUT, {"detail": f"the sandbox has no room: {full}"}
+        except ValidationError as refusal:
+            return HTTPStatus.UNPROCESSABLE_ENTITY, {"detail": _refusals(refusal)}
+        finally:
+            # A program whose client has gone is stopped; it would hold its place for nobody.
+            for task in (work, gone):
+                task.cancel()
+
+    async def _run_code(self, body: bytes) -> Answer:
+        request = RunCode.model_validate_json(body, context=self._jails.lacking)
+        async with self._line.place():
+            try:
+                outcome = await self._jails.run(self._program(request))
+            except (BadFile, LimitRefused) as refusal:
+                outcome = Outcome("refused", self._jails.level, error=str(refusal))
+        if outcome.status == "infrastructure":
+            log.error("a program could not be run: %s", outcome.error)
+        return HTTPStatus.OK, shape.answer(outcome)
+
+    async def _run_jupyter(self, body: bytes) -> Answer:
+        request = RunJupyter.model_validate_json(body)
+        async with self._line.place():
+            return HTTPStatus.OK, await notebook.run(self._jails, self._defaults, request)
+
+    def _program(self, request: RunCode) -> Program:
+        return Program(
+            request.code,
+            request.language,
+            stdin=(request.stdin or "").encode(errors="surrogatepass"),
+            files=request.contents(),
+            fetch=request.fetch_files,
+            limits=shape.limits_for(
+                self._defaults, request.run_timeout, request.compile_timeout, request.memory
+            ),
+        )
+
+    async def _health(self, body: bytes) -> Answer:
+        return HTTPStatus.OK, {
+            "isolation": self._jails.level,
+            "memory_by": self._jails.memory_by,
+            "waiting": self._line.waiting,
+            "fork_server_restarts": self._jails.restarts,
+        }
+
+
+async def _pong(body: bytes) -> Answer:
+    return HTTPStatus.OK, "pong"
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body, or None where it is too large."""
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > _LARGEST_BODY:
+            return None
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refusals(refusal: ValidationError) -> list[dict[str, Any]]:
+    """In the shape that FastAPI gives upstream's."""
+    return [
+        {"type": error["type"], "loc": ["body", *error["loc"]], "msg": error["msg"]}
+        for error in refusal.errors(include_url=False, include_input=False, include_context=False)
+    ]

@@ -1,0 +1,38 @@
+"""`/run_jupyter`: the cells of one request, in one interpreter that ends with it."""
+
+from dataclasses import asdict
+from typing import Any
+
+from worker.sandbox.local import Jails, Limits, Outcome, shape
+from worker.sandbox.local.errors import LimitRefused
+from worker.sandbox.local.session import Cell, SessionEnded
+from worker.sandbox.serve.requests import BadFile, RunJupyter
+
+
+async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, Any]:
+    """The body of the response. Cells after one that ended the interpreter are not there."""
+    cells: list[Cell] = []
+    total = request.total_timeout
+    try:
+        limits = shape.limits_for(defaults, total, defaults.compile_wall, request.memory)
+        files = request.contents()
+        async with jails.session(limits, files, request.fetch_files) as session:
+            try:
+                for code in request.cells:
+                    cell = await session.run(code, request.cell_timeout or total)
+                    cells.append(cell)
+            except SessionEnded:
+                pass  # how it ended is in the outcome
+            outcome = await session.end()
+    except (BadFile, LimitRefused) as refusal:
+        outcome = Outcome("refused", jails.level, error=str(refusal))
+    answer = shape.answer(outcome)
+    return {
+        "status": answer["status"],
+        "message": answer["message"],
+        "driver": answer["run_result"],
+        "cells": [asdict(cell) for cell in cells],
+        "executor_pod_name": answer["executor_pod_name"],
+        "files": answer["files"],
+        "isolation": answer["isolation"],
+    }

@@ -1,0 +1,68 @@
+"""What a worker is told by its environment: where programs run, and under which gate."""
+
+from functools import cache
+
+from pydantic import AliasChoices, Field, field_validator
+
+from ground import SettingError, Settings, check_name
+
+
+class WorkerSettings(Settings):
+    """Settings of every process that runs code jobs, whichever RQ worker it is."""
+
+    sandbox: str = Field(
+        "fusion",
+        description="Where programs run: `fusion`, or the dotted name of a callable that takes"
+        " these settings and returns a `worker.Sandbox`.",
+    )
+    sandbox_fusion_url: str = Field(
+        "",
+        validation_alias=AliasChoices("PENSTOCK_SANDBOX_FUSION_URL", "sandbox_fusion_url"),
+        description="Sandbox Fusion's address; several, with blanks between, share the load.",
+    )
+    sandbox_attempts: int = Field(
+        6, ge=1, description="How often a program is tried where the sandbox fails."
+    )
+    gate: str = Field(
+        "",
+        description="The gate each execution takes a permit of, on the queue's own Redis."
+        " Unset: none.",
+    )
+    gate_limit: int | None = Field(
+        None,
+        ge=1,
+        description="Its limit, where no gate of that name exists yet. Unset: it must exist.",
+    )
+    concurrency: int = Field(
+        256, ge=1, le=10_000, description="Jobs that one `ConcurrentWorker` runs at once."
+    )
+    job_lease: float = Field(
+        30.0,
+        ge=0.5,
+        allow_inf_nan=False,
+        description="Seconds after which the jobs of a dead worker are run again by others.",
+    )
+    job_deaths: int = Field(
+        3,
+        ge=0,
+        description="Workers that may die under a job without RQ's `Retry`; one more and it fails.",
+    )
+
+    @field_validator("gate")
+    @classmethod
+    def _gate_is_a_name(cls, gate: str) -> str:
+        return check_name(gate, "a gate") if gate else gate
+
+    @property
+    def fusion_urls(self) -> list[str]:
+        if not self.sandbox_fusion_url.split():
+            raise SettingError(
+                "PENSTOCK_SANDBOX_FUSION_URL", "is not set: name a sandbox, http://host:8080"
+            )
+        return self.sandbox_fusion_url.split()
+
+
+@cache
+def worker_settings() -> WorkerSettings:
+    """This process's settings; its environment is read once."""
+    return WorkerSettings.load()

@@ -1,0 +1,251 @@
+"""One shift of a worker: claim, run, finish, until it is told to stop.
+
+    park at empty queues → claim what there is room for → a task each → Finisher
+
+A worker takes a job only when it may start it at once: what waits, waits in its
+queue or, with a gate, in the gate's line.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from worker.async_wire import AsyncWire
+from worker.claims import Claim, read_claim
+from worker.execution_record import Outcome, Running
+from worker.finishing import Finisher, members
+from worker.gate_line import GateLine
+from worker.parking import Parking
+from worker.work_commands import MOST, WorkCommands
+
+log = logging.getLogger("penstock.worker")
+
+_SUSPENDED_FOR = 1.0  # seconds between two looks at whether `rq resume` was said
+_TURNS = 32  # claims of one job each, in one write, where queues take turns
+
+
+class Shift:
+    """See the module. Everything here runs on the worker's event loop."""
+
+    def __init__(
+        self,
+        wire: AsyncWire,
+        commands: dict[str, WorkCommands],
+        parkings: dict[str, Parking],
+        *,
+        concurrency: int,
+        strategy: str,
+        new_running: Callable[[str, list[Any], float], Running],
+        perform: Callable[[Running], Any],
+    ) -> None:
+        self._wire = wire
+        self._commands = commands
+        self._parkings = parkings
+        self._concurrency = concurrency
+        self._strategy = strategy
+        self._order = list(commands)
+        self._new_running = new_running
+        self._perform = perform
+        self.finisher: Finisher
+        self.line: GateLine | None = None
+        self.running: dict[str, Running] = {}
+        self.started = 0
+        self.suspended = False
+        self._stirred = asyncio.Event()
+        self._stopping = False
+        self._cold = False
+        self._idle_since = time.monotonic()
+
+    def stir(self) -> None:
+        """Something has changed: look again."""
+        self._stirred.set()
+
+    def stop(self) -> None:
+        """Warm: no new jobs; those that run are finished."""
+        self._stopping = True
+        self.stir()
+
+    def stop_cold(self) -> None:
+        """What runs is broken off and goes back to the front of its queue."""
+        self._cold = True
+        self.stop()
+
+    async def work(self, *, burst: bool, max_jobs: int | None, max_idle: float | None) -> None:
+        """Until stopped; in a burst, until the queues are empty."""
+        most = max_jobs if max_jobs is not None else float("inf")
+        while not self._stopping and self.started < most:
+            self._stirred.clear()
+            room = int(min(self._concurrency - len(self.running), most - self.started, MOST))
+            left = await self._claim(room) if room > 0 else True
+            if left is None:
+                continue  # jobs were taken; there may be more
+            if burst and not self.running and (not left or self.suspended):
+                break
+            if not left and not burst:
+                self._park()
+            if not await self._rest(max_idle):
+                break
+        await self._wind_up()
+
+    # Claiming
+
+    async def _claim(self, room: int) -> bool | None:
+        """None if jobs were started; else whether any wait that we may not take now."""
+        if self.line is not None and self.line.waiting:
+            return True
+        permit = self.line.take() if self.line else None
+        try:
+            took, left = await self._claim_in_order(room, permit.id if permit else "")
+        except (RedisError, OSError) as failure:
+            log.warning("claiming: Redis does not answer: %s", failure)
+            await asyncio.sleep(0.2)
+            return True
+        finally:
+            if permit is not None:
+                permit.release()
+        return None if took else left
+
+    async def _claim_in_order(self, room: int, granted: str) -> tuple[int, bool]:
+        took, waiting = 0, False
+        for queue, want in self._turns(room):
+            claim = read_claim(await self._wire.ask(self._commands[queue].claim(want, granted)))
+            if claim.jobs:
+                granted = ""
+            took += self._start(queue, claim)
+            waiting = waiting or bool(claim.left)
+            if await self._must_stop_here(queue, claim) or took >= room:
+                break
+            if self._strategy != "default" and claim.jobs:
+                break
+        return took, waiting
+
+    def _turns(self, room: int) -> Iterator[tuple[str, int]]:
+        """Which queues to ask, in which order, and for how many jobs."""
+        asked = [queue for queue in self._order if not self._parkings[queue].taken]
+        if self._strategy == "default" or len(self._order) == 1:
+            yield from ((queue, room) for queue in asked)
+            return
+        if self._strategy == "random":
+            random.shuffle(asked)
+        yield from ((queue, 1) for queue in asked)
+
+    def _start(self, queue: str, claim: Claim) -> int:
+        for job in claim.jobs:
+            running = self._new_running(queue, job, claim.now)
+            self.running[running.member] = running
+            running.task = asyncio.get_running_loop().create_task(self._live(running))
+        if claim.jobs and self._strategy == "round_robin":
+            at = self._order.index(queue) + 1
+            self._order = self._order[at:] + self._order[:at]
+        self.started += len(claim.jobs)
+        return len(claim.jobs)
+
+    async def _must_stop_here(self, queue: str, claim: Claim) -> bool:
+        self.suspended = claim.suspended
+        if claim.suspended or claim.shut:
+            await self._wire.ask(self._commands[queue].give_back([], leaving=False))
+        if claim.shut and self.line is not None:
+            self.line.join()
+        return claim.suspended or claim.shut
+
+    # Running
+
+    async def _live(self, running: Running) -> None:
+        try:
+            outcome = await self._perform(running)
+        except asyncio.CancelledError:
+            if running.why in ("cold", "lost"):
+                self.ended(running)
+                return
+            outcome = _broken_off(running)
+        if running.why == "stopped":
+            outcome.stopped = True
+        if running.why not in ("cold", "lost"):
+            running.ending = True
+            self.finisher.finish(outcome)
+
+    def ended(self, running: Running) -> None:
+        self.running.pop(running.member, None)
+        if not self.running:
+            self._idle_since = time.monotonic()
+        self.stir()
+
+    def break_off(self, executions: list[Running], why: str) -> None:
+        """End them before their time."""
+        for running in executions:
+            if running.why or running.ending:
+                continue
+            running.why = why
+            if running.interrupt is not None:
+                running.interrupt()
+            if running.task is not None:
+                running.task.cancel()
+
+    def lose(self, executions: list[Running]) -> None:
+        # A heartbeat may come between the end of a lease and our reading that it ended.
+        gone = [r for r in executions if r.member in self.running and not r.ending]
+        for running in gone:
+            log.warning("job %s: its lease is lost; others run it", running.id)
+        self.break_off(gone, "lost")
+
+    # Waiting, and the end
+
+    def _park(self) -> None:
+        for parking in self._parkings.values():
+            parking.park()
+
+    async def _rest(self, max_idle: float | None) -> bool:
+        """Until something changes; False if the worker has been idle for too long."""
+        timeout = _SUSPENDED_FOR if self.suspended else None
+        if max_idle is not None and not self.running:
+            idle_left = max_idle - (time.monotonic() - self._idle_since)
+            if idle_left <= 0:
+                return False
+            timeout = min(timeout or idle_left, idle_left)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._stirred.wait()
+        except TimeoutError:
+            pass  # time to look again
+        return True
+
+    async def _wind_up(self) -> None:
+        for parking in self._parkings.values():
+            await parking.leave()
+        if self.line is not None:
+            await self.line.leave()
+        await self._give_back_hands()
+        while self.running and not self._cold:
+            self._stirred.clear()
+            await self._stirred.wait()
+        if self.running:
+            await self._break_all_off()
+        await self.finisher.drain()
+
+    async def _give_back_hands(self) -> None:
+        for commands in self._commands.values():
+            try:
+                await self._wire.ask(commands.give_back([], leaving=False))
+            except (RedisError, OSError) as failure:
+                log.warning("what was in the hand goes back at the lease's end: %s", failure)
+
+    async def _break_all_off(self) -> None:
+        held = list(self.running.values())
+        for queue, commands in self._commands.items():
+            mine = [running for running in held if running.queue == queue]
+            await self._wire.ask(commands.give_back(members(mine), leaving=True))
+        self.break_off(held, "cold")
+        tasks = [running.task for running in held if running.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=2.0)
+
+
+def _broken_off(running: Running) -> Outcome:
+    words = "Work-horse terminated unexpectedly; it was told to (kill-horse)"
+    error = RuntimeError(words)
+    return Outcome(running, error=(RuntimeError, error, None))

@@ -1,0 +1,63 @@
+"""A code queue's face for code that blocks its thread; every method as on `CodeQueue`."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from limiter.answers import ThreadAnswer
+from worker.handle import SyncHandle, read_outcome, sync_as_completed
+from worker.models import CodeResult
+
+if TYPE_CHECKING:
+    from worker.code_queue import CodeQueue, Program
+
+
+class SyncCodeQueue:
+    """What `queue.sync` gives."""
+
+    def __init__(self, queue: "CodeQueue") -> None:
+        self._queue = queue
+
+    def run(
+        self, program: "Program", *, timeout: float | None = None, token: str | None = None
+    ) -> CodeResult:
+        (result,) = self._results([program], timeout, token)
+        return result
+
+    def run_many(
+        self, programs: Iterable["Program"], *, timeout: float | None = None
+    ) -> list[CodeResult]:
+        return self._results(programs, timeout, None)
+
+    def submit(
+        self, program: "Program", *, timeout: float | None = None, token: str | None = None
+    ) -> SyncHandle:
+        ack = ThreadAnswer()
+        engine, order = self._queue._submit(program, timeout, token, ack=ack)
+        try:
+            ack.wait(None)
+        except BaseException:
+            self._queue._abandon([order])
+            raise
+        ack.taken()
+        return SyncHandle(engine, order)
+
+    def as_completed(self, handles: Iterable[SyncHandle]) -> Iterator[SyncHandle]:
+        return sync_as_completed(handles)
+
+    def _results(
+        self, programs: Iterable["Program"], timeout: float | None, token: str | None
+    ) -> list[CodeResult]:
+        jobs = [self._queue._request(program) for program in programs]
+        answers = [ThreadAnswer() for _ in jobs]
+        orders = [
+            self._queue._submit(job, timeout, token, answer=answer)[1]
+            for job, answer in zip(jobs, answers, strict=True)
+        ]
+        try:
+            for answer in answers:
+                answer.wait(None)
+                answer.taken()
+        except BaseException:
+            self._queue._abandon(orders)
+            raise
+        return [read_outcome(answer.outcome) for answer in answers]

@@ -1,0 +1,104 @@
+"""Threads for functions that block: as many as are needed at once, kept for the next ones.
+
+They are daemons: a function that cannot be interrupted must not keep a worker
+from ending. What waits for them is one future each, of the caller's loop.
+"""
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+
+class Call:
+    """One function on its way through a thread."""
+
+    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.done: asyncio.Future[Any] = loop.create_future()
+        self._function = function
+        self._context = contextvars.copy_context()
+        self._loop = loop
+        self._guard = threading.Lock()
+        self._thread = 0
+        self._pending: type[BaseException] | None = None
+
+    def interrupt(self, error: type[BaseException]) -> None:
+        """Raise an error in the function, at its next line of Python."""
+        with self._guard:
+            self._pending = error
+            if self._thread:
+                _raise_in(self._thread, error)
+
+    def run(self) -> None:
+        """In the thread."""
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            value = self._guarded()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the job's outcome
+            failure = error
+        try:
+            self._loop.call_soon_threadsafe(self._settle, value, failure)
+        except RuntimeError:
+            return  # the loop has ended: a cold shutdown did not wait for us
+
+    def _guarded(self) -> Any:
+        with self._guard:
+            if self._pending is not None:
+                raise self._pending
+            self._thread = threading.get_ident()
+        try:
+            return self._context.run(self._function)
+        finally:
+            with self._guard:
+                ident, self._thread = self._thread, 0
+                _raise_in(ident, None)  # one that came too late must not hit the next function
+
+    def _settle(self, value: Any, failure: BaseException | None) -> None:
+        if self.done.done():
+            return
+        if failure is None:
+            self.done.set_result(value)
+        elif isinstance(failure, StopIteration):
+            self.done.set_exception(RuntimeError(f"StopIteration: {failure}"))
+        else:
+            self.done.set_exception(failure)
+
+
+class Threads:
+    """Grows to the number of calls in flight."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Call] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._idle = 0
+
+    def start(self, function: Callable[[], Any]) -> Call:
+        call = Call(function, asyncio.get_running_loop())
+        with self._guard:
+            spare = self._idle > 0
+            if spare:
+                self._idle -= 1
+        self._calls.put(call)
+        if not spare:
+            threading.Thread(target=self._work, name="penstock-job", daemon=True).start()
+        return call
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """The result of a function that nobody interrupts."""
+        return await self.start(function).done
+
+    def _work(self) -> None:
+        while True:
+            self._calls.get().run()
+            with self._guard:
+                self._idle += 1
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+    )

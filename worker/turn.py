@@ -1,0 +1,88 @@
+"""An execution's right to use the sandbox, and what a worker knows of the job it runs.
+
+A worker of ours claims a job together with its permit and says so by setting
+`current_execution`; under any other worker the job takes the permit itself. Either
+way no permit is held between two attempts, and none is given back while a program
+that nobody waits for may still be running.
+"""
+
+import asyncio
+import logging
+import math
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from limiter import Gate, GateError, Permit
+
+log = logging.getLogger("penstock.worker")
+
+
+class Turn(Protocol):
+    """One execution's permit, over all of its attempts."""
+
+    async def begin(self) -> None:
+        """Return when the program may run. After a `pause`: at the original place in line."""
+
+    async def pause(self, still_running: float) -> None:
+        """Another attempt will follow. The permit goes back now; or in `still_running` seconds,
+        for so long the sandbox may be busy with this one."""
+
+    async def end(self, still_running: float) -> None:
+        """No attempt will follow, also where `begin` failed or was cancelled."""
+
+
+class Unlimited:
+    """No gate."""
+
+    async def begin(self) -> None: ...
+
+    async def pause(self, still_running: float) -> None: ...
+
+    async def end(self, still_running: float) -> None: ...
+
+
+class GateTurn:
+    """A permit taken here, by the job itself.
+
+    Should this process die, the permit is held for as long as the program may run.
+    """
+
+    def __init__(self, gate: Gate, longest: float) -> None:
+        self._gate = gate
+        self._longest = longest
+        self._permit: Permit | None = None
+        self._ticket = ""
+
+    async def begin(self) -> None:
+        self._permit = await self._gate.acquire(ticket=self._ticket, orphan_hold=self._longest)
+        self._ticket = self._permit.ticket
+
+    async def pause(self, still_running: float) -> None:
+        permit, self._permit = self._permit, None
+        if permit is not None and still_running > 0:
+            asyncio.get_running_loop().call_later(still_running, permit.release)
+        elif permit is not None:
+            permit.release()
+
+    async def end(self, still_running: float) -> None:
+        if self._permit is None or still_running > 0:
+            return await self.pause(still_running)
+        try:
+            # A forked worker's process ends after the job, without a word to Redis.
+            await self._permit.give_back()
+        except GateError as failure:
+            log.warning("the permit will come back at its lease's end: %s", failure)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What the worker knows of the job at hand."""
+
+    turn: Turn = field(default_factory=Unlimited)
+    queued_seconds: float = 0.0
+    seconds: float = math.inf
+    """From now until the worker would break the job off."""
+
+
+current_execution: ContextVar[Execution | None] = ContextVar("penstock_execution", default=None)

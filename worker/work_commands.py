@@ -1,0 +1,103 @@
+"""The worker's scripts as commands, for one queue: which keys, which arguments, in which order.
+
+The headers of `worker/lua/*.lua` say the same; this is their only caller. With a
+gate the same work is done by the gated twins, whose first keys are the gate's.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ground import Script, load_script, tagged
+from limiter.commands import SCRIPTS as GATE_SCRIPTS
+from limiter.commands import GateCommands
+
+Command = tuple[Any, ...]
+
+_NAMES = ("claim", "finish", "return", "drop")
+_PLAIN = {name: load_script("worker", name) for name in (*_NAMES, "beat", "reap")}
+_GATED = {name: load_script("worker", f"{name}_gated") for name in _NAMES}
+SCRIPTS: dict[str, Script] = {
+    script.sha: script for script in (*_PLAIN.values(), *_GATED.values(), *GATE_SCRIPTS.values())
+}
+
+KEEP = 3600  # seconds by which RQ's own cleaners come later than our reaper
+MOST = 500  # jobs in one script call
+
+
+class WorkCommands:
+    """What one worker asks about one queue."""
+
+    def __init__(self, queue: str, worker: str, lease: float, gate: GateCommands | None) -> None:
+        self.queue = queue
+        self.jobs = f"rq:queue:{queue}"
+        self.hand = tagged("work", queue, f"hand:{worker}")
+        self._worker = worker
+        self._gate = gate
+        self._lease_us = int(lease * 1_000_000)
+        self._keep = int(lease) + KEEP
+        self._wip = f"rq:wip:{queue}"
+        self._work = tagged("work", queue)
+        self._leases = tagged("work", queue, "leases")
+        self._workers = tagged("work", queue, "workers")
+        self._worker_key = f"rq:worker:{worker}"
+        self._executions = f"rq:worker:{worker}:executions"
+
+    def claim(self, want: int, granted: str = "") -> Command:
+        """`granted`: a permit that the gate's line gave this worker, to become a job's."""
+        keys = (self.jobs, self.hand, self._wip, self._work, self._leases, self._worker_key,
+                self._executions)  # fmt: skip
+        args = (self._lease_us, self._keep, min(want, MOST), self._worker)
+        if self._gate is not None:
+            return self._gated("claim", keys, (*args, self._lease_us, granted))
+        return _PLAIN["claim"].command(keys, args)
+
+    def finish(self, rows: Iterable[tuple[Any, ...]], *, idle: bool) -> Command:
+        """Each row: id, execution, ok, ttl, payload, started, notice, hold_us."""
+        keys = (self.jobs, self._wip, self._work, self._leases, self._worker_key, self._executions)
+        return self._either("finish", keys, (self._worker, int(idle), *_flat(rows)))
+
+    def give_back(self, members: Iterable[tuple[str, str]], *, leaving: bool) -> Command:
+        keys = (self.jobs, self.hand, self._wip, self._work, self._leases, self._executions,
+                self._workers)  # fmt: skip
+        return self._either("return", keys, (self._worker, int(leaving), *_flat(members)))
+
+    def drop(self, id: str, execution: str, reply_to: str, status: str) -> Command:
+        """Sent whole: it travels in RQ's own transaction, where nobody could send it again."""
+        keys = (self._wip, self._work, self._leases, self._executions)
+        return self._either("drop", keys, (id, execution, reply_to, status), whole=True)
+
+    def beat(self, now: str, members: Iterable[tuple[str, str]]) -> Command:
+        keys = (self._wip, self._leases, self._workers)
+        args = (self._lease_us, self._keep, self._worker, now, *_flat(members))
+        return _PLAIN["beat"].command(keys, args)
+
+    def reap(self, bound: int) -> Command:
+        keys = (self.jobs, self._wip, self._work, self._leases, self._workers, self._executions)
+        return _PLAIN["reap"].command(keys, (self._lease_us, self._keep, self._worker, bound))
+
+    def renew_permits(self, permits: Iterable[tuple[str, int, float]]) -> Command | None:
+        """Each permit is its id, its fence, and for how long it outlives its lease."""
+        rows = [(id, fence, self._lease_us + int(hold * 1e6)) for id, fence, hold in permits]
+        return self._gate.renew(rows, self._lease_us) if self._gate and rows else None
+
+    def free_permit(self, permit: str, fence: int) -> Command:
+        assert self._gate is not None  # noqa: S101 - there are no permits without a gate
+        return self._gate.release([(permit, fence)])
+
+    def _either(
+        self, name: str, keys: tuple[str, ...], args: tuple[Any, ...], *, whole: bool = False
+    ) -> Command:
+        if self._gate is not None:
+            return self._gated(name, keys, args, whole=whole)
+        return _PLAIN[name].command(keys, args, whole=whole)
+
+    def _gated(
+        self, name: str, keys: tuple[str, ...], args: tuple[Any, ...], *, whole: bool = False
+    ) -> Command:
+        assert self._gate is not None  # noqa: S101 - for the type checker
+        script = _GATED[name]
+        return script.command((*self._gate.keys, *keys), (*self._gate.head, *args), whole=whole)
+
+
+def _flat(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    return (part for row in rows for part in row)
