@@ -1,0 +1,89 @@
+"""The `penstock` command: its options, and how it ends.
+
+stdout is data and stderr is talk. It exits with 0 when what was asked is done,
+1 when the answer is bad news, 2 when it could not be asked (a wrong setting, no
+Redis), 130 after Ctrl-C. Each subcommand lives in a folder of its own and is
+imported when it is called.
+"""
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import penstock
+from ground import PenstockError
+from penstock.options import examples, settings_options
+
+COMMANDS = {
+    "buffer": "penstock.buffer",
+    "demo": "penstock.demo.command",
+    "doctor": "penstock.doctor.command",
+    "limits": "penstock.limits",
+    "sandbox": "penstock.sandbox",
+    "version": "penstock.version",
+    "worker": "penstock.worker",
+}
+
+
+class _Rooms(click.Group):
+    """Subcommands by name, imported when asked for: a start costs only what it uses."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        return found
+
+
+@click.group(
+    cls=_Rooms,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples("""
+Examples:
+
+  penstock doctor                     is this machine ready?
+  penstock demo                       see it work, on a private server
+  penstock --redis-url redis://10.0.0.5 doctor --json
+
+Every option is also a variable, e.g. PENSTOCK_REDIS_URL; the option wins.
+"""),
+)
+@click.version_option(penstock.__version__, message="penstock %(version)s")
+@settings_options
+def command() -> None:
+    """The plumbing between RL training and the sandboxes and agents it waits on."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and end the process. What users can mend is one sentence on stderr."""
+    signal.signal(signal.SIGTERM, _end_in_order)
+    try:
+        ended: Any = command.main(arguments, prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
+    except PenstockError as error:
+        click.echo(f"penstock: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("penstock: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader went away (`penstock … | head`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(ended if isinstance(ended, int) else 0)
+
+
+def _end_in_order(number: int, frame: object) -> None:
+    # An exception, so that every `with` on the way out ends what it started.
+    sys.exit(128 + number)

@@ -1,0 +1,6 @@
+"""Is this machine ready? Facts, a verdict on each, and what to do."""
+
+from penstock.doctor.finding import Finding
+from penstock.doctor.packages import require_own_packages
+
+__all__ = ["Finding", "require_own_packages"]

@@ -1,0 +1,123 @@
+"""Python, the versions of what we stand on, and whether our flat package names are ours alone.
+
+`worker`, `buffer` and `limiter` are names that other distributions and users' own
+folders carry too. Whichever comes first on the path wins, silently; so it is checked.
+"""
+
+import importlib.util
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from ground import PenstockError
+from penstock.doctor.finding import Finding, fail, ok, warn
+
+NAMES = ("ground", "limiter", "buffer", "worker", "penstock")
+OLDEST_PYTHON = (3, 11)
+# The newest that `make test` has passed on. What is newer is likely to work, and is said.
+TESTED_PYTHON = (3, 13)
+TESTED = {"redis": "8.1", "rq": "3.0"}
+
+
+class PackageClash(PenstockError):
+    """A package name of ours is taken by something else on this Python's path."""
+
+
+def require_own_packages() -> None:
+    """Raise `PackageClash` if `import worker` and the like would not give ours."""
+    for finding in check_names():
+        if finding.verdict == "fail":
+            raise PackageClash(f"{finding.about}: {finding.fact}; {finding.remedy}")
+
+
+def check_python(version: tuple[int, int] | None = None) -> Finding:
+    found = version or sys.version_info[:2]
+    shown = f"{found[0]}.{found[1]}" if version else platform.python_version()
+    if found < OLDEST_PYTHON:
+        return fail("Python", shown, "Penstock needs Python 3.11 or newer")
+    if found > TESTED_PYTHON:
+        newest = ".".join(map(str, TESTED_PYTHON))
+        return warn("Python", f"{shown}, tested up to {newest}", "report what does not work")
+    return ok("Python", shown)
+
+
+def check_versions() -> Iterator[Finding]:
+    """Each direct dependency against its lower bound, and the range tested where that matters."""
+    yield ok("penstock", metadata.version("penstock"))
+    for line in metadata.requires("penstock") or ():
+        needed = Requirement(line)
+        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+            yield _check_version(needed)
+
+
+def _check_version(needed: Requirement) -> Finding:
+    try:
+        found = metadata.version(needed.name)
+    except metadata.PackageNotFoundError:
+        return fail(needed.name, "not installed", f"pip install '{needed}'")
+    if not needed.specifier.contains(found, prereleases=True):
+        return fail(needed.name, f"{found}, needed {needed.specifier}", f"pip install '{needed}'")
+    tested = TESTED.get(needed.name)
+    if tested and Version(found).release[:2] > Version(tested).release[:2]:
+        return warn(
+            needed.name,
+            f"{found}, tested up to {tested}",
+            f"pip install '{needed.name}=={tested}.*' if something does not work",
+        )
+    return ok(needed.name, found)
+
+
+def check_names(
+    owners: Mapping[str, list[str]] | None = None, here: Path | None = None
+) -> Iterator[Finding]:
+    """Our package names: each has one owner, comes from our folder, is not shadowed from here."""
+    owners = metadata.packages_distributions() if owners is None else owners
+    here = Path.cwd() if here is None else here
+    home = Path(__file__).resolve().parents[2]
+    troubles = [
+        trouble
+        for name in NAMES
+        if (trouble := _trouble(name, set(owners.get(name, ())) - {"penstock"}, home, here))
+    ]
+    yield from troubles or [ok("package names", f"{', '.join(NAMES)}: ours, from {home}")]
+
+
+def _trouble(name: str, others: set[str], home: Path, here: Path) -> Finding | None:
+    about = f"package {name}"
+    if others:
+        listed = ", ".join(sorted(others))
+        return fail(
+            about,
+            f"also installed by {listed}",
+            f"pip uninstall {' '.join(sorted(others))}, then pip install --force-reinstall "
+            "penstock; or give Penstock an environment of its own",
+        )
+    found = _location(name)
+    if found != home / name:
+        return fail(
+            about,
+            f"imported from {found or 'nowhere'}, not from {home / name}",
+            "rename or move that one, or take its folder off PYTHONPATH",
+        )
+    shadow = next((s for s in (here / name, here / f"{name}.py") if _is_module(s)), None)
+    if shadow and here.resolve() != home:
+        return warn(
+            about,
+            f"{shadow} shadows ours for what runs in this folder",
+            "rename it: a stock `rq worker` started here imports it instead of ours",
+        )
+    return None
+
+
+def _location(name: str) -> Path | None:
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).resolve().parent if spec and spec.origin else None
+
+
+def _is_module(path: Path) -> bool:
+    return path.is_file() or (path / "__init__.py").is_file()

@@ -1,0 +1,137 @@
+"""The Redis that would be used: reached, fit, kept on disk, on time. Or the one we would start."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ground import (
+    Client,
+    GroundSettings,
+    RedisError,
+    RedisTarget,
+    ServerFacts,
+    SettingError,
+    find_server,
+    open_plainly,
+    parse_redis_url,
+    read_facts,
+    require_fit,
+)
+from penstock.doctor.embedded import running_server, server_version
+from penstock.doctor.finding import Finding, fail, ok, warn
+
+# The newest lines that `make test` has passed on.
+TESTED = {"Redis": (7, 0), "Valkey": (9, 1)}
+SKEW = 1.0
+
+
+def check_redis(settings: GroundSettings) -> Iterator[Finding]:
+    """Look at the server that is named, or at the one this machine would run."""
+    if settings.redis_url is not None:
+        named = parse_redis_url(settings.redis_url.get_secret_value())
+        yield from check_server(named, timeout=settings.redis_timeout)
+        return
+    yield from check_embedded(settings)
+    if (running := running_server(settings.data_dir)) is not None:
+        yield from check_server(running, timeout=settings.redis_timeout)
+
+
+def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Finding]:
+    try:
+        client = open_plainly(target, timeout=timeout)
+    except RedisError as trouble:
+        yield fail("server", str(trouble))
+        return
+    try:
+        facts = read_facts(client, target)
+        yield ok("reached", f"{target}, and scripts run")
+        yield _version(facts)
+        yield _fitness(facts, target)
+        yield _persistence(facts)
+        yield _clock(client)
+        if target.kind == "cluster":
+            yield warn("queues", "RQ cannot keep them on a cluster", "give them one primary")
+    except RedisError as trouble:
+        yield fail("server", str(trouble))
+    finally:
+        client.close()
+
+
+def check_embedded(settings: GroundSettings) -> Iterator[Finding]:
+    """Which binary an embedded server would be, and whether its data directory will do."""
+    try:
+        binary = find_server(settings.redis_server)
+        yield _embedded(binary, settings.data_dir)
+    except SettingError as trouble:
+        yield fail("embedded", str(trouble))
+    running = running_server(settings.data_dir)
+    state = "its server is running" if running else "no server is running on it"
+    yield ok("data directory", f"{settings.data_dir.absolute()}, {state}")
+
+
+def _embedded(binary: Path, folder: Path) -> Finding:
+    version = server_version(binary)
+    # From 7.0 on the append-only file is a folder of files; older servers overlook it, and
+    # start empty.
+    if version.startswith("Redis 6") and (folder / "appendonlydir").exists():
+        return fail(
+            "embedded",
+            f"{version} ({binary}) cannot read what a newer server wrote to {folder}",
+            "name the newer server in PENSTOCK_REDIS_SERVER",
+        )
+    return ok("embedded", f"{version} ({binary})")
+
+
+def _version(facts: ServerFacts) -> Finding:
+    if not facts.version:
+        return warn("version", "the server would not say", "allow its user the INFO command")
+    tested = TESTED[facts.software]
+    if facts.version[:2] > tested:
+        newest = ".".join(map(str, tested))
+        return warn("version", f"{facts.name}, tested up to {newest}", "report what does not work")
+    return ok("version", facts.name)
+
+
+def _fitness(facts: ServerFacts, target: RedisTarget) -> Finding:
+    try:
+        require_fit(facts, target)
+    except RedisError as trouble:
+        return fail("settings", str(trouble))
+    limit = f"maxmemory {facts.maxmemory / 1e6:,.0f} MB" if facts.maxmemory else "no maxmemory"
+    if facts.eviction not in ("", "noeviction"):
+        return warn(
+            "settings",
+            f"maxmemory-policy {facts.eviction}, harmless only while there is {limit}",
+            "set maxmemory-policy noeviction",
+        )
+    return ok("settings", f"{facts.eviction or 'eviction unknown'}, {limit}")
+
+
+def _persistence(facts: ServerFacts) -> Finding:
+    match facts.persistence:
+        case "aof":
+            return ok("persistence", "append-only file")
+        case "rdb":
+            return warn(
+                "persistence",
+                "snapshots only: a crash loses what came after the last one",
+                "set appendonly yes",
+            )
+        case "none":
+            return warn(
+                "persistence",
+                "none: a restart loses all jobs and groups",
+                "set appendonly yes",
+            )
+    return warn("persistence", "the server would not say", "make sure it keeps an append-only file")
+
+
+def _clock(client: Client) -> Finding:
+    before = time.time()
+    seconds, micros = client.time()  # type: ignore[misc,unused-ignore]
+    after = time.time()
+    skew = seconds + micros / 1e6 - (before + after) / 2
+    fact = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} ours"
+    if abs(skew) > SKEW + (after - before):
+        return warn("clock", fact, "run NTP on both; leases go by the server's clock, RQ by ours")
+    return ok("clock", fact)

@@ -1,0 +1,153 @@
+"""`penstock limits`: the gates, seen and changed while everybody uses them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ground import SettingError
+from limiter import Gate, GateStatus, TokenBucket, UnknownGate, existing_gate, gate_names
+from penstock.options import examples, given_settings, settings_options
+from penstock.startup import running_redis
+
+
+@click.group(
+    "limits",
+    epilog=examples("""
+Examples:
+
+  penstock limits ls                          what is in flight, who waits
+  penstock limits set code --limit 64         for everyone, at once
+  penstock limits set api --rate 30 --burst 60
+  penstock limits pause code                  grant nothing; waiters keep their places
+  penstock limits resume code
+"""),
+)
+def command() -> None:
+    """See and change the gates; a change holds at once, for every process."""
+
+
+@command.command(
+    "ls",
+    epilog=examples("""
+Examples:
+
+  penstock limits ls
+  penstock limits ls --json | jq '.[] | select(.waiting > 0)'
+"""),
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@settings_options
+def list_gates(as_json: bool) -> None:
+    """List the gates: limits, permits in flight, waiters, counters."""
+    with running_redis(given_settings()) as url:
+        gates = [existing_gate(url, name).sync.status() for name in gate_names(url)]
+    if as_json:
+        click.echo(json.dumps([asdict(gate) for gate in gates], indent=2))
+    elif gates:
+        Console().print(_table(gates))
+    else:
+        click.echo("no gate has been used on this Redis", err=True)
+
+
+@command.command(
+    "set",
+    epilog=examples("""
+Examples:
+
+  penstock limits set code --limit 64
+  penstock limits set api --rate 30 --burst 60
+"""),
+)
+@click.argument("name")
+@click.option("--limit", type=int, help="Permits in flight at once.")
+@click.option("--rate", type=float, help="Grants per second.")
+@click.option("--burst", type=int, help="Grants that may come at once after a quiet time.")
+@settings_options
+def set_limits(name: str, limit: int | None, rate: float | None, burst: int | None) -> None:
+    """Change a gate, or make one before anybody uses it. A lowered limit revokes nothing."""
+    if limit is rate is burst is None:
+        raise click.UsageError("say what to change: --limit, --rate or --burst")
+    with running_redis(given_settings()) as url:
+        try:
+            gate = existing_gate(url, name)
+        except UnknownGate:
+            gate = TokenBucket(url, name, limit=limit, rate=rate, burst=burst)
+        if burst is not None and rate is None and gate.terms.rate is None:
+            raise SettingError("burst", f"gate {name!r} has no rate; give --rate too")
+        gate.sync.configure(limit=limit, rate=rate, burst=burst)
+        _say(gate.sync.status())
+
+
+@command.command(
+    "pause",
+    epilog=examples("""
+Example:
+
+  penstock limits pause code
+"""),
+)
+@click.argument("name")
+@settings_options
+def pause(name: str) -> None:
+    """Grant nothing until `resume`; holders keep their permits, waiters their places."""
+    _change(name, lambda gate: gate.sync.pause())
+
+
+@command.command(
+    "resume",
+    epilog=examples("""
+Example:
+
+  penstock limits resume code
+"""),
+)
+@click.argument("name")
+@settings_options
+def resume(name: str) -> None:
+    """Grant again, beginning with those who waited."""
+    _change(name, lambda gate: gate.sync.resume())
+
+
+def _change(name: str, deed: Callable[[Gate], None]) -> None:
+    with running_redis(given_settings()) as url:
+        gate = existing_gate(url, name)
+        deed(gate)
+        _say(gate.sync.status())
+
+
+def _say(gate: GateStatus) -> None:
+    allowed = ", ".join(
+        f"{what} {_shown(value)}"
+        for what, value in (("limit", gate.limit), ("rate", gate.rate), ("burst", gate.burst))
+        if value is not None
+    )
+    state = "paused" if gate.paused else "open"
+    click.echo(
+        f"{gate.name}: {state}, {allowed}; {gate.in_flight} in flight, {gate.waiting} waiting"
+    )
+
+
+def _table(gates: list[GateStatus]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("gate")
+    for heading in ("limit", "rate/s", "burst", "in flight", "waiting", "oldest", "granted"):
+        table.add_column(heading, justify="right")
+    table.add_column("state")
+    for gate in gates:
+        table.add_row(
+            gate.name,
+            *map(_shown, (gate.limit, gate.rate, gate.burst, gate.in_flight, gate.waiting)),
+            f"{gate.oldest_wait:.1f} s" if gate.waiting else "",
+            str(gate.granted),
+            "paused" if gate.paused else "full" if gate.in_flight == gate.limit else "open",
+        )
+    return table
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else f"{value:g}"

@@ -1,0 +1,43 @@
+"""What every long-running subcommand does first: its own packages, then a Redis fit to use."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ground import (
+    EmbeddedServer,
+    GroundSettings,
+    SettingError,
+    open_checked,
+    parse_redis_url,
+)
+from ground.redis_url import SETTING
+from penstock.doctor.packages import require_own_packages
+
+
+@contextmanager
+def running_redis(settings: GroundSettings, *, folder: Path | None = None) -> Iterator[str]:
+    """The URL of the Redis that is named, found fit; else of a private one that ends with this.
+
+    A private one keeps its data in `folder`, or in the data directory.
+    """
+    require_own_packages()
+    if settings.redis_url is not None:
+        named = settings.redis_url.get_secret_value()
+        open_checked(parse_redis_url(named), timeout=settings.redis_timeout).close()
+        yield named
+        return
+    with EmbeddedServer(
+        folder or settings.data_dir, port=settings.redis_port, binary=settings.redis_server
+    ) as server:
+        open_checked(server.target).close()
+        yield server.url
+
+
+def require_one_primary(settings: GroundSettings) -> None:
+    """Refuse a Cluster where queues are needed: RQ's keys span its slots."""
+    if settings.redis_url is None:
+        return
+    named = parse_redis_url(settings.redis_url.get_secret_value())
+    if named.kind == "cluster":
+        raise SettingError(SETTING, f"RQ's queues need one primary, and {named} is a cluster")

@@ -1,0 +1,69 @@
+"""`penstock worker`: take code jobs from queues and run them, hundreds at a time."""
+
+import click
+import redis
+from rq.serializers import JSONSerializer
+from rq.worker import DequeueStrategy
+
+from ground import connect
+from penstock.options import examples, given_settings, settings_options
+from penstock.startup import require_one_primary, running_redis
+
+
+@click.command(
+    "worker",
+    epilog=examples("""
+Examples:
+
+  penstock worker                                the queue `code`, 256 jobs at once
+  penstock worker --limit code --concurrency 64  under the gate `code`
+  penstock worker urgent code                    `urgent` before `code`
+
+Ctrl-C finishes what runs; a second one, a second later, gives it back to its queue.
+"""),
+)
+@click.argument("queues", nargs=-1)
+@click.option("--concurrency", metavar="N", help="Jobs at once; default 256.")
+@click.option("--limit", "gate", metavar="GATE", help="Take a permit of this gate for each job.")
+@click.option("--gate-limit", metavar="N", help="The gate's limit, where it does not exist yet.")
+@click.option("--name", help="The worker's name, as `rq info` shows it; default: a random one.")
+@click.option("--burst", is_flag=True, help="End when the queues are empty.")
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after so many jobs.")
+@click.option("--with-scheduler", is_flag=True, help="Enqueue scheduled jobs when they are due.")
+@click.option(
+    "--dequeue-strategy",
+    type=click.Choice([strategy.value for strategy in DequeueStrategy]),
+    default=DequeueStrategy.DEFAULT.value,
+    help="Which queue is next; by default the first that has jobs.",
+)
+@settings_options
+def command(
+    queues: tuple[str, ...],
+    concurrency: str | None,
+    gate: str | None,
+    gate_limit: str | None,
+    name: str | None,
+    burst: bool,
+    max_jobs: int | None,
+    with_scheduler: bool,
+    dequeue_strategy: str,
+) -> None:
+    """Run the jobs of QUEUES (default: code). Where programs run, PENSTOCK_SANDBOX says."""
+    from worker.concurrent_worker import ConcurrentWorker
+    from worker.settings import WorkerSettings
+
+    settings = given_settings()
+    require_one_primary(settings)
+    options = {"concurrency": concurrency, "gate": gate, "gate_limit": gate_limit}
+    given = {option: value for option, value in options.items() if value is not None}
+    with running_redis(settings) as url:
+        client = connect(url)
+        assert isinstance(client, redis.Redis)  # noqa: S101 - a Cluster was refused above
+        worker = ConcurrentWorker(
+            list(queues or ("code",)), name=name, connection=client, serializer=JSONSerializer,
+            settings=WorkerSettings.load(**given),
+        )  # fmt: skip
+        worker.work(
+            burst=burst, logging_level=settings.log_level, max_jobs=max_jobs,
+            with_scheduler=with_scheduler, dequeue_strategy=DequeueStrategy(dequeue_strategy),
+        )  # fmt: skip

@@ -1,0 +1,273 @@
+"""The `penstock` command as a process: how it ends, and where it writes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import COMMANDS
+from tests.harness.servers import PrivateRedis
+
+PENSTOCK = Path(sys.executable).with_name("penstock")
+
+
+def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    return subprocess.Popen(
+        [PENSTOCK, *arguments],
+        env=clean | env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments, **env)
+    out, err = process.communicate(timeout=100)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def refusal(result: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence on stderr of a command that was refused."""
+    assert (result.returncode, result.stdout) == (2, ""), result
+    (sentence,) = result.stderr.splitlines()
+    assert sentence.startswith("penstock: ")
+    return sentence.removeprefix("penstock: ")
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines and environments of live processes that name this folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in words and int(entry.name) != os.getpid():
+            found.append((entry / "cmdline").read_text() if entry.exists() else "")
+    return [words for words in found if words]
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Temporary files of commands go here; nothing of them may be left."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    yield tmp_path
+    until(lambda: processes_of(tmp_path) == [], f"processes left: {processes_of(tmp_path)}")
+    assert [p.name for p in tmp_path.glob("penstock-*")] == []
+
+
+def until(holds: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
+
+
+# How it speaks
+
+
+def test_every_subcommand_teaches_by_example() -> None:
+    for name in COMMANDS:
+        result = run(name, "--help")
+        assert result.returncode == 0
+        assert name == "version" or f"  penstock {name}" in result.stdout
+    assert set(COMMANDS) <= set(run("--help").stdout.split())
+
+
+def test_version_is_data_on_stdout() -> None:
+    assert run("--version").stdout.startswith("penstock 0.")
+    assert run("version").stdout.startswith("penstock 0.")
+
+
+def test_no_colours_where_no_terminal_reads() -> None:
+    assert "\x1b" not in run("doctor").stdout
+
+
+def test_an_unknown_subcommand_exits_with_2() -> None:
+    result = run("frobnicate")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "No such command 'frobnicate'" in result.stderr
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    with subprocess.Popen(
+        [PENSTOCK, "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as p:
+        assert p.stdout is not None
+        assert p.stderr is not None
+        p.stdout.close()
+        assert p.stderr.read() == b""
+        assert p.wait() == 1
+
+
+def test_options_stand_before_or_after_the_subcommand_and_win_over_the_environment() -> None:
+    for arguments in (("--run", "a/b", "doctor"), ("doctor", "--run", "a/b")):
+        assert refusal(run(*arguments, PENSTOCK_RUN="fine")).startswith("PENSTOCK_RUN: ")
+
+
+# Bad input: one sentence that names the setting
+
+
+def test_a_wrong_url_is_refused(scratch: Path) -> None:
+    assert refusal(run("demo", "--redis-url", "localhost")).startswith("PENSTOCK_REDIS_URL: ")
+
+
+def test_a_server_that_is_not_there_is_refused(scratch: Path) -> None:
+    said = refusal(run("demo", PENSTOCK_REDIS_URL="redis://127.0.0.1:1"))
+    assert said.startswith("PENSTOCK_REDIS_URL: redis://127.0.0.1:1/0 does not answer")
+
+
+def test_a_wrong_password_is_refused_and_not_shown(
+    scratch: Path, private_redis: Callable[..., PrivateRedis]
+) -> None:
+    server = private_redis(config=["user default on >right ~* &* +@all"])
+    said = refusal(run("demo", PENSTOCK_REDIS_URL=server.url.replace("//", "//:wr0ng@")))
+    assert said.startswith("PENSTOCK_REDIS_URL: ")
+    assert "password" in said
+    assert "wr0ng" not in said
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (["replicaof 127.0.0.1 1", "replica-serve-stale-data yes"], "read-only replica"),
+        (["maxmemory 100mb", "maxmemory-policy allkeys-lru"], "set maxmemory-policy noeviction"),
+    ],
+)
+def test_a_server_that_would_lose_state_is_refused(
+    scratch: Path, private_redis: Callable[..., PrivateRedis], config: list[str], words: str
+) -> None:
+    server = private_redis(config=config)
+    said = refusal(run("demo", PENSTOCK_REDIS_URL=server.url))
+    assert said.startswith("PENSTOCK_REDIS_URL: ")
+    assert words in said
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[str]:
+    """The URL of something that gives one answer to everything, as a server in trouble does."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def serve() -> None:
+            while True:
+                try:
+                    caller, _ = door.accept()
+                except OSError:
+                    return
+                with caller:
+                    while asked := caller.recv(65536):
+                        caller.sendall(reply * max(1, asked.count(b"*")))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"redis://127.0.0.1:{door.getsockname()[1]}"
+        door.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+def test_a_server_that_is_loading_is_refused(scratch: Path) -> None:
+    with answering(b"-LOADING Redis is loading the dataset in memory\r\n") as url:
+        assert "still loading its data" in refusal(run("demo", PENSTOCK_REDIS_URL=url))
+
+
+def test_a_server_that_is_too_old_is_refused(scratch: Path) -> None:
+    from ground import parse_redis_url, require_fit
+    from ground.check_server import ServerFacts
+    from ground.errors import RedisUnfit
+
+    old = ServerFacts("Redis", (5, 0, 14), "master", "noeviction", 0, "aof", "")
+    with pytest.raises(RedisUnfit, match=r"PENSTOCK_REDIS_URL: .* runs Redis 5\.0\.14; .* 6\.2"):
+        require_fit(old, parse_redis_url("redis://127.0.0.1"))
+
+
+def test_a_cluster_is_refused_for_queues(scratch: Path) -> None:
+    said = refusal(run("demo", PENSTOCK_REDIS_URL="redis+cluster://127.0.0.1:1"))
+    assert said.startswith("PENSTOCK_REDIS_URL: RQ's queues need one primary")
+
+
+def test_a_port_that_is_taken_is_refused(scratch: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = refusal(run("demo", PENSTOCK_REDIS_PORT=port))
+    assert said.startswith(f"PENSTOCK_REDIS_PORT: port {port} on 127.0.0.1 is taken")
+
+
+def test_a_data_directory_that_cannot_be_written_is_refused(scratch: Path) -> None:
+    (scratch / "file").touch()
+    said = refusal(run("demo", PENSTOCK_DATA_DIR=str(scratch / "file" / "data")))
+    assert said.startswith("PENSTOCK_DATA_DIR: ")
+
+
+def test_a_server_binary_that_is_not_there_is_refused(scratch: Path) -> None:
+    said = refusal(run("demo", PENSTOCK_REDIS_SERVER=str(scratch / "nothing")))
+    assert said.startswith("PENSTOCK_REDIS_SERVER: ")
+
+
+# The demo
+
+
+def test_the_demo_loses_nothing_though_a_worker_is_killed(scratch: Path) -> None:
+    result = run("demo", "--jobs", "16", "--json")
+    assert result.returncode == 0, result.stderr
+    outcome = json.loads(result.stdout)
+    assert (outcome["jobs"], outcome["right"], outcome["killed"]) == (16, 16, 1)
+    assert outcome["repeated"] >= 1, "the killed worker's job was not handed out again"
+    assert outcome["permits_expired"] >= 1, "the killed worker held a permit"
+    assert outcome["permits_left"] == 0
+    assert 1 <= outcome["most_at_once"] <= outcome["limit"] == 2
+    assert "is killed with -9 in job" in result.stderr
+
+
+def test_the_demo_leaves_nothing_on_a_redis_that_is_named(
+    scratch: Path, private_redis: Callable[..., PrivateRedis]
+) -> None:
+    import redis
+
+    server = private_redis()
+    with redis.Redis.from_url(server.url) as client:
+        client.set("mine", 1)
+        result = run("demo", "--jobs", "12", PENSTOCK_REDIS_URL=server.url)
+        assert result.returncode == 0, result.stderr
+        assert "12/12  jobs done" in result.stdout
+        left = client.keys()
+        assert not [key for key in left if b"penstock" in key]
+        # RQ 3 leaves a lock of its own for a while.
+        assert [key for key in left if client.ttl(key) == -1] == [b"mine"]
+
+
+def test_the_demo_runs_on_the_primary_behind_a_sentinel(scratch: Path, sentinel_pair) -> None:
+    result = run("demo", "--jobs", "12", PENSTOCK_REDIS_URL=sentinel_pair.url)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_demo_that_is_ended_on_the_way_leaves_no_process(
+    scratch: Path, number: signal.Signals, code: int
+) -> None:
+    demo = start("demo", "--jobs", "500")
+    assert demo.stderr is not None
+    assert "is up" in demo.stderr.readline()
+    until(lambda: sum("penstock.demo.crew" in p for p in processes_of(scratch)) == 3, "no workers")
+    demo.send_signal(number)
+    _, said = demo.communicate(timeout=60)
+    assert demo.returncode == code
+    assert "Traceback" not in said
+    assert "does not answer" not in said
+    until(lambda: processes_of(scratch) == [], "a process outlived the demo")
+    if number == signal.SIGKILL:  # nobody was left to remove the folder
+        for folder in scratch.glob("penstock-*"):
+            folder.rename(scratch / f"left-{folder.name}")

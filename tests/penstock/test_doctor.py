@@ -1,0 +1,291 @@
+"""`penstock doctor`, check by check, and as a whole."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import fakeredis
+import pytest
+from rich.console import Console
+
+from ground import EmbeddedServer, bundled_server, connect
+from penstock.doctor import require_own_packages
+from penstock.doctor.command import show
+from penstock.doctor.finding import Finding, fail, ok, warn
+from penstock.doctor.isolation import judge
+from penstock.doctor.kernel_probe import __file__ as kernel_probe
+from penstock.doctor.packages import NAMES, check_names, check_python, check_versions
+from penstock.doctor.redis import check_server
+
+ALL_WELL = {
+    "namespaces": "",
+    "seccomp": "",
+    "landlock": 4,
+    "cgroup": "v2",
+    "cgroup_writable": True,
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("redis"), binary=bundled_server()) as running:
+        yield running
+
+
+def doctor(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    return subprocess.run(
+        [Path(sys.executable).with_name("penstock"), "doctor", *arguments],
+        env=clean | (env or {}),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.about: finding for finding in findings}
+
+
+def test_a_fit_machine_is_ready_and_stdout_is_json_alone(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    result = doctor("--json", "--redis-url", server.url, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    verdicts = {one["about"]: one["verdict"] for one in report["findings"]}
+    assert report["ready"] is True
+    assert verdicts["reached"] == verdicts["version"] == verdicts["persistence"] == "ok"
+    assert verdicts["package names"] == verdicts["clock"] == "ok"
+    assert server.url.rpartition("@")[0] not in result.stdout, "a password was shown"
+
+
+def test_without_a_url_it_names_the_server_it_would_start_and_starts_none(tmp_path: Path) -> None:
+    result = doctor("--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stdout
+    facts = {one["about"]: one["fact"] for one in json.loads(result.stdout)["findings"]}
+    assert facts["embedded"].startswith(("Valkey ", "Redis "))
+    assert facts["data directory"] == f"{tmp_path}/.penstock, no server is running on it"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_the_server_found_here_cannot_read_is_not_overlooked(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "appendonlydir").mkdir()
+    old = tmp_path / "redis-server"
+    old.write_text("#!/bin/sh\necho Redis server v=6.2.14 sha=0\n")
+    old.chmod(0o755)
+    result = doctor(
+        "--json", env={"PENSTOCK_DATA_DIR": str(tmp_path), "PENSTOCK_REDIS_SERVER": str(old)}
+    )
+    findings = {one["about"]: one for one in json.loads(result.stdout)["findings"]}
+    assert result.returncode == 1
+    assert "cannot read what a newer server wrote" in findings["embedded"]["fact"]
+    assert "PENSTOCK_REDIS_SERVER" in findings["embedded"]["remedy"]
+
+
+def test_a_running_embedded_server_is_found_and_examined(server: EmbeddedServer) -> None:
+    result = doctor("--json", env={"PENSTOCK_DATA_DIR": str(server.folder)})
+    facts = {one["about"]: one["fact"] for one in json.loads(result.stdout)["findings"]}
+    assert facts["data directory"] == f"{server.folder}, its server is running"
+    assert facts["persistence"] == "append-only file"
+
+
+def test_a_failed_check_says_what_to_do_and_exits_with_1() -> None:
+    result = doctor("--redis-url", "redis://127.0.0.1:1/0")
+    assert result.returncode == 1
+    assert "fail     server" in result.stdout
+    assert "PENSTOCK_REDIS_URL: redis://127.0.0.1:1/0 does not answer" in result.stdout
+    assert "Not ready: 1 failed" in result.stdout
+
+
+@pytest.mark.parametrize("form", ["redis+cluster://{}", "redis+sentinel://{}/mymaster"])
+def test_nobody_where_a_cluster_or_sentinel_should_be_is_one_line(form: str) -> None:
+    result = doctor("--json", "--redis-url", form.format("127.0.0.1:1"))
+    assert (result.returncode, result.stderr) == (1, "")
+    facts = {one["about"]: one["fact"] for one in json.loads(result.stdout)["findings"]}
+    assert facts["server"].startswith(f"PENSTOCK_REDIS_URL: {form.format('127.0.0.1:1')}")
+    assert "<" not in facts["server"], "a client's innards were shown"
+
+
+def test_a_setting_that_cannot_be_read_exits_with_2() -> None:
+    result = doctor(env={"PENSTOCK_REDIS_PORT": "99999"})
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("penstock: PENSTOCK_REDIS_PORT: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_quiet_shows_only_what_is_not_well() -> None:
+    result = doctor("--quiet", "--redis-url", "redis://127.0.0.1:1/0", "--json")
+    findings = json.loads(result.stdout)["findings"]
+    assert {"server"} <= {one["about"] for one in findings}
+    assert "ok" not in {one["verdict"] for one in findings}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "about", "verdict", "words"),
+    [
+        ("appendonly", "no", "persistence", "warn", "a restart loses all jobs"),
+        ("save", "60 1", "persistence", "warn", "snapshots only"),
+        ("maxmemory-policy", "allkeys-lru", "settings", "warn", "while there is no maxmemory"),
+        ("maxmemory", "100mb", "settings", "ok", "maxmemory 105 MB"),
+    ],
+)
+def test_settings_of_the_server_are_judged(
+    tmp_path: Path, setting: str, value: str, about: str, verdict: str, words: str
+) -> None:
+    config = [f"{setting} {value}"] + (["appendonly no"] if setting == "save" else [])
+    with EmbeddedServer(tmp_path, binary=bundled_server(), config=config) as odd:
+        found = by_name(list(check_server(odd.target)))[about]
+    assert (found.verdict, words in found.fact) == (verdict, True), found
+
+
+def test_an_evicting_server_fails(tmp_path: Path) -> None:
+    config = ["maxmemory 100mb", "maxmemory-policy allkeys-lru"]
+    with EmbeddedServer(tmp_path, binary=bundled_server(), config=config) as evicting:
+        found = by_name(list(check_server(evicting.target)))["settings"]
+    assert found.verdict == "fail"
+    assert "set maxmemory-policy noeviction" in found.fact
+
+
+def test_a_user_who_may_not_run_scripts_is_told_so(
+    server: EmbeddedServer,
+) -> None:
+    admin = connect(server.target)
+    admin.execute_command("ACL", "SETUSER", "clerk", "on", ">pw", "~*", "+@all", "-@scripting")
+    url = server.url.replace("redis://:", "redis://clerk:").replace(
+        server.url.split(":")[2].split("@")[0], "pw"
+    )
+    result = doctor("--json", "-q", env={"PENSTOCK_REDIS_URL": url})
+    findings = {one["about"]: one for one in json.loads(result.stdout)["findings"]}
+    assert result.returncode == 1
+    assert "too few permissions" in findings["server"]["fact"]
+    admin.close()
+
+
+def test_a_cluster_is_examined_and_said_to_be_no_place_for_queues(redis_cluster) -> None:
+    found = by_name(list(check_server(redis_cluster.target)))
+    assert (found["reached"].verdict, found["clock"].verdict) == ("ok", "ok")
+    assert found["queues"].verdict == "warn"
+    assert "one primary" in found["queues"].remedy
+
+
+def test_the_primary_behind_a_sentinel_is_examined(sentinel_pair) -> None:
+    found = by_name(list(check_server(sentinel_pair.target)))
+    assert {"reached", "version", "clock"} <= set(found)
+    assert found["settings"].verdict == "ok"
+
+
+def test_a_server_that_says_little_is_warned_about_not_refused() -> None:
+    from ground import target_of
+
+    client = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    found = by_name(list(check_server(target_of(client))))
+    assert found["version"].verdict == "warn"
+    assert found["reached"].verdict == "ok"
+
+
+def test_every_package_name_is_ours_here() -> None:
+    require_own_packages()
+    (found,) = check_names()
+    assert found.verdict == "ok"
+    assert found.fact.startswith(", ".join(NAMES))
+
+
+def test_a_name_that_another_distribution_installed_fails_and_names_it() -> None:
+    found = by_name(list(check_names({"worker": ["penstock", "cf-worker"]})))["package worker"]
+    assert (found.verdict, found.fact) == ("fail", "also installed by cf-worker")
+    assert found.remedy.startswith("pip uninstall cf-worker")
+
+
+def test_a_folder_of_that_name_where_one_stands_is_warned_about(tmp_path: Path) -> None:
+    (tmp_path / "buffer.py").touch()
+    (tmp_path / "limiter").mkdir()  # not a package: shadows nothing
+    found = by_name(list(check_names({}, tmp_path)))
+    assert found["package buffer"].verdict == "warn"
+    assert str(tmp_path / "buffer.py") in found["package buffer"].fact
+    assert set(found) == {"package buffer"}
+
+
+def test_a_name_taken_earlier_on_the_path_stops_a_service_as_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "worker").mkdir()
+    (tmp_path / "worker" / "__init__.py").touch()
+    result = subprocess.run(
+        [sys.executable, "-m", "penstock", "demo"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"penstock: package worker: imported from {tmp_path}/worker")
+
+
+def test_python_is_judged_by_its_version() -> None:
+    assert check_python((3, 10)).verdict == "fail"
+    assert check_python((3, 11)).verdict == "ok"
+    assert check_python((3, 99)).verdict == "warn"
+
+
+def test_every_direct_dependency_is_examined() -> None:
+    found = by_name(list(check_versions()))
+    assert {"penstock", "redis", "rq", "click", "rich", "pydantic"} <= set(found)
+    assert {f.verdict for f in found.values()} <= {"ok", "warn"}
+
+
+def test_a_kernel_with_everything_needs_nothing() -> None:
+    assert {finding.verdict for finding in judge(ALL_WELL)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "about", "remedy"),
+    [
+        ({"namespaces": "unshare: ENOSPC"}, "namespaces", "max_user_namespaces"),
+        ({"namespaces": "mount: EACCES"}, "namespaces", "apparmor"),
+        ({"namespaces": "unshare: EPERM"}, "namespaces", "unprivileged_userns_clone"),
+        ({"seccomp": "prctl: EINVAL"}, "seccomp", "CONFIG_SECCOMP_FILTER"),
+        ({"landlock": 0}, "landlock", "lsm="),
+        ({"cgroup_writable": False}, "cgroup", "Delegate=yes"),
+        ({"cgroup": ""}, "cgroup", "sampling"),
+    ],
+)
+def test_what_the_kernel_lacks_is_a_warning_that_says_how_to_have_it(
+    missing: dict[str, object], about: str, remedy: str
+) -> None:
+    found = by_name(list(judge(ALL_WELL | missing)))[about]
+    assert found.verdict == "warn"
+    assert remedy in found.remedy
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare, of util-linux")
+def test_the_probe_notices_a_kernel_that_refuses_namespaces() -> None:
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" -I "$1"'
+    refused = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", script, sys.executable, kernel_probe],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if refused.returncode:
+        pytest.skip(f"no user namespaces here at all: {refused.stderr.strip()}")
+    assert json.loads(refused.stdout)["namespaces"] == "unshare: ENOSPC"
+
+
+def test_the_table_fits_a_narrow_terminal() -> None:
+    report = {"python": [ok("Python", "3.11"), fail("rq", "absent", "pip install " + "rq " * 40)]}
+    console = Console(width=60, force_terminal=True, color_system=None, record=True)
+    with console.capture():
+        show(report | {"redis": [warn("clock", "late", "run NTP")]}, console)
+    assert all(len(line) <= 60 for line in console.export_text().splitlines())

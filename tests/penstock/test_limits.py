@@ -1,0 +1,83 @@
+"""`penstock limits`: an operator's view of the gates, and hand on them.
+
+Each test has a gate of its own name: a process remembers its gates over an emptied Redis.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from limiter import TokenBucket
+
+
+@pytest.fixture
+def limits(real_redis, shared_server):
+    """Runs `penstock limits …` on the server of this test."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [Path(sys.executable).with_name("penstock"), "limits", *arguments,
+             "--redis-url", shared_server.url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def test_a_redis_without_gates_says_so_on_stderr(limits) -> None:
+    result = limits("ls")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "no gate" in result.stderr
+    assert json.loads(limits("ls", "--json").stdout) == []
+
+
+def test_a_gate_in_use_is_listed_with_who_is_in(limits, real_redis) -> None:
+    gate = TokenBucket(real_redis, "listed", limit=3)
+    with gate:
+        (listed,) = json.loads(limits("ls", "--json").stdout)
+        table = limits("ls").stdout
+    assert (listed["name"], listed["limit"], listed["in_flight"]) == ("listed", 3, 1)
+    assert table.splitlines()[1].split() == ["listed", "3", "1", "0", "1", "open"]
+
+
+def test_a_change_holds_at_once_for_a_process_that_has_the_gate_open(limits, real_redis) -> None:
+    gate = TokenBucket(real_redis, "changed", limit=1)
+    with gate:
+        assert not gate.sync.try_acquire()
+        assert limits("set", "changed", "--limit", "2").returncode == 0
+        second = gate.sync.try_acquire()
+        assert second
+        second.release()
+
+
+def test_a_paused_gate_grants_nothing_until_it_is_resumed(limits, real_redis) -> None:
+    gate = TokenBucket(real_redis, "paused", limit=1)
+    with gate:
+        pass
+    assert "paused: paused, limit 1" in limits("pause", "paused").stdout
+    assert not gate.sync.try_acquire()
+    assert "paused: open, limit 1" in limits("resume", "paused").stdout
+    assert gate.sync.try_acquire()
+
+
+def test_a_gate_that_nobody_made_is_refused_with_those_that_there_are(limits, real_redis) -> None:
+    with TokenBucket(real_redis, "made", limit=1):
+        result = limits("pause", "mad")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("penstock: ")
+    assert "made" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("set", "made"), ("set", "made", "--limit", "0"), ("set", "a b", "--limit", "1")]
+)
+def test_what_cannot_work_is_refused(limits, arguments: tuple[str, ...]) -> None:
+    result = limits(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
