@@ -1,0 +1,127 @@
+"""Gates beside what else counts permits for a cluster: Ray's actor, redis-py's locks, a library.
+
+All of them in one run, and all but Ray on one server. Their programs are in
+`bench/gates_contenders/`, whose `workload.py` says what each is put through, and whose
+`line.py` asks what a long line of waiters costs the server.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.peers import environment, run_json
+from bench.suite import Ratio, Suite, Target
+from ground import EmbeddedServer, bundled_server, connect, load_script
+
+OURS = "penstock"
+PROGRAMS = {
+    OURS: "penstock_gate.py",
+    "ray": "ray_actor.py",
+    "redis-py locks": "redis_locks.py",
+    "redis-rate-limiters": "redis_rate_limiters.py",
+}
+PINS = {
+    "ray": ["ray==2.60.0"],
+    "redis-rate-limiters": ["redis-rate-limiters==0.5.0", "redis==8.1.0", "hiredis==3.5.0"],
+}
+GOALS = {  # by how much we are to be faster than Ray
+    "pairs/s, 1 task": 6,
+    "pairs/s, 32 tasks": 10,
+    "pairs/s, 256 tasks": 10,
+    "pairs/s, 32 tasks at 4 permits": 4,
+    "pairs/s, 256 tasks at 16 permits": 4,
+}
+OTHERS = ("pairs/s, 32 threads", "hand-over ms, p50", "hand-over ms, p99", "8 x 16 threads, s")
+SHORT, LONG = f"{OURS}, 1 waiting", f"{OURS}, 100,000 waiting"
+LINES = {f"{OURS}, 0 waiting": 0, SHORT: 1, f"{OURS}, 1,000 waiting": 1_000, LONG: 100_000}
+COSTS = ("server µs per acquire", "server µs per cancel", "server µs per release")
+
+TAKEN = {"alone": 200, "fleet": 8 * (1 + 16 * 5)}  # permits, by the workload's part
+ACQUIRE = load_script("limiter", "acquire").sha
+OPENING = {"AUTH", "CLIENT", "COMMAND", "HELLO", "PING", "SELECT"}  # what a new connection says
+
+
+def measure(quick: bool) -> Suite:
+    home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    server = EmbeddedServer(home, binary=bundled_server())
+    seconds, hand_overs, calls = ("0.2", "10", "100") if quick else ("1", "100", "500")
+
+    def contend(name: str) -> dict[str, float]:
+        once = partial(_run, name, server.url, seconds, hand_overs)
+        metrics = once("fleet", "hand-over", "pairs")
+        if name != "ray":
+            for part in TAKEN:
+                metrics |= _count_commands(part, server.url, partial(once, part))
+        return metrics
+
+    def stand_in_line(waiting: int) -> dict[str, float]:
+        return _program(Path(sys.executable), "line.py", server.url, str(waiting), calls)
+
+    def clean_up() -> None:
+        server.stop()
+        shutil.rmtree(home)
+
+    return Suite(
+        contenders={name: partial(contend, name) for name in PROGRAMS}
+        | {name: partial(stand_in_line, waiting) for name, waiting in LINES.items()},
+        rounds=1 if quick else 3,
+        conditions={"server": bundled_server().name, "peers": PINS},
+        ratios=list(_ratios()),
+        targets=list(_targets()),
+        clean_up=clean_up,
+    )
+
+
+def _ratios() -> Iterator[Ratio]:
+    for peer in PROGRAMS:
+        if peer != OURS:
+            yield from (Ratio(metric, OURS, peer) for metric in (*GOALS, *OTHERS))
+    yield from (Ratio(cost, LONG, SHORT) for cost in COSTS)
+
+
+def _targets() -> Iterator[Target]:
+    for metric, goal in GOALS.items():
+        yield Target(Ratio(metric, OURS, "ray").name, at_least=goal)
+    for part in TAKEN:
+        yield Target(f"{OURS} acquire calls per permit, {part}", at_most=1.0)
+    yield Target(f"{OURS} hand-over ms, p99", at_most=5)
+    for cost in COSTS:
+        yield Target(Ratio(cost, LONG, SHORT).name, at_most=2)
+
+
+def _run(name: str, *arguments: str) -> dict[str, float]:
+    pins = PINS.get(name)
+    python = environment(name, pins) if pins else Path(sys.executable)
+    return _program(python, PROGRAMS[name], *arguments)
+
+
+def _program(python: Path, name: str, *arguments: str) -> dict[str, float]:
+    program = Path(__file__).parent / "gates_contenders" / name
+    metrics: dict[str, float] = run_json(python, program, *arguments, env=os.environ)
+    return metrics
+
+
+def _count_commands(part: str, url: str, deed: Callable[[], object]) -> dict[str, float]:
+    """What was sent to the server meanwhile, by the server's own account."""
+    seen: Counter[str] = Counter()
+    client: Any = connect(url, timeout=None)
+    with client.monitor() as monitor:
+        deed()
+        client.echo("that was all")
+        for line in monitor.listen():
+            command, *words = line["command"].split(" ", 2)
+            if command == "ECHO":
+                break
+            if line["client_type"] != "lua" and command not in OPENING:
+                seen["all"] += 1
+                seen[words[0] if words else ""] += 1
+    counted = {f"commands per permit, {part}": seen["all"] / TAKEN[part]}
+    if seen[ACQUIRE]:
+        counted[f"acquire calls per permit, {part}"] = seen[ACQUIRE] / TAKEN[part]
+    return counted

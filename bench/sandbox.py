@@ -1,0 +1,214 @@
+"""What isolation costs: a program's start to its output, and programs a second.
+
+Beside us: plain `python -c` in a process of its own, with no isolation at all, and
+bubblewrap where it is installed. All run the same interpreter.
+"""
+
+import asyncio
+import shutil
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from bench.peers import environment
+from bench.suite import Ratio, Suite, Target
+from worker.sandbox.local import DEFAULTS, Jails, Program, ServerConfig
+from worker.sandbox.serve import App, Line
+
+_PRINT = "print(1)"
+_NUMPY = "import numpy as np; print(int(np.arange(1000).sum()))"
+_EXPECTED = {_PRINT: b"1\n", _NUMPY: b"499500\n"}
+_AT_ONCE = (1, 2, 4, 8)
+_NUMPY_PINNED = "numpy==2.2.6"
+
+Once = Callable[[str], Awaitable[bytes]]
+
+
+class _Loop:
+    """One event loop for the whole suite, in a thread: sandboxes live as long as it does."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def measure(quick: bool) -> Suite:
+    """Plain, bubblewrap, ours, ours preloaded, ours over HTTP."""
+    python = environment("sandbox", [_NUMPY_PINNED])
+    count = 40 if quick else 200
+    loop = _Loop()
+    cold = loop.run(Jails(ServerConfig(str(python)), concurrency=8).start())
+    warm = loop.run(Jails(ServerConfig(str(python), preload=("numpy",)), concurrency=8).start())
+    http = _Served(cold)
+    ways: dict[str, Once] = {
+        "plain python -c": _spawned([str(python), "-c"]),
+        "penstock": _jailed(cold),
+        "penstock, numpy preloaded": _jailed(warm),
+        "penstock over HTTP": http.post,
+    }
+    if bwrap := shutil.which("bwrap"):
+        ways["bubblewrap"] = _spawned(_bubblewrapped(bwrap, python))
+    loop.run(_warm_up(ways))
+
+    def clean_up() -> None:
+        loop.run(http.stop())
+        for jails in (cold, warm):
+            loop.run(jails.close())
+        loop.stop()
+
+    return Suite(
+        contenders={name: _contender(loop, once, count) for name, once in ways.items()},
+        rounds=2 if quick else 5,
+        conditions={
+            "isolation": cold.level,
+            "memory_by": cold.memory_by,
+            "programs_a_round": count,
+            "numpy": _NUMPY_PINNED,
+        },
+        ratios=[
+            Ratio("start_p50_ms", "penstock", "plain python -c"),
+            Ratio("per_second_at_4", "penstock", "plain python -c"),
+            Ratio("numpy_p50_ms", "penstock, numpy preloaded", "plain python -c"),
+        ],
+        targets=[
+            Target("penstock start_p50_ms vs plain python -c", at_most=0.65),
+            Target("penstock per_second_at_4 vs plain python -c", at_least=1.3),
+            Target("penstock, numpy preloaded numpy_p50_ms", at_most=9.0),
+        ],
+        clean_up=clean_up,
+    )
+
+
+def _contender(loop: _Loop, once: Once, count: int) -> Callable[[], dict[str, float]]:
+    def run() -> dict[str, float]:
+        metrics: dict[str, float] = loop.run(_measured(once, count))
+        return metrics
+
+    return run
+
+
+async def _measured(once: Once, count: int) -> dict[str, float]:
+    starts = await _latencies(once, _PRINT, count)
+    metrics = {
+        "start_p50_ms": statistics.median(starts),
+        "start_p99_ms": statistics.quantiles(starts, n=100)[98],
+        "numpy_p50_ms": statistics.median(await _latencies(once, _NUMPY, count // 4)),
+    }
+    for at_once in _AT_ONCE:
+        metrics[f"per_second_at_{at_once}"] = await _rate(once, at_once, count)
+    return metrics
+
+
+async def _latencies(once: Once, code: str, count: int) -> list[float]:
+    found = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await _checked(once, code)
+        found.append((time.perf_counter() - began) * 1000)
+    return found
+
+
+async def _rate(once: Once, at_once: int, count: int) -> float:
+    places = asyncio.Semaphore(at_once)
+
+    async def one() -> None:
+        async with places:
+            await _checked(once, _PRINT)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(count)))
+    return count / (time.perf_counter() - began)
+
+
+async def _checked(once: Once, code: str) -> None:
+    printed = await once(code)
+    if printed != _EXPECTED[code]:
+        raise RuntimeError(f"{code!r} printed {printed!r}")
+
+
+async def _warm_up(ways: dict[str, Once]) -> None:
+    for once in ways.values():
+        for code in _EXPECTED:
+            await _checked(once, code)
+
+
+def _jailed(jails: Jails) -> Once:
+    async def once(code: str) -> bytes:
+        return (await jails.run(Program(code))).stdout
+
+    return once
+
+
+def _spawned(command: list[str]) -> Once:
+    async def once(code: str) -> bytes:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, code, stdout=pipe)
+        printed, _ = await process.communicate()
+        return printed
+
+    return once
+
+
+def _bubblewrapped(bwrap: str, python: Path) -> list[str]:
+    """As much of the host as ours shows, in as many namespaces; no system call filter."""
+    folders = {str(python.parents[1]), str(python.resolve().parents[1]), "/usr"}
+    shown = [part for folder in sorted(folders) for part in ("--ro-bind", folder, folder)]
+    links = [
+        part
+        for name in ("bin", "lib", "lib64")
+        for part in ("--symlink", f"usr/{name}", f"/{name}")
+    ]
+    private = ["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev", "--unshare-all", "--clearenv"]
+    return [
+        bwrap,
+        *shown,
+        *" ".join(links).split(),
+        *private,
+        "--die-with-parent",
+        str(python),
+        "-c",
+    ]
+
+
+class _Served:
+    """Our HTTP server in this process, on a thread of its own, and one keep-alive client."""
+
+    def __init__(self, jails: Jails) -> None:
+        self._client: httpx.AsyncClient | None = None
+        self._jails = jails
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def post(self, code: str) -> bytes:
+        client = self._client or await self._start()
+        answer = await client.post("/run_code", json={"code": code, "language": "python"})
+        return str(answer.json()["run_result"]["stdout"]).encode()
+
+    async def _start(self) -> httpx.AsyncClient:
+
+        listening = socket.create_server(("127.0.0.1", 0))
+        app = App(self._jails, DEFAULTS, Line(8, 64, 30.0))
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        self._serving = asyncio.ensure_future(self._server.serve([listening]))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        self._client = httpx.AsyncClient(base_url=url, timeout=60)
+        return self._client
+
+    async def stop(self) -> None:
+        if self._server and self._serving and self._client:
+            await self._client.aclose()
+            self._server.should_exit = True
+            await self._serving
