@@ -1,0 +1,131 @@
+"""Every command and program in the README and in docs/ does what it says.
+
+`make` runs in the repository, everything else in a scratch folder with the commands
+of this environment first on the PATH and a server in PENSTOCK_REDIS_URL. `make demo`
+and `make help` are really run. Other targets must exist; `make test` is this very run.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import Step, matches, steps
+from tests.harness.servers import PrivateRedis
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN_REALLY = {"make", "make help", "make demo"}
+STAND_IN = Path(__file__).with_name("redis_cli.py")
+
+
+@pytest.fixture
+def environment(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    tools = tmp_path_factory.mktemp("bin")
+    cli = shutil.which("redis-cli")
+    command = f"{cli} -u $PENSTOCK_REDIS_URL --no-raw" if cli else f"{sys.executable} {STAND_IN}"
+    (tools / "redis-cli").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    (tools / "redis-cli").chmod(0o755)
+    clean = {
+        k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "MAKE", "MFLAGS"))
+    }
+    with PrivateRedis(tmp_path / "redis") as server:
+        path = f"{tools}:{Path(sys.executable).parent}:{clean['PATH']}"
+        yield clean | {"PATH": path, "PENSTOCK_REDIS_URL": server.url, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_the_blocks_of_a_document_do_what_they_say(
+    document: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    for step in steps(document):
+        where = f"{document.name}:{step.line}: {step.program.splitlines()[0]}"
+        if step.program.startswith("make") and step.program not in RUN_REALLY:
+            assert _is_a_target(step.program), where
+            continue
+        if step.kept_as:
+            (scratch / step.kept_as).write_text(step.program)
+            continue
+        result = _run(step, scratch, environment)
+        assert result.returncode == 0, f"{where}\n{result.stdout}"
+        if step.output is not None:
+            assert matches(step.output, result.stdout), f"{where}\n{result.stdout}"
+
+
+def _run(step: Step, scratch: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    if step.python:
+        (scratch / "program.py").write_text(step.program)
+        command, folder = [sys.executable, "program.py"], scratch
+    elif step.program.startswith("make"):
+        # This environment is the installed one, and is not to be made again.
+        kept = f"{sys.prefix}/.installed"
+        command, folder = [*step.program.split(), f"VENV={sys.prefix}", "-o", kept], ROOT
+        env = {name: value for name, value in env.items() if not name.startswith("PENSTOCK_")}
+    else:
+        command, folder = ["bash", "-ec", step.program], scratch
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def _is_a_target(command: str) -> bool:
+    named = [word for word in command.split()[1:] if "=" not in word]
+    targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return bool(named) and set(named) <= set(targets)
+
+
+def test_what_ci_runs_is_what_the_readme_says() -> None:
+    assert "$ make test\n" in (ROOT / "README.md").read_text()
+    assert "make test < /dev/null" in (ROOT / ".ci" / "run").read_text()
+    recipe = re.search(r"^test: check .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    assert recipe is not None
+    assert "pytest" in recipe[1]
+
+
+def test_expected_output_is_compared_word_by_word() -> None:
+    assert matches("3.5 s  on Redis 7.0.15\n", "2.9 s on  Redis 8.1   \n")
+    assert matches("a ... c\n", "a b b c\n")
+    assert matches("first\n...\nlast\n", "first\n1\n2\nlast\n")
+    assert matches("first\n...\nlast\n", "first\nlast\n")
+    assert not matches("40 jobs\n", "39 jobs\n")
+    assert not matches("first\n", "first\nsecond\n")
+    assert not matches("2.0\n", "two\n")
+
+
+def test_a_block_that_nobody_runs_is_refused(tmp_path: Path) -> None:
+    document = tmp_path / "doc.md"
+    document.write_text("```sh\nrm -rf /\n```\n")
+    with pytest.raises(ValueError, match=r"doc.md:1: a block of 'sh' is not run"):
+        steps(document)
+
+
+def test_commands_and_programs_are_found_with_their_output(tmp_path: Path) -> None:
+    document = tmp_path / "doc.md"
+    document.write_text(
+        "```console\n$ echo a \\\n  b\na b\n$ true\n```\n\n"
+        "```python\nprint(1)\n```\n\n```output\n1\n```\n"
+        "```python kept.py\npass\n```\n"
+    )
+    assert steps(document) == [
+        Step(1, "echo a \\\n  b", output="a b\n"),
+        Step(1, "true"),
+        Step(8, "print(1)\n", python=True, output="1\n"),
+        Step(15, "pass\n", python=True, kept_as="kept.py"),
+    ]

@@ -1,0 +1,38 @@
+"""Each example runs from anywhere, and prints what its docstring says it prints."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.architecture.source import ROOT
+from tests.docs.blocks import matches
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_an_example_prints_what_it_says(example: Path, tmp_path: Path) -> None:
+    said = re.search(
+        r"It prints\n\n((?:    .*\n?)+)", ast.get_docstring(ast.parse(example.read_text())) or ""
+    )
+    assert said, "say in the docstring what it prints"
+    run = subprocess.run(
+        [sys.executable, example],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert matches(dedent(said[1]), run.stdout), run.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES

@@ -1,0 +1,46 @@
+"""Relative links lead to files and headings that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(document: Path) -> None:
+    assert [link for link in LINK.findall(_prose(document)) if not _leads(document, link)] == []
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    readme = ROOT / "README.md"
+    linked = {(ROOT / link).resolve() for link in LINK.findall(_prose(readme)) if ":" not in link}
+    assert {document for document in DOCUMENTS if document != readme} <= linked
+
+
+def _leads(document: Path, link: str) -> bool:
+    if link.startswith(("http://", "https://")):
+        return True
+    path, _, anchor = link.partition("#")
+    target = (document.parent / path).resolve() if path else document
+    if not (target.exists() and target.is_relative_to(ROOT)):
+        return False
+    return not anchor or anchor in _anchors(target)
+
+
+def _anchors(document: Path) -> set[str]:
+    """As GitHub makes them."""
+    headings = re.findall(
+        r"^#+ +(.*)$", re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S), re.M
+    )
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
+
+
+def _prose(document: Path) -> str:
+    return CODE.sub("", document.read_text())

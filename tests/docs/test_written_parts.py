@@ -1,0 +1,49 @@
+"""What is written from the code into the docs is what the code says today."""
+
+import re
+import tomllib
+from html import unescape
+
+from docs import settings_table
+from penstock.demo.command import summary
+from penstock.demo.story import Outcome
+from penstock.doctor import packages
+from penstock.doctor import redis as doctor_redis
+from tests.architecture.source import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_table_of_settings_is_what_the_models_say() -> None:
+    assert settings_table.updated(README) == README, "run `make docs`"
+    assert "PENSTOCK_REDIS_URL" in settings_table.table()
+
+
+def test_the_picture_shows_the_demo_of_today() -> None:
+    picture = unescape((ROOT / "docs" / "demo.svg").read_text()).replace("\xa0", " ")
+    outcome = Outcome("", 1, 1, 2, 2, 1, 1, 1, 0, 2.0, 1, 5.0)
+    for words in summary(outcome).columns[1].cells:
+        longest = max(re.split(r"[\d.]+", str(words)), key=len).strip()
+        assert longest in picture, "run `make docs`"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    names = {re.split(r"[\[>=;]", line)[0] for group in groups for line in group}
+    decisions = (ROOT / "docs" / "decisions.md").read_text()
+    assert [name for name in sorted(names) if f"| `{name}` |" not in decisions] == []
+
+
+def test_the_ranges_that_were_tested_are_stated() -> None:
+    for name, version in packages.TESTED.items():
+        assert re.search(rf"\| {name}(-py)? .*\b{re.escape(version)}\b", README, re.I), name
+    for name, release in doctor_redis.TESTED.items():
+        assert re.search(rf"\| {name} .*\b{'.'.join(map(str, release))}\b", README), name
+
+
+def test_the_lower_bounds_are_stated() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in project["dependencies"]:
+        if found := re.fullmatch(r"(redis|rq)>=(.*)", line):
+            assert re.search(rf"\| {found[1]}(-py)? \| {re.escape(found[2])} ", README, re.I), line
