@@ -124,15 +124,25 @@ async def test_long_timeouts_that_were_not_needed_are_forgotten(redis):
 def test_a_thread_interrupted_as_it_waits_leaves_the_line(gate):
     held = gate.sync.acquire()
 
+    interrupted = threading.Event()
+
     def interrupt():
         settled_sync(gate, waiting=1)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        main = threading.main_thread().ident
+        signal.pthread_kill(main, signal.SIGINT)
+        # Python looks for signals before it blocks, and a moment later one is only seen
+        # when the next arrives.
+        while not interrupted.wait(0.5):
+            signal.pthread_kill(main, signal.SIGUSR1)
 
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
     other = threading.Thread(target=interrupt)
     other.start()
     with pytest.raises(KeyboardInterrupt):
         gate.sync.acquire()
+    interrupted.set()
     other.join()
+    signal.signal(signal.SIGUSR1, before)
     settled_sync(gate, in_flight=1, waiting=0)
     held.release()
     assert gate.sync.acquire(timeout=30)
