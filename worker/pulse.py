@@ -98,8 +98,11 @@ class Pulse:
         work: list[tuple[Command, Digest]] = []
         for i in range(0, max(1, len(executions)), MOST):
             chunk = executions[i : i + MOST]
-            rows = [(r.id, r.execution, r.permit, r.hold) for r in chunk]
+            rows = [(running.id, running.execution) for running in chunk]
             work.append((commands.beat(moment, rows), self._reads_beat(chunk)))
+            permits = [(r.member, r.permit, r.hold) for r in chunk if r.permit]
+            if (renewal := commands.renew_permits(permits)) is not None:
+                work.append((renewal, _ignore))
         return work
 
     def _reads_beat(self, executions: list[Running]) -> Digest:

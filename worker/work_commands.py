@@ -13,8 +13,8 @@ from limiter.commands import GateCommands
 
 Command = tuple[Any, ...]
 
-_NAMES = ("claim", "finish", "return", "drop", "beat")
-_PLAIN = {name: load_script("worker", name) for name in (*_NAMES, "reap")}
+_NAMES = ("claim", "finish", "return", "drop")
+_PLAIN = {name: load_script("worker", name) for name in (*_NAMES, "beat", "reap")}
 _GATED = {name: load_script("worker", f"{name}_gated") for name in _NAMES}
 SCRIPTS: dict[str, Script] = {
     script.sha: script for script in (*_PLAIN.values(), *_GATED.values(), *GATE_SCRIPTS.values())
@@ -66,16 +66,19 @@ class WorkCommands:
         keys = (self._wip, self._work, self._leases, self._executions)
         return self._either("drop", keys, (id, execution, reply_to, status), whole=True)
 
-    def beat(self, now: str, rows: Iterable[tuple[str, str, int, float]]) -> Command:
-        """Each row: id, execution, fence of its permit or 0, and for how long that outlives us."""
+    def beat(self, now: str, members: Iterable[tuple[str, str]]) -> Command:
         keys = (self._wip, self._leases, self._workers)
-        each = ((*row[:3], self._lease_us + int(row[3] * 1e6)) for row in rows)
-        args = (self._lease_us, self._keep, self._worker, now, *_flat(each))
-        return self._either("beat", keys, args)
+        args = (self._lease_us, self._keep, self._worker, now, *_flat(members))
+        return _PLAIN["beat"].command(keys, args)
 
     def reap(self, bound: int) -> Command:
         keys = (self.jobs, self._wip, self._work, self._leases, self._workers, self._executions)
         return _PLAIN["reap"].command(keys, (self._lease_us, self._keep, self._worker, bound))
+
+    def renew_permits(self, permits: Iterable[tuple[str, int, float]]) -> Command | None:
+        """Each permit is its id, its fence, and for how long it outlives its lease."""
+        rows = [(id, fence, self._lease_us + int(hold * 1e6)) for id, fence, hold in permits]
+        return self._gate.renew(rows, self._lease_us) if self._gate and rows else None
 
     def free_permit(self, permit: str, fence: int) -> Command:
         assert self._gate is not None  # noqa: S101 - there are no permits without a gate

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 from rq import Queue
 
-from ground import target_of
 from limiter import TokenBucket
-from limiter.commands import GateCommands
-from limiter.wire import Wire
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker import chores
@@ -16,8 +13,6 @@ from tests.worker.crew import at_work, burst, nothing_left, open_queue, work_in_
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import url_of
-from worker.claims import read_claim
-from worker.work_commands import SCRIPTS, WorkCommands
 
 
 @pytest.fixture
@@ -75,22 +70,6 @@ def test_at_a_shut_gate_a_worker_sends_nothing_but_heartbeats(real_redis, queue)
         assert sent == set()
         gate.sync.resume()
         until(lambda: len(queue) == 0, "all to be done")
-
-
-def test_a_heartbeat_that_comes_after_the_end_brings_no_permit_back(real_redis, queue) -> None:
-    gate = TokenBucket(real_redis, "code", limit=3)
-    commands = WorkCommands("code", "w", 5.0, GateCommands("code", gate.terms, "w"))
-    wire = Wire(target_of(real_redis), 5.0, SCRIPTS)
-    job = queue.enqueue(chores.add, 1, 2)
-    claim = read_claim(wire.converse([commands.claim(1)])[0])
-    execution, fence = claim.jobs[0][1].decode(), claim.jobs[0][3]
-    beat = commands.beat("now", [(job.id, execution, fence, 0.0)])
-    assert wire.converse([beat]) == [[1]]
-    assert gate.sync.status().in_flight == 1
-    wire.converse([commands.finish([(job.id, execution, 1, 60, "", 0, "", 0)], idle=True)])
-    assert wire.converse([beat]) == [[0]]
-    assert gate.sync.status().in_flight == 0
-    wire.close()
 
 
 def threading_wait(seconds: float) -> bool:
