@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import uuid
+import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from weakref import WeakValueDictionary
@@ -35,12 +36,13 @@ from limiter.wishes import NEVER, Ask
 log = logging.getLogger("penstock.limiter")
 
 _FAREWELL = 2.0  # seconds that an ending process spends on giving its permits back
+_KEPT = 60.0  # seconds for which an engine whose gates and permits are gone waits for others
 
 
 class Engine:
     """See the module."""
 
-    def __init__(self, target: RedisTarget) -> None:
+    def __init__(self, target: RedisTarget, retire: Callable[["Engine"], bool]) -> None:
         self.target = target
         self.process = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._token, self._numbers = uuid.uuid4().hex[:16], itertools.count(1)
@@ -55,6 +57,8 @@ class Engine:
         self._guard = threading.Lock()
         self._deadlines = Deadlines()
         self._inbox: Inbox | None = None
+        self._retire = retire
+        self._unwanted_since = NEVER
         self._thread = threading.Thread(target=self._run, name="penstock-gates", daemon=True)
         self._thread.start()
 
@@ -76,11 +80,17 @@ class Engine:
             if ledger is None:
                 ledger = make(self)
                 self._ledgers[name] = ledger
+                weakref.finalize(ledger, self.post, _notice).atexit = False
                 if ledger.lease / 6 < self.contact.timeout:
                     # One blocked command must not outlast a lease's margin.
                     self.contact.timeout = ledger.lease / 6
                     self.post(self.contact.end)
             return ledger
+
+    @property
+    def wanted(self) -> bool:
+        """Whether some gate or permit is, or may yet be, of ours."""
+        return bool(self._ledgers or self._busy)
 
     def request(self, deed: Callable[[], None], ledger: Ledger | None = None) -> None:
         """The same for who waits for an answer: refused when none would come."""
@@ -120,7 +130,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while self._gather():
+            while self._gather() and not self._retires():
                 self.contact.exchange(self._busy)  # first: a timeout of 0 is one try
                 self._deadlines.pass_by(self.clock())
                 self._listen()
@@ -156,10 +166,19 @@ class Engine:
         due = NEVER
         for ledger in self._busy:
             due = min(due, ledger.next_due())
-        due = min(self.contact.due(due), self._deadlines.first)
+        due = min(self.contact.due(due), self._deadlines.first, self._unwanted_since + _KEPT)
         if due == NEVER:
             return None
         return min(max(0.0, due - self.clock()), threading.TIMEOUT_MAX)
+
+    def _retires(self) -> bool:
+        """On a Cluster each gate has an engine: they must not outlive their gates for good."""
+        if self.wanted:
+            self._unwanted_since = NEVER
+            return False
+        now = self.clock()
+        self._unwanted_since = min(self._unwanted_since, now)
+        return now >= self._unwanted_since + _KEPT and self._retire(self)
 
     def _listen(self) -> None:
         """See that somebody reads the inboxes of the gates we wait at."""
@@ -223,3 +242,7 @@ class Engine:
                 if reading is not None:
                     self.contact.converse(nudge(reading))
                 self._inbox.join(_FAREWELL)
+
+
+def _notice() -> None:
+    """Nothing to do, but to see who is still there."""

@@ -1,11 +1,12 @@
 """A Redis Cluster: gates on every node in one process, and a node that fails alone."""
 
 import asyncio
+import gc
 import itertools
 
 import pytest
 
-from limiter import GateUnavailable, PermitLost, TokenBucket
+from limiter import GateUnavailable, PermitLost, TokenBucket, engine
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.limiter.in_flight import in_line, served
@@ -134,3 +135,26 @@ async def test_a_killed_holder_on_a_cluster_gives_its_permit_back(redis_cluster,
         killing.run(holds, redis_cluster.url, gate.name, at=killing.named("holding"))
         (await gate.acquire(timeout=SOON)).release()
         assert (await gate.status()).expired == 1
+
+
+async def test_an_engine_ends_when_its_gate_and_its_permits_are_gone(
+    redis_cluster, names, monkeypatch
+):
+    monkeypatch.setattr(engine, "_KEPT", 0.05)
+    gates = gates_at(redis_cluster, names)
+    permits = [await gate.acquire() for gate in gates]
+    for gate in gates:
+        (await in_line(gate, 1)).cancel()
+    ours = [gate._at()[0] for gate in gates]
+    del gate, gates  # no gate any more, and the permits left
+    await asyncio.sleep(0.2)
+    await permits[0].renew()  # they keep theirs
+    assert not any(each.stopped for each in ours)
+    for permit in permits:
+        permit.release()
+    del permit, permits
+    gc.collect()
+    until(lambda: not any(each._thread.is_alive() for each in ours), "their end")
+    for gate in gates_at(redis_cluster, names):
+        assert (await gate.status()).in_flight == 0
+        assert gate._at()[0] not in ours

@@ -1,10 +1,12 @@
 """A process ends, is killed, or is frozen: what a gate makes of it."""
 
 import asyncio
+import multiprocessing
 import time
 
 import pytest
 
+from limiter import TokenBucket
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.limiter import scenarios
@@ -128,3 +130,18 @@ async def test_an_idle_process_does_nothing(real_redis, shared_server, gate_at):
     before = time.process_time()
     await asyncio.sleep(0.4)
     assert time.process_time() - before < 0.2
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_of_multiprocessing_that_just_returns_gives_its_permits_back(
+    how, real_redis, shared_server, name
+):
+    """At once, also where `atexit` is not called, and after its threads have ended."""
+    args = (shared_server.url, name)
+    child = multiprocessing.get_context(how).Process(target=scenarios.ends_well, args=args)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    status = TokenBucket(shared_server.url, name, limit=2).sync.status()
+    assert (status.granted, status.released, status.in_flight) == (2, 2, 0)
