@@ -76,7 +76,8 @@ async def test_flushed_scripts_are_loaded_again_on_every_node(redis_cluster, nam
 async def test_a_node_that_fails_leaves_the_gates_of_the_others_alone(
     redis_cluster, names, failure
 ):
-    *healthy, sick = gates_at(redis_cluster, names, lease=3.0)
+    healthy = gates_at(redis_cluster, names[:-1])
+    (sick,) = gates_at(redis_cluster, names[-1:], lease=1.5)
     permits = [await gate.acquire(timeout=SOON) for gate in healthy]
     lost = await sick.acquire(timeout=SOON)
     waiters = [await in_line(gate, 1) for gate in healthy]
@@ -100,7 +101,7 @@ async def test_a_node_that_fails_leaves_the_gates_of_the_others_alone(
 async def test_a_restarted_node_has_its_holder_and_its_waiters_again(
     redis_cluster, names, keep_data
 ):
-    gate = gates_at(redis_cluster, names, lease=20.0)[1]
+    gate = gates_at(redis_cluster, names, lease=20.0, heartbeat=0.5)[1]
     permit = await gate.acquire(timeout=SOON)
     first = await in_line(gate, 1)
     second = await in_line(gate, 2)

@@ -14,7 +14,8 @@ from tests.limiter.in_flight import in_line, served, settled
 
 pytestmark = pytest.mark.usefixtures("no_engine_is_left_running_hot")
 
-SHORT = 2.0  # a lease that a test waits for
+SHORT = 2.0  # a lease that a test waits for, and its holder is to keep meanwhile
+DOOMED = 0.6  # one whose holder dies
 LONG = 60.0  # one that must not be waited for
 SOON = 30.0  # only a hang takes longer
 
@@ -32,16 +33,16 @@ async def test_a_process_that_ends_in_order_returns_its_permits_at_once(
 async def test_a_process_that_just_ends_leaves_its_permit_to_the_lease(
     real_redis, shared_server, how, gate_at, name
 ):
-    gate = gate_at(shared_server.target, lease=SHORT)
+    gate = gate_at(shared_server.target)
     at = killing.named("holding") if how == "SIGKILL" else None
-    killing.run(scenarios.holds, shared_server.url, name, SHORT, how, at=at)
+    killing.run(scenarios.holds, shared_server.url, name, DOOMED, how, at=at)
     (await gate.acquire(timeout=SOON)).release()
     status = await gate.status()
     assert (status.granted, status.expired) == (2, 1)
 
 
 async def test_a_frozen_holder_finds_its_permit_lost(real_redis, shared_server, gate_at, name):
-    gate = gate_at(shared_server.target, lease=SHORT)
+    gate = gate_at(shared_server.target)
     with killing.Child(scenarios.holds, shared_server.url, name, SHORT, "stays") as child:
         child.wait_for("holding")
         child.freeze()
