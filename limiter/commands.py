@@ -6,7 +6,7 @@ The headers of `limiter/lua/*.lua` say the same; this is their only caller.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ground import load_script, tagged
+from ground import Script, load_script, tagged
 from limiter.terms import Terms
 
 Command = tuple[Any, ...]
@@ -30,6 +30,7 @@ class GateCommands:
         )
         self._name = name
         self.head = (*terms.args(), process)
+        self._begins = {each.sha: each.command(self.keys, self.head) for each in SCRIPTS.values()}
 
     def acquire(
         self,
@@ -40,8 +41,8 @@ class GateCommands:
         released: Sequence[tuple[str, int]] = (),
     ) -> Command:
         """Each ask: id, lane, score ('' if new), term in microseconds, 1 if it was sent before."""
-        given = _flat(released)
-        return self._command(_ACQUIRE, alive_us, int(join), len(released), *given, *_flat(asks))
+        given, asked = _flat(released), _flat(asks)
+        return self._command(_ACQUIRE, alive_us, int(join), len(released), *given, *asked)
 
     def release(self, permits: Iterable[tuple[str, int]]) -> Command:
         return self._command(_RELEASE, *_flat(permits))
@@ -49,9 +50,12 @@ class GateCommands:
     def cancel(self, counter: str, ids: Iterable[str]) -> Command:
         return self._command(_CANCEL, counter, *ids)
 
-    def renew(self, permits: Iterable[tuple[str, int, int]], alive_us: int) -> Command:
-        """Each permit is its id, fence and term in microseconds."""
-        return self._command(_RENEW, alive_us, *_flat(permits))
+    def renew(
+        self, permits: Iterable[tuple[str, int, int]], alive_us: int, *, readmit: bool = False
+    ) -> Command:
+        """Each permit is its id, fence and term in microseconds. With `readmit`, what the server
+        does not know is taken in again: only for who releases on this same connection."""
+        return self._command(_RENEW, alive_us, int(readmit), *_flat(permits))
 
     def sweep(self) -> Command:
         return self._command(_SWEEP)
@@ -66,9 +70,8 @@ class GateCommands:
     def status(self) -> Command:
         return self._command(_STATUS)
 
-    def _command(self, script: Any, *args: Any) -> Command:
-        command: Command = script.command(self.keys, (*self.head, *args))
-        return command
+    def _command(self, script: Script, *args: Any) -> Command:
+        return (*self._begins[script.sha], *args)
 
 
 def nudge(inbox: str) -> list[Command]:

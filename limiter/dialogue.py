@@ -17,16 +17,36 @@ from limiter.wishes import NEVER, Ask, Call
 _CHUNK = 500  # requests in one script call: keeps a call below a millisecond or two
 _T = TypeVar("_T")
 Digest = Callable[[list[Any]], None]
+Turn = tuple[Command, Digest]
 
 
-def exchange(ledger: Ledger, now: float) -> list[tuple[Command, Digest]]:
+def exchange(ledger: Ledger, now: float) -> list[Turn]:
     """Every command to send now, each with what reads its reply."""
     if not (ledger.line or ledger.leases):
         ledger.beat_at = NEVER
-    pairs = list(_pairs(ledger, now))
-    if not pairs and ledger.look_at <= now:
-        pairs.append((ledger.commands.sweep(), lambda reply: _digest_time(ledger, reply)))
-    return pairs
+    beating = ledger.beat_at <= now
+    turns: list[Turn] = []
+    if beating or ledger.agreement.unsettled:
+        turns += _introduction(ledger)
+    released = list(ledger.releases.items())
+    together = 0 < len(released) <= _CHUNK and 0 < len(ledger.fresh) <= _CHUNK
+    if released and not together:
+        turns += (_release(ledger, chunk) for chunk in _chunks(released))
+    if ledger.timeouts or ledger.cancels:
+        turns += _cancellations(ledger)
+    if beating:
+        turns += _heartbeat(ledger)
+    if ledger.fresh:
+        riding = released if together else ()
+        for chunk in _chunks(list(ledger.fresh.values())):
+            turns.append(_acquire(ledger, chunk, join=True, released=riding))
+    if ledger.tries:
+        for chunk in _chunks(list(ledger.tries.values())):
+            turns.append(_acquire(ledger, chunk, join=False))
+    turns += ((call.command, _reads_call(ledger, call)) for call in ledger.calls)
+    if not turns and ledger.look_at <= now:
+        turns.append((ledger.commands.sweep(), lambda reply: _digest_time(ledger, reply)))
+    return turns
 
 
 def exchanged(ledger: Ledger, now: float) -> None:
@@ -37,44 +57,38 @@ def exchanged(ledger: Ledger, now: float) -> None:
         ledger.beat_at = now + ledger.heartbeat if ledger.line or ledger.leases else NEVER
 
 
-def _pairs(ledger: Ledger, now: float) -> Iterator[tuple[Command, Digest]]:
-    send = ledger.commands
+def _introduction(ledger: Ledger) -> Iterator[Turn]:
+    """The gate is in use, and on these terms; said at first contact and with heartbeats."""
     for terms in ledger.agreement.to_enforce():
         whole = dict(zip(("limit", "rate", "burst"), terms.args(), strict=True))
-        yield send.configure(whole), _reads_enforcing(ledger, terms)
-    released = list(ledger.releases.items())
-    together = 0 < len(released) <= _CHUNK and 0 < len(ledger.fresh) <= _CHUNK
-    for given_back in () if together else _chunks(released):
-        yield send.release(given_back), _reads_release(ledger, given_back)
+        yield ledger.commands.configure(whole), _reads_enforcing(ledger, terms)
+    yield ledger.commands.enlist(), lambda reply: None
+
+
+def _release(ledger: Ledger, released: list[tuple[str, int]]) -> Turn:
+    return ledger.commands.release(released), _reads_release(ledger, released)
+
+
+def _cancellations(ledger: Ledger) -> Iterator[Turn]:
     for counter, cancelled in (("timeouts", ledger.timeouts), ("cancelled", ledger.cancels)):
         for ids in _chunks(list(cancelled)):
-            yield send.cancel(counter, ids), _reads_cancel(ledger, ids)
-    asks: list[Ask] = []
-    if ledger.agreement.unsettled or ledger.beat_at <= now:
-        yield send.enlist(), lambda reply: None
-    if ledger.beat_at <= now:
-        yield from _heartbeat(ledger)
-        asks = list(ledger.line.values())
-    for chunk in _chunks(asks):
-        yield _acquire(ledger, chunk, join=True)
-    for chunk in _chunks(list(ledger.fresh.values())):
-        yield _acquire(ledger, chunk, join=True, released=released if together else ())
-    for chunk in _chunks(list(ledger.tries.values())):
-        yield _acquire(ledger, chunk, join=False)
-    for call in [*ledger.calls]:
-        yield call.command, _reads_call(ledger, call)
+            yield ledger.commands.cancel(counter, ids), _reads_cancel(ledger, ids)
 
 
-def _heartbeat(ledger: Ledger) -> Iterator[tuple[Command, Digest]]:
+def _heartbeat(ledger: Ledger) -> Iterator[Turn]:
+    """Renew what we hold, and ask again for what we wait for: it may have been forgotten."""
     ledger.notice_losses(ledger.engine.clock())
     for leases in _chunks(list(ledger.leases.values())):
         permits = [(lease.id, lease.fence, lease.term_us) for lease in leases]
-        yield ledger.commands.renew(permits, ledger.term_us), _reads_renewal(ledger, leases)
+        command = ledger.commands.renew(permits, ledger.term_us, readmit=True)
+        yield command, _reads_renewal(ledger, leases)
+    for asks in _chunks(list(ledger.line.values())):
+        yield _acquire(ledger, asks, join=True)
 
 
 def _acquire(
     ledger: Ledger, asks: list[Ask], *, join: bool, released: Sequence[tuple[str, int]] = ()
-) -> tuple[Command, Digest]:
+) -> Turn:
     term = ledger.term_us
     rows = [(ask.id, ask.lane, ask.score, term + ask.hold_us, ask.sent) for ask in asks]
     for ask in asks:
@@ -99,7 +113,7 @@ def _read_grants(ledger: Ledger, grants: bytes, since: float) -> None:
 
 def _digest_time(ledger: Ledger, reply: list[Any]) -> None:
     """Every reply begins with the server's time, when to look again, and grants of ours."""
-    sent = ledger.engine.sent_at
+    sent = ledger.engine.contact.sent_at
     # It read its clock after we sent: its time T is no earlier here than this says.
     ledger.server_ahead = int(reply[0]) / 1e6 - sent
     if reply[2]:
@@ -114,8 +128,9 @@ def _reads_asks(
     def digest(reply: list[Any]) -> None:
         _gave_back(ledger, released)
         ledger.agreement.see(int(reply[3]))
-        ledger.agreement.compare(reply[4:7])
-        sent = ledger.engine.sent_at
+        if ledger.agreement.unsettled:
+            ledger.agreement.compare(reply[4:7])
+        sent = ledger.engine.contact.sent_at
         for ask, verdict, score in zip(asks, reply[7::2], reply[8::2], strict=True):
             if (number := int(verdict)) > 0:
                 ask.score = ask.score or _text(score)
@@ -145,7 +160,7 @@ def _reads_enforcing(ledger: Ledger, terms: Terms) -> Digest:
 
 def _reads_renewal(ledger: Ledger, leases: list[Lease]) -> Digest:
     def digest(reply: list[Any]) -> None:
-        deadline = ledger.deadline(ledger.engine.sent_at)
+        deadline = ledger.deadline(ledger.engine.contact.sent_at)
         # One that has been lost by our own clock stays lost, whatever the server says.
         ledger.agreement.see(int(reply[3]))
         for lease, held in zip(leases, reply[4:], strict=True):

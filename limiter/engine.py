@@ -12,11 +12,10 @@ import logging
 import os
 import socket
 import threading
-import time
 import uuid
+import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
 from weakref import WeakValueDictionary
 
 from redis.exceptions import RedisError
@@ -24,30 +23,31 @@ from redis.exceptions import RedisError
 from ground import RedisTarget
 from limiter import dialogue
 from limiter.answers import Answer, deliver
-from limiter.commands import Command, nudge
+from limiter.commands import nudge
+from limiter.contact import Contact
 from limiter.deadlines import Deadlines
-from limiter.errors import GateError, GateUnavailable
+from limiter.errors import GateError
 from limiter.inbox import Inbox
-from limiter.ledger import Ledger
+from limiter.ledger import Ledger, Outcome
 from limiter.permit import Lease
-from limiter.wire import FINAL, PASSING, Wire
-from limiter.wishes import Ask
+from limiter.wire import PASSING
+from limiter.wishes import NEVER, Ask
 
 log = logging.getLogger("penstock.limiter")
 
-_LONGEST_PAUSE = 1.0
 _FAREWELL = 2.0  # seconds that an ending process spends on giving its permits back
+_KEPT = 60.0  # seconds for which an engine whose gates and permits are gone waits for others
 
 
 class Engine:
     """See the module."""
 
-    def __init__(self, target: RedisTarget) -> None:
+    def __init__(self, target: RedisTarget, retire: Callable[["Engine"], bool]) -> None:
         self.target = target
         self.process = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._token, self._numbers = uuid.uuid4().hex[:16], itertools.count(1)
-        self.clock = time.monotonic
-        self.sent_at = self.clock()
+        self.contact = Contact(target)
+        self.clock = self.contact.clock
         self.stopped = False
         self._posted: SimpleQueue[tuple[Callable[[], None], Ledger | None] | None] = SimpleQueue()
         # Kept by their gates and permits, and by us while there is something to do: however
@@ -56,13 +56,9 @@ class Engine:
         self._busy: dict[Ledger, None] = {}
         self._guard = threading.Lock()
         self._deadlines = Deadlines()
-        self._timeout = 5.0
-        self._wire: Wire | None = None
-        self._down_since: float | None = None
-        self._trouble: BaseException | None = None
-        self._pause = 0.0
-        self._retry_at = 0.0
         self._inbox: Inbox | None = None
+        self._retire = retire
+        self._unwanted_since = NEVER
         self._thread = threading.Thread(target=self._run, name="penstock-gates", daemon=True)
         self._thread.start()
 
@@ -84,11 +80,17 @@ class Engine:
             if ledger is None:
                 ledger = make(self)
                 self._ledgers[name] = ledger
-                if ledger.lease / 6 < self._timeout:
+                weakref.finalize(ledger, self.post, _notice).atexit = False
+                if ledger.lease / 6 < self.contact.timeout:
                     # One blocked command must not outlast a lease's margin.
-                    self._timeout = ledger.lease / 6
-                    self.post(self._disconnect)
+                    self.contact.timeout = ledger.lease / 6
+                    self.post(self.contact.end)
             return ledger
+
+    @property
+    def wanted(self) -> bool:
+        """Whether some gate or permit is, or may yet be, of ours."""
+        return bool(self._ledgers or self._busy)
 
     def request(self, deed: Callable[[], None], ledger: Ledger | None = None) -> None:
         """The same for who waits for an answer: refused when none would come."""
@@ -99,7 +101,8 @@ class Engine:
     def ask(self, ledger: Ledger, ask: Ask, *, join: bool) -> None:
         def deed() -> None:
             ledger.ask(ask, join=join)
-            self._deadlines.add(ledger, ask)
+            if ask.deadline < NEVER:
+                self._deadlines.add(ledger, ask)
 
         self.request(deed, ledger)
 
@@ -127,9 +130,10 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while self._gather():
-                self._exchange()  # before anybody's time is up: a timeout of 0 is one try
+            while self._gather() and not self._retires():
+                self.contact.exchange(self._busy)  # first: a timeout of 0 is one try
                 self._deadlines.pass_by(self.clock())
+                self._listen()
                 self._hand_out()
             self._farewell()
         except BaseException:
@@ -140,7 +144,7 @@ class Engine:
         finally:
             self.stopped = True
             self._end_inbox()
-            self._disconnect()
+            self.contact.end()
 
     def _gather(self) -> bool:
         """Wait for something to do, then do all that was posted; False at the end."""
@@ -159,113 +163,46 @@ class Engine:
         deed()
 
     def _idle_for(self) -> float | None:
-        due = min((ledger.next_due() for ledger in self._busy), default=float("inf"))
-        if self._down_since is not None:
-            due = self._retry_at if due < float("inf") else due
-        due = min(due, self._deadlines.first)
-        if due == float("inf"):
+        due = NEVER
+        for ledger in self._busy:
+            due = min(due, ledger.next_due())
+        due = min(self.contact.due(due), self._deadlines.first, self._unwanted_since + _KEPT)
+        if due == NEVER:
             return None
         return min(max(0.0, due - self.clock()), threading.TIMEOUT_MAX)
 
-    def _exchange(self) -> None:
-        """One pipeline with everything that is due; on failure it stays due."""
+    def _retires(self) -> bool:
+        """On a Cluster each gate has an engine: they must not outlive their gates for good."""
+        if self.wanted:
+            self._unwanted_since = NEVER
+            return False
         now = self.clock()
-        if self._down_since is not None and now < self._retry_at:
-            self._give_up(now)
-            return
-        work = [(ledger, pair) for ledger in self._busy for pair in dialogue.exchange(ledger, now)]
-        if not work:
-            return
-        try:
-            replies = self._converse([command for _, (command, _) in work])
-        except PASSING as failure:
-            if isinstance(failure, FINAL):
-                self._refuse_all(failure)
-            self._fail(failure)
-        except RedisError as refusal:
-            self._refuse_all(refusal)
-            self._fail(refusal)
-        else:
-            self._down_since, self._pause = None, 0.0
-            self._digest(work, replies)
-            for ledger in self._busy:
-                dialogue.exchanged(ledger, now)
-                self._listen(ledger)
+        self._unwanted_since = min(self._unwanted_since, now)
+        return now >= self._unwanted_since + _KEPT and self._retire(self)
 
-    def _converse(self, commands: list[Command]) -> list[Any]:
-        wire = self._connected()
-        self.sent_at = self.clock()
-        return wire.converse(commands)
-
-    def _digest(
-        self, work: list[tuple[Ledger, tuple[Command, dialogue.Digest]]], replies: list[Any]
-    ) -> None:
-        refused: dict[Ledger, RedisError] = {}
-        for (ledger, (_, digest)), reply in zip(work, replies, strict=True):
-            if isinstance(reply, RedisError):
-                refused[ledger] = reply
-            else:
-                digest(reply)
-        # Afterwards, so that no reply speaks of who was refused already.
-        for ledger, reply in refused.items():
-            ledger.refuse(GateError(f"gate {ledger.name!r}: {self.target} answered: {reply}"))
-
-    def _fail(self, failure: BaseException) -> None:
-        now = self.clock()
-        self._disconnect()
-        self._trouble = failure
-        if self._down_since is None:
-            self._down_since = now
-            log.warning("gates: Redis at %s does not answer: %s", self.target, failure)
-        # No longer than a command may take: what is lost is noticed within a lease's margin.
-        self._pause = min(_LONGEST_PAUSE, self._timeout, max(0.02, self._pause * 2))
-        self._retry_at = now + self._pause
+    def _listen(self) -> None:
+        """See that somebody reads the inboxes of the gates we wait at."""
         for ledger in self._busy:
-            ledger.beat_now()
-        self._give_up(now)
-
-    def _give_up(self, now: float) -> None:
-        for ledger in self._busy:
-            ledger.give_up(now, self._down_since or now, str(self.target), self._trouble)
-
-    def _refuse_all(self, refusal: BaseException) -> None:
-        for ledger in self._busy:
-            ledger.refuse(GateUnavailable(ledger.name, str(self.target), refusal))
+            if ledger.line and not self.contact.lost:
+                if self._inbox is None:
+                    self._inbox = Inbox(self.target, self._received)
+                reading = self._inbox.listen(ledger.commands.inbox, ledger)
+                if reading is not None:
+                    self.contact.tell(self._busy, nudge(reading))
 
     def _hand_out(self) -> None:
-        for ledger in self._busy:
+        """Last of a turn: whoever is woken by it finds our thread at rest, not in its way."""
+        ready: list[tuple[Ledger, list[Outcome]]] = []
+        for ledger in [*self._busy]:
             if ledger.outcomes:
-                outcomes, ledger.outcomes = ledger.outcomes, []
-                orphans: list[Answer] = deliver(outcomes)
-                for orphan in orphans:
-                    if isinstance(orphan.outcome, Lease):
-                        ledger.release(orphan.outcome)
-        for ledger in [ledger for ledger in self._busy if ledger.idle]:
-            del self._busy[ledger]
-
-    def _listen(self, ledger: Ledger) -> None:
-        """See that somebody reads the inbox of a gate we wait at."""
-        if not ledger.waiting:
-            return
-        if self._inbox is None:
-            self._inbox = Inbox(self.target, self._received)
-        reading = self._inbox.listen(ledger.commands.inbox, ledger)
-        if reading is not None:
-            try:
-                self._connected().converse(nudge(reading))
-            except PASSING as failure:
-                self._fail(failure)
-
-    def _end_inbox(self) -> None:
-        """Its thread ends by itself when Redis is gone, and with the process when it is frozen."""
-        if self._inbox is None:
-            return
-        reading = self._inbox.stop()
-        if self._down_since is None:
-            with contextlib.suppress(RedisError, *PASSING):
-                if reading is not None:
-                    self._connected().converse(nudge(reading))
-                self._inbox.join(_FAREWELL)
+                ready.append((ledger, ledger.outcomes))
+                ledger.outcomes = []
+            if ledger.idle:
+                del self._busy[ledger]
+        for ledger, outcomes in ready:
+            for orphan in deliver(outcomes):
+                if isinstance(orphan.outcome, Lease):
+                    ledger.release(orphan.outcome)
 
     def _received(self, ledger: Ledger, letters: list[dict[bytes, bytes]]) -> None:
         """Called by an inbox's thread."""
@@ -276,22 +213,14 @@ class Engine:
 
         self.post(deed, ledger)
 
-    def _connected(self) -> Wire:
-        if self._wire is None:
-            self._wire = Wire(self.target, self._timeout)
-        return self._wire
-
-    def _disconnect(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
+    # Its end
 
     def _farewell(self) -> None:
         """The last exchange: permits go back at once instead of at their leases' ends."""
         for ledger in self._busy:
             ledger.close(GateError(f"gate {ledger.name!r}: the process is ending"))
-        self._timeout = min(self._timeout, _FAREWELL)
-        self._exchange()
+        self.contact.timeout = min(self.contact.timeout, _FAREWELL)
+        self.contact.exchange(self._busy)
         self._refuse_rest("the process is ending")
 
     def _refuse_rest(self, why: str) -> None:
@@ -302,3 +231,18 @@ class Engine:
         for ledger in self._busy:
             ledger.refuse(GateError(f"gate {ledger.name!r}: {why}"))
         self._hand_out()
+
+    def _end_inbox(self) -> None:
+        """Its thread ends by itself when Redis is gone, and with the process when it is frozen."""
+        if self._inbox is None:
+            return
+        reading = self._inbox.stop()
+        if not self.contact.lost:
+            with contextlib.suppress(RedisError, *PASSING):
+                if reading is not None:
+                    self.contact.converse(nudge(reading))
+                self._inbox.join(_FAREWELL)
+
+
+def _notice() -> None:
+    """Nothing to do, but to see who is still there."""

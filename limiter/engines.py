@@ -3,12 +3,25 @@
 import atexit
 import os
 import threading
+from collections.abc import Callable
+from multiprocessing import parent_process, util
 
 from ground import RedisTarget
 from limiter.engine import Engine
+from limiter.ledger import Ledger
 
 _engines: dict[tuple[RedisTarget, str], Engine] = {}
-_engines_guard = threading.Lock()
+_guard = threading.RLock()  # a signal's handler may come back while its thread is here
+_AFTER_ITS_CHILDREN = -100  # where multiprocessing ends a process, below 0
+
+
+def station(
+    target: RedisTarget, gate: str, make: Callable[[Engine], Ledger]
+) -> tuple[Engine, Ledger]:
+    """A gate's engine and ledger in this process: an engine that has a ledger does not retire."""
+    with _guard:
+        engine = engine_for(target, gate)
+        return engine, engine.ledger(gate, make)
 
 
 def engine_for(target: RedisTarget, gate: str = "") -> Engine:
@@ -18,10 +31,12 @@ def engine_for(target: RedisTarget, gate: str = "") -> Engine:
     alone, and a blocked command serves one slot.
     """
     key = (target, gate if target.kind == "cluster" else "")
-    with _engines_guard:
+    with _guard:
         engine = _engines.get(key)
         if engine is None or engine.stopped:
-            engine = _engines[key] = Engine(target)
+            if not _engines and parent_process() is not None:
+                util.Finalize(None, _end_child, exitpriority=_AFTER_ITS_CHILDREN)
+            engine = _engines[key] = Engine(target, _retire)
         return engine
 
 
@@ -30,10 +45,34 @@ def stop_all() -> None:
         engine.stop()
 
 
+def _retire(engine: Engine) -> bool:
+    """Let an engine go that nobody can reach any more; False if somebody came back."""
+    with _guard:
+        if engine.wanted:
+            return False
+        for key in [key for key, each in _engines.items() if each is engine]:
+            del _engines[key]
+        engine.stopped = True
+        return True
+
+
+def _end_child() -> None:
+    """A child of multiprocessing may end without `atexit`. It ends its threads after this, and
+    among them one that waits for the others: only then do their permits go back."""
+    threading.Thread(target=_stop_last, name="penstock-end", daemon=False).start()
+
+
+def _stop_last() -> None:
+    for thread in threading.enumerate():
+        if not (thread.daemon or thread in (threading.current_thread(), threading.main_thread())):
+            thread.join()
+    stop_all()
+
+
 def _forget_parent() -> None:
     """A forked child has none of its parent's threads, and none of its permits."""
-    global _engines_guard
-    _engines_guard = threading.Lock()
+    global _guard
+    _guard = threading.RLock()
     for engine in _engines.values():
         engine.stopped = True
     _engines.clear()

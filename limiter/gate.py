@@ -33,7 +33,7 @@ from ground import (
 )
 from limiter.answers import Answer, LoopAnswer
 from limiter.engine import Engine
-from limiter.engines import engine_for
+from limiter.engines import station
 from limiter.errors import GateUnavailable
 from limiter.hold import Hold
 from limiter.ledger import Ledger
@@ -188,13 +188,13 @@ class Gate:
         return hold
 
     def _at(self) -> tuple[Engine, Ledger]:
-        station = self._station
-        if station is None or station[0].stopped:
-            engine = engine_for(self.target, self.name)
-            ledger = engine.ledger(self.name, self._new_ledger)
+        known = self._station
+        if known is None or known[0].stopped:
+            engine, ledger = station(self.target, self.name, self._new_ledger)
             engine.post(lambda: ledger.meet(self.terms, self._manner), ledger)
-            self._station = station = engine, ledger
-        return station
+            self._station = engine, ledger
+            return engine, ledger
+        return known
 
     def _new_ledger(self, engine: Engine) -> Ledger:
         return Ledger(engine, self.name, self.terms, self._manner)

@@ -6,7 +6,6 @@ its end.
 """
 
 import asyncio
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from limiter.permit import Permit, SyncPermit
@@ -36,41 +35,25 @@ class Hold:
         permit.check()  # it may have been lost before anybody listened
         return permit
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        permit, self._permit = self._permit, None
-        if permit is None:
-            return
-        permit.on_lost = None
-        try:
-            if self._cancelled:
-                ours = self._task.uncancel() <= self._cancelling
-                if kind is None or (ours and issubclass(kind, asyncio.CancelledError)):
-                    permit.check()
-            elif kind is None:
-                permit.check()
-        finally:
-            permit.release()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end(kind)
 
     def __enter__(self) -> SyncPermit:
         self._permit = permit = self._gate.sync.acquire(timeout=self._timeout, lane=self._lane)
         return permit
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end(kind)
+
+    def _end(self, kind: type[BaseException] | None) -> None:
+        """Raise `PermitLost` where the body ended well, or by our cancelling it alone."""
         permit, self._permit = self._permit, None
         if permit is None:
             return
+        permit.on_lost = None
         try:
-            if kind is None:
+            ours = self._cancelled and self._task.uncancel() <= self._cancelling
+            if kind is None or (ours and issubclass(kind, asyncio.CancelledError)):
                 permit.check()
         finally:
             permit.release()

@@ -89,10 +89,12 @@ class Inbox:
         if self._client is None:
             self._client = connect(self._target, timeout=_BLOCK + _GRACE)
         with self._guard:
+            if self._stopping.is_set():
+                return  # who stops us found nothing to nudge
             streams = {stream: self._seen.get(stream, "0-0") for stream in self._owners}
             self._seen = {stream: self._seen[stream] for stream in streams if stream in self._seen}
             self._reading = next(iter(streams), None)
-            if not streams and not self._stopping.is_set():
+            if not streams:
                 self._listening.clear()
         if not streams:  # every gate that waited is gone
             self._listening.wait()

@@ -10,22 +10,8 @@
 -- keeps its place, and one that was lost or dropped rejoins with the score it had. The score
 -- of a permit granted at once is that of the last who came before it.
 -- include: watch.lua
+-- include: entering.lua
 local join = ARGV[6] == '1'
-local LANE = 8796093022208 -- 2^43 tickets to a lane
-
-local function enter_line(id, lane, score, term)
-  if score == '' then
-    gate.ticket = gate.ticket + 1
-    score = lane * LANE + gate.ticket
-  else
-    gate.ticket = math.max(gate.ticket, score % LANE)
-  end
-  call('ZADD', QUEUE, score, id)
-  call('HSET', WAITERS, id, format('%s|%s|%.0f', PROCESS, term, now))
-  front = nil
-  return tonumber(score)
-end
-
 local requests = 8 + 2 * ARGV[7]
 release(8, requests - 1)
 expire()

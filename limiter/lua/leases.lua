@@ -1,5 +1,5 @@
--- leases.lua: how a permit begins, ends, and ends by itself.
--- include: state.lua
+-- leases.lua: how a permit ends, by a release or by itself, and whose it is.
+-- include: save.lua
 
 local function free(ids)
   if #ids == 0 then return end
@@ -13,29 +13,6 @@ local function expire()
   free(dead)
   count('expired', #dead)
   gate.live = call('ZCARD', LEASES)
-end
-
--- Grants are gathered, and written by `write_grants` in two commands however many there
--- are: before anybody asks `fence_of`, which reads what is written.
-local leases, holders = {}, {}
-
--- The fence only grows, also over a loss of data: no clock that ran forward repeats it.
-local function grant(id, process, term)
-  gate.fence = math.max(gate.fence + 1, now)
-  if gate.rate > 0 then gate.tokens = gate.tokens - 1 end
-  gate.live, gate.granted = gate.live + 1, gate.granted + 1
-  local n = #leases
-  leases[n + 1], leases[n + 2] = now + term, id
-  holders[n + 1], holders[n + 2] = id, format('%.0f|%s|%.0f', gate.fence, process, now)
-  return gate.fence
-end
-
-local function write_grants()
-  if #leases > 0 then
-    call('ZADD', LEASES, unpack(leases))
-    call('HSET', HOLDERS, unpack(holders))
-    leases, holders = {}, {}
-  end
 end
 
 local function fence_in(holder) return holder and string.match(holder, '^%d+') end

@@ -1,4 +1,4 @@
--- state.lua: what every script of a gate begins and ends with: its clock, settings, room, counts.
+-- state.lua: what every script of a gate begins with: its clock, its settings, its room.
 -- Included by the others, whose first arguments are limit, rate, burst ('' for none) and process.
 local GATE, LEASES, HOLDERS = KEYS[1], KEYS[2], KEYS[3]
 local QUEUE, WAITERS, ALIVE = KEYS[4], KEYS[5], KEYS[6]
@@ -36,28 +36,10 @@ if gate.rate > 0 then
   gate.tokens = math.min(gate.burst, gate.tokens + passed * gate.rate / 1000000)
 end
 
-local function count(what, by)
-  if by > 0 then call('HINCRBY', GATE, what, by) end
-end
-
 -- How many permits may be granted at this instant. `gate.live` is set by `expire`.
 local function room()
   if gate.paused then return 0 end
   local free = gate.limit - gate.live
   if gate.rate > 0 then free = math.min(free, math.floor(gate.tokens)) end
   return free
-end
-
--- The gate as it is now, in one write. What did not change is left alone.
-local function save()
-  local changed = {}
-  local function set(field, value)
-    changed[#changed + 1], changed[#changed + 2] = field, value
-  end
-  if gate.rate > 0 then set('tokens', gate.tokens) set('refilled', now) end
-  if gate.granted > 0 then set('fence', gate.fence) set('granted', (fields[8] or 0) + gate.granted) end
-  if gate.granted + gate.released > 0 then set('released', (fields[9] or 0) + gate.released) end
-  if gate.ticket > (tonumber(fields[10]) or 0) then set('ticket', gate.ticket) end
-  if gate.head then set('head', gate.head) set('head_wakes', gate.head_wakes) end
-  if #changed > 0 then call('HSET', GATE, unpack(changed)) end
 end

@@ -1,5 +1,5 @@
 -- watch.lua: when to look again, and who does: time alone may let somebody in.
--- include: line.lua
+-- include: hand_over.lua
 local NEVER = 9007199254740991
 
 -- Microseconds until time alone may let somebody in: a token, or a lease's end. -1: never.

@@ -149,7 +149,7 @@ def every_permit_is_there(gate, limit):
 def test_the_limit_holds_over_kills_cancellations_and_new_limits(
     real_redis, shared_server, observer, dice, tmp_path
 ):
-    a_crowd_at_a_gate(real_redis, shared_server.url, observer, dice, tmp_path / "end", seconds=6)
+    a_crowd_at_a_gate(real_redis, shared_server.url, observer, dice, tmp_path / "end", seconds=4)
 
 
 @pytest.mark.soak
@@ -166,7 +166,7 @@ def test_the_rate_holds_over_every_window_and_process(
     with Processes(
         dice, shared_server.url, gate, observer.address, number=3, threads=8, end=tmp_path / "end"
     ) as processes:
-        for n in range(1, 6):
+        for n in range(1, 4):
             observer.wait_until(lambda seen, n=n: len(seen.arrivals) > n * 50)
             processes.kill_one()
         processes.outcome()

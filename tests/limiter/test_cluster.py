@@ -1,11 +1,12 @@
 """A Redis Cluster: gates on every node in one process, and a node that fails alone."""
 
 import asyncio
+import gc
 import itertools
 
 import pytest
 
-from limiter import GateUnavailable, PermitLost, TokenBucket
+from limiter import GateUnavailable, PermitLost, TokenBucket, engine
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.limiter.in_flight import in_line, served
@@ -75,7 +76,8 @@ async def test_flushed_scripts_are_loaded_again_on_every_node(redis_cluster, nam
 async def test_a_node_that_fails_leaves_the_gates_of_the_others_alone(
     redis_cluster, names, failure
 ):
-    *healthy, sick = gates_at(redis_cluster, names, lease=3.0)
+    healthy = gates_at(redis_cluster, names[:-1])
+    (sick,) = gates_at(redis_cluster, names[-1:], lease=1.5)
     permits = [await gate.acquire(timeout=SOON) for gate in healthy]
     lost = await sick.acquire(timeout=SOON)
     waiters = [await in_line(gate, 1) for gate in healthy]
@@ -99,7 +101,7 @@ async def test_a_node_that_fails_leaves_the_gates_of_the_others_alone(
 async def test_a_restarted_node_has_its_holder_and_its_waiters_again(
     redis_cluster, names, keep_data
 ):
-    gate = gates_at(redis_cluster, names, lease=20.0)[1]
+    gate = gates_at(redis_cluster, names, lease=20.0, heartbeat=0.5)[1]
     permit = await gate.acquire(timeout=SOON)
     first = await in_line(gate, 1)
     second = await in_line(gate, 2)
@@ -134,3 +136,26 @@ async def test_a_killed_holder_on_a_cluster_gives_its_permit_back(redis_cluster,
         killing.run(holds, redis_cluster.url, gate.name, at=killing.named("holding"))
         (await gate.acquire(timeout=SOON)).release()
         assert (await gate.status()).expired == 1
+
+
+async def test_an_engine_ends_when_its_gate_and_its_permits_are_gone(
+    redis_cluster, names, monkeypatch
+):
+    monkeypatch.setattr(engine, "_KEPT", 0.05)
+    gates = gates_at(redis_cluster, names)
+    permits = [await gate.acquire() for gate in gates]
+    for gate in gates:
+        (await in_line(gate, 1)).cancel()
+    ours = [gate._at()[0] for gate in gates]
+    del gate, gates  # no gate any more, and the permits left
+    await asyncio.sleep(0.2)
+    await permits[0].renew()  # they keep theirs
+    assert not any(each.stopped for each in ours)
+    for permit in permits:
+        permit.release()
+    del permit, permits
+    gc.collect()
+    until(lambda: not any(each._thread.is_alive() for each in ours), "their end")
+    for gate in gates_at(redis_cluster, names):
+        assert (await gate.status()).in_flight == 0
+        assert gate._at()[0] not in ours

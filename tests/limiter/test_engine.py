@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import ground
-from limiter import GateError, GateUnavailable, TokenBucket, engine, engines
+from limiter import GateError, GateUnavailable, TokenBucket, contact, engines
 from tests.limiter.in_flight import settled, settled_sync
 
 
@@ -21,13 +21,13 @@ def gate(redis) -> TokenBucket:
 def exchanges(monkeypatch) -> list[int]:
     """The size of each exchange with Redis."""
     sizes: list[int] = []
-    converse = engine.Engine._converse
+    converse = contact.Contact.converse
 
     def counted(self, commands):
         sizes.append(len(commands))
         return converse(self, commands)
 
-    monkeypatch.setattr(engine.Engine, "_converse", counted)
+    monkeypatch.setattr(contact.Contact, "converse", counted)
     return sizes
 
 

@@ -12,6 +12,7 @@ import pytest
 from limiter import (
     TokenBucket,
     answers,
+    contact,
     dialogue,
     engine,
     gate,
@@ -28,7 +29,7 @@ SOON = 60.0
 
 # What runs from Redis's grant to the caller's permit, and from its release to Redis.
 STATIONS = [
-    engine.Engine._digest, engine.Engine._hand_out, engine.Engine._received,
+    contact.Contact._digest, engine.Engine._hand_out, engine.Engine._received,
     dialogue._reads_asks, ledger.Ledger.granted, dialogue.read_letter,
     ledger.Ledger.release, dialogue._reads_release,
     answers.deliver, inbox.Inbox._read, permit.HeldPermit.__init__, permit.HeldPermit.release,

@@ -1,10 +1,12 @@
 """A process ends, is killed, or is frozen: what a gate makes of it."""
 
 import asyncio
+import multiprocessing
 import time
 
 import pytest
 
+from limiter import TokenBucket
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.limiter import scenarios
@@ -12,7 +14,8 @@ from tests.limiter.in_flight import in_line, served, settled
 
 pytestmark = pytest.mark.usefixtures("no_engine_is_left_running_hot")
 
-SHORT = 2.0  # a lease that a test waits for
+SHORT = 2.0  # a lease that a test waits for, and its holder is to keep meanwhile
+DOOMED = 0.6  # one whose holder dies
 LONG = 60.0  # one that must not be waited for
 SOON = 30.0  # only a hang takes longer
 
@@ -30,16 +33,16 @@ async def test_a_process_that_ends_in_order_returns_its_permits_at_once(
 async def test_a_process_that_just_ends_leaves_its_permit_to_the_lease(
     real_redis, shared_server, how, gate_at, name
 ):
-    gate = gate_at(shared_server.target, lease=SHORT)
+    gate = gate_at(shared_server.target)
     at = killing.named("holding") if how == "SIGKILL" else None
-    killing.run(scenarios.holds, shared_server.url, name, SHORT, how, at=at)
+    killing.run(scenarios.holds, shared_server.url, name, DOOMED, how, at=at)
     (await gate.acquire(timeout=SOON)).release()
     status = await gate.status()
     assert (status.granted, status.expired) == (2, 1)
 
 
 async def test_a_frozen_holder_finds_its_permit_lost(real_redis, shared_server, gate_at, name):
-    gate = gate_at(shared_server.target, lease=SHORT)
+    gate = gate_at(shared_server.target)
     with killing.Child(scenarios.holds, shared_server.url, name, SHORT, "stays") as child:
         child.wait_for("holding")
         child.freeze()
@@ -128,3 +131,18 @@ async def test_an_idle_process_does_nothing(real_redis, shared_server, gate_at):
     before = time.process_time()
     await asyncio.sleep(0.4)
     assert time.process_time() - before < 0.2
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_of_multiprocessing_that_just_returns_gives_its_permits_back(
+    how, real_redis, shared_server, name
+):
+    """At once, also where `atexit` is not called, and after its threads have ended."""
+    args = (shared_server.url, name)
+    child = multiprocessing.get_context(how).Process(target=scenarios.ends_well, args=args)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    status = TokenBucket(shared_server.url, name, limit=2).sync.status()
+    assert (status.granted, status.released, status.in_flight) == (2, 2, 0)

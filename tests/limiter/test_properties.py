@@ -221,7 +221,7 @@ def explore(redis: Any, examples: int, steps: int) -> None:
 
 
 def test_a_gate_does_what_its_model_says(redis):
-    explore(redis, examples=40, steps=25)
+    explore(redis, examples=25, steps=25)
 
 
 @pytest.mark.soak

@@ -6,6 +6,8 @@ import pytest
 from rq import Queue
 
 from limiter import TokenBucket
+from limiter.commands import SCRIPTS, GateCommands
+from limiter.terms import Terms
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker import chores
@@ -13,6 +15,7 @@ from tests.worker.crew import at_work, burst, nothing_left, open_queue, work_in_
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import url_of
+from worker.work_commands import WorkCommands
 
 
 @pytest.fixture
@@ -110,3 +113,18 @@ def test_a_code_job_holds_no_permit_while_it_backs_off(real_redis, queue, monkey
         assert first.return_value()["attempts"] == 2
         assert fusion.peak == 1
     assert gate.sync.status().in_flight == 0
+
+
+def test_a_heartbeat_that_a_jobs_end_overtook_leaves_no_permit_behind(real_redis) -> None:
+    """They travel on two connections: nobody would free what it took in again."""
+    gate = GateCommands("code", Terms(limit=1), "w")
+    asked = gate.acquire([("job:1", 0, "", 60_000_000, 0)], 60_000_000, join=False)
+    for script in SCRIPTS.values():
+        real_redis.script_load(script.source)
+    fence = real_redis.execute_command(*asked)[7]
+    work = WorkCommands("code", "w", 60.0, gate)
+    heartbeat = work.renew_permits([("job:1", fence, 30.0)])
+    real_redis.execute_command(*work.free_permit("job:1", fence))
+    real_redis.execute_command(*heartbeat)
+    status = TokenBucket(real_redis, "code", limit=1).sync.status()
+    assert (status.in_flight, status.released, status.lost) == (0, 1, 0)
