@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,14 @@ HERE = Path(__file__)
 @pytest.fixture(scope="module")
 def outside() -> dict[str, str | None]:
     """What the probes reach unconfined, in namespaces of their own."""
-    ground = subprocess.run(
-        [sys.executable, HERE.with_name("proving_ground.py")],
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
+    with tempfile.TemporaryDirectory() as scratch:
+        ground = subprocess.run(
+            [sys.executable, HERE.with_name("proving_ground.py"), scratch],
+            env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
     return probes.read(ground.stdout)
 
 
