@@ -26,7 +26,7 @@ def main(scratch: str) -> None:
     # Not on /tmp: this file and its interpreter may lie there.
     kernel.mount("scratch", scratch, "tmpfs")
     tempfile.tempdir = scratch
-    jail._loopback()
+    jail.loopback()
     resource.setrlimit(resource.RLIMIT_NPROC, (256, 256))
     with selftest.goals() as goal, subprocess.Popen(["sleep", "20"]) as supervisor:
         os.environ["PENSTOCK_PROBE_SECRET"] = "1"

@@ -17,8 +17,8 @@ SCRATCH = "/run/scratch"
 COVERED = "/run/covered"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
-_SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_SETTINGS = ("ld.so.cache", "alternatives", "localtime", "ssl/certs")
+SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+SETTINGS = ("ld.so.cache", "alternatives", "localtime", "ssl/certs")
 _ATTRIBUTES = 1 | 2 | 4  # MOUNT_ATTR_RDONLY, _NOSUID, _NODEV
 _NOSUID = 2
 
@@ -61,9 +61,9 @@ def build(exposed: list[str]) -> list[str]:
     os.mkdir("/tmp" + OLD)  # noqa: S108
     kernel.pivot_root("/tmp", "/tmp" + OLD)  # noqa: S108
     os.chdir("/")
-    for name in _SYSTEM:
+    for name in SYSTEM:
         _system_folder(name)
-    for name in (*_SETTINGS, *fnmatch.filter(os.listdir(OLD + "/etc"), "java-*")):
+    for name in (*SETTINGS, *fnmatch.filter(os.listdir(OLD + "/etc"), "java-*")):
         _expose(f"/etc/{name}")
     covered = [path for path in exposed if path.startswith(tuple(f"{top}/" for top in WRITABLE))]
     for path in exposed:
