@@ -31,6 +31,9 @@ class Place(Protocol):
     def source(self, name: str) -> str:
         """Where a file that is asked back lies, once the program is dead; raises `Refused`."""
 
+    def allow_to_run(self, name: str) -> None:
+        """What a compiler made, where its own `chmod` is refused."""
+
     def confine(self) -> None:
         """In the program's process, the last thing before its code."""
 
