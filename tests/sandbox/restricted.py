@@ -28,7 +28,7 @@ def no_namespaces() -> None:
         enter_namespace_with_all_users()
     else:
         kernel.unshare(kernel.NEW_USER)
-        root.write_maps(0, 0, user, group)
+        root.write_maps(user, group, user, group)
     with open("/proc/sys/user/max_user_namespaces", "w") as setting:
         setting.write("0")
 

@@ -316,6 +316,27 @@ def test_the_self_test_shows_each_probe_and_what_it_met() -> None:
     assert all(probe["refused"] for probe in facts["probes"])
 
 
+def test_the_level_none_is_loud_and_in_every_answer() -> None:
+    with subprocess.Popen(
+        [*START, "--level", "none", "--python", "/usr/bin/python3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        url = server.stdout.readline().strip()
+        if url:
+            answer = post(url, code="print(1)")
+            assert (answer["status"], answer["isolation"]) == ("Success", "none")
+            assert httpx.get(f"{url}/healthz").json()["isolation"] == "none"
+        server.terminate()
+        said = server.stderr.read()
+    if not url:
+        pytest.skip(f"no interpreter for an ordinary user here: {said}")
+    assert "UNCONFINED" in said
+
+
 def test_a_setting_without_sense_is_refused_by_name() -> None:
     ran = subprocess.run(
         [*START, "--expose", "relative/path"], capture_output=True, text=True, check=False

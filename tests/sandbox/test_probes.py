@@ -37,11 +37,13 @@ def test_an_unconfined_process_reaches_its_goal(outside: dict[str, str | None], 
 @in_one_loop
 async def test_a_program_reaches_none_of_them(sandbox: Jails) -> None:
     with selftest.goals() as goal:
-        attack, works = [await sandbox.run(program) for program in selftest.programs(goal)]
+        attack, works = [await sandbox.run(program) for program in selftest.programs(goal, "ns")]
     assert attack.return_code == 0, attack
-    assert [found.probe for found in selftest.findings(attack.stdout) if not found.contained] == []
+    assert [
+        found.probe for found in selftest.findings(attack.stdout, "ns") if not found.contained
+    ] == []
     assert works.return_code == 0, works
 
 
 def test_a_probe_that_says_nothing_counts_as_reached() -> None:
-    assert not any(found.contained for found in selftest.findings(b""))
+    assert not any(found.contained for found in selftest.findings(b"", "ns"))

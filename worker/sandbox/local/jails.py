@@ -77,7 +77,7 @@ class Jails:
             self.findings = await selftest.check(self.run, self.level)
         except SandboxUnavailable as problem:
             await self.close()
-            raise SandboxUnavailable(levels.explain(self.level, str(problem))) from None
+            raise levels.unavailable(self.level, str(problem)) from None
         return self
 
     async def run(self, program: Program) -> Outcome:

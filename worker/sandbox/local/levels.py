@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from worker.sandbox.local.errors import SandboxUnavailable
 from worker.sandbox.local.inside import landlock
 
 # ns: namespaces, seccomp, limits. landlock: weaker, for where namespaces are forbidden.
@@ -38,13 +39,14 @@ _UNREACHABLE = (
 )
 
 
-def explain(level: Level, problem: str) -> str:
-    """One message: what failed, which setting is behind it, and the other ways to go."""
+def unavailable(level: Level, problem: str) -> SandboxUnavailable:
+    """What failed, which setting is behind it, and the other ways to go."""
     remedies = _remedies(level, problem)
     remedies.append("name a remote sandbox in SANDBOX_FUSION_URL")
-    return (
-        f"sandbox level {level!r} is unavailable: {problem}. Nothing weaker is taken in its "
-        f"place. What can be done: {'; '.join(remedies)}. See docs/sandbox.md"
+    return SandboxUnavailable(
+        f"sandbox level {level!r} is unavailable: {problem}",
+        f"Nothing weaker is taken in its place. What can be done: {'; '.join(remedies)}. "
+        f"See docs/sandbox.md",
     )
 
 
