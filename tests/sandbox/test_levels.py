@@ -73,6 +73,7 @@ def test_a_landlock_that_lets_signals_through_is_not_used(
     [
         ("ns", "mount none on /: Permission denied", "apparmor_restrict_unprivileged_userns=0"),
         ("ns", "unshare: Operation not permitted", "unprivileged_userns_clone=1"),
+        ("ns", "root cannot become uid 65534 here: x", "PENSTOCK_SANDBOX_UID"),
         ("landlock", "[Errno 13] Permission denied: '/x/python'", "PENSTOCK_SANDBOX_PYTHON"),
     ],
 )

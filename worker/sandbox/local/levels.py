@@ -37,6 +37,10 @@ _UNREACHABLE = (
     "name an interpreter that an ordinary user can execute in PENSTOCK_SANDBOX_PYTHON, such as "
     "/usr/bin/python3, and keep Penstock where that user can read it"
 )
+_NO_SUCH_USER = (
+    "start the sandbox as an ordinary user, or name in PENSTOCK_SANDBOX_UID a user that this "
+    "container knows, and give its root CAP_SETUID and CAP_SETGID"
+)
 
 
 def unavailable(level: Level, problem: str) -> SandboxUnavailable:
@@ -54,6 +58,8 @@ def _remedies(level: Level, problem: str) -> list[str]:
     if level == "ns" and any(call in problem for call in _CALLS):
         weaker = [_LANDLOCK] if landlock.abi() >= landlock.LEAST_ABI else []
         return _for_namespaces() + weaker
+    if "cannot become uid" in problem:
+        return [_NO_SUCH_USER]
     if "landlock" in problem:
         return [
             f"use Linux 6.12 or newer (this is {_release()}) with landlock among the names in "

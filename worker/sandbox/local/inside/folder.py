@@ -108,8 +108,9 @@ class Folder:
                     os.killpg(os.getpgid(child), signal.SIGKILL)
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-        for left in glob.glob(f"{self._base}/{init}-*"):
-            _remove(left)
+        for left in os.listdir(self._base):  # a pattern for each number would fill `re`'s caches
+            if left.startswith(f"{init}-"):
+                _remove(f"{self._base}/{left}")
 
     def close(self) -> None:
         _remove(self._base)

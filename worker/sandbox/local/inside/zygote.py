@@ -59,14 +59,21 @@ def launch(config: dict[str, Any]) -> None:
     if config["level"] == "landlock":
         landlock.require()
     if as_root:
-        os.setgroups([])
-        os.setresgid(config["gid"], config["gid"], config["gid"])
-        os.setresuid(config["uid"], config["uid"], config["uid"])
+        _become(config["uid"], config["gid"])
     os.set_inheritable(config["control"], True)
     # One thread only, whatever is preloaded: a fork copies no others.
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     argv = command("serve", config)
     os.execve(argv[0], argv, {"LANG": "C.UTF-8", **threads})  # noqa: S606
+
+
+def _become(user: int, group: int) -> None:
+    try:
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
+    except OSError as problem:
+        raise OSError(f"root cannot become uid {user} here: {problem}") from None
 
 
 def _place(config: dict[str, Any]) -> Place:
