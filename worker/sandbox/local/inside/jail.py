@@ -74,6 +74,10 @@ class Namespaces:
         """Any name will do: all there is, is the jail's own."""
         return os.path.join(self.home, name)
 
+    def process_limit(self, granted: int, counted: bool) -> int:
+        # Init is counted too; a cgroup's own limit comes first, for it says when it refused.
+        return granted + (8 if counted else 1)
+
     def allow_to_run(self, name: str) -> None:
         """A compiler may do that itself: all files are the jail's own."""
 

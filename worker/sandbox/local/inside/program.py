@@ -48,8 +48,8 @@ def become(
         _connect(stdin, ends if channel is None else [*ends, channel])
         complaint = _COMPLAINT
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
-        # Init is counted too; a cgroup's own limit comes first, for it says when it refused.
-        _limit(header["limits"], slack=8 if joins else 1)
+        granted = header["limits"]["processes"]
+        _limit(header["limits"], place.process_limit(granted, counted=bool(joins)))
         _set_environment({"HOME": place.home, **place.environment, **header["env"]})
         os.chdir(place.home)
         place.confine()
@@ -86,12 +86,12 @@ def _connect(stdin: bytes, ends: list[int]) -> None:
         os.dup2(at, target, inheritable=target != _COMPLAINT)
 
 
-def _limit(limits: dict[str, Any], slack: int) -> None:
+def _limit(limits: dict[str, Any], processes: int) -> None:
     seconds = int(limits["cpu"]) + 1
     for name, value in (
         # Data, not address space: reserved but unwritable memory costs nothing.
         (resource.RLIMIT_DATA, limits["memory"] + _OWN_DATA),
-        (resource.RLIMIT_NPROC, limits["processes"] + slack),
+        (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_FSIZE, limits["file_size"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_STACK, limits["stack"]),
