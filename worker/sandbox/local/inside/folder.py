@@ -19,7 +19,7 @@ from . import kernel, landlock, root, seccomp
 from .place import Refused
 
 _PREFIX = "penstock-jails-"
-_MORE_PROCESSES = 4096
+_MORE_PROCESSES = 512
 _OF_ITSELF = ("status", "stat", "statm", "maps", "fd")
 _OF_THE_MACHINE = ("cpuinfo", "meminfo", "stat")
 
@@ -37,7 +37,7 @@ class Folder:
         self.server = os.pidfd_open(os.getpid())
         self._rights = _rights(readable)
         self._confined = confined
-        self._most_processes = _tasks_of_this_user() + _MORE_PROCESSES
+        self._already = _tasks_of_this_user()
         self._filter = seccomp.program(alone=True)
         self.home = self.scratch = ""
         self.writable = "the program's own folder"
@@ -68,11 +68,11 @@ class Folder:
         return path
 
     def process_limit(self, granted: int, counted: bool) -> int:
-        """The kernel counts all of a user's, whoever's they are: init looks every 20 ms instead.
+        """The kernel counts all of a user's, whoever's they are; so init counts the program's.
 
-        This is for a bomb that grows faster than init can look.
+        But a bomb outgrows one that looks every 20 ms, and must meet an end before the machine's.
         """
-        return self._most_processes
+        return self._already + max(_MORE_PROCESSES, 2 * granted)
 
     def allow_to_run(self, name: str) -> None:
         at = os.open(os.path.join(self.home, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
