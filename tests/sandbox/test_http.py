@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from worker.sandbox.local import languages
+
 START = [sys.executable, "-m", "penstock", "sandbox", "serve", "--port", "0"]
 
 
@@ -133,7 +135,6 @@ def test_a_file_that_is_not_base64_is_a_sandbox_error(url: str) -> None:
     ("body", "said"),
     [
         ({"code": "1", "language": "klingon"}, "klingon"),
-        ({"code": "1", "language": "rust"}, "apt-get install rustc"),
         ({"language": "python"}, "Field required"),
         ({"code": "1", "language": "python", "run_timeout": -1}, "greater than 0"),
         ([], "object"),
@@ -146,6 +147,17 @@ def test_a_request_that_makes_no_sense_is_422_in_fastapis_shape(
     assert response.status_code == 422
     assert said in response.json()["detail"][0]["msg"]
     assert response.json()["detail"][0]["loc"][0] == "body"
+
+
+def test_a_language_that_is_not_installed_is_422_with_what_to_install(url: str) -> None:
+    absent = set(languages.LANGUAGES) - set(languages.installed()) - {"pytest"}
+    if not absent:
+        pytest.skip("every language is installed")
+    name = min(absent)
+    response = httpx.post(f"{url}/run_code", json={"code": "1", "language": name})
+    assert response.status_code == 422
+    said = response.json()["detail"][0]["msg"]
+    assert f"apt-get install {languages.LANGUAGES[name].install}" in said
 
 
 def test_what_is_not_json_is_422_and_other_routes_are_not_there(url: str) -> None:

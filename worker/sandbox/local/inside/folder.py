@@ -138,7 +138,9 @@ class Folder:
 
 
 def _rights(readable: list[str]) -> dict[str, int]:
-    system = [f"/{name}" for name in root.SYSTEM] + [f"/etc/{name}" for name in root.SETTINGS]
+    system = [f"/{name}" for name in root.SYSTEM] + [
+        f"/etc/{name}" for name in root.settings("/etc")
+    ]
     machine = [f"/proc/{name}" for name in _OF_THE_MACHINE]
     rights = dict.fromkeys([*system, "/etc/passwd", "/etc/group", "/etc/hosts"], landlock.READ)
     rights |= dict.fromkeys([*machine, *readable], landlock.READ)

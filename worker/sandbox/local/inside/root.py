@@ -18,7 +18,9 @@ COVERED = "/run/covered"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
-SETTINGS = ("ld.so.cache", "alternatives", "localtime", "ssl/certs")
+_SETTINGS = ("ld.so.cache", "alternatives", "localtime", "ssl/certs", "ssl/openssl.cnf")
+# What Debian's builds of these find their own libraries by.
+_OF_LANGUAGES = ("R", "racket", "java-*")
 _ATTRIBUTES = 1 | 2 | 4  # MOUNT_ATTR_RDONLY, _NOSUID, _NODEV
 _NOSUID = 2
 
@@ -63,7 +65,7 @@ def build(exposed: list[str]) -> list[str]:
     os.chdir("/")
     for name in SYSTEM:
         _system_folder(name)
-    for name in (*SETTINGS, *fnmatch.filter(os.listdir(OLD + "/etc"), "java-*")):
+    for name in settings(OLD + "/etc"):
         _expose(f"/etc/{name}")
     covered = [path for path in exposed if path.startswith(tuple(f"{top}/" for top in WRITABLE))]
     for path in exposed:
@@ -82,6 +84,13 @@ def build(exposed: list[str]) -> list[str]:
     flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY
     kernel.mount("none", "/", None, flags | kernel.MS_NOSUID | kernel.MS_NODEV)
     return covered
+
+
+def settings(folder: str) -> list[str]:
+    """What of /etc a program may read."""
+    present = os.listdir(folder)
+    found = (name for pattern in _OF_LANGUAGES for name in fnmatch.filter(present, pattern))
+    return [*_SETTINGS, *found]
 
 
 def _system_folder(name: str) -> None:
