@@ -4,12 +4,13 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from penstock.options import examples
 from worker.sandbox.local import Jails, SandboxUnavailable
+from worker.sandbox.local.levels import Level
 from worker.sandbox.local.settings import SandboxSettings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -17,6 +18,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def _of_the_sandbox(function: _Command) -> _Command:
     """The options that both commands take; each is a variable too."""
+    function = click.option(
+        "--level",
+        "sandbox_level",
+        type=click.Choice(get_args(Level)),
+        help="How programs are isolated. Default: ns; landlock is weaker, none is nothing.",
+    )(function)
     for name, metavar, help in (
         ("expose", "PATHS", "Further folders that programs may read: /opt/go,/srv/data."),
         ("preload", "MODULES", "Modules to import once, before any program: numpy,pandas."),
@@ -52,6 +59,7 @@ Examples:
 
   penstock sandbox selftest
   penstock sandbox selftest --json | jq .isolation
+  penstock sandbox selftest --level landlock
 """)
 )
 @_of_the_sandbox
@@ -71,6 +79,8 @@ def selftest(as_json: bool, **given: Any) -> int:
         return 0
     for probe in facts["probes"]:
         click.echo(f"contained  {probe['probe']:36}  {probe['refused']}")
+    if not facts["probes"]:
+        click.echo("nothing is contained at this level, and no attack was tried")
     click.echo(
         f"level {facts['isolation']}, memory held by {facts['memory_by']}, "
         f"languages: {', '.join(facts['languages'])}"

@@ -1,61 +1,46 @@
-"""What a local sandbox could stand on here: facts about the kernel, each tried."""
+"""The embedded sandbox as it would start here: its self-test is run, not looked up."""
 
-import json
-import subprocess
+import asyncio
 import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from penstock.doctor.finding import Finding, ok, warn
+from worker.sandbox.local import Jails, SandboxUnavailable
+from worker.sandbox.local.settings import SandboxSettings
 
-_PROBE = Path(__file__).with_name("kernel_probe.py")
+_WEAKER = {
+    "landlock": "namespaces hold more: unset PENSTOCK_SANDBOX_LEVEL where the machine allows them; "
+    "docs/sandbox.md says what this level does not contain",
+    "none": "unset PENSTOCK_SANDBOX_LEVEL, unless you trust these programs as you trust your own",
+}
+_DELEGATE = "for exact limits run as root or, under systemd, with Delegate=yes"
 
 
 def check_isolation() -> Iterator[Finding]:
+    """None fails: a remote sandbox needs none of it."""
     if sys.platform != "linux":
-        yield warn("local sandbox", f"none on {sys.platform}", "run workers on Linux")
+        yield warn("isolation", f"none on {sys.platform}", "run workers on Linux")
         return
-    probe = subprocess.run(  # noqa: S603
-        [sys.executable, "-I", _PROBE], capture_output=True, text=True, timeout=30, check=False
-    )
-    if probe.returncode:
-        last = (probe.stderr.strip().splitlines() or ["no word"])[-1]
-        yield warn("local sandbox", f"the probe of the kernel failed: {last}", "report it")
-        return
-    yield from judge(json.loads(probe.stdout))
+    yield from asyncio.run(_tried(Jails(SandboxSettings.load().config())))
 
 
-def judge(found: Mapping[str, Any]) -> Iterator[Finding]:
-    """A verdict on each fact of the probe. None fails: a remote sandbox needs none of them."""
-    if refused := found["namespaces"]:
-        yield warn("namespaces", f"refused to an ordinary user ({refused})", _allow(refused))
-    else:
-        yield ok("namespaces", "user, mount, pid, net, ipc, uts, cgroup: open to an ordinary user")
-    if refused := found["seccomp"]:
-        yield warn("seccomp", f"no filters ({refused})", "needs CONFIG_SECCOMP_FILTER")
-    else:
-        yield ok("seccomp", "filters work")
-    if found["landlock"]:
-        yield ok("landlock", f"ABI {found['landlock']}")
-    else:
-        yield warn("landlock", "absent", "add landlock to the kernel's lsm= list (Linux 5.13)")
-    yield _cgroup(str(found["cgroup"]), bool(found["cgroup_writable"]))
+async def _tried(jails: Jails) -> list[Finding]:
+    try:
+        async with jails:
+            return [_level(jails), _memory(jails), ok("languages", ", ".join(jails.languages))]
+    except SandboxUnavailable as refusal:
+        return [warn("isolation", refusal.problem, refusal.remedy)]
 
 
-def _cgroup(version: str, writable: bool) -> Finding:
-    if version and writable:
-        return ok("cgroup", f"{version}, memory and pids can be limited")
-    return warn(
-        "cgroup",
-        f"{version}, not writable by this user" if version else "no memory controller",
-        "memory is then limited by sampling; for exact limits run under systemd with Delegate=yes",
-    )
+def _level(jails: Jails) -> Finding:
+    fact = f"level {jails.level}, {len(jails.findings)} attacks tried, all contained"
+    if jails.level == "none":
+        fact = "level none: programs run unconfined"
+    remedy = _WEAKER.get(jails.level)
+    return warn("isolation", fact, remedy) if remedy else ok("isolation", fact)
 
 
-def _allow(refused: str) -> str:
-    if "ENOSPC" in refused:
-        return "sysctl user.max_user_namespaces=10000"
-    if "EACCES" in refused:
-        return "sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 24.04)"
-    return "sysctl kernel.unprivileged_userns_clone=1; in a container, allow unshare and mount"
+def _memory(jails: Jails) -> Finding:
+    if jails.memory_by == "sampling":
+        return warn("memory", "limited by sampling: no cgroup can be made here", _DELEGATE)
+    return ok("memory", f"limited by {jails.memory_by}")

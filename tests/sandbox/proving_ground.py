@@ -1,7 +1,8 @@
 """Run every provable probe unconfined, in namespaces of its own: each must succeed here.
 
-`python proving_ground.py` prints the same table as the self-test. Nothing it does can
-reach the machine: it is root only in a user namespace that ends with it.
+`python proving_ground.py FOLDER` prints the same table as the self-test; the folder is where
+its own files go, on a tmpfs that nobody else sees. Nothing it does can reach the machine: it
+is root only in a user namespace that ends with it.
 """
 
 import os
@@ -14,7 +15,7 @@ from worker.sandbox.local import probes, selftest
 from worker.sandbox.local.inside import jail, kernel, root
 
 
-def main() -> None:
+def main(scratch: str) -> None:
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(jail.NAMESPACES)
     root.write_maps(0, 0, user, group)
@@ -22,8 +23,10 @@ def main() -> None:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("proc", "/proc", "proc")
-    kernel.mount("tmp", "/tmp", "tmpfs")
-    jail._loopback()
+    # Not on /tmp: this file and its interpreter may lie there.
+    kernel.mount("scratch", scratch, "tmpfs")
+    tempfile.tempdir = scratch
+    jail.loopback()
     resource.setrlimit(resource.RLIMIT_NPROC, (256, 256))
     with selftest.goals() as goal, subprocess.Popen(["sleep", "20"]) as supervisor:
         os.environ["PENSTOCK_PROBE_SECRET"] = "1"
@@ -39,4 +42,4 @@ def main() -> None:
         supervisor.kill()
 
 
-main()
+main(sys.argv[1])

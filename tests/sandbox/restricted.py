@@ -1,17 +1,24 @@
 """Start a sandbox where the kernel or a container forbids it, and print what it says.
 
-`python restricted.py no-namespaces|docker|no-mount`: the restriction is put on this process
-alone, in a user namespace of its own or by a system call filter.
+`python restricted.py no-namespaces|docker|no-mount|no-landlock [LEVEL]`: the restriction is
+put on this process alone, in a user namespace of its own or by a system call filter.
 """
 
 import asyncio
-import errno
 import os
 import sys
+from dataclasses import replace
 
 from tests.sandbox.conftest import config_for
-from worker.sandbox.local import Jails, SandboxUnavailable
+from worker.sandbox.local import Jails, Program, SandboxUnavailable
 from worker.sandbox.local.inside import kernel, root, seccomp
+
+# What its default profile keeps from a container without CAP_SYS_ADMIN, as far as it matters.
+DOCKERS = (
+    "unshare", "mount", "setns", "umount2", "pivot_root", "mount_setattr", "open_tree",
+    "move_mount", "fsopen", "fsmount", "bpf", "perf_event_open", "keyctl", "add_key",
+    "userfaultfd", "io_uring_setup",
+)  # fmt: skip
 
 
 def no_namespaces() -> None:
@@ -21,7 +28,7 @@ def no_namespaces() -> None:
         enter_namespace_with_all_users()
     else:
         kernel.unshare(kernel.NEW_USER)
-        root.write_maps(0, 0, user, group)
+        root.write_maps(user, group, user, group)
     with open("/proc/sys/user/max_user_namespaces", "w") as setting:
         setting.write("0")
 
@@ -41,11 +48,16 @@ def enter_namespace_with_all_users() -> None:
     os.waitpid(helper, 0)
 
 
-def forbid(*calls: str) -> None:
-    """A filter like a container's default one, with EPERM for these calls."""
+def forbid(*calls: str, clone: bool = False) -> None:
+    """EPERM for these calls, and where asked for `clone` into namespaces; no `clone3` then."""
     column, _ = seccomp._ARCHITECTURES[kernel.MACHINE]
-    refusal = [seccomp._op(seccomp._RETURN, 0x00050000 | errno.EPERM)]
-    rules = {seccomp._REFUSED[call][column]: refusal for call in calls}
+    numbers = {**seccomp._REFUSED, "landlock_create_ruleset": (444, 444)}
+    refusal = [seccomp._op(seccomp._RETURN, seccomp._EPERM)]
+    rules = {numbers[call][column]: refusal for call in calls}
+    if clone:
+        number = seccomp._CLONE[column]
+        rules[number] = seccomp._judged(column)[number]
+        rules[435] = [seccomp._op(seccomp._RETURN, seccomp._ENOSYS)]
     start = [seccomp._op(seccomp._LOAD, seccomp._NUMBER)]
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.install_filter(b"".join(start + seccomp._search(sorted(rules.items()))))
@@ -54,14 +66,17 @@ def forbid(*calls: str) -> None:
 async def main() -> None:
     {
         "no-namespaces": no_namespaces,
-        "docker": lambda: forbid("unshare", "mount", "setns", "umount2", "pivot_root"),
+        "docker": lambda: forbid(*DOCKERS, clone=True),
         "no-mount": lambda: forbid("mount"),
+        "no-landlock": lambda: forbid("landlock_create_ruleset"),
     }[sys.argv[1]]()
+    level = sys.argv[2] if len(sys.argv) > 2 else "ns"
     try:
-        async with Jails(config_for("user"), use_cgroups=False):
-            print("started")
+        async with Jails(replace(config_for("user"), level=level), use_cgroups=False) as jails:
+            print("started", (await jails.run(Program("print(6 * 7)"))).stdout)
     except SandboxUnavailable as refusal:
         print(refusal)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

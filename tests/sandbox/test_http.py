@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from worker.sandbox.local import languages
+
 START = [sys.executable, "-m", "penstock", "sandbox", "serve", "--port", "0"]
 
 
@@ -133,7 +135,6 @@ def test_a_file_that_is_not_base64_is_a_sandbox_error(url: str) -> None:
     ("body", "said"),
     [
         ({"code": "1", "language": "klingon"}, "klingon"),
-        ({"code": "1", "language": "rust"}, "apt-get install rustc"),
         ({"language": "python"}, "Field required"),
         ({"code": "1", "language": "python", "run_timeout": -1}, "greater than 0"),
         ([], "object"),
@@ -146,6 +147,17 @@ def test_a_request_that_makes_no_sense_is_422_in_fastapis_shape(
     assert response.status_code == 422
     assert said in response.json()["detail"][0]["msg"]
     assert response.json()["detail"][0]["loc"][0] == "body"
+
+
+def test_a_language_that_is_not_installed_is_422_with_what_to_install(url: str) -> None:
+    absent = set(languages.LANGUAGES) - set(languages.installed()) - {"pytest"}
+    if not absent:
+        pytest.skip("every language is installed")
+    name = min(absent)
+    response = httpx.post(f"{url}/run_code", json={"code": "1", "language": name})
+    assert response.status_code == 422
+    said = response.json()["detail"][0]["msg"]
+    assert f"apt-get install {languages.LANGUAGES[name].install}" in said
 
 
 def test_what_is_not_json_is_422_and_other_routes_are_not_there(url: str) -> None:
@@ -314,6 +326,27 @@ def test_the_self_test_shows_each_probe_and_what_it_met() -> None:
     facts = json.loads(ran.stdout)
     assert facts["isolation"] == "ns"
     assert all(probe["refused"] for probe in facts["probes"])
+
+
+def test_the_level_none_is_loud_and_in_every_answer() -> None:
+    with subprocess.Popen(
+        [*START, "--level", "none", "--python", "/usr/bin/python3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        url = server.stdout.readline().strip()
+        if url:
+            answer = post(url, code="print(1)")
+            assert (answer["status"], answer["isolation"]) == ("Success", "none")
+            assert httpx.get(f"{url}/healthz").json()["isolation"] == "none"
+        server.terminate()
+        said = server.stderr.read()
+    if not url:
+        pytest.skip(f"no interpreter for an ordinary user here: {said}")
+    assert "UNCONFINED" in said
 
 
 def test_a_setting_without_sense_is_refused_by_name() -> None:

@@ -6,16 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from worker.sandbox.local import Jails, SandboxUnavailable, ServerConfig, probes, selftest
+from worker.sandbox.local import (
+    Jails,
+    SandboxUnavailable,
+    ServerConfig,
+    levels,
+    probes,
+    selftest,
+)
+from worker.sandbox.local.inside import landlock
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 HERE = Path(__file__)
 
 
-def start_where(restriction: str) -> str:
+def start_where(restriction: str, level: str = "ns") -> str:
     ran = subprocess.run(
-        [sys.executable, HERE.with_name("restricted.py"), restriction],
+        [sys.executable, HERE.with_name("restricted.py"), restriction, level],
         env={"PYTHONPATH": str(HERE.parents[2])},
         capture_output=True,
         text=True,
@@ -26,18 +34,59 @@ def start_where(restriction: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("restriction", "reason", "remedy"),
+    ("restriction", "level", "reason", "remedy"),
     [
-        ("no-namespaces", "unshare: No space left on device", "user.max_user_namespaces"),
-        ("docker", "unshare: Operation not permitted", "seccomp=unconfined"),
-        ("no-mount", "Operation not permitted", "seccomp=unconfined"),
+        ("no-namespaces", "ns", "unshare: No space left on device", "user.max_user_namespaces"),
+        ("docker", "ns", "unshare: Operation not permitted", "seccomp=unconfined"),
+        ("no-mount", "ns", "Operation not permitted", "seccomp=unconfined"),
+        ("no-landlock", "landlock", "landlock is absent", "lsm="),
     ],
 )
-def test_it_does_not_start_and_says_why(restriction: str, reason: str, remedy: str) -> None:
-    said = start_where(restriction)
-    assert "sandbox level 'ns' is unavailable" in said
+def test_it_does_not_start_and_says_why(
+    restriction: str, level: str, reason: str, remedy: str
+) -> None:
+    said = start_where(restriction, level)
+    assert f"sandbox level '{level}' is unavailable" in said
     assert reason in said
     assert remedy in said
+    assert "started" not in said
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.LEAST_ABI, reason="no Landlock of ABI 6")
+@pytest.mark.parametrize("restriction", ["no-namespaces", "docker"])
+def test_landlock_serves_where_namespaces_are_forbidden_if_it_is_named(restriction: str) -> None:
+    assert "PENSTOCK_SANDBOX_LEVEL=landlock" in start_where(restriction)
+    assert start_where(restriction, "landlock").strip() == "started b'42\\n'"
+
+
+@pytest.mark.parametrize(("abi", "said"), [(0, "absent or switched off"), (5, "ABI 5")])
+def test_a_landlock_that_lets_signals_through_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, abi: int, said: str
+) -> None:
+    monkeypatch.setattr(landlock, "abi", lambda: abi)
+    with pytest.raises(OSError, match=f"landlock is {said}"):
+        landlock.require()
+
+
+@pytest.mark.parametrize(
+    ("level", "problem", "remedy"),
+    [
+        ("ns", "mount none on /: Permission denied", "apparmor_restrict_unprivileged_userns=0"),
+        ("ns", "unshare: Operation not permitted", "unprivileged_userns_clone=1"),
+        ("ns", "root cannot become uid 65534 here: x", "PENSTOCK_SANDBOX_UID"),
+        ("landlock", "[Errno 13] Permission denied: '/x/python'", "PENSTOCK_SANDBOX_PYTHON"),
+    ],
+)
+def test_the_setting_behind_a_refusal_is_named(
+    monkeypatch: pytest.MonkeyPatch, level: levels.Level, problem: str, remedy: str
+) -> None:
+    """On a machine where each of the settings stands in the way."""
+    bad = {f"/proc/sys/{name}": value for name, (value, _) in levels._SETTINGS.items()}
+    monkeypatch.setattr(levels, "_read", lambda path: bad.get(path, ""))
+    refusal = levels.unavailable(level, problem)
+    assert problem in refusal.problem
+    assert remedy in refusal.remedy
+    assert "SANDBOX_FUSION_URL" in refusal.remedy
 
 
 @in_one_loop
@@ -58,5 +107,5 @@ async def test_an_interpreter_that_is_not_there_is_named() -> None:
 
 @in_one_loop
 async def test_the_self_test_tells_what_it_tried(sandbox: Jails) -> None:
-    assert len(sandbox.findings) == len(probes.PROBES)
+    assert len(sandbox.findings) == len(probes.at("ns"))
     assert all(isinstance(found, selftest.Finding) for found in sandbox.findings)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,14 @@ HERE = Path(__file__)
 @pytest.fixture(scope="module")
 def outside() -> dict[str, str | None]:
     """What the probes reach unconfined, in namespaces of their own."""
-    ground = subprocess.run(
-        [sys.executable, HERE.with_name("proving_ground.py")],
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
+    with tempfile.TemporaryDirectory() as scratch:
+        ground = subprocess.run(
+            [sys.executable, HERE.with_name("proving_ground.py"), scratch],
+            env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
     return probes.read(ground.stdout)
 
 
@@ -35,11 +37,13 @@ def test_an_unconfined_process_reaches_its_goal(outside: dict[str, str | None], 
 @in_one_loop
 async def test_a_program_reaches_none_of_them(sandbox: Jails) -> None:
     with selftest.goals() as goal:
-        attack, works = [await sandbox.run(program) for program in selftest.programs(goal)]
+        attack, works = [await sandbox.run(program) for program in selftest.programs(goal, "ns")]
     assert attack.return_code == 0, attack
-    assert [found.probe for found in selftest.findings(attack.stdout) if not found.contained] == []
+    assert [
+        found.probe for found in selftest.findings(attack.stdout, "ns") if not found.contained
+    ] == []
     assert works.return_code == 0, works
 
 
 def test_a_probe_that_says_nothing_counts_as_reached() -> None:
-    assert not any(found.contained for found in selftest.findings(b""))
+    assert not any(found.contained for found in selftest.findings(b"", "ns"))

@@ -14,6 +14,8 @@ from typing import ClassVar
 from worker.sandbox.local.limits import DEFAULTS, Limits
 
 _MOUNTS = Path("/proc/self/mounts")
+_OWN = Path("/proc/self/cgroup")
+_PASSED_ON = "cgroup.subtree_control"
 
 
 @dataclass
@@ -133,7 +135,7 @@ def _optional(file: Path, value: str) -> None:
 
 def _own_group(controller: str) -> str:
     """This process's path in a hierarchy, from /proc/self/cgroup."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in _OWN.read_text().splitlines():
         _, names, path = line.split(":", 2)
         if controller in names.split(","):
             return path
@@ -148,17 +150,15 @@ def _mounted(kind: str, option: str = "") -> Path | None:
     return None
 
 
-def _create(mount: Path, own: str) -> Path | None:
-    """A folder of ours below our own group, or below the mount where that is not visible."""
-    for base in (mount / own.lstrip("/"), mount):
-        _sweep(base)
-        folder = base / f"penstock-{os.getpid()}-{time.monotonic_ns()}"
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        return folder
-    return None
+def _create(base: Path) -> Path | None:
+    """A folder of ours in this group; None where none can be made."""
+    _sweep(base)
+    folder = base / f"penstock-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        folder.mkdir()
+    except OSError:
+        return None
+    return folder
 
 
 def _sweep(base: Path) -> None:
@@ -171,26 +171,37 @@ def _sweep(base: Path) -> None:
 
 
 def _unified_parents() -> list[Path]:
+    """Below our own group, the one above, or the top: the first that passes control on.
+
+    A group with processes of its own does not, except the top; so our own serves only where
+    that is already so, and the one above where systemd has `DelegateSubgroup=`, or for root.
+    """
     mount = _mounted("cgroup2")
     if mount is None or "memory" not in (mount / "cgroup.controllers").read_text().split():
         return []
-    folder = _create(mount, _own_group(""))
+    own = mount / _own_group("").lstrip("/")
+    bases = dict.fromkeys((own, mount if own == mount else own.parent, mount))
+    return next(([folder] for base in bases if (folder := _unified_parent(base))), [])
+
+
+def _unified_parent(base: Path) -> Path | None:
+    _optional(base / _PASSED_ON, "+memory +pids")
+    folder = _create(base)
     if folder is None:
-        return []
+        return None
     try:
-        (folder / "cgroup.subtree_control").write_text("+memory +pids")
+        (folder / _PASSED_ON).write_text("+memory +pids")
     except OSError:
         folder.rmdir()
-        return []
-    _optional(folder / "cgroup.subtree_control", "+cpu")
-    return [folder]
+        return None
+    _optional(folder / _PASSED_ON, "+cpu")
+    return folder
 
 
 def _legacy_parents() -> list[Path]:
     parents: list[Path] = []
     for controller in ("memory", "cpu", "pids"):
-        mount = _mounted("cgroup", controller)
-        folder = _create(mount, _own_group(controller)) if mount else None
+        folder = _legacy_parent(controller)
         if folder is not None:
             parents.append(folder)
         elif controller != "cpu":
@@ -198,3 +209,11 @@ def _legacy_parents() -> list[Path]:
                 made.rmdir()
             return []
     return parents
+
+
+def _legacy_parent(controller: str) -> Path | None:
+    """Below our own group, or below the top where that is not visible."""
+    mount = _mounted("cgroup", controller)
+    if mount is None:
+        return None
+    return _create(mount / _own_group(controller).lstrip("/")) or _create(mount)

@@ -14,7 +14,12 @@ class SandboxError(PenstockError):
 
 
 class SandboxUnavailable(SandboxError):
-    """The level asked for cannot be had on this machine."""
+    """The level asked for cannot be had on this machine; what to do about it is told apart."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}. {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
 
 
 class LimitRefused(SandboxError):

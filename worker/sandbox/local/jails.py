@@ -9,6 +9,7 @@ says nothing about the program and is worth another try.
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,14 +26,14 @@ from worker.sandbox.local.outcome import Outcome, Program, Step
 from worker.sandbox.local.server import ForkServer, JailLost, ServerConfig
 from worker.sandbox.local.session import Session
 
+log = logging.getLogger(__name__)
+
 _NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 _FRAMING = 1 << 20  # the report's header and the slack that a cap on it needs
 
 
 class Jails:
-    """Runs programs in namespaces of their own, at most `concurrency` at once."""
-
-    level = "ns"
+    """Runs programs, isolated as the configuration's level says, at most `concurrency` at once."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Jails:
         use_cgroups: bool = True,
     ) -> None:
         self.config = config or ServerConfig()
+        self.level = self.config.level
         self.caps = caps
         self.concurrency = concurrency or 4 * (os.cpu_count() or 1)
         self._use_cgroups = use_cgroups
@@ -66,14 +68,16 @@ class Jails:
 
     async def start(self) -> Self:
         """Start and test it. Raises `SandboxUnavailable` if a program could get out."""
+        if self.level == "none":
+            log.warning("%s", levels.UNCONFINED)
         if self._use_cgroups:
             self._hierarchy = Hierarchy.find()
         try:
             await self._live_server()
-            self.findings = await selftest.check(self.run)
+            self.findings = await selftest.check(self.run, self.level)
         except SandboxUnavailable as problem:
             await self.close()
-            raise SandboxUnavailable(levels.explain(self.level, str(problem))) from None
+            raise levels.unavailable(self.level, str(problem)) from None
         return self
 
     async def run(self, program: Program) -> Outcome:

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from worker.sandbox.local.errors import SandboxError
-from worker.sandbox.local.inside.root import HOME
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _CPP_FLAGS = ("-std=c++17", "-O2", "-pthread")
@@ -99,7 +98,7 @@ def steps(
     language: Language, python: str, compile_wall: float, wall: float
 ) -> list[dict[str, object]]:
     """What the jail is to do, in order."""
-    script = f"{HOME}/{language.file}"
+    script = language.file
     run = [argument.format(python=python) for argument in language.run]
     plan: list[dict[str, object]] = [{"argv": run, "script": script, "wall": wall}]
     if language.compile:

@@ -1,8 +1,20 @@
-"""What stands in the way of isolation on this machine, and what its operator can do about it."""
+"""The levels of isolation, and what stands in the way of one on this machine."""
 
 import os
 from pathlib import Path
+from typing import Literal
 
+from worker.sandbox.local.errors import SandboxUnavailable
+from worker.sandbox.local.inside import landlock
+
+# ns: namespaces, seccomp, limits. landlock: weaker, for where namespaces are forbidden.
+# none: nothing. The last two are taken only when they are named.
+Level = Literal["ns", "landlock", "none"]
+
+UNCONFINED = (
+    "PENSTOCK_SANDBOX_LEVEL=none: programs run UNCONFINED, with this machine's network and "
+    "files, as an ordinary user; for programs that you trust as you trust your own"
+)
 _SETTINGS = {
     "user/max_user_namespaces": ("0", "sysctl -w user.max_user_namespaces=15000"),
     "kernel/unprivileged_userns_clone": ("0", "sysctl -w kernel.unprivileged_userns_clone=1"),
@@ -17,28 +29,54 @@ _CONTAINER = (
     "a container's seccomp profile is in force; start the container with --security-opt "
     "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
 )
+_LANDLOCK = (
+    "set PENSTOCK_SANDBOX_LEVEL=landlock, which this kernel has: weaker, without namespaces; "
+    "docs/sandbox.md says what it does not contain"
+)
+_UNREACHABLE = (
+    "name an interpreter that an ordinary user can execute in PENSTOCK_SANDBOX_PYTHON, such as "
+    "/usr/bin/python3, and keep Penstock where that user can read it"
+)
+_NO_SUCH_USER = (
+    "start the sandbox as an ordinary user, or name in PENSTOCK_SANDBOX_UID a user that this "
+    "container knows, and give its root CAP_SETUID and CAP_SETGID"
+)
 
 
-def explain(level: str, problem: str) -> str:
-    """One message: what failed, which setting is behind it, and the other ways to go."""
-    refused_by_kernel = any(call in problem for call in _CALLS)
-    remedies = _remedies() if refused_by_kernel else []
+def unavailable(level: Level, problem: str) -> SandboxUnavailable:
+    """What failed, which setting is behind it, and the other ways to go."""
+    remedies = _remedies(level, problem)
     remedies.append("name a remote sandbox in SANDBOX_FUSION_URL")
-    return (
-        f"sandbox level {level!r} is unavailable: {problem}. Nothing weaker is taken in its "
-        f"place. What can be done: {'; '.join(remedies)}. See docs/sandbox.md"
+    return SandboxUnavailable(
+        f"sandbox level {level!r} is unavailable: {problem}",
+        f"Nothing weaker is taken in its place. What can be done: {'; '.join(remedies)}. "
+        f"See docs/sandbox.md",
     )
 
 
-def _remedies() -> list[str]:
+def _remedies(level: Level, problem: str) -> list[str]:
+    if level == "ns" and any(call in problem for call in _CALLS):
+        weaker = [_LANDLOCK] if landlock.abi() >= landlock.LEAST_ABI else []
+        return _for_namespaces() + weaker
+    if "cannot become uid" in problem:
+        return [_NO_SUCH_USER]
+    if "landlock" in problem:
+        return [
+            f"use Linux 6.12 or newer (this is {_release()}) with landlock among the names in "
+            f"/sys/kernel/security/lsm; the kernel's lsm= parameter adds it"
+        ]
+    if level != "ns" and "Permission denied" in problem:
+        return [_UNREACHABLE]
+    return []
+
+
+def _for_namespaces() -> list[str]:
     remedies = [
         remedy for name, (bad, remedy) in _SETTINGS.items() if _read(f"/proc/sys/{name}") == bad
     ]
     if "\nSeccomp:\t2" in _read("/proc/self/status"):
         remedies.append(_CONTAINER)
-    if not remedies:
-        remedies.append(f"use Linux 5.14 or newer with user namespaces (this is {_release()})")
-    return remedies
+    return remedies or [f"use Linux 5.14 or newer with user namespaces (this is {_release()})"]
 
 
 def _release() -> str:

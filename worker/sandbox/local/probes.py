@@ -9,6 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from worker.sandbox.local.levels import Level
+
 _LIBRARY = """
 import ctypes, json, os, resource, socket, struct
 libc = ctypes.CDLL(None, use_errno=True)
@@ -44,9 +46,9 @@ class Probe:
     name: str
     code: str
     provable: bool = True
+    level: Level | None = None  # the only one that is held to it
 
 
-_SUPERVISOR = "goal['supervisor']"
 _IN_A_CHILD = "needs(os.waitstatus_to_exitcode(os.wait()[1]) == 0)"
 _DEVICES = "null zero full random urandom fd stdin stdout stderr shm"
 
@@ -56,6 +58,10 @@ _THE_RUNNERS_OWN = {
     "connect to a socket file": "socket.socket(1).connect(goal['socket'])",
     "read the runner's file": "open(goal['secret']).read()",
     "write beside the runner's file": "open(goal['secret'] + '.mine', 'w').write('x')",
+    "change the mode of the runner's file": "os.chmod(goal['secret'], 0o600)",
+    "change the times of the runner's file": "os.utime(goal['secret'])",
+    "link the runner's file": "os.link(goal['secret'], goal['secret'] + '.too')",
+    "rename the runner's file": "os.rename(goal['spare'], goal['spare'] + '.gone')",
     "read the runner's environment": "open(f'/proc/{goal[\"pid\"]}/environ').read()",
     "see the runner's variables": "needs('PENSTOCK_PROBE_SECRET' in os.environ)",
     "use an inherited descriptor": "needs(any(map(leads_to_a_secret, range(3, 64))))",
@@ -67,13 +73,13 @@ _THE_RUNNERS_OWN = {
 
 # Outside the jail another process of the same user stands for the supervisor.
 _ITS_SUPERVISORS = {
-    "attach to the supervisor": f"needs(libc.ptrace(0x4206, {_SUPERVISOR}, 0, 0) == 0)",
-    "read the supervisor's memory": "open(f'/proc/{goal[\"supervisor\"]}/mem', 'rb')",
-    "list the supervisor's descriptors": "os.listdir(f'/proc/{goal[\"supervisor\"]}/fd')",
-    "limit the supervisor": f"resource.prlimit({_SUPERVISOR}, 7, (900, 900))",
-    "slow the supervisor down": f"os.setpriority(os.PRIO_PROCESS, {_SUPERVISOR}, 5)",
-    "pin the supervisor": f"os.sched_setaffinity({_SUPERVISOR}, os.sched_getaffinity(0))",
-    "take the supervisor's descriptor": f"syscall(438, os.pidfd_open({_SUPERVISOR}), 0, 0)",
+    "attach to the supervisor": "needs(libc.ptrace(0x4206, supervisor, 0, 0) == 0)",
+    "read the supervisor's memory": "open(f'/proc/{supervisor}/mem', 'rb')",
+    "list the supervisor's descriptors": "os.listdir(f'/proc/{supervisor}/fd')",
+    "limit the supervisor": "resource.prlimit(supervisor, 7, (900, 900))",
+    "slow the supervisor down": "os.setpriority(os.PRIO_PROCESS, supervisor, 5)",
+    "pin the supervisor": "os.sched_setaffinity(supervisor, os.sched_getaffinity(0))",
+    "take the supervisor's descriptor": "syscall(438, os.pidfd_open(supervisor), 0, 0)",
 }
 
 _THE_KERNELS = {
@@ -102,6 +108,10 @@ _THE_KERNELS = {
     "run as root": "needs(os.geteuid() == 0)",
     "hold a capability": "needs(status('CapEff') != '0' * 16)",
     "gain rights by exec": "needs(status('NoNewPrivs') == '0')",
+}
+
+# No-new-privs makes the bits harmless at every level; these mounts deny them once more.
+_OF_NAMESPACES_ALONE = {
     "honour a setuid bit": "needs(not os.statvfs('/usr').f_flag & os.ST_NOSUID)",
 }
 
@@ -117,17 +127,34 @@ _NOT_PROVABLE = {
     "read kernel keys": "needs(open('/proc/keys').read())",
 }
 
+_GROUPS = (_THE_RUNNERS_OWN, _ITS_SUPERVISORS, _THE_KERNELS, _OF_NAMESPACES_ALONE, _NOT_PROVABLE)
 PROBES = [
-    Probe(name, code, group is not _NOT_PROVABLE)
-    for group in (_THE_RUNNERS_OWN, _ITS_SUPERVISORS, _THE_KERNELS, _NOT_PROVABLE)
+    Probe(
+        name,
+        code,
+        provable=group is not _NOT_PROVABLE,
+        level="ns" if group is _OF_NAMESPACES_ALONE else None,
+    )
+    for group in _GROUPS
     for name, code in group.items()
 ]
+
+
+def at(level: Level) -> list[Probe]:
+    """What a program must not succeed with at this level."""
+    if level == "none":
+        return []  # nothing would stop it
+    return [probe for probe in PROBES if probe.level in (None, level)]
 
 
 def script(probes: list[Probe], goal: dict[str, Any]) -> str:
     """A program that tries each and prints one JSON line about it."""
     attempts = "\n".join(_attempt(probe) for probe in probes)
-    return f"{_LIBRARY}\ngoal = json.loads({json.dumps(goal)!r})\n{attempts}\n"
+    start = f"""{_LIBRARY}
+goal = json.loads({json.dumps(goal)!r})
+supervisor = goal.get("supervisor") or os.getppid()
+"""
+    return f"{start}\n{attempts}\n"
 
 
 def _attempt(probe: Probe) -> str:

@@ -15,12 +15,17 @@ from typing import Any
 
 from worker.sandbox.local import probes
 from worker.sandbox.local.errors import SandboxUnavailable
+from worker.sandbox.local.levels import Level
 from worker.sandbox.local.limits import DEFAULTS
 from worker.sandbox.local.outcome import Outcome, Program
 
-_WORKS = """
-import os, socket
-open("/tmp/a", "w").write("x"); open("a", "w").write("x"); open("/dev/shm/a", "w").write("x")
+_FOLDERS_WORK = """
+import os, tempfile
+open("a", "w").write("x"); tempfile.NamedTemporaryFile().write(b"x")
+"""
+_LOOPBACK_WORKS = """
+import socket
+open("/tmp/a", "w").write("x"); open("/dev/shm/a", "w").write("x")
 server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname()).close()
 """
@@ -49,7 +54,9 @@ def goals() -> Iterator[dict[str, Any]]:
         socket.socket(socket.AF_UNIX) as abstract,
         socket.socket(socket.AF_UNIX) as file,
     ):
-        (Path(folder) / "secret").write_text(secrets.token_hex(8))
+        Path(folder).chmod(0o755)  # else the refusal may be file permissions' alone
+        for name in ("secret", "spare"):
+            (Path(folder) / name).write_text(secrets.token_hex(8))
         abstract.bind(f"\0{name}")
         file.bind(f"{folder}/socket")
         abstract.listen()
@@ -59,31 +66,32 @@ def goals() -> Iterator[dict[str, Any]]:
             "abstract": name,
             "socket": f"{folder}/socket",
             "secret": f"{folder}/secret",
+            "spare": f"{folder}/spare",
             "pid": os.getpid(),
-            "supervisor": 1,
         }
 
 
-def programs(goal: dict[str, Any]) -> list[Program]:
+def programs(goal: dict[str, Any], level: Level) -> list[Program]:
     """What to run: the attacks, and the things that must work."""
-    attack = probes.script(probes.PROBES, goal)
-    return [Program(attack, limits=LIMITS), Program(_WORKS, limits=LIMITS)]
+    attack = probes.script(probes.at(level), goal)
+    works = _FOLDERS_WORK + (_LOOPBACK_WORKS if level == "ns" else "")
+    return [Program(attack, limits=LIMITS), Program(works, limits=LIMITS)]
 
 
-def findings(output: bytes) -> list[Finding]:
+def findings(output: bytes, level: Level) -> list[Finding]:
     """The probe table; a probe that said nothing counts as reached."""
     said = probes.read(output)
-    return [Finding(probe.name, said.get(probe.name)) for probe in probes.PROBES]
+    return [Finding(probe.name, said.get(probe.name)) for probe in probes.at(level)]
 
 
-async def check(run: Callable[[Program], Awaitable[Outcome]]) -> list[Finding]:
+async def check(run: Callable[[Program], Awaitable[Outcome]], level: Level = "ns") -> list[Finding]:
     """Run it; raises `SandboxUnavailable` if an attack got through or something does not work."""
     with goals() as goal:
-        attack, works = [await run(program) for program in programs(goal)]
+        attack, works = [await run(program) for program in programs(goal, level)]
     if works.status != "finished" or works.return_code:
         said = works.error or works.stderr.decode(errors="replace").strip()
-        raise SandboxUnavailable(f"a program's own folders and loopback do not work: {said}")
-    table = findings(attack.stdout)
+        raise SandboxUnavailable(f"what a program needs does not work: {said}")
+    table = findings(attack.stdout, level)
     if reached := [found.probe for found in table if not found.contained]:
         raise SandboxUnavailable(f"a program could {', '.join(reached)}")
     return table

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from worker.sandbox.local.errors import SandboxUnavailable
 from worker.sandbox.local.inside import wire, zygote
+from worker.sandbox.local.levels import Level
 
 MODULES = ("pytest",)  # what a language needs of the interpreter itself
 _SOURCE = str(Path(__file__).parent)
@@ -38,10 +40,12 @@ class ServerConfig:
     uid: int = 65534  # who it becomes when it is started by root
     gid: int = 65534
     spares: int = 2  # jails made before their programs come
+    level: Level = "ns"
     start_as: int | None = None  # from root: start as this ordinary user, in a user namespace
 
     def on_the_wire(self, control: int) -> dict[str, Any]:
         return {
+            "level": self.level,
             "control": control,
             "source": _SOURCE,
             "python": self.python,
@@ -51,6 +55,7 @@ class ServerConfig:
             "uid": self.uid,
             "spares": self.spares,
             "gid": self.gid,
+            "scratch": tempfile.gettempdir(),
         }
 
     def _exposed(self) -> list[str]:

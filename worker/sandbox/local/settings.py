@@ -5,6 +5,7 @@ import sys
 from pydantic import Field, field_validator
 
 from ground import Settings
+from worker.sandbox.local.levels import Level
 from worker.sandbox.local.limits import DEFAULTS, MB, Limits
 from worker.sandbox.local.server import ServerConfig
 
@@ -12,6 +13,11 @@ from worker.sandbox.local.server import ServerConfig
 class SandboxSettings(Settings):
     """What programs run in, and what each may use unless its request says otherwise."""
 
+    sandbox_level: Level = Field(
+        "ns",
+        description="How programs are isolated: `ns`; `landlock`, weaker; `none`, not at all. "
+        "Never lowered by itself.",
+    )
     sandbox_python: str | None = Field(
         None, description="The interpreter that programs run in. Unset: Penstock's own."
     )
@@ -49,6 +55,7 @@ class SandboxSettings(Settings):
 
     def config(self) -> ServerConfig:
         return ServerConfig(
+            level=self.sandbox_level,
             python=self.sandbox_python or sys.executable,
             preload=_names(self.sandbox_preload),
             expose=_names(self.sandbox_expose),

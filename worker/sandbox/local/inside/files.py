@@ -1,47 +1,42 @@
 """Files into the jail before the program, and out of it after: both from inside.
 
-Names are resolved on the jail's own root as its own user, so the worst that a
-name or a link can reach is the program's own scratch space.
+Names are resolved on the jail's own root as its own user, or kept below the program's own
+folder: the worst that a name or a link can reach is the program's own scratch space.
 """
 
 import os
 import stat
 
-from . import root
+from .place import Place, Refused
 
 
-class Refused(Exception):
-    """A file that cannot be put where it is asked for."""
-
-
-def write(names: list[str], contents: list[bytes]) -> None:
+def write(place: Place, names: list[str], contents: list[bytes]) -> None:
     """Create each file, with its folders; relative names are in the program's folder."""
     for name, content in zip(names, contents, strict=True):
-        path = os.path.normpath(os.path.join(root.HOME, name))
         try:
+            path = place.target(name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
                 file.write(content)
-        except (OSError, ValueError) as problem:
-            writable = ", ".join(root.WRITABLE)
+        except (OSError, ValueError, Refused) as problem:
             raise Refused(
                 f"files: {name!r} cannot be written ({problem}); "
-                f"relative names and names below {writable} can"
+                f"relative names and names below {place.writable} can"
             ) from None
 
 
-def fetch(names: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
+def fetch(place: Place, names: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
     """What the program left under these names, and why others are not given.
 
     Only regular files in the scratch space: not devices, FIFOs, /proc, or the
     read-only system. A missing file is simply absent.
     """
-    scratch = os.stat(root.SCRATCH).st_dev
+    scratch = os.stat(place.scratch).st_dev
     found: dict[str, bytes] = {}
     refused: dict[str, str] = {}
     for name in dict.fromkeys(names):
         try:
-            content = _read(os.path.join(root.HOME, name), scratch, limit)
+            content = _read(place.source(name), scratch, limit)
         except FileNotFoundError:
             continue
         except (OSError, ValueError, Refused) as problem:

@@ -4,6 +4,7 @@ Fresh: users, mounts, processes, network, IPC, host name, cgroups. On top of the
 shared read-only root come one size-limited tmpfs, its own /proc, and loopback.
 """
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -11,7 +12,7 @@ import socket
 import struct
 from typing import Any
 
-from . import kernel, root
+from . import kernel, root, seccomp
 
 NAMESPACES = (
     kernel.NEW_USER
@@ -26,31 +27,82 @@ _MASKED = ("keys", "key-users", "kcore", "timer_list", "sched_debug", "sysrq-tri
 _SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 
 
-def enter(user: int, group: int, covered: list[str]) -> None:
-    """Make the namespaces that this process was cloned into its own; it is their init."""
-    # A server killed by SIGKILL takes its jails with it.
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else our own map files belong to root
-    root.write_maps(root.INSIDE_ID, root.INSIDE_ID, user, group)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
-    _scratch()
-    for path in covered:
-        os.makedirs(path, exist_ok=True)
-        kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
-    _proc()
-    _loopback()
-    socket.sethostname("sandbox")
+class Namespaces:
+    """The level `ns`; `covered` is what each jail must be shown again in its own folders."""
 
+    clone_flags = NAMESPACES
+    home = root.HOME
+    scratch = root.SCRATCH
+    writable = ", ".join(root.WRITABLE)
 
-def furnish(limits: dict[str, Any]) -> None:
-    """Give the program's folders the size that it was granted."""
-    kernel.mount(
-        "scratch",
-        root.SCRATCH,
-        None,
-        kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV,
-        f"size={limits['disk']},nr_inodes={limits['inodes']}",
-    )
+    def __init__(self, covered: list[str]) -> None:
+        # A clone in its new namespace is nobody yet: the ids are taken before.
+        self._user, self._group = os.geteuid(), os.getegid()
+        self._covered = covered
+        self._filter = seccomp.program()
+        self.environment: dict[str, str] = {}
+        self.server = os.pidfd_open(os.getpid())
+
+    def enter(self) -> None:
+        """Make the namespaces that this process was cloned into its own; it is their init."""
+        # A server killed by SIGKILL takes its jails with it.
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else our own map files belong to root
+        root.write_maps(root.INSIDE_ID, root.INSIDE_ID, self._user, self._group)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
+        _scratch()
+        for path in self._covered:
+            os.makedirs(path, exist_ok=True)
+            kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
+        _proc()
+        loopback()
+        socket.sethostname("sandbox")
+
+    def furnish(self, limits: dict[str, Any]) -> None:
+        kernel.mount(
+            "scratch",
+            root.SCRATCH,
+            None,
+            kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV,
+            f"size={limits['disk']},nr_inodes={limits['inodes']}",
+        )
+
+    def target(self, name: str) -> str:
+        return os.path.normpath(self.source(name))
+
+    def source(self, name: str) -> str:
+        """Any name will do: all there is, is the jail's own."""
+        return os.path.join(self.home, name)
+
+    def process_limit(self, granted: int, counted: bool) -> int:
+        # Init is counted too; a cgroup's own limit comes first, for it says when it refused.
+        return granted + (8 if counted else 1)
+
+    def allow_to_run(self, name: str) -> None:
+        """A compiler may do that itself: all files are the jail's own."""
+
+    def confine(self) -> None:
+        kernel.give_up_capabilities()
+        kernel.install_filter(self._filter)
+
+    def pids(self) -> list[str]:
+        return [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+    def kill(self, program: int) -> None:
+        """All but init, which is process 1 of its namespace: -1 reaches nobody outside."""
+        if os.getpid() != 1:
+            raise RuntimeError("not the init of a namespace")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+
+    def leave(self) -> None:
+        """Everything ends with the namespaces."""
+
+    def bury(self, init: int, others: set[int]) -> None:
+        """Nothing outlives an init."""
+
+    def close(self) -> None:
+        """Nothing was made outside the jails."""
 
 
 def _scratch() -> None:
@@ -71,6 +123,6 @@ def _proc() -> None:
             kernel.mount("/dev/null", f"/proc/{name}", None, kernel.MS_BIND)
 
 
-def _loopback() -> None:
+def loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _UP_AND_RUNNING))

@@ -25,7 +25,7 @@ MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -36,7 +36,7 @@ def _check(result: int, what: str) -> int:
     return result
 
 
-def _syscall(what: str, number: int, *arguments: object) -> int:
+def syscall(what: str, number: int, *arguments: object) -> int:
     return _check(_libc.syscall(ctypes.c_long(number), *arguments), what)
 
 
@@ -44,7 +44,7 @@ def clone(flags: int, signal: int) -> tuple[int, int]:
     """Fork with new namespaces: (0, -1) in the child, (its pid, its pidfd) in the parent."""
     pidfd = ctypes.c_int(-1)
     flags |= CLONE_PIDFD | signal
-    child = _syscall("clone", _CALLS["clone"], flags, 0, ctypes.byref(pidfd), 0, 0)
+    child = syscall("clone", _CALLS["clone"], flags, 0, ctypes.byref(pidfd), 0, 0)
     return child, pidfd.value
 
 
@@ -62,7 +62,7 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, options: s
 def set_mount_flags(target: str, flags: int) -> None:
     """Set flags on a mount and all below it; they can be locked only as a whole, since 5.12."""
     attributes = struct.pack("QQQQ", flags, 0, 0, 0)
-    _syscall(
+    syscall(
         f"mount_setattr {target}",
         _MOUNT_SETATTR,
         _AT_FDCWD,
@@ -74,7 +74,7 @@ def set_mount_flags(target: str, flags: int) -> None:
 
 
 def pivot_root(new: str, old: str) -> None:
-    _syscall("pivot_root", _CALLS["pivot_root"], new.encode(), old.encode())
+    syscall("pivot_root", _CALLS["pivot_root"], new.encode(), old.encode())
 
 
 def unmount(target: str) -> None:
@@ -88,11 +88,11 @@ def prctl(option: int, value: int) -> None:
 def give_up_capabilities() -> None:
     """None now; none to be had by exec either, for no-new-privs is set."""
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    _syscall("capset", _CALLS["capset"], header, bytes(24))
+    syscall("capset", _CALLS["capset"], header, bytes(24))
 
 
 def install_filter(program: bytes) -> None:
     """A seccomp filter for this process and all it starts; needs no-new-privs first."""
     buffer = ctypes.create_string_buffer(program, len(program))
     fprog = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
-    _syscall("seccomp", _CALLS["seccomp"], 1, 0, fprog)
+    syscall("seccomp", _CALLS["seccomp"], 1, 0, fprog)

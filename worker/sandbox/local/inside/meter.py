@@ -1,4 +1,4 @@
-"""What a program's tree uses, read from the jail's own /proc.
+"""What a program's tree uses, read from /proc.
 
 Resident memory counts a copy-on-write page once per process; only when that sum
 passes the limit is the proportional share read, which counts it once.
@@ -6,6 +6,7 @@ passes the limit is the proportional share read, which counts it once.
 
 import os
 import resource
+from collections.abc import Callable
 from typing import Any
 
 from .evidence import Evidence
@@ -17,19 +18,22 @@ _TICK = os.sysconf("SC_CLK_TCK")
 class Meter:
     """Peaks of the tree below init, and which limit it has passed."""
 
-    def __init__(self, limits: dict[str, Any], evidence: Evidence | None) -> None:
+    def __init__(
+        self, limits: dict[str, Any], evidence: Evidence | None, pids: Callable[[], list[str]]
+    ) -> None:
         self.memory_peak = 0
         self.processes_peak = 1
         self.cpu = 0.0
         self._limits = limits
         self._evidence = evidence
+        self._pids = pids
         self._earlier = _cpu_of_reaped()
 
     def sample(self) -> str | None:
         """Look at every process once; the name of the limit that was passed, or None."""
         resident, threads, running, pids = 0, 0, 0.0, []
-        for pid in os.listdir("/proc"):
-            if pid.isdigit() and pid != "1" and (stat := _stat(pid)):
+        for pid in self._pids():
+            if stat := _stat(pid):
                 pids.append((pid, int(stat[21]) * _PAGE))
                 resident += pids[-1][1]
                 threads += int(stat[17])
@@ -38,6 +42,8 @@ class Meter:
         self.cpu = max(self.cpu, running + _cpu_of_reaped() - self._earlier)
         if self.cpu > self._limits["cpu"]:
             return "time_limit"
+        if threads > self._limits["processes"] + 1:
+            return "process_limit"  # only where the kernel itself does not count for one program
         return self._judge_memory(resident, pids)
 
     def _judge_memory(self, resident: int, pids: list[tuple[str, int]]) -> str | None:

@@ -16,9 +16,9 @@ import traceback
 import types
 from typing import Any, NoReturn
 
-from . import cells, kernel, root, seccomp
+from . import cells, kernel
+from .place import Place
 
-_FILTER = seccomp.program()
 _STDIN_SEALS = 1 | 2 | 4 | 8  # no further seal, no shrink, no grow, no write
 _COMPLAINT = 3
 
@@ -34,6 +34,7 @@ def measure() -> None:
 
 
 def become(
+    place: Place,
     step: dict[str, Any],
     header: dict[str, Any],
     stdin: bytes,
@@ -47,12 +48,11 @@ def become(
         _connect(stdin, ends if channel is None else [*ends, channel])
         complaint = _COMPLAINT
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
-        # Init is counted too; a cgroup's own limit comes first, for it says when it refused.
-        _limit(header["limits"], slack=8 if joins else 1)
-        kernel.give_up_capabilities()
-        kernel.install_filter(_FILTER)
-        os.chdir(root.HOME)
-        _set_environment(header["env"])
+        granted = header["limits"]["processes"]
+        _limit(header["limits"], place.process_limit(granted, counted=bool(joins)))
+        _set_environment({"HOME": place.home, **place.environment, **header["env"]})
+        os.chdir(place.home)
+        place.confine()
         if step["argv"]:
             os.closerange(_COMPLAINT + 1, 1 << 16)
             _execute(step["argv"])
@@ -62,7 +62,7 @@ def become(
         os._exit(125)
     os.close(_COMPLAINT)
     os.closerange(_COMPLAINT + 1 if channel is None else cells.CHANNEL + 1, 1 << 16)
-    _run_python(step["script"])
+    _run_python(place.home, step["script"])
 
 
 def _join(joins: list[int]) -> None:
@@ -86,12 +86,12 @@ def _connect(stdin: bytes, ends: list[int]) -> None:
         os.dup2(at, target, inheritable=target != _COMPLAINT)
 
 
-def _limit(limits: dict[str, Any], slack: int) -> None:
+def _limit(limits: dict[str, Any], processes: int) -> None:
     seconds = int(limits["cpu"]) + 1
     for name, value in (
         # Data, not address space: reserved but unwritable memory costs nothing.
         (resource.RLIMIT_DATA, limits["memory"] + _OWN_DATA),
-        (resource.RLIMIT_NPROC, limits["processes"] + slack),
+        (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_FSIZE, limits["file_size"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_STACK, limits["stack"]),
@@ -109,7 +109,6 @@ def _set_environment(given: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(
         {
-            "HOME": root.HOME,
             "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
             **given,
@@ -128,8 +127,9 @@ def _execute(argv: list[str]) -> NoReturn:
         ) from None
 
 
-def _run_python(script: str) -> NoReturn:
+def _run_python(home: str, script: str) -> NoReturn:
     """Do as `python script` does, in the interpreter that is already there; or run cells."""
+    script = script and f"{home}/{script}"
     for name in [name for name in sys.modules if name.partition(".")[0] == "inside"]:
         del sys.modules[name]
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -137,7 +137,7 @@ def _run_python(script: str) -> NoReturn:
     main.__dict__.update(__file__=script, __annotations__={}, __builtins__=sys.modules["builtins"])
     sys.modules["__main__"] = main
     sys.argv[:] = [script]
-    sys.path.insert(0, root.HOME)
+    sys.path.insert(0, home)
     _reseed()
     code = 0
     try:

@@ -17,8 +17,10 @@ SCRATCH = "/run/scratch"
 COVERED = "/run/covered"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
-_SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_SETTINGS = ("ld.so.cache", "alternatives", "localtime", "ssl/certs")
+SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_SETTINGS = ("ld.so.cache", "alternatives", "localtime", "ssl/certs", "ssl/openssl.cnf")
+# What Debian's builds of these find their own libraries by.
+_OF_LANGUAGES = ("R", "racket", "java-*")
 _ATTRIBUTES = 1 | 2 | 4  # MOUNT_ATTR_RDONLY, _NOSUID, _NODEV
 _NOSUID = 2
 
@@ -61,9 +63,9 @@ def build(exposed: list[str]) -> list[str]:
     os.mkdir("/tmp" + OLD)  # noqa: S108
     kernel.pivot_root("/tmp", "/tmp" + OLD)  # noqa: S108
     os.chdir("/")
-    for name in _SYSTEM:
+    for name in SYSTEM:
         _system_folder(name)
-    for name in (*_SETTINGS, *fnmatch.filter(os.listdir(OLD + "/etc"), "java-*")):
+    for name in settings(OLD + "/etc"):
         _expose(f"/etc/{name}")
     covered = [path for path in exposed if path.startswith(tuple(f"{top}/" for top in WRITABLE))]
     for path in exposed:
@@ -82,6 +84,13 @@ def build(exposed: list[str]) -> list[str]:
     flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY
     kernel.mount("none", "/", None, flags | kernel.MS_NOSUID | kernel.MS_NODEV)
     return covered
+
+
+def settings(folder: str) -> list[str]:
+    """What of /etc a program may read."""
+    present = os.listdir(folder)
+    found = (name for pattern in _OF_LANGUAGES for name in fnmatch.filter(present, pattern))
+    return [*_SETTINGS, *found]
 
 
 def _system_folder(name: str) -> None:

@@ -39,6 +39,19 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "inotify_init": (253, None), "inotify_init1": (294, 26),
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mbind": (237, 235),
 }  # fmt: skip
+# Without namespaces these reach beyond the program too: out of its process group, to what
+# the host's other processes share, to files of the same user, which Landlock does not cover.
+_REFUSED_ALONE: dict[str, tuple[int | None, int | None]] = {
+    "setsid": (112, 157), "setpgid": (109, 154), "socket": (41, 198),
+    "shmat": (30, 196), "shmctl": (31, 195), "msgsnd": (69, 189), "msgrcv": (70, 188),
+    "msgctl": (71, 187), "semop": (65, 193), "semtimedop": (220, 192), "semctl": (66, 191),
+    "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+}  # fmt: skip
 _UNKNOWN = ((435, 435),)  # clone3: its flags are in memory, where a filter cannot look
 _LAST_KNOWN = 462  # mseal; what came later was not judged and so does not exist
 
@@ -58,7 +71,8 @@ _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _EPERM, _ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-_LOAD, _RETURN, _JEQ, _JGT, _JGE, _JSET = 0x20, 0x06, 0x15, 0x25, 0x35, 0x45
+_LOAD, _RETURN, _JUMP = 0x20, 0x06, 0x05
+_JEQ, _JGT, _JGE, _JSET = 0x15, 0x25, 0x35, 0x45
 _NUMBER, _ARCH = 0, 4
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
@@ -100,16 +114,18 @@ def _search(rules: list[tuple[int, list[bytes]]]) -> list[bytes]:
         return [_op(_JEQ, number, 0, len(body)), *body, _op(_RETURN, _ALLOW)]
     middle = len(rules) // 2
     below, above = _search(rules[:middle]), _search(rules[middle:])
-    return [_op(_JGE, rules[middle][0], len(below)), *below, *above]
+    # A condition jumps over 255 instructions at most, a plain jump over any number.
+    return [_op(_JGE, rules[middle][0], 0, 1), _op(_JUMP, len(below)), *below, *above]
 
 
-def program() -> bytes:
-    """The filter for this machine, as an array of BPF instructions."""
-    if kernel.MACHINE not in _ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"no system call filter for {kernel.MACHINE}")
-    column, architecture = _ARCHITECTURES[kernel.MACHINE]
+def program(machine: str = kernel.MACHINE, alone: bool = False) -> bytes:
+    """The filter as an array of BPF instructions; `alone` where no namespaces stand beside it."""
+    if machine not in _ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"no system call filter for {machine}")
+    column, architecture = _ARCHITECTURES[machine]
     rules = _judged(column)
-    rules |= {n: [_op(_RETURN, _EPERM)] for call in _REFUSED.values() if (n := call[column])}
+    refused = [*_REFUSED.values(), *(_REFUSED_ALONE.values() if alone else ())]
+    rules |= {number: [_op(_RETURN, _EPERM)] for call in refused if (number := call[column])}
     rules |= {call[column]: [_op(_RETURN, _ENOSYS)] for call in _UNKNOWN}
     start = [
         _op(_LOAD, _ARCH),

@@ -1,38 +1,27 @@
 """The jail's init: runs the program's steps, holds it to its limits, reports what happened.
 
-It is process 1 of the program's own process namespace: out of reach of the
-program's signals, and whatever is alive when a step ends dies by its hand before
-a result is written.
+It is out of the program's reach, at the level `ns` as process 1 of a process namespace, and
+whatever is alive when a step ends dies by its hand before a result is written.
 """
 
 import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from . import files, jail, program, wire
+from . import files, program, wire
 from .evidence import Evidence
 from .meter import Meter
+from .place import Place, Refused
 from .verdict import Running, close
 
 _TICK = 0.02
 _CHUNK = 1 << 16
 _LONGEST_REAP = 5.0
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a jail is made: the same for all of one fork server."""
-
-    user: int
-    group: int
-    covered: list[str]
-    server: int  # the fork server's pidfd
 
 
 @dataclass(frozen=True)
@@ -44,14 +33,14 @@ class Job:
     channel: int | None  # a session's, for the program
     joins: list[int]
     evidence: Evidence | None
-    server: int
+    place: Place
 
 
 def main(place: Place, line: socket.socket) -> None:
     """Everything between the clone and the end of an init; it never returns."""
     problem = ""
     try:
-        jail.enter(place.user, place.group, place.covered)
+        place.enter()
     except Exception as refusal:  # noqa: BLE001  told to the client whose program comes
         problem = f"{type(refusal).__name__}: {refusal}"
     job = _wait_for(place, line)
@@ -59,6 +48,7 @@ def main(place: Place, line: socket.socket) -> None:
         _run(job) if not problem else ({"status": "infrastructure", "error": problem}, [])
     )
     _send(job.reply, wire.pack(report, blobs))
+    place.leave()
     os._exit(0)
 
 
@@ -69,25 +59,26 @@ def _wait_for(place: Place, line: socket.socket) -> Job:
     ready = {at for at, _ in poll.poll()}
     message, fds, _, _ = socket.recv_fds(line, _CHUNK, 16, socket.MSG_DONTWAIT)
     if place.server in ready or not message:
+        place.leave()
         os._exit(0)  # nobody will come
     line.close()
     request, reply, *rest = fds
     channel = rest.pop(0) if json.loads(message)["session"] else None
     evidence = Evidence(*rest[:3]) if rest else None
-    return Job(request, reply, channel, rest[3:], evidence, place.server)
+    return Job(request, reply, channel, rest[3:], evidence, place)
 
 
 def _run(job: Job) -> tuple[dict[str, Any], list[bytes]]:
     try:
         with open(job.request, "rb") as payload:
             header, given = wire.unpack(payload.read())
-        jail.furnish(header["limits"])
-        files.write(header["files"], given[1:])
+        job.place.furnish(header["limits"])
+        files.write(job.place, header["files"], given[1:])
         report, blobs = _run_steps(job, header, given[0])
-        fetched, refused = files.fetch(header["fetch"], header["limits"]["fetched"])
+        fetched, refused = files.fetch(job.place, header["fetch"], header["limits"]["fetched"])
         report |= {"files": list(fetched), "refused_files": refused}
         return report, [*blobs, *fetched.values()]
-    except files.Refused as refusal:
+    except Refused as refusal:
         return {"status": "refused", "error": str(refusal)}, []
     except Exception as problem:  # noqa: BLE001  whatever it is, the client must hear of it
         return _our_failure(problem), []
@@ -105,7 +96,9 @@ def _run_steps(
     blobs: list[bytes] = []
     status = "finished"
     for step in header["steps"]:
-        meter = Meter({**header["limits"], **step}, job.evidence)
+        if results and step["argv"][0].startswith("./"):
+            job.place.allow_to_run(step["argv"][0])
+        meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids)
         running = _start(job, step, header, stdin if step is header["steps"][-1] else b"")
         _watch(running, job, meter, step["wall"], header["limits"]["output"])
         result = close(running, meter, job.evidence)
@@ -121,7 +114,8 @@ def _start(job: Job, step: dict[str, Any], header: dict[str, Any], stdin: bytes)
     pipes = [os.pipe() for _ in range(3)]
     pid = os.fork()
     if pid == 0:
-        program.become(step, header, stdin, [end for _, end in pipes], job.joins, job.channel)
+        ends = [end for _, end in pipes]
+        program.become(job.place, step, header, stdin, ends, job.joins, job.channel)
     for _, end in pipes:
         os.close(end)
     if job.channel is not None:
@@ -138,7 +132,9 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(job.reply, select.POLLRDHUP)
-    poll.register(job.server, select.POLLIN)  # a death signal alone could come before it is set
+    poll.register(
+        job.place.server, select.POLLIN
+    )  # a death signal alone could come before it is set
     for stream in running.streams:
         poll.register(stream, select.POLLIN)
     deadline = running.started + wall
@@ -146,8 +142,10 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
     while running.wait_status is None and not running.verdict:
         now = time.monotonic()
         for at, _ in poll.poll(max(0, min(next_sample, deadline) - now) * 1000 + 0.5):
-            if at in (job.reply, job.server):
-                os._exit(1)  # nobody waits any more, and with init everything here ends
+            if at in (job.reply, job.place.server):
+                _kill_all(running, job.place)
+                job.place.leave()
+                os._exit(1)  # nobody waits any more
             elif at in running.streams and not _read(running, at, output):
                 poll.unregister(at)
         now = time.monotonic()
@@ -159,7 +157,7 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
             running.verdict = running.verdict or "time_limit"
     if meter.processes_peak > 1 or _anyone_left():
         meter.sample()
-    _kill_all(running)
+    _kill_all(running, job.place)
     for stream in running.streams:
         while _read(running, stream, output):
             pass
@@ -201,11 +199,10 @@ def _anyone_left() -> bool:
     return True
 
 
-def _kill_all(running: Running) -> None:
+def _kill_all(running: Running, place: Place) -> None:
     deadline = time.monotonic() + _LONGEST_REAP
     while True:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+        place.kill(running.pid)
         if not _reap(running):
             return
         if time.monotonic() > deadline:

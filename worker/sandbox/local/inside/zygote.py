@@ -18,7 +18,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from . import jail, kernel, program, root, supervise, wire
+from . import folder, jail, kernel, landlock, program, root, supervise, wire
+from .place import Place
 
 _BOOT = "import sys; sys.path.insert(0, {!r}); from inside.zygote import main; main()"
 _LARGEST_MESSAGE = 4096
@@ -40,26 +41,45 @@ def main() -> None:
         if stage == "launch":
             launch(config)
         ready = warm(config)
+        place = _place(config)
     except Exception as problem:  # noqa: BLE001  told to the client, which raises it
         control.send(json.dumps({"failed": f"{type(problem).__name__}: {problem}"}).encode())
         return
     control.send(json.dumps(ready).encode())
-    Server(control, config).serve()
+    server = Server(control, place, config["spares"])
+    server.serve()
+    server.close()
 
 
 def launch(config: dict[str, Any]) -> None:
     as_root = os.geteuid() == 0
-    root.enter_namespaces(as_root)
-    config["covered"] = root.build(config["exposed"])
+    if config["level"] == "ns":
+        root.enter_namespaces(as_root)
+        config["covered"] = root.build(config["exposed"])
+    if config["level"] == "landlock":
+        landlock.require()
     if as_root:
-        os.setgroups([])
-        os.setresgid(config["gid"], config["gid"], config["gid"])
-        os.setresuid(config["uid"], config["uid"], config["uid"])
+        _become(config["uid"], config["gid"])
     os.set_inheritable(config["control"], True)
     # One thread only, whatever is preloaded: a fork copies no others.
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     argv = command("serve", config)
     os.execve(argv[0], argv, {"LANG": "C.UTF-8", **threads})  # noqa: S606
+
+
+def _become(user: int, group: int) -> None:
+    try:
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
+    except OSError as problem:
+        raise OSError(f"root cannot become uid {user} here: {problem}") from None
+
+
+def _place(config: dict[str, Any]) -> Place:
+    if config["level"] == "ns":
+        return jail.Namespaces(config["covered"])
+    return folder.Folder(config["scratch"], config["exposed"], config["level"] == "landlock")
 
 
 def warm(config: dict[str, Any]) -> dict[str, Any]:
@@ -100,15 +120,12 @@ class Jail:
 class Server:
     """Hands each program to a jail that is ready, makes the next one; ends with its client."""
 
-    def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
+    def __init__(self, control: socket.socket, place: Place, spares: int) -> None:
         self._control = control
-        self._place = supervise.Place(
-            # A clone in its new namespace is nobody yet: the ids are taken before.
-            os.geteuid(), os.getegid(), config["covered"], os.pidfd_open(os.getpid())
-        )  # fmt: skip
+        self._place = place
         self._jails: dict[int, Jail] = {}  # by pidfd
         self._spares: list[int] = []
-        self._wanted = config["spares"]
+        self._wanted = spares
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
@@ -161,7 +178,7 @@ class Server:
     def _clone(self) -> int:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            pid, pidfd = kernel.clone(jail.NAMESPACES, signal.SIGCHLD)
+            pid, pidfd = kernel.clone(self._place.clone_flags, signal.SIGCHLD)
             if pid == 0:
                 ours.close()
                 self._control.close()
@@ -184,5 +201,15 @@ class Server:
         if pidfd in self._spares:
             self._spares.remove(pidfd)
         self._poll.unregister(pidfd)
+        # While it is a zombie, nobody else has its number.
+        self._place.bury(held.pid, {other.pid for other in self._jails.values()})
         os.waitpid(held.pid, 0)
         os.close(pidfd)
+
+    def close(self) -> None:
+        """End every jail, and remove what this level made outside them."""
+        for pidfd in list(self._jails):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [])
+            self._bury(pidfd)
+        self._place.close()

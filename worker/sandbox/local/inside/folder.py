@@ -1,0 +1,188 @@
+"""One execution without namespaces: a folder of its own, and a process group that it cannot leave.
+
+At the level `landlock` the program can reach nothing but this folder and what may be read;
+at `none` nothing holds it. Its processes are found as descendants of its init, to which the
+kernel gives every orphan, and die together: the filter lets nobody leave the group.
+"""
+
+import contextlib
+import fcntl
+import glob
+import os
+import secrets
+import signal
+import stat
+import tempfile
+from typing import Any
+
+from . import kernel, landlock, root, seccomp
+from .place import Refused
+
+_PREFIX = "penstock-jails-"
+_MORE_PROCESSES = 512
+_OF_ITSELF = ("status", "stat", "statm", "maps", "fd")
+_OF_THE_MACHINE = ("cpuinfo", "meminfo", "stat")
+
+
+class Folder:
+    clone_flags = 0
+
+    def __init__(self, parent: str, readable: list[str], confined: bool) -> None:
+        self._sweep(parent)
+        self._base = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        # Held by the fork server and every init: whoever can take it finds them all dead.
+        self._lock = os.open(self._base, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        self.server = os.pidfd_open(os.getpid())
+        self._rights = _rights(readable)
+        self._confined = confined
+        self._already = _tasks_of_this_user()
+        self._filter = seccomp.program(alone=True)
+        self.home = self.scratch = ""
+        self.writable = "the program's own folder"
+        self.environment: dict[str, str] = {}
+
+    def enter(self) -> None:
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        # The program's name for its folder tells nothing that finds another's.
+        self.scratch = f"{self._base}/{os.getpid()}-{secrets.token_hex(8)}"
+        self.home = self.scratch + "/home"
+        temporary = self.scratch + "/temporary"
+        for path in (self.scratch, self.home, temporary):
+            os.mkdir(path, 0o700)
+        self.environment = {"TMPDIR": temporary}
+
+    def furnish(self, limits: dict[str, Any]) -> None:
+        """No quota can be set on a folder: a file's size is limited, their number is not."""
+
+    def target(self, name: str) -> str:
+        return self._inside(name, os.path.normpath(os.path.join(self.home, name)))
+
+    def source(self, name: str) -> str:
+        return self._inside(name, os.path.realpath(os.path.join(self.home, name)))
+
+    def _inside(self, name: str, path: str) -> str:
+        if not path.startswith(self.scratch + "/"):
+            raise Refused("not in a folder that the program may write to")
+        return path
+
+    def process_limit(self, granted: int, counted: bool) -> int:
+        """The kernel counts all of a user's, whoever's they are; so init counts the program's.
+
+        But a bomb outgrows one that looks every 20 ms, and must meet an end before the machine's.
+        """
+        return self._already + max(_MORE_PROCESSES, 2 * granted)
+
+    def allow_to_run(self, name: str) -> None:
+        at = os.open(os.path.join(self.home, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            os.fchmod(at, stat.S_IRWXU)
+        finally:
+            os.close(at)
+
+    def confine(self) -> None:
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if self._confined:
+            own = {f"/proc/self/{name}": landlock.READ for name in _OF_ITSELF}
+            landlock.restrict({**self._rights, **own, self.scratch: landlock.WRITE})
+            kernel.install_filter(self._filter)
+
+    def pids(self) -> list[str]:
+        """Descendants, the dead ones that nobody has collected among them."""
+        found: list[str] = []
+        parents = [str(os.getpid())]
+        while parents:
+            children = _children(parents.pop())
+            found += children
+            parents += children
+        return found
+
+    def kill(self, program: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # all are gone, or zombies
+            os.killpg(program, signal.SIGKILL)
+        if not self._confined:
+            for pid in self.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+
+    def leave(self) -> None:
+        _remove(self.scratch)
+
+    def bury(self, init: int, others: set[int]) -> None:
+        """The children that an init leaves become the fork server's own."""
+        for child in map(int, _children(str(os.getpid()))):
+            if child != init and child not in others:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(os.getpgid(child), signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        for left in os.listdir(self._base):  # a pattern for each number would fill `re`'s caches
+            if left.startswith(f"{init}-"):
+                _remove(f"{self._base}/{left}")
+
+    def close(self) -> None:
+        _remove(self._base)
+
+    @staticmethod
+    def _sweep(parent: str) -> None:
+        """Remove what fork servers left that were killed."""
+        for left in glob.glob(f"{parent}/{_PREFIX}*"):
+            with contextlib.suppress(OSError):  # another user's, or in use
+                at = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+                try:
+                    fcntl.flock(at, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(left)
+                finally:
+                    os.close(at)
+
+
+def _rights(readable: list[str]) -> dict[str, int]:
+    system = [f"/{name}" for name in root.SYSTEM] + [
+        f"/etc/{name}" for name in root.settings("/etc")
+    ]
+    machine = [f"/proc/{name}" for name in _OF_THE_MACHINE]
+    rights = dict.fromkeys([*system, "/etc/passwd", "/etc/group", "/etc/hosts"], landlock.READ)
+    rights |= dict.fromkeys([*machine, *readable], landlock.READ)
+    return rights | {f"/dev/{name}": landlock.USE for name in root.DEVICES}
+
+
+def _tasks_of_this_user() -> int:
+    count = 0
+    for status in glob.iglob("/proc/[0-9]*/status"):
+        with contextlib.suppress(OSError), open(status) as file:
+            fields = dict(line.split(":", 1) for line in file)
+            if fields["Uid"].split()[0] == str(os.getuid()):
+                count += int(fields["Threads"])
+    return count
+
+
+def _children(pid: str) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return file.read().split()
+    except OSError:
+        return []  # it has ended
+
+
+def _remove(folder: str) -> None:
+    """A tree however deep and however closed, when nobody is left to change it.
+
+    What lies in a folder's folders is moved up into it, so that no path grows.
+    """
+    mark, number = secrets.token_hex(8), 0
+    while entries := list(os.scandir(folder)):
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+                continue
+            os.chmod(entry.path, stat.S_IRWXU)
+            for inner in list(os.scandir(entry.path)):
+                if not inner.is_dir(follow_symlinks=False):
+                    os.unlink(inner.path)
+                    continue
+                os.chmod(inner.path, stat.S_IRWXU)
+                number += 1
+                os.rename(inner.path, f"{folder}/{mark}-{number}")
+            os.rmdir(entry.path)
+    os.rmdir(folder)

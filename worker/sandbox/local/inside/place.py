@@ -1,0 +1,56 @@
+"""What a level of isolation does at each step of an execution's life.
+
+`jail.Namespaces` is the strong one; `folder.Folder` serves the levels without namespaces.
+One is made in the fork server, and every clone works on its own copy.
+"""
+
+from typing import Any, Protocol
+
+
+class Refused(Exception):
+    """A file that cannot be put, or had, where it is asked for."""
+
+
+class Place(Protocol):
+    clone_flags: int
+    home: str  # where a program starts
+    scratch: str  # what it may write to lies on this file system
+    writable: str  # the same, in words
+    environment: dict[str, str]
+    server: int  # the fork server's pidfd
+
+    def enter(self) -> None:
+        """In the clone, as it begins: become an execution's init."""
+
+    def furnish(self, limits: dict[str, Any]) -> None:
+        """Once the request is there: give the program's folders their size."""
+
+    def target(self, name: str) -> str:
+        """Where a file of the request goes; raises `Refused`."""
+
+    def source(self, name: str) -> str:
+        """Where a file that is asked back lies, once the program is dead; raises `Refused`."""
+
+    def process_limit(self, granted: int, counted: bool) -> int:
+        """What the kernel may count for the program's user; `counted` where a cgroup does too."""
+
+    def allow_to_run(self, name: str) -> None:
+        """What a compiler made, where its own `chmod` is refused."""
+
+    def confine(self) -> None:
+        """In the program's process, the last thing before its code."""
+
+    def pids(self) -> list[str]:
+        """The program's processes."""
+
+    def kill(self, program: int) -> None:
+        """Kill all that is left of the program."""
+
+    def leave(self) -> None:
+        """As init ends: remove what it made."""
+
+    def bury(self, init: int, others: set[int]) -> None:
+        """In the fork server: clear up after an init that may have been killed."""
+
+    def close(self) -> None:
+        """As the fork server ends, with no init left."""
