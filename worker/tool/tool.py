@@ -164,7 +164,9 @@ class SandboxFusionTool(BaseTool):
             target = redis_here(self._config.redis_url)
             queue = CodeQueue(target, self._config.destination)
             if self.enable_global_rate_limit:
-                _ensure_gate(TokenBucket(target, self._config.gate, limit=self.rate_limit))
+                _ensure_gate(
+                    TokenBucket(target, self._config.gate, limit=self.rate_limit, patience=1)
+                )
             if self.sandbox_fusion_url:
                 log.info(
                     "where programs run is the workers' to know: start them with "

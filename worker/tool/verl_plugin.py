@@ -7,6 +7,7 @@ plug-in by itself; 0.8 with VERL_USE_EXTERNAL_MODULES=worker.tool.verl_plugin.
 
 import logging
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -25,9 +26,7 @@ class _Alias(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        import worker.tool
-
-        return getattr(worker.tool, name)
+        return getattr(import_module("worker.tool"), name)
 
 
 def restore() -> bool:
