@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 from bench.peers import ROOT, environment, run_json
@@ -24,6 +23,7 @@ PROGRAMS = {OURS: "penstock_tool.py", POOL: "penstock_pool.py", PEER: "ray_pool.
 PINS = ["ray==2.60.0"]
 CALLERS = (1, 16, 64)
 ROOM = "128"
+QUICK, LONG = "1", "4"  # seconds a level
 
 
 def measure(quick: bool) -> Suite:
@@ -43,7 +43,7 @@ def measure(quick: bool) -> Suite:
         server.stop()
         shutil.rmtree(home)
 
-    seconds = "1" if quick else "4"
+    seconds = QUICK if quick else LONG
     return Suite(
         contenders={name: _contender(name, server.url, seconds) for name in PROGRAMS},
         rounds=1 if quick else 3,
@@ -64,7 +64,7 @@ def _contender(name: str, url: str, seconds: str) -> Callable[[], dict[str, floa
         )
         return metrics
 
-    return partial(once)
+    return once
 
 
 def _ours(url: str) -> dict[str, str]:

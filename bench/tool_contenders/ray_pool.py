@@ -1,30 +1,17 @@
 """verl's execution pool as it is documented, with a function that does nothing."""
 
 import os
+import sys
 import tempfile
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import calling
 import ray
 
-
-@ray.remote(concurrency_groups={"acquire": 1, "release": 10})
-class TokenBucketWorker:
-    def __init__(self, rate_limit: int):
-        self.current_count = 0
-        self._semaphore = threading.Semaphore(rate_limit)
-
-    @ray.method(concurrency_group="acquire")
-    def acquire(self) -> None:
-        self._semaphore.acquire()
-        self.current_count += 1
-
-    @ray.method(concurrency_group="release")
-    def release(self) -> None:
-        self._semaphore.release()
-        self.current_count -= 1
+sys.path.append(str(Path(__file__).parents[1] / "gates_contenders"))
+from ray_actor import TokenBucketWorker
 
 
 class ExecutionWorker:
@@ -50,7 +37,7 @@ def make(room: int) -> Callable[[], Awaitable[object]]:
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONPATH"] = os.path.dirname(__file__)  # where the actors find `calling`
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # where the actors find all that
     # Nobody but us comes near this cluster: no token, which would be written to the home.
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -105,11 +105,16 @@ class ExecutionPool:
 
     def close(self) -> None:
         """End the threads, and processes with what they run. Harmless when repeated."""
+        with self._guard:
+            threads, self._threads = self._threads, None
+        if threads is None or self._pid != os.getpid():
+            return
+        threads.shutdown(wait=False, cancel_futures=True)
         if self._children is not None:
-            self._children.close()
-        if self._threads is not None and self._pid == os.getpid():
-            self._threads.shutdown(cancel_futures=True)
-        self._threads = None
+            self._children.close()  # ends what the threads wait for
+        threads.shutdown()
+        if self._children is not None:
+            self._children.close()  # and what a thread had just begun
 
     def _execute(self, fn: Callable[..., Any], *fn_args: Any, **fn_kwargs: Any) -> Pending:
         if self._children is None:
@@ -129,7 +134,8 @@ class ExecutionPool:
             else:
                 pending.set_result(value)
 
-        self._running().submit(run)
+        turn = self._running().submit(run)
+        turn.add_done_callback(lambda turn: pending.cancel() if turn.cancelled() else None)
         return pending
 
     def _running(self) -> ThreadPoolExecutor:

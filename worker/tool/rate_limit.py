@@ -36,8 +36,7 @@ class TokenBucketWorker:
     @property
     def gate(self) -> TokenBucket:
         if self._made is None:
-            at = redis_here() if self._redis is None else self._redis
-            self._made = TokenBucket(at, self._name, limit=self.rate_limit)
+            self._made = TokenBucket(redis_here(self._redis), self._name, limit=self.rate_limit)
         return self._made
 
     def acquire(self) -> None:

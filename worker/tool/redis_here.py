@@ -1,16 +1,27 @@
 """The Redis that a trainer's process meets the workers on."""
 
-from ground import GroundSettings, RedisTarget, SettingError, parse_redis_url, running_server
+from ground import (
+    AnyClient,
+    GroundSettings,
+    RedisTarget,
+    SettingError,
+    parse_redis_url,
+    running_server,
+    target_of,
+)
 
 
-def redis_here(url: str | None = None) -> RedisTarget:
+def redis_here(given: AnyClient | RedisTarget | str | None = None) -> RedisTarget:
     """The one given, else PENSTOCK_REDIS_URL, else the private server that a `penstock` command
     runs in the data directory. Starts none: it would end with the trainer, and take the jobs along.
     """
+    if isinstance(given, str):
+        return parse_redis_url(given)
+    if given is not None:
+        return given if isinstance(given, RedisTarget) else target_of(given)
     settings = GroundSettings.load()
-    named = url or (settings.redis_url and settings.redis_url.get_secret_value())
-    if named:
-        return parse_redis_url(named)
+    if settings.redis_url is not None:
+        return parse_redis_url(settings.redis_url.get_secret_value())
     found = running_server(settings.data_dir)
     if found is None:
         raise SettingError(

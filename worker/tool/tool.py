@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from ground import PenstockError
+from ground import AnyClient, PenstockError, RedisTarget
 from limiter import GateError, TokenBucket
 from worker.code_queue import CodeQueue
 from worker.models import CodeRequest, CodeResult
@@ -39,10 +39,16 @@ class SandboxFusionTool(BaseTool):
     `agent_data.extra_fields["extras"]`, as verl drops metrics.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, tool_schema: Any = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        tool_schema: Any = None,
+        redis: AnyClient | RedisTarget | str | None = None,
+    ) -> None:
         # Not the base's own __init__, which prints the schema for every trajectory.
         self.config = dict(config or {})
         self._config = ToolConfig.read(config)
+        self._redis = redis or self._config.redis_url
         self.tool_schema = CODE_INTERPRETER if tool_schema is None else tool_schema
         if isinstance(tool_schema, dict):
             self.tool_schema = OpenAIFunctionToolSchema.model_validate(tool_schema)
@@ -118,7 +124,8 @@ class SandboxFusionTool(BaseTool):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process is a new one: connections and calls stay here."""
-        return type(self), (self.config, self.tool_schema)
+        given = () if self._redis == self._config.redis_url else (self._redis,)
+        return type(self), (self.config, self.tool_schema, *given)
 
     async def _answer(self, parameters: Any, session: str) -> Answer:
         try:
@@ -161,7 +168,7 @@ class SandboxFusionTool(BaseTool):
         with self._opening:
             if self._queue is not None:
                 return self._queue
-            target = redis_here(self._config.redis_url)
+            target = redis_here(self._redis)
             queue = CodeQueue(target, self._config.destination)
             if self.enable_global_rate_limit:
                 _ensure_gate(

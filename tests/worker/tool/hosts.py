@@ -18,6 +18,8 @@ import yaml
 from tests.worker.tool import verl_stubs
 
 LONGEST_RESPONSE = 256  # characters, verl's default
+Tools = dict[str, Any]
+Called = tuple[Any, Any, Any]  # response, reward, metrics
 
 
 def load_file(file: Path, name: str) -> ModuleType:
@@ -32,7 +34,7 @@ def load_file(file: Path, name: str) -> ModuleType:
 class ShapeOfVerl:
     """The order of calls, the arguments and the traps of verl 0.9.1, told anew in few lines."""
 
-    def load(self, config: Path) -> dict[str, Any]:
+    def load(self, config: Path) -> Tools:
         tools = {}
         for entry in yaml.safe_load(config.read_text())["tools"]:
             assert entry["config"]["type"] == "native"
@@ -56,12 +58,12 @@ class ShapeOfVerl:
 
     async def call(
         self,
-        tools: dict[str, Any],
+        tools: Tools,
         name: str,
         arguments: str,
-        tools_kwargs: dict[str, Any] | None = None,
+        tools_kwargs: Any = None,
         agent_data: Any = None,
-    ) -> tuple[Any, Any, Any]:
+    ) -> Called:
         def said(text: str) -> tuple[Any, float, dict[str, Any]]:
             return SimpleNamespace(text=text, image=None, video=None), 0.0, {}
 
@@ -115,12 +117,12 @@ class RealVerl:
 
     async def call(
         self,
-        tools: dict[str, Any],
+        tools: Tools,
         name: str,
         arguments: str,
-        tools_kwargs: dict[str, Any] | None = None,
+        tools_kwargs: Any = None,
         agent_data: Any = None,
-    ) -> tuple[Any, Any, Any]:
+    ) -> Called:
         loop = SimpleNamespace(
             tools=tools,
             max_tool_response_length=LONGEST_RESPONSE,
@@ -128,7 +130,7 @@ class RealVerl:
         )
         call = self.function_call(name=name, arguments=arguments)
         agent_data = agent_data or SimpleNamespace(request_id="r", extra_fields={})
-        called: tuple[Any, Any, Any] = await self.agent_loop._call_tool(
+        called: Called = await self.agent_loop._call_tool(
             loop, call, tools_kwargs or {}, agent_data
         )
         return called

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import wait
 from typing import Any
 
@@ -146,12 +147,24 @@ def test_a_call_that_is_cancelled_before_its_turn_never_runs(pools, real_redis, 
     pool = pools(num_workers=1, rate_limit=1)
     held = TokenBucketWorker(1, redis=url)
     held.acquire()
-    waiting = [pool.execute.remote(overlapping, url, n) for n in range(2)]
+    waiting = [pool.execute.remote(rotten_at_ten, n) for n in range(2)]
     assert waiting[1].cancel()
     held.release()
     wait(waiting)
-    assert waiting[0].result()[0] == 0
+    assert waiting[0].result() == 0
     assert waiting[1].cancelled()
+
+
+def test_closing_a_pool_cancels_what_waits_for_a_thread(pools, url) -> None:
+    pool = pools(num_workers=1, rate_limit=1)
+    limiter = TokenBucketWorker(1, redis=url)
+    limiter.acquire()
+    running, waiting = (pool.execute.remote(rotten_at_ten, n) for n in range(2))
+    threading.Timer(0.05, limiter.release).start()
+    pool.close()
+    assert waiting.cancelled()
+    assert running.done()
+    assert pool.execute.remote(rotten_at_ten, 1).result(60) == 1
 
 
 @pytest.mark.parametrize("mode", [PoolMode.ProcessMode], indirect=True)

@@ -56,6 +56,14 @@ def test_the_registry_makes_our_tool_of_the_yaml(tools) -> None:
     assert (tool.rate_limit, tool.num_workers) == (128, 128)
 
 
+def test_every_example_is_loaded(host) -> None:
+    names = {file.stem: [*host.load(file)] for file in sorted(YAML.parent.glob("*.yaml"))}
+    assert names == {
+        "sandbox_fusion_tool_config": ["code_interpreter"],
+        "stateful_tool_config": ["python"],
+    }
+
+
 async def test_a_good_call_gives_its_output_and_no_reward(call) -> None:
     response, reward, _ = await call(code("print(1 + 2)", executes="True"))
     assert (response.text, reward) == ("3\n", None)
