@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
+VERL := .venv-verl
 PIP := python -m pip --quiet --disable-pip-version-check --no-input
 TESTS ?=
 
@@ -34,7 +35,8 @@ format: $(VENV)/.installed ## rewrite the code in its format
 bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
 	$(BIN)/python -m bench --quick --without ray
 
-conformance: $(VENV)/.installed ## slime's own clients against us: SLIME_V0=… SLIME_V1=… name their files
+conformance: $(VENV)/.installed $(VERL)/.installed ## verl itself, and slime's clients (SLIME_V0=… SLIME_V1=… name their files)
+	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
 	$(BIN)/python -m pytest tests/buffer/test_conformance.py
 
@@ -70,4 +72,11 @@ $(LOWEST)/.installed: pyproject.toml | python
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/$(PIP) install --constraint $(LOWEST)/constraints.txt --editable '.[dev,fast]'
+	@touch $@
+
+# verl alone: what it computes with is 6 GB, and stubbed by the tests.
+$(VERL)/.installed: pyproject.toml | python
+	$(PYTHON) -m venv --clear $(VERL)
+	$(VERL)/bin/$(PIP) install --editable . pytest-asyncio pytest-timeout numpy hydra-core
+	$(VERL)/bin/$(PIP) install --no-deps verl==0.9.1
 	@touch $@

@@ -15,7 +15,7 @@ from ground.logs import configure_logging, correlated, correlation_id
 from ground.lua import Script, load_script
 from ground.redis_url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
-from ground.server import EmbeddedServer, bundled_server, find_server
+from ground.server import EmbeddedServer, bundled_server, find_server, running_server
 from ground.settings import GroundSettings, Settings
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "parse_redis_url",
     "read_facts",
     "require_fit",
+    "running_server",
     "tagged",
     "target_of",
 ]

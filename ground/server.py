@@ -54,7 +54,7 @@ class EmbeddedServer:
             said = self._start_keeper(server, socket, port, config)
             if said.startswith("failed"):
                 raise _refusal(said.removeprefix("failed "), port, server, self.folder)
-            if url := self._answering_url(socket):
+            if url := _answering_url(self.folder, socket):
                 self.url, self.target = url, _by_socket(url, socket)
                 return
             if time.monotonic() > deadline:
@@ -111,15 +111,24 @@ class EmbeddedServer:
                 process.wait()
         return said or "failed its keeper ended without a word"
 
-    def _answering_url(self, socket: Path) -> str:
-        """The server's URL; empty while it is coming or going, or where a dead keeper left it."""
-        try:
-            url = (self.folder / keeper.URL_FILE).read_text().strip()
-            with contextlib.closing(connect(_by_socket(url, socket))) as client:
-                client.ping()
-        except (FileNotFoundError, redis.exceptions.RedisError):
-            return ""
-        return url
+
+def running_server(folder: Path | str) -> RedisTarget | None:
+    """The server that another process runs in a data directory; None where there is none."""
+    folder = Path(folder).resolve()
+    socket = _socket_path(folder)
+    url = _answering_url(folder, socket)
+    return _by_socket(url, socket) if url else None
+
+
+def _answering_url(folder: Path, socket: Path) -> str:
+    """The server's URL; empty while it is coming or going, or where a dead keeper left it."""
+    try:
+        url = (folder / keeper.URL_FILE).read_text().strip()
+        with contextlib.closing(connect(_by_socket(url, socket))) as client:
+            client.ping()
+    except (FileNotFoundError, NotADirectoryError, redis.exceptions.RedisError):
+        return ""
+    return url
 
 
 def _by_socket(url: str, socket: Path) -> RedisTarget:

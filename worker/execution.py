@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from limiter import GateError
-from worker.errors import SandboxFailure, SandboxTimeout
+from worker.errors import SandboxFailure, SandboxTimeout, SandboxUnfit
 from worker.models import CodeRequest, CodeResult
 from worker.retries import RetryPolicy
 from worker.sandbox.protocol import Sandbox
@@ -73,6 +73,8 @@ class _Attempts:
         self._busy_until = 0.0
 
     async def run(self) -> CodeResult:
+        if self._request.instance_id is not None and not keeps_sessions(self._sandbox):
+            return CodeResult.of_failure(_no_sessions(self._sandbox))
         for attempt in itertools.count(1):
             with self._spends("permit_seconds"):
                 await self._turn.begin()
@@ -125,9 +127,22 @@ class _Attempts:
             self.spent[what] += time.monotonic() - began
 
 
+def keeps_sessions(sandbox: Sandbox) -> bool:
+    """Whether programs of one `instance_id` find what those before them left."""
+    return bool(getattr(sandbox, "keeps_sessions", False))
+
+
 def longest_run(request: CodeRequest) -> float:
     """For how long a sandbox may be busy with one attempt."""
     return request.compile_timeout + request.run_timeout
+
+
+def _no_sessions(sandbox: Sandbox) -> SandboxFailure:
+    return SandboxUnfit(
+        f"the program belongs to a session, and the sandbox {sandbox.name!r} keeps none: it would "
+        "have run without what the session did before",
+        reason="no_sessions",
+    )
 
 
 def _too_late() -> SandboxFailure:

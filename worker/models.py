@@ -67,7 +67,10 @@ class CodeRequest(Message):
         validation_alias=AliasChoices("memory_limit_mb", "memory_limit_MB"),
         description="None, or Sandbox Fusion's -1: no limit of its own.",
     )
-    instance_id: Label | None = Field(default=None, description="Its session or sample.")
+    instance_id: Label | None = Field(
+        default=None,
+        description="Its session, which a worker that keeps none refuses. Samples go to `labels`.",
+    )
     labels: dict[Label, Label] = Field(default_factory=dict, max_length=64)
     correlation_id: str = Field(default="", pattern=r"^[\x21-\x7e]{0,128}$")
 

@@ -1,0 +1,84 @@
+"""A model's tool calls per second, beside verl's pool of Ray actors; the programs do nothing.
+
+Ours is the whole way: arguments checked, a job on the queue, a permit, a worker process, the
+answer as text. verl's is its pool, called as its tool calls it, with a function that does
+nothing: an actor with threads, and its limiter, another actor. Both have room for 128 calls.
+The programs are in `bench/tool_contenders/`, whose `calling.py` says what each is put through.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.peers import ROOT, environment, run_json
+from bench.suite import Ratio, Suite, Target
+from ground import EmbeddedServer, bundled_server
+
+OURS, POOL, PEER = "penstock tool", "penstock pool", "ray"
+PROGRAMS = {OURS: "penstock_tool.py", POOL: "penstock_pool.py", PEER: "ray_pool.py"}
+PINS = ["ray==2.60.0"]
+CALLERS = (1, 16, 64)
+ROOM = "128"
+QUICK, LONG = "1", "4"  # seconds a level
+
+
+def measure(quick: bool) -> Suite:
+    home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    server = EmbeddedServer(home, binary=bundled_server())
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "worker", "code", "--limit", "code",
+         "--gate-limit", ROOM],
+        cwd=ROOT,
+        env=_ours(server.url) | {"PENSTOCK_SANDBOX": "bench.tool_contenders.nothing.Nothing"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def clean_up() -> None:
+        worker.terminate()
+        worker.wait()
+        server.stop()
+        shutil.rmtree(home)
+
+    seconds = QUICK if quick else LONG
+    return Suite(
+        contenders={name: _contender(name, server.url, seconds) for name in PROGRAMS},
+        rounds=1 if quick else 3,
+        conditions={"server": bundled_server().name, "peers": {PEER: PINS}, "room": ROOM},
+        ratios=list(_ratios()),
+        targets=list(_targets()),
+        clean_up=clean_up,
+    )
+
+
+def _contender(name: str, url: str, seconds: str) -> Callable[[], dict[str, float]]:
+    program = ROOT / "bench" / "tool_contenders" / PROGRAMS[name]
+
+    def once() -> dict[str, float]:
+        python = environment(PEER, PINS) if name == PEER else Path(sys.executable)
+        metrics: dict[str, float] = run_json(
+            python, program, seconds, ROOM, *map(str, CALLERS), env=_ours(url)
+        )
+        return metrics
+
+    return once
+
+
+def _ours(url: str) -> dict[str, str]:
+    return dict(os.environ) | {"PENSTOCK_REDIS_URL": url, "PYTHONPATH": str(ROOT)}
+
+
+def _ratios() -> Iterator[Ratio]:
+    for ours in (OURS, POOL):
+        for callers in CALLERS:
+            yield Ratio(f"calls/s, {callers}", ours, PEER)
+            yield Ratio(f"p99 ms, {callers}", ours, PEER)
+
+
+def _targets() -> Iterator[Target]:
+    for callers in CALLERS:
+        yield Target(Ratio(f"calls/s, {callers}", OURS, PEER).name, at_least=2)
+        yield Target(Ratio(f"p99 ms, {callers}", OURS, PEER).name, at_most=1)

@@ -1,0 +1,71 @@
+"""What trainers give to a model: a tool that runs its code on the queue.
+
+Everything is imported when it is first named: verl imports this package for its plug-in
+in every process, and while it is not yet whole itself.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from worker.tool.children import ExecutionLost
+    from worker.tool.pools import ExecutionPool, ExecutionWorker, PoolMode, init_execution_pool
+    from worker.tool.rate_limit import TokenBucketWorker
+    from worker.tool.schemas import (
+        CODE_INTERPRETER,
+        OpenAIFunctionCallSchema,
+        OpenAIFunctionParametersSchema,
+        OpenAIFunctionParsedSchema,
+        OpenAIFunctionPropertySchema,
+        OpenAIFunctionSchema,
+        OpenAIFunctionToolCall,
+        OpenAIFunctionToolSchema,
+        ToolResponse,
+    )
+    from worker.tool.tool import SandboxFusionTool
+
+__all__ = [
+    "CODE_INTERPRETER",
+    "ExecutionLost",
+    "ExecutionPool",
+    "ExecutionWorker",
+    "OpenAIFunctionCallSchema",
+    "OpenAIFunctionParametersSchema",
+    "OpenAIFunctionParsedSchema",
+    "OpenAIFunctionPropertySchema",
+    "OpenAIFunctionSchema",
+    "OpenAIFunctionToolCall",
+    "OpenAIFunctionToolSchema",
+    "PoolMode",
+    "SandboxFusionTool",
+    "TokenBucketWorker",
+    "ToolResponse",
+    "init_execution_pool",
+]
+
+
+_LAZY = {
+    "ExecutionLost": "worker.tool.children",
+    "ExecutionPool": "worker.tool.pools",
+    "ExecutionWorker": "worker.tool.pools",
+    "PoolMode": "worker.tool.pools",
+    "init_execution_pool": "worker.tool.pools",
+    "TokenBucketWorker": "worker.tool.rate_limit",
+    "CODE_INTERPRETER": "worker.tool.schemas",
+    "OpenAIFunctionCallSchema": "worker.tool.schemas",
+    "OpenAIFunctionParametersSchema": "worker.tool.schemas",
+    "OpenAIFunctionParsedSchema": "worker.tool.schemas",
+    "OpenAIFunctionPropertySchema": "worker.tool.schemas",
+    "OpenAIFunctionSchema": "worker.tool.schemas",
+    "OpenAIFunctionToolCall": "worker.tool.schemas",
+    "OpenAIFunctionToolSchema": "worker.tool.schemas",
+    "ToolResponse": "worker.tool.schemas",
+    "SandboxFusionTool": "worker.tool.tool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'worker.tool' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,92 @@
+"""The tool's `config` in the host's YAML: verl's keys with verl's defaults, and a few of ours."""
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ground import SettingError, check_name
+from worker.fields import MAX_TIMEOUT, Seconds
+from worker.models import LANGUAGES
+
+log = logging.getLogger("penstock.tool")
+
+
+class ToolConfig(BaseModel):
+    """What may stand under `config:`. Unknown keys are left alone, with a warning."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    # verl's
+    type: str = "native"
+    num_workers: int = Field(10, ge=1, description="Programs of one event loop at once.")
+    rate_limit: int = Field(
+        10, ge=1, description="The gate's limit, where no gate of that name exists yet."
+    )
+    default_timeout: Seconds = Field(30.0, description="Seconds a program may take.")
+    default_language: str = "python"
+    enable_global_rate_limit: bool = Field(
+        True, description="False: programs go to `ungated_queue`."
+    )
+    sandbox_fusion_url: str = Field("", description="The workers' to know; only noted here.")
+    memory_limit_mb: int | None = Field(1024, ge=1, le=1 << 20)
+
+    # ours
+    redis_url: str | None = Field(None, description="Unset: PENSTOCK_REDIS_URL.")
+    queue: str = "code"
+    ungated_queue: str = "code-ungated"
+    gate: str = Field("code", description="The gate that the workers of `queue` run under.")
+    max_timeout: Seconds = Field(
+        60.0, description="The most that a model may ask for; at least `default_timeout`."
+    )
+    max_wait: float = Field(3600.0, gt=0, description="Seconds until a call is given up.")
+    max_output: int = Field(8192, ge=64, description="Characters of output that a model is shown.")
+    stateful: bool = Field(False, description="One interpreter for all calls of a trajectory.")
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any] | None) -> Self:
+        try:
+            read = cls.model_validate(dict(config or {}))
+        except ValidationError as refusal:
+            first = refusal.errors(include_url=False)[0]
+            key = str(first["loc"][0]) if first["loc"] else "config"
+            problem = first["msg"].removeprefix("Value error, ")
+            raise SettingError(key, f"{problem} (got {first['input']!r:.80})") from None
+        if read.model_extra:
+            log.warning("the tool has no such settings: %s", ", ".join(sorted(read.model_extra)))
+        return read
+
+    @property
+    def longest(self) -> float:
+        """The most seconds that a program may take, whoever asks."""
+        return max(self.max_timeout, self.default_timeout)
+
+    @property
+    def destination(self) -> str:
+        """The queue that programs go to."""
+        return self.queue if self.enable_global_rate_limit else self.ungated_queue
+
+    @field_validator("default_language")
+    @classmethod
+    def _language_is_known(cls, language: str) -> str:
+        if language not in LANGUAGES:
+            raise ValueError(f"known are {', '.join(sorted(LANGUAGES, key=str.lower))}")
+        return language
+
+    @field_validator("queue", "ungated_queue", "gate")
+    @classmethod
+    def _names_are_names(cls, name: str) -> str:
+        return check_name(name, "it")
+
+
+def seconds_of(given: Any) -> float | None:
+    """A time limit as models write it; None where it is none."""
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        return None
+    try:
+        seconds = float(given)
+    except (ValueError, OverflowError):
+        return None
+    return min(seconds, MAX_TIMEOUT) if seconds > 0 and not math.isnan(seconds) else None

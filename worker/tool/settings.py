@@ -1,0 +1,15 @@
+"""What the tool's process is told by its environment."""
+
+from pydantic import Field
+
+from ground import Settings
+
+
+class ToolSettings(Settings):
+    """Of a trainer that has verl."""
+
+    verl_tool_path: bool = Field(
+        False,
+        description="Bring back `verl.tools.sandbox_fusion_tools`, which verl 0.8 removed, as"
+        " another name of `worker.tool`.",
+    )

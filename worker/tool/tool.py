@@ -1,0 +1,197 @@
+"""verl's Sandbox Fusion tool, on the queue.
+
+A model's call becomes a `CodeRequest`, runs under one permit on a worker, and comes
+back as text. The object lives in the host's process and is cheap to make: hosts make
+many, also where there is no Redis; the first call looks for one.
+
+    host of today (0.9)       create, execute(…, agent_data=…), release, for each call
+    host until 0.6            create once a trajectory, execute …, calc_reward, release
+"""
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from ground import AnyClient, PenstockError, RedisTarget
+from limiter import GateError, TokenBucket
+from worker.code_queue import CodeQueue
+from worker.models import CodeRequest, CodeResult
+from worker.tool.answer import Answer
+from worker.tool.arguments import CallRefused, program, read_call
+from worker.tool.config import ToolConfig
+from worker.tool.pools import ExecutionPool, init_execution_pool
+from worker.tool.redis_here import redis_here
+from worker.tool.schemas import CODE_INTERPRETER, OpenAIFunctionToolSchema, ToolResponse
+from worker.tool.verl_host import BaseTool, traced
+
+log = logging.getLogger("penstock.tool")
+
+
+class SandboxFusionTool(BaseTool):
+    """Runs a model's code, and never returns None.
+
+    A model's mistake is answered with words that it can act on. What fails on our
+    side is told too, and marks the trajectory to be masked: in the metrics, and in
+    `agent_data.extra_fields["extras"]`, as verl drops metrics.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        tool_schema: Any = None,
+        redis: AnyClient | RedisTarget | str | None = None,
+    ) -> None:
+        # Not the base's own __init__, which prints the schema for every trajectory.
+        self.config = dict(config or {})
+        self._config = ToolConfig.read(config)
+        self._redis = redis or self._config.redis_url
+        self.tool_schema = CODE_INTERPRETER if tool_schema is None else tool_schema
+        if isinstance(tool_schema, dict):
+            self.tool_schema = OpenAIFunctionToolSchema.model_validate(tool_schema)
+        self.name = self.tool_schema.function.name
+        # Names that recipes' subclasses of verl's tool read.
+        self.num_workers = self._config.num_workers
+        self.rate_limit = self._config.rate_limit
+        self.default_timeout = self._config.default_timeout
+        self.default_language = self._config.default_language
+        self.enable_global_rate_limit = self._config.enable_global_rate_limit
+        self.sandbox_fusion_url = self._config.sandbox_fusion_url
+        self.memory_limit_mb = self._config.memory_limit_mb
+        self.execution_pool: ExecutionPool = init_execution_pool(
+            self.num_workers, enable_global_rate_limit=False
+        )
+        self._instance_dict: dict[str, dict[str, Any]] = {}
+        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._turns = weakref.WeakKeyDictionary()
+        self._opening = threading.Lock()
+        self._queue: CodeQueue | None = None  # until the first call
+
+    def get_openai_tool_schema(self) -> Any:
+        return self.tool_schema
+
+    async def create(
+        self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any
+    ) -> tuple[str, ToolResponse]:
+        """Begin an instance: a trajectory, or a single call, as the host has it."""
+        given = kwargs.get("create_kwargs") or {}
+        if ground_truth is None:
+            ground_truth = given.get("ground_truth")
+        instance_id = instance_id or str(uuid4())
+        self._instance_dict[instance_id] = {
+            "response": "",
+            "ground_truth": ground_truth,
+            "reward": [],
+        }
+        return instance_id, ToolResponse()
+
+    @traced
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
+        """Run `parameters["code"]`; what to show, no reward, and how it went."""
+        agent_data = kwargs.get("agent_data")
+        answer = await self._answer(parameters, _session(instance_id, agent_data))
+        self._keep(instance_id, answer)
+        extra_fields = getattr(agent_data, "extra_fields", None)
+        if isinstance(extra_fields, dict):
+            answer.mark(extra_fields)
+        return ToolResponse(text=answer.text), None, answer.metrics
+
+    def execute_code(
+        self, instance_id: str, code: str, timeout: Any = 30, language: str = "python"
+    ) -> ToolResponse:
+        """As `execute`, for a thread: what recipes hand to `execution_pool.execute.remote`."""
+        try:
+            request = program(code, timeout, language, self._config, instance_id)
+            result = self._open().sync.run(request, timeout=self._config.max_wait)
+            answer = self._of_result(request, result)
+        except Exception as failure:  # noqa: BLE001 - told apart there
+            answer = self._of_failure(failure)
+        self._keep(instance_id, answer)
+        return ToolResponse(text=answer.text)
+
+    async def calc_reward(self, instance_id: str, **kwargs: Any) -> list[str]:
+        """What the instance's programs printed, in order."""
+        return list(self._instance_dict.get(instance_id, {}).get("reward", []))
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        """End an instance. Harmless when repeated; never raises: it would fail the batch."""
+        self._instance_dict.pop(instance_id, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process is a new one: connections and calls stay here."""
+        given = () if self._redis == self._config.redis_url else (self._redis,)
+        return type(self), (self.config, self.tool_schema, *given)
+
+    async def _answer(self, parameters: Any, session: str) -> Answer:
+        try:
+            request = read_call(parameters, self._config, session)
+            async with self._turn():
+                queue = await self._opened()
+                result = await queue.run(request, timeout=self._config.max_wait)
+            return self._of_result(request, result)
+        except Exception as failure:  # noqa: BLE001 - told apart there
+            return self._of_failure(failure)
+
+    def _of_result(self, request: CodeRequest, result: CodeResult) -> Answer:
+        return Answer.of_result(result, request.run_timeout, self._config.max_output)
+
+    def _of_failure(self, failure: Exception) -> Answer:
+        """Whatever it was: raised, the host would make it the model's wrong answer."""
+        if isinstance(failure, CallRefused):
+            return Answer.of_refusal(str(failure), self._config.max_output)
+        if isinstance(failure, PenstockError):
+            log.error("a call could not be run: %s", failure)
+        else:
+            log.error("a call could not be run, by a fault of ours", exc_info=failure)
+        return Answer.of_failure(failure, self._config.max_output)
+
+    def _keep(self, instance_id: str, answer: Answer) -> None:
+        instance = self._instance_dict.get(instance_id)
+        if instance is not None and not answer.masked:
+            instance["reward"].append(answer.text.strip())
+
+    def _turn(self) -> asyncio.Semaphore:
+        """One of `num_workers` programs of this event loop at once."""
+        loop = asyncio.get_running_loop()
+        return self._turns.setdefault(loop, asyncio.Semaphore(self.num_workers))
+
+    async def _opened(self) -> CodeQueue:
+        return await asyncio.to_thread(self._open) if self._queue is None else self._queue
+
+    def _open(self) -> CodeQueue:
+        """The queue; blocks at its first use, which also tells the gate its limit."""
+        with self._opening:
+            if self._queue is not None:
+                return self._queue
+            target = redis_here(self._redis)
+            queue = CodeQueue(target, self._config.destination)
+            if self.enable_global_rate_limit:
+                _ensure_gate(
+                    TokenBucket(target, self._config.gate, limit=self.rate_limit, patience=1)
+                )
+            if self.sandbox_fusion_url:
+                log.info(
+                    "where programs run is the workers' to know: start them with "
+                    "PENSTOCK_SANDBOX_FUSION_URL=%s",
+                    self.sandbox_fusion_url,
+                )
+            self._queue = queue
+            return queue
+
+
+def _session(instance_id: str, agent_data: Any) -> str:
+    """The trajectory: a host of today makes a new instance for each call, and names it itself."""
+    return str(getattr(agent_data, "request_id", None) or instance_id)
+
+
+def _ensure_gate(gate: TokenBucket) -> None:
+    """Write its limit where it has none. The permits are the workers' to take."""
+    try:
+        gate.sync.status()
+    except GateError as failure:  # the queue is on the same Redis, and will have its say
+        log.warning("the gate's limit is not set: %s", failure)
