@@ -13,13 +13,15 @@ if ARGV[1] ~= '' and redis.call('HGET', at('rollout'), 'digest') ~= ARGV[1] then
 end
 
 local function put(group, uid, reward, payload)
+  if group.put[uid] then return 2 end
   if group.known and redis.call('HEXISTS', group_of(group.gid), uid) == 1 then return 2 end
   if group.closed then return 3 end
   if group.full then return 5 end
   if group.n >= set.most then return 4 end
-  redis.call('HSET', group_of(group.gid), uid, string.format('%d ', group.n) .. payload)
-  group.n, group.bytes, group.added = group.n + 1, group.bytes + #payload, group.added + #payload
-  group.known = true
+  local fields = group.fields
+  fields[#fields + 1], fields[#fields + 2] = uid, group.n .. ' ' .. payload
+  group.put[uid] = true
+  group.n, group.added = group.n + 1, group.added + #payload
   see(reward)
   if set.custom_meta == 1 then redis.call('RPUSH', at('raw'), group.gid, uid) end
   return 1
