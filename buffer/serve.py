@@ -16,7 +16,8 @@ def serve(target: RedisTarget | str, run: str, settings: BufferSettings) -> None
     bound = settings.model_copy(update={"buffer_port": listener.getsockname()[1]})
     config = uvicorn.Config(
         make_app(target, run, bound), log_config=None, access_log=False, backlog=4096,
-        timeout_keep_alive=75, timeout_graceful_shutdown=10, server_header=False, proxy_headers=False,
+        timeout_keep_alive=75, timeout_graceful_shutdown=10, server_header=False,
+        proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     config.load()

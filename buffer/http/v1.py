@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from buffer.batch import Batch
 from buffer.errors import ItemRefused
 from buffer.http.answers import Answer, Refused, body_of, refusal_of_full
 from buffer.http.desk import Serving
 from buffer.item import LONGEST_ID, Entry, entry_of, parse_json
-from buffer.reader import MOST_GROUPS, Batch
+from buffer.reader import MOST_GROUPS
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import TaskConfig
 from buffer.writer import Outcome

@@ -35,8 +35,7 @@ local function place(id, round)
   local current = tonumber(redis.call('HGET', at('rounds'), id) or '0')
   local group = look(id, round ~= '' and round or string.format('%d', current))
   if round == '' and group.closed and now - group.closed > set.late_ms then
-    round = string.format('%d', current + 1)
-    group = look(id, round)
+    round = string.format('%d', current + 1); group = look(id, round)
   end
   if round ~= '' and tonumber(round) > current then
     redis.call('HSET', at('rounds'), id, round)
