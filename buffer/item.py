@@ -16,7 +16,7 @@ from buffer.errors import ItemRefused
 
 LONGEST_ID = 1024
 HIGHEST_ROUND = 2**53
-# Below this, zlib's time is not worth the room: see docs/buffer.md, "Large items".
+# Below this, text that redis-cli can show is worth more than the room: docs/buffer.md, "Room".
 COMPRESS_ABOVE = 64 * 1024
 _NUMBER = (int, float)
 

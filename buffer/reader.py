@@ -12,9 +12,11 @@ from buffer.default_functions import Item
 from buffer.errors import LeaseLost
 from buffer.pipeline import Pipeline, Verdict
 from buffer.raw_groups import RawGroups
+from buffer.settings import TaskConfig
 from buffer.task import Task
 
 MOST_GROUPS = 4096  # in one batch: what a reader can hold at once
+Figures = tuple[dict[str, Any] | None, int]  # None: the default ones; how much was read
 _CHUNK = 256
 _LONGEST_WAIT = 5.0  # a reader that missed its ring looks again by itself
 
@@ -107,22 +109,29 @@ class Reader:
         receipt = uuid.uuid4().hex
         seconds = pipeline.config.lease if lease is None else lease
         taken: dict[str, tuple[Any, list[Item]]] = {}
-        due, reported = -1, False
+        due, figures = -1, None
         while len(taken) < want:
             due, claimed = await self._claim(
-                receipt, min(want - len(taken), _CHUNK), seconds, implicit, taken
+                receipt, min(want - len(taken), self._chunk(seconds)), seconds, implicit, taken
             )
             if not claimed:
                 break
+            figures = figures or await self._custom_figures(pipeline)
             verdicts = await self._processed(pipeline, claimed)
             await self._settle(receipt, claimed, verdicts)
             for group, verdict in zip(claimed, verdicts, strict=True):
                 if verdict.fate == "delivered":
                     taken[group.gid] = (group.instance_id, verdict.items)
-            reported = True
-        if not reported:
+        if figures is None:
             return None, _seconds(due)
-        return await self._seal(receipt, list(taken.values()), pipeline), _seconds(due)
+        batch = await self._seal(receipt, list(taken.values()), figures, pipeline.config)
+        return batch, _seconds(due)
+
+    def _chunk(self, lease: float) -> int:
+        """Each claim renews the lease: functions that all run out of time must not outlast it."""
+        if not self._task.functions.custom:
+            return _CHUNK
+        return max(1, min(_CHUNK, int(lease / 2 / self._function_timeout)))
 
     async def _claim(
         self, receipt: str, want: int, lease: float, implicit: bool, taken: Iterable[str]
@@ -151,9 +160,13 @@ class Reader:
             await self._task.call("settle", receipt, *args)
 
     async def _seal(
-        self, receipt: str, groups: list[tuple[Any, list[Item]]], pipeline: Pipeline
+        self,
+        receipt: str,
+        groups: list[tuple[Any, list[Item]]],
+        custom: Figures,
+        config: TaskConfig,
     ) -> Batch | None:
-        figures, read = await self._custom_figures(pipeline) if groups else (None, 0)
+        figures, read = custom
         said = "" if figures is None else json.dumps(figures)
         reply = await self._task.call("seal", receipt, len(groups), read, said)
         if not reply[0]:
@@ -161,10 +174,10 @@ class Reader:
                 raise LeaseLost(receipt)
             return None
         if figures is None:
-            figures = figures_of(reply[2:], pipeline.config)
+            figures = figures_of(reply[2:], config)
         return Batch(receipt, groups, json.loads(reply[1]), figures)
 
-    async def _custom_figures(self, pipeline: Pipeline) -> tuple[dict[str, Any] | None, int]:
+    async def _custom_figures(self, pipeline: Pipeline) -> Figures:
         """What the task's own function makes of all raw items since the last read."""
         if self._task.functions.get_group_data_meta_info is None:
             return None, 0
