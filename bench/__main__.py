@@ -16,6 +16,7 @@ from rich.console import Console
 
 import bench
 from bench.conditions import conditions, load
+from bench.peers import FOLDERS
 from bench.report import plot, show
 from bench.suite import Suite, judge, run, without
 
@@ -48,6 +49,10 @@ def measure(name: str, *, quick: bool, skip: Sequence[str], talk: Console) -> di
 @click.argument("names", metavar="[SUITE]...", nargs=-1)
 @click.option("--quick", is_flag=True, help="Under a minute a suite: fewer rounds.")
 @click.option("--without", "skip", multiple=True, metavar="NAME", help="Leave a contender out.")
+@click.option(
+    "--peer", "peers", multiple=True, metavar="NAME=FOLDER",
+    help="Source that you fetched: slime-v0=…, slime-v1=… for the suite `buffer`.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a suite on stdout.")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw bars to an SVG.")
 @click.option("--list", "listing", is_flag=True, help="Name the suites, and end.")
@@ -55,6 +60,7 @@ def main(
     names: Sequence[str],
     quick: bool,
     skip: Sequence[str],
+    peers: Sequence[str],
     as_json: bool,
     picture: Path | None,
     listing: bool,
@@ -66,6 +72,7 @@ def main(
     for name in names:
         if name not in suites():
             raise click.BadParameter(f"no suite {name!r}; there are {', '.join(suites())}")
+    FOLDERS.update(_folder(peer) for peer in peers)
     talk = Console(stderr=True)
     reports = []
     for name in names or suites():
@@ -76,6 +83,13 @@ def main(
             show(reports[-1], Console())
     if picture:
         picture.write_text(plot(reports))
+
+
+def _folder(peer: str) -> tuple[str, Path]:
+    name, _, folder = peer.partition("=")
+    if not folder or not Path(folder).is_dir():
+        raise click.BadParameter(f"{peer!r} is not NAME=FOLDER with a folder that is there")
+    return name, Path(folder).resolve()
 
 
 if __name__ == "__main__":

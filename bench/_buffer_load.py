@@ -1,7 +1,8 @@
-"""Writers over HTTP, as a process: `python _buffer_load.py URL CONNECTIONS SECONDS NAME`.
+"""Writers over HTTP, as a process, with URL CONNECTIONS NAME GROUP SECONDS MOST.
 
-2.2 kB items, groups of 8, each connection one request at a time. Bare sockets: a
-client library would cost more than the servers it measures. Prints one JSON object.
+2.2 kB items, GROUP of them to an instance, each connection one request at a time, until
+SECONDS have passed or MOST are written. Bare sockets: a client library would cost more
+than the servers it measures. Prints one JSON object.
 """
 
 import asyncio
@@ -24,7 +25,9 @@ def item(name: str, number: int, group: int = GROUP) -> dict[str, object]:
     }  # fmt: skip
 
 
-async def load(url: str, connections: int, seconds: float, name: str) -> dict[str, float]:
+async def load(
+    url: str, connections: int, name: str, group: int, seconds: float, most: int
+) -> dict[str, float]:
     """Writes as fast as answers come."""
     parts = urlsplit(url)
     path = f"{parts.path}/buffer/write".encode()
@@ -33,8 +36,8 @@ async def load(url: str, connections: int, seconds: float, name: str) -> dict[st
 
     async def write_until_the_end() -> None:
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        while time.perf_counter() < began + seconds:
-            body = json.dumps(item(name, next(numbers))).encode()
+        while time.perf_counter() < began + seconds and (number := next(numbers)) < most:
+            body = json.dumps(item(name, number, group)).encode()
             asked = time.perf_counter()
             writer.write(
                 b"POST %s HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
@@ -51,9 +54,10 @@ async def load(url: str, connections: int, seconds: float, name: str) -> dict[st
     await asyncio.gather(*(write_until_the_end() for _ in range(connections)))
     spent = time.perf_counter() - began
     taken.sort()
-    return {"rate": len(taken) / spent, "p50": taken[len(taken) // 2] * 1000}
+    return {"items": len(taken), "rate": len(taken) / spent, "p50": taken[len(taken) // 2] * 1000}
 
 
 if __name__ == "__main__":
-    found = load(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4])
+    at, connections, name, group, seconds, most = sys.argv[1:]
+    found = load(at, int(connections), name, int(group), float(seconds), int(most))
     print(json.dumps(asyncio.run(found)))

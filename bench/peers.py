@@ -14,6 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".bench"
+# Source that is not ours to bring, by the peer's name: `--peer NAME=FOLDER`.
+FOLDERS: dict[str, Path] = {}
 
 
 def environment(name: str, requirements: Sequence[str]) -> Path:

@@ -1,5 +1,6 @@
 """Trajectory groups in Redis."""
 
+from buffer.batch import Batch
 from buffer.errors import (
     BufferFull,
     GeneratorError,
@@ -10,7 +11,6 @@ from buffer.errors import (
     UnknownTask,
 )
 from buffer.pipeline import GroupFunctions
-from buffer.reader import Batch
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.sync_face import SyncRolloutBuffer

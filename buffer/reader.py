@@ -1,6 +1,5 @@
 """Taking batches: finished groups under a lease, through the five steps, until acknowledged."""
 
-import asyncio
 import json
 import time
 import uuid
@@ -8,43 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buffer.default_functions import Item, meta_info, v1_figures
+from buffer.batch import Batch, figures_of
+from buffer.default_functions import Item
 from buffer.errors import LeaseLost
-from buffer.item import stored_item
 from buffer.pipeline import Pipeline, Verdict
+from buffer.raw_groups import RawGroups
 from buffer.settings import TaskConfig
 from buffer.task import Task
 
 MOST_GROUPS = 4096  # in one batch: what a reader can hold at once
+Figures = tuple[dict[str, Any] | None, int]  # None: the default ones; how much was read
 _CHUNK = 256
 _LONGEST_WAIT = 5.0  # a reader that missed its ring looks again by itself
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Whole groups, leased until `ack(receipt)`; `discarded` finished without data."""
-
-    receipt: str
-    groups: list[tuple[Any, list[Item]]]
-    discarded: list[Any]
-    figures: dict[str, Any]
-
-    @property
-    def items(self) -> list[Item]:
-        """All items, group after group."""
-        return [item for _, items in self.groups for item in items]
-
-    @property
-    def finished_groups(self) -> list[Any]:
-        """The ids that resuming skips: delivered in this batch, or discarded."""
-        return [*(instance_id for instance_id, _ in self.groups), *self.discarded]
-
-    @property
-    def meta_info(self) -> dict[str, Any]:
-        """What slime's client reads beside the data."""
-        return {
-            **self.figures, "finished_groups": self.finished_groups, "receipt": self.receipt
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,6 +40,7 @@ class Reader:
 
     def __init__(self, task: Task, *, function_timeout: float) -> None:
         self._task = task
+        self._raw = RawGroups(task)
         self._function_timeout = function_timeout
 
     async def take(
@@ -88,8 +63,8 @@ class Reader:
         if found[0] not in (b"leased", b"consumed") or found[3] is None or not gids:
             raise LeaseLost(receipt)
         pipeline = await self._pipeline()
-        ids = await self._instance_ids(gids)
-        raw = await self._items(gids)
+        ids = await self._raw.instance_ids(gids)
+        raw = await self._raw.items(gids)
         verdicts = await pipeline.process(
             [(instance_id, items, True) for instance_id, items in zip(ids, raw, strict=True)]
         )
@@ -98,7 +73,9 @@ class Reader:
             for instance_id, verdict in zip(ids, verdicts, strict=True)
             if verdict.fate == "delivered"
         ]
-        figures = json.loads(found[2]) if found[2] else _figures(found[3].split(), pipeline.config)
+        figures = (
+            json.loads(found[2]) if found[2] else figures_of(found[3].split(), pipeline.config)
+        )
         return Batch(receipt, groups, json.loads(found[1]), figures)
 
     async def available(self, want: int) -> int:
@@ -132,22 +109,29 @@ class Reader:
         receipt = uuid.uuid4().hex
         seconds = pipeline.config.lease if lease is None else lease
         taken: dict[str, tuple[Any, list[Item]]] = {}
-        due, reported = -1, False
+        due, figures = -1, None
         while len(taken) < want:
             due, claimed = await self._claim(
-                receipt, min(want - len(taken), _CHUNK), seconds, implicit, taken
+                receipt, min(want - len(taken), self._chunk(seconds)), seconds, implicit, taken
             )
             if not claimed:
                 break
+            figures = figures or await self._custom_figures(pipeline)
             verdicts = await self._processed(pipeline, claimed)
             await self._settle(receipt, claimed, verdicts)
             for group, verdict in zip(claimed, verdicts, strict=True):
                 if verdict.fate == "delivered":
                     taken[group.gid] = (group.instance_id, verdict.items)
-            reported = True
-        if not reported:
+        if figures is None:
             return None, _seconds(due)
-        return await self._seal(receipt, list(taken.values()), pipeline), _seconds(due)
+        batch = await self._seal(receipt, list(taken.values()), figures, pipeline.config)
+        return batch, _seconds(due)
+
+    def _chunk(self, lease: float) -> int:
+        """Each claim renews the lease: functions that all run out of time must not outlast it."""
+        if not self._task.functions.custom:
+            return _CHUNK
+        return max(1, min(_CHUNK, int(lease / 2 / self._function_timeout)))
 
     async def _claim(
         self, receipt: str, want: int, lease: float, implicit: bool, taken: Iterable[str]
@@ -161,7 +145,7 @@ class Reader:
         return int(reply[0]), found
 
     async def _processed(self, pipeline: Pipeline, claimed: list[Claimed]) -> list[Verdict]:
-        raw = await self._items([group.gid.encode() for group in claimed])
+        raw = await self._raw.items([group.gid.encode() for group in claimed])
         return await pipeline.process(
             [(group.instance_id, items, group.settled)
              for group, items in zip(claimed, raw, strict=True)]
@@ -176,9 +160,13 @@ class Reader:
             await self._task.call("settle", receipt, *args)
 
     async def _seal(
-        self, receipt: str, groups: list[tuple[Any, list[Item]]], pipeline: Pipeline
+        self,
+        receipt: str,
+        groups: list[tuple[Any, list[Item]]],
+        custom: Figures,
+        config: TaskConfig,
     ) -> Batch | None:
-        figures, read = await self._custom_figures(pipeline) if groups else (None, 0)
+        figures, read = custom
         said = "" if figures is None else json.dumps(figures)
         reply = await self._task.call("seal", receipt, len(groups), read, said)
         if not reply[0]:
@@ -186,25 +174,15 @@ class Reader:
                 raise LeaseLost(receipt)
             return None
         if figures is None:
-            figures = _figures(reply[2:], pipeline.config)
+            figures = figures_of(reply[2:], config)
         return Batch(receipt, groups, json.loads(reply[1]), figures)
 
-    async def _custom_figures(self, pipeline: Pipeline) -> tuple[dict[str, Any] | None, int]:
+    async def _custom_figures(self, pipeline: Pipeline) -> Figures:
         """What the task's own function makes of all raw items since the last read."""
         if self._task.functions.get_group_data_meta_info is None:
             return None, 0
-        link = self._task.link
-        flat = await link.command("LRANGE", self._task.key("raw"), 0, -1)
-        raw: dict[Any, list[Item]] = {}
-        for part in _chunks(list(_by(2, flat))):
-            values = await self._many(
-                [("HGET", self._task.group_key(gid.decode()), uid) for gid, uid in part]
-            )
-            for value in values:
-                if value is not None:
-                    _, item = stored_item(value)
-                    raw.setdefault(item["instance_id"], []).append(item)
-        return await pipeline.meta_info(raw), len(flat)
+        raw, read = await self._raw.since_last_read()
+        return await pipeline.meta_info(raw), read
 
     async def _judge(self, pipeline: Pipeline, want: int) -> None:
         """Ask a custom is_valid_group about the groups that changed since it last saw them."""
@@ -213,7 +191,7 @@ class Reader:
             gids = await self._task.link.command("ZRANGE", key, start, start + _CHUNK - 1)
             if not gids:
                 return
-            ids, raw = await self._instance_ids(gids), await self._items(gids)
+            ids, raw = await self._raw.instance_ids(gids), await self._raw.items(gids)
             verdicts = await pipeline.judge(list(zip(ids, raw, strict=True)))
             args: list[Any] = []
             for gid, items, verdict in zip(gids, raw, verdicts, strict=True):
@@ -228,28 +206,6 @@ class Reader:
         task = self._task
         return Pipeline(task.name, config, task.functions, timeout=self._function_timeout)
 
-    async def _instance_ids(self, gids: Sequence[bytes]) -> list[Any]:
-        metas = await self._many(
-            [("HGET", self._task.meta_key(gid.decode()), "id") for gid in gids]
-        )
-        return [
-            json.loads(said) if said else gid.decode().rpartition(":")[0]
-            for gid, said in zip(gids, metas, strict=True)
-        ]
-
-    async def _items(self, gids: Sequence[bytes]) -> list[list[Item]]:
-        values = await self._many([("HVALS", self._task.group_key(gid.decode())) for gid in gids])
-        return await asyncio.to_thread(lambda: [_arrived(group) for group in values])
-
-    async def _many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        async def call() -> list[Any]:
-            async with self._task.link.client().pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                return list(await pipe.execute())
-
-        return await self._task.link.outlast(call) if commands else []
-
     async def _until_rung(self, seconds: float) -> None:
         client = self._task.link.client(blocking=True)
         key = self._task.key("bell")
@@ -258,28 +214,9 @@ class Reader:
         )
 
 
-def _arrived(values: Iterable[bytes]) -> list[Item]:
-    """A group's items in the order in which they came."""
-    return [item for _, item in sorted(map(stored_item, values), key=lambda pair: pair[0])]
-
-
-def _figures(seen: Sequence[bytes], config: TaskConfig) -> dict[str, Any]:
-    items, groups, n = (int(part) for part in seen[:3])
-    total, squares, low, high = (float(part) for part in seen[3:])
-    figures = meta_info(
-        items=items, groups=groups, n=n, mean=total / n if n else 0, squares=squares,
-        low=low, high=high,
-    )  # fmt: skip
-    return v1_figures(figures) if config.dialect == "v1" else figures
-
-
 def _seconds(due_ms: int) -> float:
     return _LONGEST_WAIT if due_ms < 0 else due_ms / 1000
 
 
 def _by(size: int, flat: Sequence[Any]) -> Iterable[Sequence[Any]]:
     return (flat[at : at + size] for at in range(0, len(flat), size))
-
-
-def _chunks(rows: list[Any]) -> Iterable[list[Any]]:
-    return (rows[at : at + 512] for at in range(0, len(rows), 512))

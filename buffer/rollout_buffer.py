@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from buffer.batch import Batch
 from buffer.catalog import Catalog, GroupInfo
 from buffer.default_functions import Item
 from buffer.errors import BufferFull, LeaseLost
 from buffer.item import Entry, entry_of, instance_key
 from buffer.link import Link
 from buffer.pipeline import GroupFunctions
-from buffer.reader import Batch, Reader
+from buffer.reader import Reader
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import Task
 from buffer.writer import Outcome, Writer

@@ -17,6 +17,7 @@ def serve(target: RedisTarget | str, run: str, settings: BufferSettings) -> None
     config = uvicorn.Config(
         make_app(target, run, bound), log_config=None, access_log=False, backlog=4096,
         timeout_keep_alive=75, timeout_graceful_shutdown=10, server_header=False,
+        proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     config.load()

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from buffer.batch import Batch
 from buffer.catalog import GroupInfo
 from buffer.default_functions import Item
-from buffer.reader import Batch
 from buffer.settings import TaskConfig
 from buffer.writer import Outcome
 

@@ -13,25 +13,24 @@ import random
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from buffer.generator.sender import Sender
-
-if TYPE_CHECKING:
-    from openai import OpenAI
+from buffer.generator.trajectory import (
+    Question,
+    RewardFunction,
+    RolloutFunction,
+    answered,
+    failed,
+)
 
 log = logging.getLogger(__name__)
 
 SAMPLING_PARAMS: dict[str, Any] = {"top_p": 1}
-FAILED_REWARD = -1
 _TRIES = 3
 _PROGRESS_EVERY = 10.0
-
-Question = dict[str, Any]
-RolloutFunction = Callable[..., Any]
-RewardFunction = Callable[[dict[str, Any]], float]
 
 
 class BaseGenerator:
@@ -187,7 +186,7 @@ class Crew:
         if tries < _TRIES:
             again.append({**question, "tries": tries})
         else:
-            yield _failed(question, failure)
+            yield failed(question, failure)
 
 
 def _worker(line: Connection, engine_url: str, rollout: RolloutFunction,
@@ -203,53 +202,7 @@ def _worker(line: Connection, engine_url: str, rollout: RolloutFunction,
             return  # the parent is gone or done
         answer: tuple[dict[str, Any] | None, str]
         try:
-            answer = (_answered(question, client, rollout, reward, sampling), "")
+            answer = (answered(question, client, rollout, reward, sampling), "")
         except Exception as failure:  # noqa: BLE001 - told to the parent, which tries again
             answer = (None, f"{type(failure).__name__}: {failure}")
         line.send(answer)
-
-
-def _answered(
-    question: Question, client: "OpenAI", rollout: RolloutFunction, reward: RewardFunction,
-    sampling: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    said = rollout(client, question["prompt"], sampling)
-    messages, reason = said if isinstance(said, tuple) else (said, None)
-    if messages[-1].get("content") is None and not messages[-1].get("tool_calls"):
-        return _failed(question, "no attempt got an answer", messages)
-    row = {**question, "messages": messages}
-    return _item(question, messages, reward(row), sampling, reason)
-
-
-def _item(
-    question: Question, messages: list[dict[str, Any]], reward: float,
-    sampling: dict[str, Any], reason: str | None,
-) -> dict[str, Any]:  # fmt: skip
-    """As upstream writes it; `round_number` beside its five keys is the epoch's."""
-    own = ("uid", "instance_id", "round", "tries")
-    row = {name: value for name, value in question.items() if name not in own}
-    turns = sum(message["role"] == "assistant" for message in messages)
-    return {
-        "uid": question["uid"],
-        "instance_id": question["instance_id"],
-        "messages": messages,
-        "reward": reward,
-        "round_number": question["round"],
-        "extra_info": {
-            **row, "messages": messages, "rollout_index": 1, "reward": reward,
-            "extra_info": {}, **sampling, "timestamp": str(time.time()),
-            "round_number": turns, "finish_reason": reason,
-        },
-    }  # fmt: skip
-
-
-def _failed(
-    question: Question, failure: str, messages: list[dict[str, Any]] | None = None
-) -> dict[str, Any]:
-    """A failure is stored like a success, with a reward that marks it."""
-    asked = messages[:-1] if messages else list(question.get("prompt") or [])
-    item = _item(
-        question, [*asked, {"role": "assistant", "content": ""}], FAILED_REWARD, {}, "error"
-    )
-    item["extra_info"]["failure"] = failure
-    return item

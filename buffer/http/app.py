@@ -53,8 +53,9 @@ def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> A
         title="Penstock rollout buffer", lifespan=life, default_response_class=Answer,
         redoc_url=None, docs_url=None,
     )  # fmt: skip
-    app.include_router(slime_routes(desk, rollouts))
-    app.include_router(v1_routes(desk))
+    app.state.desk, app.state.rollouts = desk, rollouts
+    app.include_router(slime_routes)
+    app.include_router(v1_routes)
     _add_watching(app, desk)
     _add_refusals(app)
     app.openapi = described(app)  # type: ignore[method-assign]

@@ -6,8 +6,11 @@ Nothing here is state: another server on the same Redis answers the same.
 import asyncio
 import logging
 import time
+from typing import Annotated
 
 import redis.exceptions
+from fastapi import Depends
+from starlette.requests import Request
 
 from buffer.discovery import Generator, discover
 from buffer.errors import GeneratorError, UnknownTask
@@ -122,3 +125,11 @@ class Desk:
             self.generators = discover(self.settings.generators)
         except GeneratorError as fault:
             log.error("generators stay as they were", extra={"reason": str(fault)})  # noqa: TRY400
+
+
+async def _of(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+Serving = Annotated[Desk, Depends(_of)]

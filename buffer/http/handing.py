@@ -15,9 +15,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from buffer.batch import Batch
 from buffer.errors import LeaseLost
 from buffer.http.answers import envelope
-from buffer.reader import Batch
 from buffer.rollout_buffer import RolloutBuffer
 from ground import RedisError
 

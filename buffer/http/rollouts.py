@@ -14,7 +14,10 @@ import os
 import signal
 import sys
 import uuid
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import Depends
+from starlette.requests import Request
 
 from buffer.http.answers import Refused
 from buffer.http.desk import Desk
@@ -144,6 +147,14 @@ class Rollouts:
         key = tagged("buffer", in_run(self._desk.run, task), "rollout")
         full = [self._owner, int(LEASE * 1000), *args]
         return await self._desk.link.run(load_script("buffer", script), [key], full)
+
+
+async def _of(request: Request) -> Rollouts:
+    rollouts: Rollouts = request.app.state.rollouts
+    return rollouts
+
+
+Running = Annotated[Rollouts, Depends(_of)]
 
 
 def _task_of(payload: dict[str, Any]) -> str:

@@ -3,15 +3,17 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from buffer.batch import Batch
 from buffer.errors import ItemRefused
 from buffer.http.answers import Answer, Refused, body_of, refusal_of_full
-from buffer.http.desk import Desk
+from buffer.http.desk import Serving
 from buffer.item import LONGEST_ID, Entry, entry_of, parse_json
-from buffer.reader import MOST_GROUPS, Batch
+from buffer.reader import MOST_GROUPS
+from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import TaskConfig
 from buffer.writer import Outcome
 from ground import check_name
@@ -23,6 +25,13 @@ Task = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$")]
 Receipt = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 Round = Annotated[int, Query(alias="round", ge=0, lt=2**53)]
 Instance = Annotated[str, Query(min_length=1, max_length=LONGEST_ID)]
+
+
+async def _existing(desk: Serving, task: Task) -> RolloutBuffer:
+    return await desk.existing(task)
+
+
+Existing = Annotated[RolloutBuffer, Depends(_existing)]
 
 
 class Take(BaseModel):
@@ -43,119 +52,149 @@ class Extend(BaseModel):
     seconds: float = Field(gt=0, le=86_400)
 
 
-def v1_routes(desk: Desk) -> APIRouter:
-    """Everything the library does, over HTTP."""
-    router = APIRouter(prefix="/v1", tags=["v1"])
+_ITEMS: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["items"],
+                    "properties": {
+                        "items": {
+                            "type": "array",
+                            "maxItems": _MOST_ITEMS,
+                            "items": {"$ref": "#/components/schemas/Item"},
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
 
-    @router.get("/tasks")
-    async def tasks() -> dict[str, list[str]]:
-        """Every task of this run, the one last started at the end."""
-        return {"tasks": await desk.tasks()}
+v1_routes = APIRouter(prefix="/v1", tags=["v1"])
 
-    @router.get("/generators")
-    async def generators() -> dict[str, str]:
-        """The task types this server can generate for, each with its file."""
-        return {name: str(found.path) for name, found in desk.generators.items()}
 
-    @router.put("/tasks/{task}")
-    async def configure(task: Task, config: TaskConfig) -> dict[str, Any]:
-        """Create a task or change its settings; its groups stay."""
-        _check(task)
-        return (await (await desk.start(task, config)).config()).model_dump()
+@v1_routes.get("/tasks")
+async def tasks(desk: Serving) -> dict[str, list[str]]:
+    """Every task of this run, the one last started at the end."""
+    return {"tasks": await desk.tasks()}
 
-    @router.get("/tasks/{task}")
-    async def config_of(task: Task) -> dict[str, Any]:
-        """A task's settings."""
-        return (await (await desk.existing(task)).config()).model_dump()
 
-    @router.post("/tasks/{task}/items", openapi_extra=_ITEMS)
-    async def write(task: Task, request: Request) -> Response:
-        """Write many items at once: all are checked, then all are written.
+@v1_routes.get("/generators")
+async def generators(desk: Serving) -> dict[str, str]:
+    """The task types this server can generate for, each with its file."""
+    return {name: str(found.path) for name, found in desk.generators.items()}
 
-        When some found no room the answer is 429: send the same again, what was stored
-        is not stored twice if it has a `uid`.
-        """
-        buffer = await desk.existing(task)
-        entries = _entries(await body_of(request, _BATCH_BYTES), desk.settings.max_item_bytes)
-        outcomes, wait = await buffer.write_entries(entries)
-        if Outcome.FULL in outcomes:
-            return refusal_of_full(task, wait, outcomes)
-        return Answer({"outcomes": outcomes})
 
-    @router.post("/tasks/{task}/take")
-    async def take(task: Task, asked: Take, request: Request) -> Response:
-        """A batch under a lease, or 204. Acknowledge it, or it comes back."""
-        buffer = await desk.existing(task)
-        wait = min(asked.wait, desk.settings.longest_wait)
-        batch = await buffer.take(asked.groups, wait=wait, lease=asked.lease)
-        if batch is None:
-            return Response(status_code=204)
-        if await request.is_disconnected():
-            await buffer.release(batch)
-        return Answer(_shown(batch))
+@v1_routes.put("/tasks/{task}")
+async def configure(desk: Serving, task: Task, config: TaskConfig) -> dict[str, Any]:
+    """Create a task or change its settings; its groups stay."""
+    _check(task)
+    return (await (await desk.start(task, config)).config()).model_dump()
 
-    @router.post("/tasks/{task}/batches/{receipt}/ack")
-    async def ack(task: Task, receipt: Receipt) -> dict[str, bool]:
-        """The batch was used. Repeating it is harmless."""
-        await (await desk.existing(task)).ack(receipt)
-        return {"acknowledged": True}
 
-    @router.post("/tasks/{task}/batches/{receipt}/release")
-    async def release(task: Task, receipt: Receipt) -> dict[str, bool]:
-        """Give a batch back."""
-        return {"released": await (await desk.existing(task)).release(receipt)}
+@v1_routes.get("/tasks/{task}")
+async def config_of(buffer: Existing) -> dict[str, Any]:
+    """A task's settings."""
+    return (await buffer.config()).model_dump()
 
-    @router.post("/tasks/{task}/batches/{receipt}/extend")
-    async def extend(task: Task, receipt: Receipt, asked: Extend) -> dict[str, bool]:
-        """Keep a batch for that long from now."""
-        await (await desk.existing(task)).extend(receipt, asked.seconds)
-        return {"extended": True}
 
-    @router.get("/tasks/{task}/batches/{receipt}")
-    async def fetch(task: Task, receipt: Receipt) -> Response:
-        """A batch once more, while it is leased or retained."""
-        return Answer(_shown(await (await desk.existing(task)).fetch(receipt)))
+@v1_routes.post("/tasks/{task}/items", openapi_extra=_ITEMS)
+async def write(desk: Serving, buffer: Existing, request: Request) -> Response:
+    """Write many items at once: all are checked, then all are written.
 
-    @router.get("/tasks/{task}/stats")
-    async def stats(task: Task) -> dict[str, int]:
-        """Groups by state, and totals since the run began."""
-        return await (await desk.existing(task)).stats()
+    When some found no room the answer is 429: send the same again, what was stored
+    is not stored twice if it has a `uid`.
+    """
+    entries = _entries(await body_of(request, _BATCH_BYTES), desk.settings.max_item_bytes)
+    outcomes, wait = await buffer.write_entries(entries)
+    if Outcome.FULL in outcomes:
+        return refusal_of_full(buffer.task, wait, outcomes)
+    return Answer({"outcomes": outcomes})
 
-    @router.get("/tasks/{task}/groups")
-    async def groups(
-        task: Task,
-        state: Literal["open", "ready", "leased", "kept"] = "ready",
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> Response:
-        """Groups of one state, oldest first."""
-        found = await (await desk.existing(task)).groups(state, limit)
-        return Answer({"groups": [asdict(group) for group in found]})
 
-    @router.get("/tasks/{task}/group")
-    async def group(task: Task, instance_id: Instance, number: Round = 0) -> Response:
-        """One group's raw items, by arrival."""
-        items = await (await desk.existing(task)).items(_name(instance_id), number)
-        return Answer({"items": items})
+@v1_routes.post("/tasks/{task}/take")
+async def take(desk: Serving, buffer: Existing, asked: Take, request: Request) -> Response:
+    """A batch under a lease, or 204. Acknowledge it, or it comes back."""
+    wait = min(asked.wait, desk.settings.longest_wait)
+    batch = await buffer.take(asked.groups, wait=wait, lease=asked.lease)
+    if batch is None:
+        return Response(status_code=204)
+    if await request.is_disconnected():
+        await buffer.release(batch)
+    return Answer(_shown(batch))
 
-    @router.get("/tasks/{task}/quarantine")
-    async def quarantine(task: Task) -> Response:
-        """Groups that a function failed on, each with the reason."""
-        found = await (await desk.existing(task)).quarantined()
-        return Answer({"groups": [asdict(group) for group in found]})
 
-    @router.get("/tasks/{task}/aside")
-    async def aside(task: Task, limit: Annotated[int, Query(ge=1, le=256)] = 100) -> Response:
-        """The newest items that came late or were surplus."""
-        found = await (await desk.existing(task)).catalog.aside(limit)
-        return Answer({"items": found})
+@v1_routes.post("/tasks/{task}/batches/{receipt}/ack")
+async def ack(buffer: Existing, receipt: Receipt) -> dict[str, bool]:
+    """The batch was used. Repeating it is harmless."""
+    await buffer.ack(receipt)
+    return {"acknowledged": True}
 
-    @router.post("/tasks/{task}/requeue")
-    async def requeue(task: Task, instance_id: Instance, number: Round = 0) -> dict[str, bool]:
-        """Make a quarantined or discarded group ready again."""
-        buffer = await desk.existing(task)
-        return {"requeued": await buffer.requeue(_name(instance_id), number)}
 
-    return router
+@v1_routes.post("/tasks/{task}/batches/{receipt}/release")
+async def release(buffer: Existing, receipt: Receipt) -> dict[str, bool]:
+    """Give a batch back."""
+    return {"released": await buffer.release(receipt)}
+
+
+@v1_routes.post("/tasks/{task}/batches/{receipt}/extend")
+async def extend(buffer: Existing, receipt: Receipt, asked: Extend) -> dict[str, bool]:
+    """Keep a batch for that long from now."""
+    await buffer.extend(receipt, asked.seconds)
+    return {"extended": True}
+
+
+@v1_routes.get("/tasks/{task}/batches/{receipt}")
+async def fetch(buffer: Existing, receipt: Receipt) -> Response:
+    """A batch once more, while it is leased or retained."""
+    return Answer(_shown(await buffer.fetch(receipt)))
+
+
+@v1_routes.get("/tasks/{task}/stats")
+async def stats(buffer: Existing) -> dict[str, int]:
+    """Groups by state, and totals since the run began."""
+    return await buffer.stats()
+
+
+@v1_routes.get("/tasks/{task}/groups")
+async def groups(
+    buffer: Existing,
+    state: Literal["open", "ready", "leased", "kept"] = "ready",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """Groups of one state, oldest first."""
+    found = await buffer.groups(state, limit)
+    return Answer({"groups": [asdict(group) for group in found]})
+
+
+@v1_routes.get("/tasks/{task}/group")
+async def group(buffer: Existing, instance_id: Instance, number: Round = 0) -> Response:
+    """One group's raw items, by arrival."""
+    items = await buffer.items(_name(instance_id), number)
+    return Answer({"items": items})
+
+
+@v1_routes.get("/tasks/{task}/quarantine")
+async def quarantine(buffer: Existing) -> Response:
+    """Groups that a function failed on, each with the reason."""
+    found = await buffer.quarantined()
+    return Answer({"groups": [asdict(group) for group in found]})
+
+
+@v1_routes.get("/tasks/{task}/aside")
+async def aside(buffer: Existing, limit: Annotated[int, Query(ge=1, le=256)] = 100) -> Response:
+    """The newest items that came late or were surplus."""
+    found = await buffer.catalog.aside(limit)
+    return Answer({"items": found})
+
+
+@v1_routes.post("/tasks/{task}/requeue")
+async def requeue(buffer: Existing, instance_id: Instance, number: Round = 0) -> dict[str, bool]:
+    """Make a quarantined or discarded group ready again."""
+    return {"requeued": await buffer.requeue(_name(instance_id), number)}
 
 
 def _entries(body: bytes, limit: int) -> list[Entry]:
@@ -196,25 +235,3 @@ def _name(instance_id: str) -> str:
     except UnicodeEncodeError:
         raise Refused(400, "instance_id is not Unicode") from None
     return instance_id
-
-
-_ITEMS: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["items"],
-                    "properties": {
-                        "items": {
-                            "type": "array",
-                            "maxItems": _MOST_ITEMS,
-                            "items": {"$ref": "#/components/schemas/Item"},
-                        }
-                    },
-                }
-            }
-        },
-    }
-}

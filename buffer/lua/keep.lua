@@ -6,22 +6,25 @@ local function set_aside(gid, code, uid, payload)
   redis.call('LTRIM', at('aside'), 0, 255)
 end
 
--- Its size, its place among the open, its time to live.
+-- Its items (one call, however many), its size, its place among the open, its time to live.
 local function keep(group, id_json)
   local gid = group.gid
+  redis.call('HSET', group_of(gid), unpack(group.fields))
   if group.mark ~= seen.mark then seen.groups = seen.groups + 1 end
   redis.call('HSET', meta_of(gid), 'state', group.state, 'id', id_json, 'n', group.n,
-    'bytes', group.bytes, 'mark', seen.mark)
+    'bytes', group.bytes + group.added, 'mark', seen.mark)
   room.bytes = room.bytes + group.added
-  if group.new then room.groups = room.groups + 1 end
+  if not group.known then room.groups = room.groups + 1 end
   if group.state ~= 'open' then return end
+  if set.custom ~= 1 and group.n >= set.finish_at then
+    if group.known then leave_open(gid) end
+    return enter_ready(gid, 'count')
+  end
   redis.call('ZADD', at('open'), now, gid)
+  redis.call('PEXPIRE', group_of(gid), set.open_ttl_ms)
+  redis.call('PEXPIRE', meta_of(gid), set.idle_ttl_ms)
   if set.custom == 1 then
     redis.call('ZADD', at('changed'), now, gid)
     ring()
-  elseif group.n >= set.finish_at then
-    return make_ready(gid, 'count')
   end
-  redis.call('PEXPIRE', group_of(gid), set.open_ttl_ms)
-  redis.call('PEXPIRE', meta_of(gid), set.idle_ttl_ms)
 end

@@ -1,16 +1,5 @@
 -- life.lua: the steps of a group's life: open, ready, leased, consumed; or discarded.
--- include: task.lua
-local function make_ready(gid, why)
-  redis.call('ZREM', at('open'), gid)
-  redis.call('ZREM', at('changed'), gid)
-  redis.call('ZADD', at('ready'), now, gid)
-  redis.call('HSET', meta_of(gid), 'state', 'ready', 'why', why, 'finished', now)
-  redis.call('PERSIST', meta_of(gid))
-  redis.call('PERSIST', group_of(gid))
-  count('finished', 1)
-  ring()
-end
-
+-- include: ready.lua
 -- Close a group for good. It stays readable for `keep` ms under `kept`, and no longer counts.
 local function close(gid, state, done, keep)
   local meta = redis.call('HMGET', meta_of(gid), 'bytes', 'n')

@@ -24,8 +24,8 @@ local function look(id, round)
     closed = redis.call('ZSCORE', at('delivered'), gid) or redis.call('ZSCORE', at('discarded'), gid)
   end
   local state = meta[1] or 'open'
-  return {gid = gid, state = state, known = meta[1], new = not meta[1], added = 0, mark = meta[4],
-    n = tonumber(meta[2] or '0'), bytes = tonumber(meta[3] or '0'),
+  return {gid = gid, state = state, known = meta[1], mark = meta[4], put = {}, fields = {},
+    n = tonumber(meta[2] or '0'), bytes = tonumber(meta[3] or '0'), added = 0,
     closed = tonumber(closed or '') or (state ~= 'open' and state ~= 'ready' and now) or nil}
 end
 
@@ -35,12 +35,11 @@ local function place(id, round)
   local current = tonumber(redis.call('HGET', at('rounds'), id) or '0')
   local group = look(id, round ~= '' and round or string.format('%d', current))
   if round == '' and group.closed and now - group.closed > set.late_ms then
-    round = string.format('%d', current + 1)
-    group = look(id, round)
+    round = string.format('%d', current + 1); group = look(id, round)
   end
   if round ~= '' and tonumber(round) > current then
     redis.call('HSET', at('rounds'), id, round)
   end
-  group.full = not group.closed and no_room(group.new)
+  group.full = not group.closed and no_room(not group.known)
   return group
 end

@@ -4,6 +4,7 @@
 -- ARGV   limit served gap_ms
 -- REPLY  {done, next_due_ms}
 -- include: due.lua
+-- include: next_due.lua
 -- include: idle.lua
 if ARGV[2] == '1' then
   local beat = tonumber(redis.call('HGET', at('state'), 'beat') or '')

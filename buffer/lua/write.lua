@@ -3,26 +3,15 @@
 -- ARGV   rollout (digest or empty), then for each group: id_json id round n, then for each of its n items: uid reward payload
 -- REPLY  {wait_ms, one code per item: 1 stored 2 repeated 3 late 4 surplus 5 full}
 -- include: due.lua
+-- include: next_due.lua
 -- include: idle.lua
 -- include: place.lua
 -- include: seen.lua
+-- include: put.lua
 -- include: keep.lua
 local codes, tally, added, i = {}, {0, 0, 0, 0, 0}, 0, 2
 if ARGV[1] ~= '' and redis.call('HGET', at('rollout'), 'digest') ~= ARGV[1] then
   return redis.error_reply('STALE rollout')
-end
-
-local function put(group, uid, reward, payload)
-  if group.known and redis.call('HEXISTS', group_of(group.gid), uid) == 1 then return 2 end
-  if group.closed then return 3 end
-  if group.full then return 5 end
-  if group.n >= set.most then return 4 end
-  redis.call('HSET', group_of(group.gid), uid, string.format('%d ', group.n) .. payload)
-  group.n, group.bytes, group.added = group.n + 1, group.bytes + #payload, group.added + #payload
-  group.known = true
-  see(reward)
-  if set.custom_meta == 1 then redis.call('RPUSH', at('raw'), group.gid, uid) end
-  return 1
 end
 
 wake()

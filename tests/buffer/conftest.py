@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import ground
-from buffer import GroupFunctions, RolloutBuffer, TaskConfig
+from buffer import BufferSettings, GroupFunctions, RolloutBuffer, TaskConfig
 
 
 class Bench:
@@ -38,10 +38,14 @@ async def make(redis: ground.Client) -> AsyncIterator[Callable[..., Bench]]:
         task: str = "math",
         run: str = "default",
         functions: GroupFunctions | None = None,
+        function_timeout: float = 30.0,
         **config: Any,
     ) -> Bench:
         config.setdefault("group_size", 4)
-        buffer = RolloutBuffer(redis, task, TaskConfig(**config), run=run, functions=functions)
+        settings = BufferSettings(function_timeout=function_timeout)
+        buffer = RolloutBuffer(
+            redis, task, TaskConfig(**config), run=run, functions=functions, settings=settings
+        )
         made.append(Bench(redis, buffer))
         return made[-1]
 

@@ -1,0 +1,104 @@
+"""Buffer servers as processes, ours and slime's, and what they cost."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from bench.peers import environment
+
+_PEER_PACKAGES = [
+    "fastapi==0.115.6", "uvicorn==0.34.0", "httptools==0.6.4", "uvloop==0.21.0",
+    "openai==1.60.0", "requests==2.32.3", "tqdm==4.67.1", "matplotlib==3.10.0", "numpy==2.2.1",
+    "sympy==1.13.3", "pylatexenc==2.10",
+]  # fmt: skip
+# Its /start_rollout would make the same object, and then run a generator beside the measurement.
+_PEER_PROGRAM = """
+import sys, uvicorn, buffer
+buffer.buffer = buffer.RolloutBuffer(group_size=int(sys.argv[2]), task_type="math")
+uvicorn.run(buffer.app, port=int(sys.argv[1]), limit_concurrency=1000)
+"""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Process:
+    """A process by its id: what it has used so far."""
+
+    def __init__(self, pid: int) -> None:
+        self._place = Path(f"/proc/{pid}")
+
+    @property
+    def cpu_seconds(self) -> float:
+        fields = (self._place / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    @property
+    def memory_bytes(self) -> int:
+        status = (self._place / "status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+class Server:
+    """A buffer server on a port of its own; it answers once this is made."""
+
+    def __init__(self, command: Sequence[str], port: int, *, folder: Path | None, **env: str):
+        self.url = f"http://127.0.0.1:{port}"
+        self._process = subprocess.Popen(
+            command, env={**os.environ, **env}, cwd=folder,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.used = Process(self._process.pid)
+        deadline = time.monotonic() + 60
+        while not self._answers():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                self.stop()
+                raise RuntimeError(f"the server did not start: {command}")
+            time.sleep(0.1)
+
+    @classmethod
+    def ours(cls, redis_url: str) -> Self:
+        port = _free_port()
+        return cls(
+            [sys.executable, "-m", "penstock", "buffer", "serve"], port, folder=None,
+            PENSTOCK_REDIS_URL=redis_url, PENSTOCK_LOG_LEVEL="WARNING",
+            PENSTOCK_BUFFER_PORT=str(port), PENSTOCK_BUFFER_HOST="127.0.0.1",
+        )  # fmt: skip
+
+    @classmethod
+    def slimes(cls, folder: Path, group_size: int) -> Self:
+        """Its `slime_plugins/rollout_buffer`, with the packages of its time."""
+        if not (folder / "buffer.py").is_file():
+            raise RuntimeError(f"{folder} has no buffer.py: name slime_plugins/rollout_buffer")
+        port = _free_port()
+        python = environment("slime", _PEER_PACKAGES)
+        command = [str(python), "-c", _PEER_PROGRAM, str(port), str(group_size)]
+        return cls(command, port, folder=folder)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _answers(self) -> bool:
+        try:
+            httpx.get(self.url, timeout=2)
+        except httpx.TransportError:
+            return False
+        return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

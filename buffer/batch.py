@@ -1,0 +1,46 @@
+"""What a reader gets: whole groups, and the figures of all that was written since the last."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buffer.default_functions import Item, meta_info, v1_figures
+from buffer.settings import TaskConfig
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Whole groups, leased until `ack(receipt)`; `discarded` finished without data."""
+
+    receipt: str
+    groups: list[tuple[Any, list[Item]]]
+    discarded: list[Any]
+    figures: dict[str, Any]
+
+    @property
+    def items(self) -> list[Item]:
+        """All items, group after group."""
+        return [item for _, items in self.groups for item in items]
+
+    @property
+    def finished_groups(self) -> list[Any]:
+        """The ids that resuming skips: delivered in this batch, or discarded."""
+        return [*(instance_id for instance_id, _ in self.groups), *self.discarded]
+
+    @property
+    def meta_info(self) -> dict[str, Any]:
+        """What slime's client reads beside the data."""
+        return {
+            **self.figures, "finished_groups": self.finished_groups, "receipt": self.receipt
+        }  # fmt: skip
+
+
+def figures_of(seen: Sequence[bytes], config: TaskConfig) -> dict[str, Any]:
+    """As `seal.lua` tells them."""
+    items, groups, n = (int(part) for part in seen[:3])
+    total, squares, low, high = (float(part) for part in seen[3:])
+    figures = meta_info(
+        items=items, groups=groups, n=n, mean=total / n if n else 0, squares=squares,
+        low=low, high=high,
+    )  # fmt: skip
+    return v1_figures(figures) if config.dialect == "v1" else figures

@@ -1,0 +1,15 @@
+-- put.lua: what becomes of one item: 1 stored 2 repeated 3 late 4 surplus 5 full.
+local function put(group, uid, reward, payload)
+  if group.put[uid] then return 2 end
+  if group.known and redis.call('HEXISTS', group_of(group.gid), uid) == 1 then return 2 end
+  if group.closed then return 3 end
+  if group.full then return 5 end
+  if group.n >= set.most then return 4 end
+  local fields = group.fields
+  fields[#fields + 1], fields[#fields + 2] = uid, group.n .. ' ' .. payload
+  group.put[uid] = true
+  group.n, group.added = group.n + 1, group.added + #payload
+  see(reward)
+  if set.custom_meta == 1 then redis.call('RPUSH', at('raw'), group.gid, uid) end
+  return 1
+end

@@ -1,0 +1,65 @@
+"""Groups as they were written: what the steps of a read are given."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from buffer.default_functions import Item
+from buffer.item import stored_item
+from buffer.task import Task
+
+_ITEMS = 512  # in one pipeline
+
+
+class RawGroups:
+    """One task's groups, by `<instance id>:<round>`."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    async def items(self, gids: Sequence[bytes]) -> list[list[Item]]:
+        """Each group's items in the order in which they came."""
+        values = await self._many([("HVALS", self._task.group_key(gid.decode())) for gid in gids])
+        return await asyncio.to_thread(lambda: [_arrived(group) for group in values])
+
+    async def instance_ids(self, gids: Sequence[bytes]) -> list[Any]:
+        """The ids as they were written: 7 is not "7"."""
+        metas = await self._many(
+            [("HGET", self._task.meta_key(gid.decode()), "id") for gid in gids]
+        )
+        return [
+            json.loads(said) if said else gid.decode().rpartition(":")[0]
+            for gid, said in zip(gids, metas, strict=True)
+        ]
+
+    async def since_last_read(self) -> tuple[dict[Any, list[Item]], int]:
+        """Items by instance, and how many entries of `raw` tell of them."""
+        flat = await self._task.link.command("LRANGE", self._task.key("raw"), 0, -1)
+        found: dict[Any, list[Item]] = {}
+        for part in _parts(list(zip(flat[::2], flat[1::2], strict=True))):
+            values = await self._many(
+                [("HGET", self._task.group_key(gid.decode()), uid) for gid, uid in part]
+            )
+            for value in values:
+                if value is not None:
+                    _, item = stored_item(value)
+                    found.setdefault(item["instance_id"], []).append(item)
+        return found, len(flat)
+
+    async def _many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        async def call() -> list[Any]:
+            async with self._task.link.client().pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                return list(await pipe.execute())
+
+        return await self._task.link.outlast(call) if commands else []
+
+
+def _arrived(values: Iterable[bytes]) -> list[Item]:
+    return [item for _, item in sorted(map(stored_item, values), key=lambda pair: pair[0])]
+
+
+def _parts(rows: list[Any]) -> Iterable[list[Any]]:
+    return (rows[at : at + _ITEMS] for at in range(0, len(rows), _ITEMS))

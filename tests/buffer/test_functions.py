@@ -1,0 +1,121 @@
+"""A task's own functions: their order, their defaults, and what each may do wrong."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from buffer import GroupFunctions, TaskConfig
+from buffer.default_functions import (
+    default_filter_item,
+    default_get_group_data_meta_info,
+    default_is_valid_group,
+    default_normalize_group_data,
+    default_pad_group_data,
+)
+from buffer.generator import base_generator
+from tests.buffer.conftest import Bench
+
+Make = Callable[..., Bench]
+DEFAULTS: dict[str, Callable[..., Any]] = {
+    "get_group_data_meta_info": default_get_group_data_meta_info,
+    "is_valid_group": default_is_valid_group,
+    "filter_item": default_filter_item,
+    "normalize_group_data": default_normalize_group_data,
+    "pad_group_data": default_pad_group_data,
+}
+HARMS: dict[str, Callable[[], Any]] = {
+    "raises": lambda: {}["reward"],
+    "ends the process": lambda: (_ for _ in ()).throw(SystemExit),
+    "sleeps": lambda: time.sleep(60),
+    "returns nonsense": lambda: object(),
+}
+
+
+async def test_the_steps_of_a_read_run_in_the_documents_order(make: Make) -> None:
+    called: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        def step(*given: Any) -> Any:
+            called.append(name)
+            return DEFAULTS[name](*given)
+
+        return step
+
+    names = [name for name in DEFAULTS if name != "is_valid_group"]
+    bench = make(functions=GroupFunctions(**{name: noted(name) for name in names}))
+    await bench.fill("a", [1, 0, 1, 0])
+    assert await bench.buffer.take() is not None
+    assert list(dict.fromkeys(called)) == names
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("name", DEFAULTS)
+async def test_a_function_harms_the_group_it_fails_on_alone(
+    make: Make, name: str, harm: str
+) -> None:
+    def step(given: Any, *more: Any) -> Any:
+        if "bad" in str(given):
+            return HARMS[harm]()
+        return DEFAULTS[name](given, *more)
+
+    limit = 0.5 if harm == "sleeps" else 30
+    bench = make(functions=GroupFunctions(**{name: step}), function_timeout=limit)
+    await bench.fill("bad", [1, 0, 1, 0])
+    await bench.fill("good", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    if name == "get_group_data_meta_info":
+        assert (batch.finished_groups, batch.figures) == (["bad", "good"], {})
+    elif (name, harm) == ("filter_item", "returns nonsense"):  # whatever is true keeps the item
+        assert batch.finished_groups == ["bad", "good"]
+    else:
+        assert batch.finished_groups == ["good"]
+        (found,) = await bench.buffer.quarantined()
+        assert (found.instance_id, bool(found.reason)) == ("bad", True)
+
+
+async def test_functions_that_all_run_out_of_time_do_not_outlast_the_lease(make: Make) -> None:
+    functions = GroupFunctions(filter_item=lambda *_: time.sleep(60))
+    bench = make(functions=functions, function_timeout=0.3, lease=2)
+    for n in range(8):
+        await bench.fill(f"g{n}", [1, 0, 1, 0])
+    while len(await bench.buffer.quarantined()) < 8:
+        assert await bench.buffer.take() is None
+
+
+def test_the_parameters_have_the_documents_defaults() -> None:
+    config = TaskConfig(group_size=8)
+    assert config.min_valid_group_size_ratio == 1
+    assert config.min_valid_item_size_ratio == 0.7
+    assert config.group_timeout_seconds == 300
+    assert config.min_timeout_group_size_ratio == 0.7
+    assert config.max_buffer_size == 1_000_000_000
+    assert (config.finish_at, config.keep_at) == (8, 5)
+
+
+def test_a_rollout_has_ten_epochs_and_a_hundred_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+
+    class Recorded:
+        def __init__(self, *_: Any, **given: Any) -> None:
+            made.update(given)
+
+        def entry(self, *given: Any) -> None:
+            made["num_epoch"] = given[-1]
+
+    monkeypatch.setattr(base_generator, "BaseGenerator", Recorded)
+    urls = {"remote_engine_url": "http://engine", "remote_buffer_url": "http://buffer"}
+    base_generator.run_rollout(
+        {**urls, "task_type": "math", "input_file": "x", "num_repeat_per_sample": "8"}
+    )
+    assert (made["num_epoch"], made["num_process"]) == (10, 100)
+
+
+@pytest.mark.parametrize(("ratio", "warned"), [(0.5, True), (0.51, False)])
+def test_a_ratio_that_pads_from_half_warns(
+    ratio: float, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    TaskConfig(group_size=8, min_valid_item_size_ratio=ratio)
+    assert any("greater than 0.5" in line for line in caplog.messages) == warned
