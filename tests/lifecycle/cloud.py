@@ -259,9 +259,7 @@ class CloudProvider:
         async with asyncio.timeout(timeout):
             await self.ask("wait_ready", id=ref.id)
 
-    async def open_runtime(  # noqa: ASYNC109
-        self, ref: SandboxRef, timeout: float
-    ) -> SandboxRef:
+    async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
         return ref
 
     async def close_runtime(self, ref: SandboxRef) -> None:

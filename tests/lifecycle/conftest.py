@@ -15,7 +15,7 @@ from worker.lifecycle.reaper import Reaper
 
 QUICK: dict[str, Any] = {
     "init_wall_budget": 30.0,
-    "startup_timeout": 20.0,
+    "startup_timeout": 2.0,
     "attempt_floor": 1.0,
     "start_backoff": 0.0,
     "sandbox_lease": 1.0,
@@ -70,3 +70,10 @@ async def waiting_at(life: SandboxLifecycle, count: int) -> None:
     """Until so many starts stand in line for a permit."""
     while (await gate_of(life).status()).waiting < count:  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.01)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Until something is so that tells nobody when it comes to be."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ import pytest
 import ground
 from tests.harness import doomed, killing
 from tests.lifecycle.cloud import CloudProvider
-from tests.lifecycle.conftest import gate_of, quick
+from tests.lifecycle.conftest import gate_of, quick, until
 from worker.lifecycle import SandboxLifecycle
 from worker.lifecycle.reaper import Reaper
 
@@ -19,7 +19,7 @@ async def opens_and_waits(url: str, address: str, seconds: float, lease: float =
         url, CloudProvider(address), run="test", settings=quick(sandbox_lease=lease)
     )
     async with life.open() as sandbox:
-        doomed.reached("open", name=sandbox.name)
+        doomed.reached("open", box=sandbox.name)
         await asyncio.sleep(seconds)
         alive = await sandbox.is_alive()
     doomed.reached("done", alive=alive)
@@ -80,8 +80,7 @@ async def test_an_owner_that_renews_late_keeps_what_nobody_has_claimed(lifecycle
     sandbox = await life.start()
     box = sandbox._box
     life.keeper.drop(box.name, box.lose)
-    while life.registry.look().records[0].lease_end > life.registry.look().now:
-        await asyncio.sleep(0.05)
+    await until(lambda: life.registry.look().records[0].lease_end < life.registry.look().now)
     assert life.registry.renew([(box.name, box.fence, 30.0)]) == [True]
     await reaper().look(wait=False)
     assert await sandbox.is_alive()
@@ -159,8 +158,9 @@ async def test_an_unregistered_sandbox_is_spared_while_it_is_young(lifecycle, cl
     cloud.ask("create", name="another-fleets", tags=tags | {"penstock-fleet": "other"}, image="",
               ttl=600)  # fmt: skip
     eye = reaper(sandbox_grace=1.0)
-    while not (found := (await eye.look(wait=False))["test"]).young:
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(30):
+        while not (found := (await eye.look(wait=False))["test"]).young:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
     assert found.strays == []
     assert cloud.live == 2
     async with asyncio.timeout(30):

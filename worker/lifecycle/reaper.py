@@ -36,6 +36,14 @@ _LONGEST_PAUSE = 60.0
 _BATCH_LEASE = 4  # teardown steps that a claim must last for
 
 
+class NotYet(LookupError):
+    """A sandbox that cannot be found, and that may be on its way for so many seconds more."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"not found, and its creation may take {seconds:.3g} s more")
+        self.seconds = seconds
+
+
 @dataclass
 class Reaped:
     """What one look did."""
@@ -142,7 +150,9 @@ class Reaper:
         why = shown(ended.problem) if ended.problem else ""
         reaped.failed[record.name] = why
         log.warning("reaper: sandbox %s is not gone yet: %s", record.name, why)
-        pause = min(_LONGEST_PAUSE, 2.0 ** min(record.tries, 6))
+        pause = min(_LONGEST_PAUSE, 0.5 * 2.0 ** min(record.tries, 8))
+        if isinstance(ended.problem, NotYet):
+            pause = ended.problem.seconds
         await aside(lambda: registry.condemn(record.name, record.fence, why, wait=pause))
 
     async def _ended(self, registry: Registry, record: Record) -> Step:
@@ -162,7 +172,7 @@ class Reaper:
             return await terminated(provider, found.result.id, seconds)
         now = (await aside(lambda: registry.look(1))).now
         if now < record.gone_after:
-            return Step(problem=LookupError("not found, and it may still be on its way"))
+            return Step(problem=NotYet(record.gone_after - now))
         return Step()
 
     # Permits that were not given back
@@ -235,3 +245,12 @@ class Reaper:
 
 async def _listed(provider: Provider, tags: dict[str, str]) -> list[SandboxRef]:
     return [ref async for ref in provider.list(tags)]
+
+
+async def reap_sandboxes(target: RedisTarget) -> None:
+    """What a worker does beside its jobs, until it is cancelled."""
+    reaper = Reaper(target)
+    try:
+        await reaper.work()
+    finally:
+        await reaper.close()

@@ -225,8 +225,10 @@ class Starter:
         if late:
             task.cancel()
             await asyncio.wait([task], timeout=self._settings.teardown_timeout)
+        problem = None if late or task.cancelled() else task.exception()
+        if late or (isinstance(problem, TimeoutError) and not str(problem)):
             return TimeoutError(f"not ready within {seconds:.3g} s")
-        return None if task.cancelled() else task.exception()
+        return problem
 
     async def _bring_up(self, box: Box, spec: SandboxSpec) -> None:
         provider, left = self._provider, self._clock_of(box)

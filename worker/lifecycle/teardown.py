@@ -93,7 +93,7 @@ class Teardown:
         await self._noted(
             lambda: self._registry.condemn(
                 box.name, box.fence, why,
-                wait=self._settings.sandbox_grace if missing else 1.0,
+                wait=min(1.0, self._settings.sandbox_grace) if missing else 0.0,
                 gone_after=self._settings.sandbox_grace if missing else None,
             )
         )  # fmt: skip
