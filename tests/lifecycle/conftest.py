@@ -18,7 +18,7 @@ QUICK: dict[str, Any] = {
     "startup_timeout": 2.0,
     "attempt_floor": 1.0,
     "start_backoff": 0.0,
-    "sandbox_lease": 1.0,
+    "sandbox_lease": 2.0,
     "sandbox_grace": 0.5,
     "teardown_timeout": 5.0,
     "reap_interval": 0.1,

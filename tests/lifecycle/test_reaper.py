@@ -13,7 +13,7 @@ from worker.lifecycle import SandboxLifecycle
 from worker.lifecycle.reaper import Reaper
 
 
-async def opens_and_waits(url: str, address: str, seconds: float, lease: float = 1.0) -> None:
+async def opens_and_waits(url: str, address: str, seconds: float, lease: float = 2.0) -> None:
     """A process: an open sandbox, kept for as long as it lives."""
     life = SandboxLifecycle(
         url, CloudProvider(address), run="test", settings=quick(sandbox_lease=lease)

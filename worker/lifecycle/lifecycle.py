@@ -50,14 +50,13 @@ class SandboxLifecycle:
         self.run = run or GroundSettings.load().run
         self.target = described(redis)
         limit = LimiterSettings.load().max_starting if max_starting is None else max_starting
-        self._gates = [StartingGate(self.target, GATE, limit=limit)]
+        lease = self.settings.sandbox_lease
+        self._gates = [StartingGate(self.target, GATE, limit=limit, lease=lease)]
         if self.settings.max_starting_run is not None:
             own = StartingGate(
-                self.target, GATE, limit=self.settings.max_starting_run, run=self.run
+                self.target, GATE, limit=self.settings.max_starting_run, lease=lease, run=self.run
             )
-            self._gates.insert(
-                0, own
-            )  # the wider one last: nobody holds it while in the other's line
+            self._gates.insert(0, own)  # the fleet's last: nobody holds it in the other's line
         self.registry = Registry(self.target, self.run, fleet=self.settings.fleet)
         self.keeper = Keeper(self.registry, self.settings.sandbox_lease)
         self._dispose = Teardown(self.provider, self.registry, self.settings, self._free)
