@@ -113,6 +113,10 @@ class Engine:
         if not self.stopped:
             self.post(lambda: ledger.release(lease), ledger)
 
+    def entrusted(self, ledger: Ledger, lease: Lease) -> None:
+        """It lives on in Redis without this process."""
+        self.post(lambda: ledger.forget_lease(lease), ledger)
+
     def give_back(self, ledger: Ledger, lease: Lease, answer: Answer) -> None:
         self.request(lambda: ledger.give_back(lease, answer), ledger)
 

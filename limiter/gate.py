@@ -116,6 +116,10 @@ class Gate:
         """Grant again, beginning with those who waited."""
         await self._called(lambda ledger: ledger.commands.configure(changes(paused=False)))
 
+    async def free(self, permit: str, fence: int) -> None:
+        """Give back a permit that was entrusted to Redis. Harmless when repeated."""
+        await self._called(lambda ledger: ledger.commands.release([(permit, fence)]))
+
     # Threads
 
     @property

@@ -70,6 +70,10 @@ class Ledger:
                 self.calls.remove(call)
                 self.outcomes.append((call.answer, PermitLost(self.name, lease.id)))
 
+    def forget_lease(self, lease: Lease) -> None:
+        """It is somebody else's to give back."""
+        self.leases.pop(lease.id, None)
+
     def give_back(self, lease: Lease, answer: Answer) -> None:
         """Release with an answer: for a process that ends as soon as it has come."""
         self.leases.pop(lease.id, None)

@@ -143,6 +143,17 @@ class Permit(HeldPermit):
             await answer.future
             answer.taken()
 
+    async def entrust(self, seconds: float) -> None:
+        """Leave it in Redis for so long, whatever becomes of this process.
+
+        From now on nothing renews it, and only `gate.free(permit.id, permit.fence)`, by
+        anybody, gives it back earlier. Where this raises, it is still ours.
+        """
+        self._lease.term_us = int(seconds * 1_000_000)
+        await self.renew()
+        self._released = True
+        self._engine.entrusted(self._ledger, self._lease)
+
 
 class SyncPermit(HeldPermit):
     """A permit taken by a thread."""

@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": "penstock.doctor.command",
     "limits": "penstock.limits",
     "sandbox": "penstock.sandbox",
+    "sandboxes": "penstock.sandboxes",
     "version": "penstock.version",
     "worker": "penstock.worker",
 }

@@ -27,6 +27,7 @@ from worker.claims import fields_of, known_of
 from worker.execution_record import Outcome, Running
 from worker.finishing import Finisher
 from worker.gate_line import GateLine
+from worker.lifecycle.reaper import reap_sandboxes
 from worker.parking import Parking
 from worker.performing import perform
 from worker.pulse import Pulse
@@ -97,13 +98,15 @@ class ConcurrentWorker(BaseWorker):
         )  # fmt: skip
         pulse.start()
         maintenance = asyncio.create_task(self._maintain(burst))
+        reaping = asyncio.create_task(reap_sandboxes(target))
         try:
             with _Signals(self._loop, self.request_stop_here):
                 await shift.work(burst=burst, max_jobs=max_jobs, max_idle=max_idle)
         finally:
             pulse.stop()
             maintenance.cancel()
-            await asyncio.wait([maintenance])
+            reaping.cancel()
+            await asyncio.wait([maintenance, reaping])
             await self._leave(wire, commands)
         return shift.started > 0
 

@@ -33,7 +33,7 @@ _guard = threading.Lock()
 
 async def on_process_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run it there. It sees the caller's context; the caller's cancellation reaches it."""
-    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    future = asyncio.run_coroutine_threadsafe(work, process_loop())
     try:
         return await asyncio.wrap_future(future)
     finally:
@@ -50,7 +50,8 @@ def stop(farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
         running.stop()
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def process_loop() -> asyncio.AbstractEventLoop:
+    """The loop itself, for what must outlive the one that asked for it."""
     global _running
     with _guard:
         if _running is None:

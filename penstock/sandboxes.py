@@ -1,0 +1,193 @@
+"""`penstock sandboxes`: session sandboxes as the registry has them; ended by hand where need be."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ground import GroundSettings
+from penstock.options import examples, given_settings, settings_options
+from penstock.startup import running_redis
+from worker.lifecycle import LifecycleSettings
+from worker.lifecycle.reaper import Reaped, Reaper
+from worker.lifecycle.registry import Record, Registered, Registry, runs
+
+
+@click.group(
+    "sandboxes",
+    epilog=examples("""
+Examples:
+
+  penstock sandboxes ls                    every run's, and what went wrong with them
+  penstock sandboxes reap                  end what nobody keeps any more, now
+  penstock sandboxes kill penstock-1f9c…   end this one, whoever uses it
+  penstock --run exp7 sandboxes kill --all
+"""),
+)
+def command() -> None:
+    """See and end session sandboxes."""
+
+
+@command.command(
+    "ls",
+    epilog=examples("""
+Examples:
+
+  penstock sandboxes ls
+  penstock sandboxes ls --run exp7 --json | jq '.sandboxes[] | select(.error != "")'
+"""),
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout, a run each.")
+@settings_options
+def list_sandboxes(as_json: bool) -> None:
+    """List the sandboxes of every run, or of the one that is named."""
+    with _registries() as registries:
+        seen = {registry.run: registry.look(10_000) for registry in registries}
+    if as_json:
+        click.echo(
+            json.dumps([_plain(run, registered) for run, registered in seen.items()], indent=2)
+        )
+    elif any(registered.count for registered in seen.values()):
+        Console().print(_table(seen))
+    else:
+        click.echo("no sandbox is registered", err=True)
+
+
+@command.command(
+    "reap",
+    epilog=examples("""
+Examples:
+
+  penstock sandboxes reap
+  penstock sandboxes reap --strays         also those that no registry knows, however young
+"""),
+)
+@click.option("--strays", is_flag=True, help="End unregistered sandboxes without the grace time.")
+@settings_options
+def reap(strays: bool) -> None:
+    """End the sandboxes whose owners' leases are over. Exits with 1 if one could not be ended."""
+    settings = given_settings()
+    with running_redis(settings) as url:
+        reaper = Reaper(url, run=_named_run(settings))
+        found = asyncio.run(_look(reaper, strays))
+    failed = 0
+    for run, reaped in found.items():
+        click.echo(f"{run}: {len(reaped.ended)} ended, {len(reaped.strays)} strays ended, "
+                   f"{len(reaped.failed)} failed")  # fmt: skip
+        for name, why in reaped.failed.items():
+            click.echo(f"{name}: {why}", err=True)
+        failed += len(reaped.failed)
+    if failed:
+        raise SystemExit(1)
+
+
+@command.command(
+    "kill",
+    epilog=examples("""
+Examples:
+
+  penstock sandboxes kill penstock-1f9c6e0a
+  penstock --run exp7 sandboxes kill --all
+"""),
+)
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All of the run, or of every run.")
+@settings_options
+def kill(names: tuple[str, ...], everything: bool) -> None:
+    """End sandboxes whoever uses them; their owners are told. Exits with 1 if one is not gone."""
+    if bool(names) == everything:
+        raise click.UsageError("name the sandboxes to end, or say --all")
+    with _registries() as registries:
+        url = registries[0].target if registries else None
+        doomed = [
+            (registry.run, record.name)
+            for registry in registries
+            for record in registry.look(10_000).records
+            if (everything or record.name in names)
+            and registry.condemn(record.name, "", "killed by an operator")
+        ]
+        if url is None or not doomed:
+            click.echo("no such sandbox is registered", err=True)
+            raise SystemExit(1)
+        ended = {
+            name
+            for run in {run for run, _ in doomed}
+            for name in asyncio.run(_look(Reaper(url, run=run), strays=False))[run].ended
+        }
+    for _, name in doomed:
+        click.echo(f"{name}: {'ended' if name in ended else 'left to the reaper'}")
+    if {name for _, name in doomed} - ended:
+        raise SystemExit(1)
+
+
+async def _look(reaper: Reaper, strays: bool) -> dict[str, Reaped]:
+    try:
+        return await reaper.look(strays_now=strays, wait=False)
+    finally:
+        await reaper.close()
+
+
+@contextmanager
+def _registries() -> Iterator[list[Registry]]:
+    settings = given_settings()
+    fleet = LifecycleSettings.load().fleet
+    with running_redis(settings) as url:
+        named = _named_run(settings)
+        registries = [Registry(url, run, fleet=fleet) for run in ([named] if named else runs(url))]
+        try:
+            yield registries
+        finally:
+            for registry in registries:
+                registry.close()
+
+
+def _named_run(settings: GroundSettings) -> str | None:
+    """Every run's, unless one was named."""
+    return settings.run if "run" in settings.model_fields_set else None
+
+
+def _plain(run: str, registered: Registered) -> dict[str, Any]:
+    return {
+        "run": run,
+        "counters": {
+            name: int(value)
+            for name, value in registered.facts.items()
+            if name in ("opened", "ready", "ended", "reaped", "handed_over", "killed")
+        },
+        "reaper": registered.facts.get("reaper", ""),
+        "sandboxes": [asdict(record) for record in registered.records],
+    }
+
+
+def _table(seen: dict[str, Registered]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "run",
+        "sandbox",
+        "state",
+        "provider",
+        "session",
+        "age",
+        "lease",
+        "owner",
+        "trouble",
+    ):
+        table.add_column(heading)
+    for run, registered in seen.items():
+        for record in registered.records:
+            table.add_row(run, *_cells(record, registered.now))
+    return table
+
+
+def _cells(record: Record, now: float) -> tuple[str, ...]:
+    permit = " (starting)" if record.permits and record.state != "READY" else ""
+    return (
+        record.name, record.state + permit, record.provider, record.instance,
+        f"{now - record.made:.0f} s", f"{record.lease_end - now:.0f} s", record.owner, record.error,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""A cloud, and a lifecycle over it with short times."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ground
+from limiter import StartingGate
+from tests.lifecycle.cloud import CloudThread
+from worker.lifecycle import LifecycleSettings, SandboxLifecycle
+from worker.lifecycle.reaper import Reaper
+
+QUICK: dict[str, Any] = {
+    "init_wall_budget": 30.0,
+    "startup_timeout": 2.0,
+    "attempt_floor": 1.0,
+    "start_backoff": 0.0,
+    "sandbox_lease": 2.0,
+    "sandbox_grace": 0.5,
+    "teardown_timeout": 5.0,
+    "reap_interval": 0.1,
+}
+
+
+def quick(**more: Any) -> LifecycleSettings:
+    return LifecycleSettings.load(**QUICK | more)
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudThread]:
+    with CloudThread(tmp_path) as cloud:
+        monkeypatch.setenv("TEST_CLOUD", cloud.address)
+        yield cloud
+
+
+@pytest.fixture
+def lifecycle(
+    redis: ground.Client, cloud: CloudThread
+) -> Iterator[Callable[..., SandboxLifecycle]]:
+    made: list[SandboxLifecycle] = []
+
+    def make(limit: int = 4, **more: Any) -> SandboxLifecycle:
+        life = SandboxLifecycle(
+            redis, cloud.provider, run="test", settings=quick(**more), max_starting=limit
+        )
+        made.append(life)
+        return life
+
+    yield make
+    for life in made:
+        life.registry.close()
+
+
+@pytest.fixture
+def reaper(redis: ground.Client, cloud: CloudThread) -> Callable[..., Reaper]:
+    def make(**more: Any) -> Reaper:
+        return Reaper(redis, settings=quick(**more))
+
+    return make
+
+
+def gate_of(life: SandboxLifecycle) -> StartingGate:
+    return life._gates[-1]
+
+
+async def waiting_at(life: SandboxLifecycle, count: int) -> None:
+    """Until so many starts stand in line for a permit."""
+    while (await gate_of(life).status()).waiting < count:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.01)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Until something is so that tells nobody when it comes to be."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

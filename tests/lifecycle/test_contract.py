@@ -1,0 +1,115 @@
+"""What every provider of session sandboxes must do, run on each that there is."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.lifecycle.cloud import CloudThread
+from worker.lifecycle import Kind, Provider, SandboxRef, SandboxSpec
+from worker.lifecycle.local import LocalProvider
+
+
+@pytest.fixture(params=["cloud", "local", "modal"])
+async def provider(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Provider]:
+    if request.param == "cloud":
+        with CloudThread(tmp_path) as cloud:
+            yield cloud.provider
+    elif request.param == "local":
+        yield LocalProvider(tmp_path / "boxes")
+    else:
+        made = request.getfixturevalue("modal_provider")
+        yield made
+        await made.close()
+
+
+@pytest.fixture
+async def ref(provider: Provider) -> AsyncIterator[SandboxRef]:
+    made = await create(provider)
+    yield made
+    await provider.terminate(made.id)
+
+
+async def create(provider: Provider, **tags: str) -> SandboxRef:
+    name = f"penstock-{uuid.uuid4().hex[:12]}"
+    tags = {"penstock-run": "contract"} | tags
+    ref = await provider.create(SandboxSpec(), name=name, tags=tags, ttl=300)
+    assert ref.name == name
+    await provider.wait_ready(ref, 60)
+    return await provider.open_runtime(ref, 60)
+
+
+async def test_a_command_tells_how_it_ended(provider, ref):
+    told = await provider.exec(ref, ["sh", "-c", "echo out; echo err >&2; exit 3"], timeout=30)
+    assert (told.exit_code, told.stdout, told.stderr) == (3, b"out\n", b"err\n")
+    assert not told.timed_out
+
+
+async def test_a_command_reads_its_input_environment_and_folder(provider, ref):
+    await provider.write_file(ref, "sub/file.txt", b"x")
+    told = await provider.exec(
+        ref, ["sh", "-c", "cat; echo $WORD; ls"], timeout=30, stdin=b"in ", env={"WORD": "env"},
+        cwd="sub",
+    )  # fmt: skip
+    assert told.stdout == b"in env\nfile.txt\n"
+
+
+async def test_a_command_that_is_out_of_time_is_ended(provider, ref):
+    told = await provider.exec(ref, ["sleep", "600"], timeout=1.0)
+    assert told.timed_out
+    assert told.exit_code is None
+    assert (await provider.exec(ref, ["echo", "well"], timeout=30)).stdout == b"well\n"
+
+
+async def test_files_come_back_as_they_were_and_stay(provider, ref):
+    content = bytes(range(256)) * 40
+    await provider.write_file(ref, "a/b/c.bin", content)
+    assert await provider.read_file(ref, "a/b/c.bin") == content
+    told = await provider.exec(ref, ["sh", "-c", "wc -c < a/b/c.bin"], timeout=30)
+    assert told.stdout.strip() == b"10240"
+    with pytest.raises(FileNotFoundError):
+        await provider.read_file(ref, "absent")
+
+
+async def test_it_is_found_by_its_name_and_by_its_tags(provider):
+    one, other = await create(provider, color="red"), await create(provider, color="blue")
+    assert (await provider.find(one.name)).id == one.id
+    red = [each.id async for each in provider.list({"penstock-run": "contract", "color": "red"})]
+    assert red == [one.id]
+    for each in (one, other):
+        await provider.terminate(each.id)
+    assert await provider.find(one.name) is None
+    assert [each async for each in provider.list({"penstock-run": "contract"})] == []
+
+
+async def test_what_has_ended_is_not_alive_and_ends_again_without_harm(provider):
+    ref = await create(provider)
+    assert await provider.is_alive(ref)
+    await provider.terminate(ref.id)
+    assert not await provider.is_alive(ref)
+    await provider.terminate(ref.id)
+    with pytest.raises(Exception) as caught:
+        await provider.exec(ref, ["echo"], timeout=5)
+    assert provider.classify(caught.value).kind is Kind.GONE
+
+
+async def test_one_that_never_was_is_not_alive_and_has_ended(provider):
+    assert await provider.find("penstock-never-was") is None
+    assert not await provider.is_alive(SandboxRef("sb-never-was", "never-was"))
+    await provider.terminate("sb-never-was")
+
+
+async def test_a_name_is_given_once(provider, ref):
+    with pytest.raises(Exception) as caught:
+        await provider.create(SandboxSpec(), name=ref.name, tags={}, ttl=300)
+    assert provider.classify(caught.value).kind is Kind.EXISTS
+
+
+async def test_its_time_to_live_ends_it(provider):
+    name = f"penstock-{uuid.uuid4().hex[:12]}"
+    ref = await provider.create(SandboxSpec(), name=name, tags={}, ttl=2)
+    async with asyncio.timeout(30):
+        while await provider.find(ref.name) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)

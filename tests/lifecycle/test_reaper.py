@@ -1,0 +1,237 @@
+"""The reaper ends what nobody keeps, and nothing that somebody does."""
+
+import asyncio
+import time
+
+import pytest
+
+import ground
+from tests.harness import doomed, killing
+from tests.lifecycle.cloud import CloudProvider
+from tests.lifecycle.conftest import gate_of, quick, until
+from worker.lifecycle import SandboxLifecycle
+from worker.lifecycle.reaper import Reaper
+
+
+async def opens_and_waits(url: str, address: str, seconds: float, lease: float = 2.0) -> None:
+    """A process: an open sandbox, kept for as long as it lives."""
+    life = SandboxLifecycle(
+        url, CloudProvider(address), run="test", settings=quick(sandbox_lease=lease)
+    )
+    async with life.open() as sandbox:
+        doomed.reached("open", box=sandbox.name)
+        await asyncio.sleep(seconds)
+        alive = await sandbox.is_alive()
+    doomed.reached("done", alive=alive)
+
+
+async def ended(cloud, reaper, within=30):
+    """Look until nothing lives."""
+    async with asyncio.timeout(within):
+        while cloud.live:
+            await reaper.look()
+            await asyncio.sleep(0.05)
+
+
+async def empty(life, reaper, within=30):
+    async with asyncio.timeout(within):
+        while life.registry.look().count or (await gate_of(life).status()).in_flight:
+            await reaper.look()
+            await asyncio.sleep(0.05)
+
+
+async def test_the_sandboxes_of_a_killed_process_are_ended(private_redis, cloud):
+    server = private_redis(aof=False)
+    with killing.Child(opens_and_waits, server.url, cloud.address, 600) as owner:
+        owner.wait_for("open")
+        owner.kill()
+    assert cloud.live == 1
+    await ended(cloud, Reaper(server.url, settings=quick()))
+
+
+async def test_a_frozen_owner_within_its_lease_keeps_its_sandbox(private_redis, cloud):
+    server = private_redis(aof=False)
+    reaper = Reaper(server.url, settings=quick(sandbox_lease=20.0))
+    with killing.Child(opens_and_waits, server.url, cloud.address, 0.5, 20.0) as owner:
+        owner.wait_for("open")
+        owner.freeze()
+        for _ in range(10):
+            await reaper.look(wait=False)
+            await asyncio.sleep(0.05)
+        assert cloud.live == 1
+        owner.thaw()
+        assert owner.wait_for("done")["alive"]
+    assert cloud.live == 0
+
+
+async def test_an_owner_that_wakes_too_late_is_told_and_harms_nobody(private_redis, cloud):
+    server = private_redis(aof=False)
+    with killing.Child(opens_and_waits, server.url, cloud.address, 0.5) as owner:
+        owner.wait_for("open")
+        owner.freeze()
+        await ended(cloud, Reaper(server.url, settings=quick()))
+        owner.thaw()
+        assert owner.wait_for("done") == {"reached": "done", "alive": False}
+        assert owner.outcome().killed is False
+
+
+async def test_an_owner_that_renews_late_keeps_what_nobody_has_claimed(lifecycle, cloud, reaper):
+    life = lifecycle(sandbox_lease=0.5)
+    sandbox = await life.start()
+    box = sandbox._box
+    life.keeper.drop(box.name, box.lose)
+    await until(lambda: life.registry.look().records[0].lease_end < life.registry.look().now)
+    assert life.registry.renew([(box.name, box.fence, 30.0)]) == [True]
+    await reaper().look(wait=False)
+    assert await sandbox.is_alive()
+    await life.stop(sandbox)
+
+
+async def test_after_an_outage_owners_renew_before_anybody_reaps(lifecycle, cloud, reaper):
+    """A reaper newly elected lets one lease go by: all have ended, and none of it is proof."""
+    life = lifecycle(sandbox_lease=30.0)
+    sandbox = await life.start()
+    box = sandbox._box
+    life.registry._client.zadd(life.registry._keys[1], {box.name: 1})  # as long ago as it can be
+    found = await reaper(sandbox_lease=30.0).look()
+    assert found["test"].elected
+    assert found["test"].due > 20
+    assert cloud.live == 1
+    await life.stop(sandbox)
+
+
+async def test_two_reapers_at_once_end_each_sandbox_once(lifecycle, cloud, reaper):
+    life = lifecycle(limit=8)
+    opened = await asyncio.gather(*(life.start() for _ in range(5)))
+    for sandbox in opened:
+        life.keeper.drop(sandbox.name, sandbox._box.lose)
+        life.registry.condemn(sandbox.name, "", "by hand")
+    first, second = reaper(), reaper()
+    await asyncio.gather(first.look(wait=False), second.look(wait=False))
+    assert cloud.live == 0
+    assert cloud.stats()["terminates"] == 5
+    await empty(life, first)
+
+
+async def test_only_one_of_two_reapers_is_elected(lifecycle, cloud, reaper):
+    life = lifecycle()
+    async with life.open():
+        first, second = reaper(), reaper()
+        assert (await first.look())["test"].elected
+        assert not (await second.look())["test"].elected
+
+
+async def test_a_provider_that_lists_the_dead_misleads_nobody(lifecycle, cloud, reaper):
+    life = lifecycle()
+    async with life.open() as sandbox:
+        cloud.set(stale=["penstock-long-dead", sandbox.name])
+        await (eye := reaper(sandbox_grace=0.0)).look(wait=False)
+        await eye.look(wait=False)
+        assert await sandbox.is_alive()
+
+
+async def test_a_provider_that_cannot_find_the_young_is_not_believed(lifecycle, cloud, reaper):
+    """Its creation was never answered: not found means gone only after the grace."""
+    cloud.set(create=["lost"])
+    life = lifecycle(limit=1, start_attempts=1, sandbox_grace=1.5)
+
+    async def blind(name):
+        return None
+
+    life.provider.find = blind
+    with pytest.raises(Exception, match="after 1 attempt"):
+        await life.start()
+    del life.provider.find
+    assert cloud.live == 1
+    assert (await gate_of(life).status()).in_flight == 1  # it may be starting, for all we know
+    await ended(cloud, eye := reaper())
+    await empty(life, eye)
+
+
+async def test_an_unregistered_sandbox_is_spared_while_it_is_young(lifecycle, cloud, reaper):
+    life = lifecycle()
+    async with life.open():
+        pass  # the registry and its fleet exist
+    fleet = life.registry.look().facts["fleet"]
+    tags = {"penstock-fleet": fleet, "penstock-run": "test"}
+    cloud.ask("create", name="penstock-stray", tags=tags, image="", ttl=600)
+    cloud.ask("create", name="another-fleets", tags=tags | {"penstock-fleet": "other"}, image="",
+              ttl=600)  # fmt: skip
+    eye = reaper(sandbox_grace=1.0)
+    async with asyncio.timeout(30):
+        while not (found := (await eye.look(wait=False))["test"]).young:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert found.strays == []
+    assert cloud.live == 2
+    async with asyncio.timeout(30):
+        while cloud.live > 1:
+            await eye.look(wait=False)
+            await asyncio.sleep(0.05)
+    assert list(cloud.stats()["names"].values()) == ["another-fleets"]
+
+
+async def test_a_terminate_that_is_told_not_found_is_success(lifecycle, cloud):
+    life = lifecycle()
+    sandbox = await life.start()
+    cloud.ask("terminate", id=sandbox.id)
+    assert await life.stop(sandbox)
+    assert life.registry.look().count == 0
+
+
+async def test_while_the_provider_is_down_nothing_is_forgotten(lifecycle, cloud, reaper):
+    life = lifecycle(teardown_timeout=1.0)
+    sandboxes = await asyncio.gather(*(life.start() for _ in range(3)))
+    cloud.set(down=True)
+    await asyncio.gather(*map(life.stop, sandboxes))
+    eye = reaper()
+    began = time.monotonic()
+    while min(record.tries for record in life.registry.look().records) < 2:
+        await eye.look(wait=False)
+        await asyncio.sleep(0.05)
+        assert time.monotonic() - began < 60
+    seen = life.registry.look()
+    assert seen.count == 3
+    assert all("503: down" in record.error for record in seen.records)
+    assert int(seen.facts["handed_over"]) >= 6
+    cloud.set(down=False)
+    await ended(cloud, eye)
+    await empty(life, eye)
+
+
+async def test_permits_of_a_process_killed_while_it_started_come_back(private_redis, cloud):
+    """The permit belongs to the record: held while the sandbox may start, freed when it is dead."""
+    server = private_redis(aof=False)
+    cloud.set(never_ready=1.0)
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
+    at = killing.after("worker.lifecycle.starting:Starter._advance")
+    with killing.Child(opens_and_waits, server.url, cloud.address, 600, at=at) as owner:
+        assert owner.outcome().killed
+    assert (await gate_of(life).status()).in_flight == 1
+    eye = Reaper(server.url, settings=quick())
+    await ended(cloud, eye)
+    await empty(life, eye)
+    life.registry.close()
+
+
+@pytest.mark.parametrize("step", ["open", "advance", "permit_freed"])
+async def test_killed_before_or_after_any_step_nothing_is_left(private_redis, cloud, step):
+    server = private_redis(aof=False)
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
+    for point in (killing.before, killing.after):
+        at = point(f"worker.lifecycle.registry:Registry.{step}")
+        with killing.Child(opens_and_waits, server.url, cloud.address, 600, at=at) as owner:
+            assert owner.outcome().killed
+    eye = Reaper(server.url, settings=quick())
+    await ended(cloud, eye)
+    await empty(life, eye)
+    life.registry.close()
+
+
+async def test_a_registry_that_was_lost_leaves_its_owners_to_end_what_is_theirs(real_redis, cloud):
+    target = ground.target_of(real_redis)
+    life = SandboxLifecycle(target, cloud.provider, run="test", settings=quick())
+    sandbox = await life.start()
+    real_redis.flushall()
+    await life.stop(sandbox)
+    assert cloud.live == 0
+    life.registry.close()

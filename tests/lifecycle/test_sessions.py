@@ -1,0 +1,136 @@
+"""Sessions by instance id: opened once, used from anywhere, ended when they idle."""
+
+import asyncio
+
+import pytest
+
+from tests.harness import killing
+from tests.lifecycle.cloud import CloudProvider
+from tests.lifecycle.conftest import gate_of, quick, until
+from worker.lifecycle import SandboxLifecycle, SandboxLost, SandboxSpec, StartRefused
+from worker.lifecycle.local import LocalProvider
+
+
+async def test_turns_on_different_workers_find_the_same_sandbox(lifecycle, cloud):
+    one, other = lifecycle(), lifecycle()
+    async with one.session("sample-7") as sandbox:
+        await sandbox.write_file("state", "1")
+    async with other.session("sample-7") as sandbox:
+        assert await sandbox.read_file("state") == b"1"
+    assert cloud.stats()["creates"] == 1
+    assert await one.end_session("sample-7")
+
+
+async def test_however_many_ask_it_is_opened_once(lifecycle, cloud):
+    cloud.set(latency=[0.2, 0.2])
+    lives = [lifecycle() for _ in range(3)]
+
+    async def turn(n: int) -> str:
+        async with lives[n % 3].session("sample-7") as sandbox:
+            return sandbox.name
+
+    names = await asyncio.gather(*(turn(n) for n in range(9)))
+    assert len(set(names)) == 1
+    assert cloud.stats()["creates"] == 1
+    assert lives[0].registry.look().facts["settled"] == "1"
+
+
+async def test_who_waits_for_an_opener_that_fails_opens_it_himself(lifecycle, cloud):
+    cloud.set(latency=[0.2, 0.2], create=["fail", "ok"])
+    first, second = lifecycle(start_attempts=1), lifecycle()
+    async with asyncio.timeout(30):
+        failing = asyncio.create_task(first.session("s").__aenter__())
+        await until(lambda: first.registry.look().count)
+        async with second.session("s") as sandbox:
+            assert await sandbox.is_alive()
+    with pytest.raises(Exception, match="no capacity"):
+        await failing
+
+
+async def test_an_opener_that_is_killed_gives_way(private_redis, cloud):
+    server = private_redis(aof=False)
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
+    at = killing.before("worker.lifecycle.starting:Starter.start")
+    with killing.Child(uses_a_session, server.url, cloud.address, at=at) as opener:
+        assert opener.outcome().killed
+    async with asyncio.timeout(60), life.session("sample-7") as sandbox:
+        assert await sandbox.is_alive()
+    life.registry.close()
+
+
+async def uses_a_session(url: str, address: str) -> None:
+    life = SandboxLifecycle(url, CloudProvider(address), run="test", settings=quick())
+    async with life.session("sample-7") as sandbox:
+        await sandbox.write_file("state", "from a process that has ended")
+
+
+async def test_a_session_outlives_the_process_that_opened_it(private_redis, cloud, reaper):
+    server = private_redis(aof=False)
+    killing.run(uses_a_session, server.url, cloud.address)
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
+    async with life.session("sample-7") as sandbox:
+        assert await sandbox.read_file("state") == b"from a process that has ended"
+    life.registry.close()
+
+
+async def test_a_session_that_idles_is_ended_and_opened_afresh(lifecycle, cloud, reaper):
+    life = lifecycle(session_idle=0.1, sandbox_lease=0.6)
+    async with life.session("s") as sandbox:
+        first = sandbox.id
+    eye = reaper(sandbox_lease=0.6)
+    async with asyncio.timeout(30):
+        while cloud.live:
+            await eye.look(wait=False)
+            await asyncio.sleep(0.05)
+    async with life.session("s") as sandbox:
+        assert sandbox.id != first
+
+
+async def test_a_session_in_use_is_not_idle(lifecycle, cloud, reaper):
+    life = lifecycle(session_idle=0.1, sandbox_lease=0.6)
+    eye = reaper(sandbox_lease=0.6)
+    async with life.session("s") as sandbox:
+        for _ in range(20):
+            await eye.look(wait=False)
+            await asyncio.sleep(0.1)
+        assert await sandbox.is_alive()
+
+
+async def test_a_session_whose_sandbox_died_says_so_once_and_is_opened_anew(lifecycle, cloud):
+    life = lifecycle()
+    with pytest.raises(SandboxLost):
+        async with life.session("s") as sandbox:
+            cloud.ask("terminate", id=sandbox.id)
+            await sandbox.exec(["echo"])
+    async with life.session("s") as sandbox:
+        assert (await sandbox.exec(["echo", "anew"])).stdout == b"anew\n"
+
+
+async def test_a_session_that_cannot_be_made_leaves_no_trace(lifecycle, cloud):
+    life = lifecycle()
+    with pytest.raises(StartRefused):
+        async with life.session("s", SandboxSpec(image="absent")):
+            raise AssertionError("it was made")
+    assert life.registry.look().count == 0
+    assert (await gate_of(life).status()).in_flight == 0
+
+
+async def test_a_local_session_keeps_files_and_processes_over_turns(redis, tmp_path):
+    provider = LocalProvider(tmp_path / "boxes")
+    lives = [
+        SandboxLifecycle(redis, provider, run="test", settings=quick(startup_timeout=60.0))
+        for _ in range(2)
+    ]
+    async with lives[0].session("sample-7") as sandbox:
+        await sandbox.write_file("notes.txt", "kept")
+        started = await sandbox.exec(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"])
+    pid = started.stdout.decode().strip()
+    async with lives[1].session("sample-7") as sandbox:
+        assert await sandbox.read_file("notes.txt") == b"kept"
+        assert (await sandbox.exec(["kill", "-0", pid])).exit_code == 0
+    async with asyncio.timeout(30):
+        assert await lives[0].end_session("sample-7")
+        record = lives[0].registry.look().records[0]
+        await provider.terminate(record.ref.id)
+    for life in lives:
+        life.registry.close()

@@ -1,0 +1,35 @@
+"""Session sandboxes: started under one fleet-wide cap, registered, and ended whatever happens."""
+
+from worker.lifecycle.errors import CommandFailed, SandboxLost, StartFailed, StartRefused
+from worker.lifecycle.lifecycle import SandboxLifecycle, SyncLifecycle, open_sandbox
+from worker.lifecycle.provider import (
+    ExecResult,
+    Kind,
+    Provider,
+    SandboxRef,
+    SandboxSpec,
+    Verdict,
+)
+from worker.lifecycle.providers import provider_named
+from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox
+from worker.lifecycle.settings import LifecycleSettings
+
+__all__ = [
+    "CommandFailed",
+    "ExecResult",
+    "Kind",
+    "LifecycleSettings",
+    "OpenSandbox",
+    "Provider",
+    "SandboxLifecycle",
+    "SandboxLost",
+    "SandboxRef",
+    "SandboxSpec",
+    "StartFailed",
+    "StartRefused",
+    "SyncLifecycle",
+    "SyncSandbox",
+    "Verdict",
+    "open_sandbox",
+    "provider_named",
+]

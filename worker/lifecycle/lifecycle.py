@@ -1,0 +1,219 @@
+"""Session sandboxes from start to end: start many, exceed nothing, leak none.
+
+    lifecycle = SandboxLifecycle("redis://10.0.0.5", "modal")
+
+    async with lifecycle.open(SandboxSpec(image="python:3.12")) as sandbox:
+        await sandbox.exec(["python", "-c", "print(1)"])
+
+However many processes do this, at most `PENSTOCK_MAX_STARTING` of their sandboxes are
+starting at once; and whatever becomes of a process, its sandboxes are ended.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+from ground import AnyClient, GroundSettings, RedisTarget, SettingError
+from limiter import GateError, LimiterSettings, StartingGate
+from worker.lifecycle.box import Box
+from worker.lifecycle.keeper import Keeper
+from worker.lifecycle.provider import Provider, SandboxSpec
+from worker.lifecycle.providers import provider_named
+from worker.lifecycle.registry import Registry, StartingPermit, described
+from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox, blocking
+from worker.lifecycle.sessions import Sessions
+from worker.lifecycle.settings import LifecycleSettings
+from worker.lifecycle.starting import Starter
+from worker.lifecycle.teardown import Teardown
+from worker.process_loop import process_loop
+
+T = TypeVar("T")
+
+GATE = "starting"
+
+
+class SandboxLifecycle:
+    """Opens sandboxes of one provider, for one run. Constructing it starts nothing."""
+
+    def __init__(
+        self,
+        redis: AnyClient | RedisTarget | str,
+        provider: Provider | str,
+        *,
+        run: str | None = None,
+        settings: LifecycleSettings | None = None,
+        max_starting: int | None = None,
+    ) -> None:
+        self.settings = settings or LifecycleSettings.load()
+        self.provider = provider_named(provider) if isinstance(provider, str) else provider
+        self.run = run or GroundSettings.load().run
+        self.target = described(redis)
+        limit = LimiterSettings.load().max_starting if max_starting is None else max_starting
+        lease = self.settings.sandbox_lease
+        self._gates = [StartingGate(self.target, GATE, limit=limit, lease=lease)]
+        if self.settings.max_starting_run is not None:
+            own = StartingGate(
+                self.target, GATE, limit=self.settings.max_starting_run, lease=lease, run=self.run
+            )
+            self._gates.insert(0, own)  # the fleet's last: nobody holds it in the other's line
+        self.registry = Registry(self.target, self.run, fleet=self.settings.fleet)
+        self.keeper = Keeper(self.registry, self.settings.sandbox_lease)
+        self._dispose = Teardown(self.provider, self.registry, self.settings, self._free)
+        self._starter = Starter(
+            self.provider, self.registry, self.keeper, self._gates, self.settings, self._dispose
+        )
+        self._sessions = Sessions(self)
+
+    @classmethod
+    def from_settings(cls, provider: Provider | str, **options: Any) -> "SandboxLifecycle":
+        """On the Redis that the environment names."""
+        ground = GroundSettings.load()
+        if ground.redis_url is None:
+            raise SettingError(
+                "PENSTOCK_REDIS_URL", "is not set: sandboxes are registered in a Redis that all "
+                "workers share"
+            )  # fmt: skip
+        return cls(ground.redis_url.get_secret_value(), provider, **options)
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[OpenSandbox]:
+        """A sandbox for the length of the block."""
+        sandbox = await self.start(spec)
+        try:
+            yield sandbox
+        finally:
+            await self.stop(sandbox)
+
+    async def start(
+        self, spec: SandboxSpec | None = None, *, attempts: int | None = None, instance: str = ""
+    ) -> OpenSandbox:
+        """For callers that cannot use a block; `stop` ends it. Cancelled at any moment, it
+        leaves nothing behind."""
+        opening = _Opening(self._starter, spec or SandboxSpec(), instance, attempts)
+        loop = process_loop()
+        future = asyncio.run_coroutine_threadsafe(opening.run(), loop)
+        try:
+            box = await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            loop.call_soon_threadsafe(opening.abandon)
+            raise
+        return OpenSandbox(self.provider, box)
+
+    async def stop(self, sandbox: OpenSandbox) -> bool:
+        """Never raises: whether it is confirmed gone; if not, the reaper has it by now."""
+        # Shielded: also a caller that is cancelled meanwhile has its sandbox ended.
+        future = asyncio.run_coroutine_threadsafe(self._end(sandbox._box), process_loop())
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def session(
+        self, instance_id: str, spec: SandboxSpec | None = None
+    ) -> AbstractAsyncContextManager[OpenSandbox]:
+        """`async with lifecycle.session("sample-7") as sandbox`: the sandbox of that name, opened
+        by the first who asks, on whichever worker; ended when it has idled for too long."""
+        return self._sessions.use(instance_id, spec or SandboxSpec())
+
+    async def end_session(self, instance_id: str) -> bool:
+        """End it now; whether there was one."""
+        return await self._sessions.end(instance_id)
+
+    @property
+    def sync(self) -> "SyncLifecycle":
+        return SyncLifecycle(self)
+
+    async def close(self) -> None:
+        """Free connections; what is open stays open. On the process's loop."""
+        await self.provider.close()
+        self.registry.close()
+
+    async def _end(self, box: Box) -> bool:
+        return (await self._starter.let_go(box)).gone
+
+    async def _free(self, permit: StartingPermit) -> None:
+        for gate in self._gates:
+            if gate.name == permit.gate:
+                await gate.free(permit.id, permit.fence)
+                return
+        raise GateError(f"gate {permit.gate!r} is not one of this lifecycle's")
+
+
+class _Opening:
+    """One start on the process's loop, whose caller may stop waiting at any moment."""
+
+    def __init__(
+        self, starter: Starter, spec: SandboxSpec, instance: str, attempts: int | None
+    ) -> None:
+        self._starter = starter
+        self._work = (spec, instance, attempts)
+        self._task: asyncio.Task[Any] | None = None
+        self._box: Box | None = None
+        self._abandoned = False
+
+    async def run(self) -> Box:
+        self._task = asyncio.current_task()
+        if self._abandoned:
+            raise asyncio.CancelledError
+        self._box = await self._starter.start(*self._work)
+        if self._abandoned:
+            self._starter.let_go(self._box)
+        return self._box
+
+    def abandon(self) -> None:
+        """On the loop."""
+        self._abandoned = True
+        if self._box is not None:
+            self._starter.let_go(self._box)
+        elif self._task is not None:
+            self._task.cancel()
+
+
+class SyncLifecycle:
+    """What `lifecycle.sync` gives: the same for code that blocks."""
+
+    def __init__(self, lifecycle: SandboxLifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    @contextmanager
+    def open(self, spec: SandboxSpec | None = None) -> Iterator[SyncSandbox]:
+        sandbox = blocking(self._lifecycle.start(spec))
+        try:
+            yield sandbox.sync
+        finally:
+            blocking(self._lifecycle.stop(sandbox))
+
+    @contextmanager
+    def session(self, instance_id: str, spec: SandboxSpec | None = None) -> Iterator[SyncSandbox]:
+        block = self._lifecycle.session(instance_id, spec)
+        sandbox = blocking(_awaited(block.__aenter__()))
+        try:
+            yield sandbox.sync
+        finally:
+            blocking(_awaited(block.__aexit__(None, None, None)))
+
+    def end_session(self, instance_id: str) -> bool:
+        return blocking(self._lifecycle.end_session(instance_id))
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+@asynccontextmanager
+async def open_sandbox(
+    provider: Provider | str,
+    spec: SandboxSpec | None = None,
+    *,
+    redis: AnyClient | RedisTarget | str | None = None,
+    **options: Any,
+) -> AsyncIterator[OpenSandbox]:
+    """One sandbox, without a lifecycle to keep: `async with open_sandbox("local") as sandbox`."""
+    lifecycle = (
+        SandboxLifecycle.from_settings(provider, **options)
+        if redis is None
+        else SandboxLifecycle(redis, provider, **options)
+    )
+    try:
+        async with lifecycle.open(spec) as sandbox:
+            yield sandbox
+    finally:
+        lifecycle.registry.close()

@@ -1,0 +1,228 @@
+"""The local provider: sandboxes in jails on this machine, one keeper process each.
+
+A sandbox is a folder with a socket in it, whose name is the sandbox's; so any worker on
+the machine finds, uses and ends it, also after the one that made it has died.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from worker.lifecycle.local import keeper, wire
+from worker.lifecycle.provider import ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+
+FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
+_LOOK = 0.02
+
+
+class LocalError(Exception):
+    """A local sandbox could not do what it was asked to."""
+
+
+class Gone(LocalError):
+    """There is no such sandbox on this machine, any more or yet."""
+
+
+class Unavailable(LocalError):
+    """This machine cannot run one."""
+
+
+class LocalProvider:
+    """`image` means nothing here: a sandbox has the machine's own programs, read-only."""
+
+    name = "local"
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        default = Path(tempfile.gettempdir()) / f"penstock-sandboxes-{os.getuid()}"
+        self._root = Path(folder or os.environ.get(FOLDER) or default)
+
+    async def create(
+        self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
+    ) -> SandboxRef:
+        folder = self._root / name
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._root.stat().st_uid != os.getuid():
+            raise Unavailable(f"{self._root} belongs to another user; set {FOLDER} to one of yours")
+        folder.mkdir(mode=0o700)  # a name that is taken raises
+        about = {
+            "name": name, "tags": dict(tags), "ttl": ttl, "env": dict(spec.env),
+            "memory_mb": spec.memory_mb,
+        }  # fmt: skip
+        _launch(folder, about)
+        return SandboxRef(name, name)
+
+    async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
+        async with asyncio.timeout(timeout):
+            while True:
+                state = self._state(ref.id)
+                if state.get("state") == "ready":
+                    return
+                if state.get("state") == "failed":
+                    raise Unavailable(state["why"])
+                if not self._lives(ref.id):
+                    raise Gone(f"its keeper ended as it started: {self._last_words(ref.id)}")
+                await asyncio.sleep(_LOOK)
+
+    async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
+        return ref
+
+    async def close_runtime(self, ref: SandboxRef) -> None:
+        return
+
+    async def exec(
+        self,
+        ref: SandboxRef,
+        argv: Sequence[str],
+        *,
+        timeout: float,  # noqa: ASYNC109
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        asked = {"argv": list(argv), "timeout": timeout, "cwd": cwd, "env": dict(env or {})}
+        said = await self._ask(ref.id, {"op": "exec", **asked}, stdin)
+        return ExecResult(
+            said["exit_code"],
+            base64.b64decode(said["stdout"]),
+            base64.b64decode(said["stderr"]),
+            said["timed_out"],
+        )
+
+    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
+        said = await self._ask(ref.id, {"op": "read", "path": path})
+        if "missing" in said:
+            raise FileNotFoundError(said["missing"])
+        return base64.b64decode(said["content"])
+
+    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
+        await self._ask(ref.id, {"op": "write", "path": path}, content)
+
+    async def is_alive(self, ref: SandboxRef) -> bool:
+        try:
+            return bool((await self._ask(ref.id, {"op": "alive"}))["alive"])
+        except (LocalError, OSError):
+            return False
+
+    async def terminate(self, id: str) -> None:
+        """By a word; by SIGKILL where that is not heard. Its jail dies with its keeper."""
+        with contextlib.suppress(LocalError, OSError, TimeoutError):
+            async with asyncio.timeout(2):
+                await self._ask(id, {"op": "end"})
+                await self._until_gone(id)
+                return
+        if self._lives(id):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid(id), signal.SIGKILL)
+        await self._until_gone(id)
+
+    async def _until_gone(self, id: str) -> None:
+        while self._lives(id):  # noqa: ASYNC110 - a process that is not ours tells nobody
+            await asyncio.sleep(_LOOK)
+        self._clear(id)
+
+    async def find(self, name: str) -> SandboxRef | None:
+        return SandboxRef(name, name) if self._lives(name) else None
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
+        for folder in sorted(self._root.glob("*")):
+            try:
+                theirs = json.loads((folder / keeper.ABOUT).read_text())["tags"]
+            except (FileNotFoundError, ValueError):
+                continue  # it is coming or going
+            if tags.items() <= theirs.items() and self._lives(folder.name):
+                yield SandboxRef(folder.name, folder.name)
+
+    def classify(self, problem: BaseException) -> Verdict:
+        match problem:
+            case Gone():
+                return Verdict(Kind.GONE)
+            case Unavailable():
+                return Verdict(
+                    Kind.FATAL, nothing_made=True, advice="`penstock doctor` says what is missing"
+                )
+            case FileExistsError():
+                return Verdict(Kind.EXISTS)
+        return Verdict(Kind.RETRY)
+
+    async def close(self) -> None:
+        return
+
+    async def _ask(self, id: str, header: dict[str, Any], body: bytes = b"") -> dict[str, Any]:
+        try:
+            with wire.short_path(self._root / id, keeper.SOCKET) as path:
+                reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
+        except (FileNotFoundError, ConnectionRefusedError) as missing:
+            raise Gone(f"no sandbox {id} on this machine: {missing}") from None
+        try:
+            await wire.send(writer, header, body)
+            said, _ = await wire.receive(reader)
+        except ConnectionError as problem:
+            raise Gone(f"sandbox {id} ended meanwhile: {problem}") from None
+        finally:
+            writer.close()
+        if "gone" in said:
+            raise Gone(said["gone"])
+        if "error" in said:
+            raise LocalError(said["error"])
+        return said
+
+    def _lives(self, id: str) -> bool:
+        """By its command line, which no later process of the same number has."""
+        process = Path(f"/proc/{self._pid(id)}")
+        try:
+            named = str(self._root / id).encode() in (process / "cmdline").read_bytes().split(b"\0")
+            return (
+                named and (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+            )
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def _pid(self, id: str) -> int:
+        try:
+            return int((self._root / id / keeper.PID).read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def _state(self, id: str) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = json.loads((self._root / id / keeper.STATE).read_text())
+        except FileNotFoundError:
+            return {}
+        return state
+
+    def _last_words(self, id: str) -> str:
+        try:
+            return (self._root / id / keeper.LOG).read_text().strip()[-500:]
+        except FileNotFoundError:
+            return "it left no message"
+
+    def _clear(self, id: str) -> None:
+        """What a keeper that was killed has left."""
+        folder = self._root / id
+        for file in folder.iterdir() if folder.exists() else ():
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rmdir()
+
+
+def _launch(folder: Path, about: dict[str, Any]) -> None:
+    (folder / keeper.ABOUT).write_text(json.dumps(about))
+    with open(folder / keeper.LOG, "wb") as log:
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "worker.lifecycle.local.keeper", str(folder)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,  # it outlives us, and Ctrl-C
+        )  # fmt: skip
+    (folder / keeper.PID).write_text(str(process.pid))
+    # Waited for, so that it leaves no zombie while its maker lives.
+    threading.Thread(target=process.wait, name="penstock-keeper-wait", daemon=True).start()

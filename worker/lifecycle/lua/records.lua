@@ -1,0 +1,37 @@
+-- records.lua: what every script of a sandbox registry begins with: its clock, its records, its fences.
+-- Times are microseconds of the server's clock. A record is changed by whoever knows its
+-- fence, and a new fence shuts out everybody who knew the last one.
+local REGISTRY, LEASES, PERMITS, SESSIONS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local call, format = redis.call, string.format
+local clock = call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+local function box(name) return REGISTRY .. ':box:' .. name end
+
+local function number(value) return format('%.0f', value) end
+
+local function count(what, by)
+  call('HSETNX', REGISTRY, 'made', number(now))
+  call('HINCRBY', REGISTRY, what, by or 1)
+end
+
+local function next_fence()
+  local fence = number(math.max((tonumber(call('HGET', REGISTRY, 'fence')) or 0) + 1, now))
+  call('HSET', REGISTRY, 'fence', fence)
+  return fence
+end
+
+local function holds(name, fence) return call('HGET', box(name), 'fence') == fence end
+
+-- Leases are only ever made longer: of several who use a session, the last to leave counts.
+local function keep(name, lease)
+  local stands = tonumber(call('ZSCORE', LEASES, name) or 0)
+  call('ZADD', LEASES, number(math.max(stands, now + lease)), name)
+end
+
+-- Whoever waits for a session to be opened reads this, however late.
+local function tell(name, what)
+  local told = REGISTRY .. ':told:' .. name
+  call('XADD', told, '*', 'what', what)
+  call('EXPIRE', told, 600)
+end

@@ -1,0 +1,120 @@
+"""What every provider of session sandboxes offers: small enough for any of them.
+
+Modal, E2B, Daytona, Docker, Kubernetes and a process on this machine all fit. A sandbox
+is named before it is made, so that one whose creation was never answered can be found;
+it is ended by its id alone, so that anybody can end it.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What is to be made. `options` are the provider's own words, passed on as they are."""
+
+    image: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    cpu: float | None = None
+    memory_mb: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SandboxRef:
+    """A sandbox at its provider: enough for any process to use it. `meta` is JSON."""
+
+    id: str
+    name: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """How one command inside ended. A command that was out of time has no exit code."""
+
+    exit_code: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    timed_out: bool = False
+
+
+class Kind(StrEnum):
+    """What an exception of a provider means for a start."""
+
+    RETRY = "retry"
+    THROTTLED = "throttled"
+    FATAL = "fatal"  # asking again changes nothing
+    GONE = "gone"  # the sandbox does not exist any more
+    EXISTS = "exists"  # its name is taken: by our own earlier request
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`nothing_made`: the provider refused, so that no sandbox can come of the request."""
+
+    kind: Kind
+    retry_after: float = 0.0
+    nothing_made: bool = False
+    advice: str = ""
+
+
+class Provider(Protocol):
+    """One account, machine or cluster. Everything is called on one event loop."""
+
+    @property
+    def name(self) -> str:
+        """By which another process makes the same: `local`, `modal`, `pkg.mod.callable`."""
+
+    async def create(
+        self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
+    ) -> SandboxRef:
+        """Make one under this name and these tags; the provider itself ends it after `ttl` s."""
+
+    async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
+        """Return when commands can be run in it; raise where it died on the way."""
+
+    async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
+        """Start what answers inside, where that is not the provider itself; how to reach it
+        goes into the answer's `meta`."""
+
+    async def close_runtime(self, ref: SandboxRef) -> None:
+        """The reverse. May fail: the sandbox is ended all the same."""
+
+    async def exec(
+        self,
+        ref: SandboxRef,
+        argv: Sequence[str],
+        *,
+        timeout: float,  # noqa: ASYNC109
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        """Run one command to its end."""
+
+    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
+        """Raises `FileNotFoundError` where there is none."""
+
+    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
+        """Make or replace a file, and the folders above it."""
+
+    async def is_alive(self, ref: SandboxRef) -> bool:
+        """Never raises: what cannot be reached is not alive."""
+
+    async def terminate(self, id: str) -> None:
+        """End it, and know that it ended. One that does not exist has ended."""
+
+    async def find(self, name: str) -> SandboxRef | None:
+        """The living sandbox of that name."""
+
+    def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
+        """The living sandboxes that carry all of these tags."""
+
+    def classify(self, problem: BaseException) -> Verdict:
+        """What an exception of this provider's means."""
+
+    async def close(self) -> None:
+        """Free connections. Sandboxes live on."""

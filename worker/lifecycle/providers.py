@@ -1,0 +1,27 @@
+"""Providers by the name that a record keeps, so that any process can end what another made."""
+
+import importlib
+from collections.abc import Callable
+
+from ground import SettingError
+from worker.lifecycle.provider import Provider
+
+PROVIDERS = {
+    "local": "worker.lifecycle.local.provider.LocalProvider",
+    "modal": "worker.lifecycle.modal.provider.ModalProvider",
+}
+
+
+def provider_named(name: str) -> Provider:
+    """A new provider. Raises `SettingError` where there is none of that name, or not here."""
+    module, _, attribute = PROVIDERS.get(name, name).rpartition(".")
+    try:
+        make: Callable[[], Provider] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as missing:
+        known = ", ".join(sorted(PROVIDERS))
+        hint = f"; install it: pip install 'penstock[{name}]'" if name in PROVIDERS else ""
+        raise SettingError(
+            "provider",
+            f"{name!r} is neither of {known} nor the dotted name of a callable: {missing}{hint}",
+        ) from missing
+    return make()

@@ -1,0 +1,256 @@
+"""Ends what nobody answers for any more: sandboxes whose owner's lease is over, and strays.
+
+One process at a time reaps a registry, elected by lease. It acts on a record only with the
+fence that claiming it gave, so that two reapers, or a reaper and an owner that wakes up,
+cannot both be right. What could not be ended is tried again, for ever, and is never
+forgotten.
+
+    after a SIGKILL: live sandboxes return to 0 within
+        lease (its end) + lease (a reaper newly elected waits) + interval + terminate
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from redis.exceptions import RedisError
+
+from ground import AnyClient, PenstockError, RedisTarget, SettingError
+from limiter import existing_gate
+from worker.lifecycle.errors import shown
+from worker.lifecycle.provider import Provider, SandboxRef
+from worker.lifecycle.providers import provider_named
+from worker.lifecycle.registry import Record, Registry, StartingPermit, aside, described, runs
+from worker.lifecycle.settings import LifecycleSettings
+from worker.lifecycle.teardown import Step, guarded, terminated
+
+log = logging.getLogger("penstock.worker")
+
+_MOST = 64  # records claimed at once
+_LONGEST_PAUSE = 60.0
+_BATCH_LEASE = 4  # teardown steps that a claim must last for
+
+
+class NotYet(LookupError):
+    """A sandbox that cannot be found, and that may be on its way for so many seconds more."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"not found, and its creation may take {seconds:.3g} s more")
+        self.seconds = seconds
+
+
+@dataclass
+class Reaped:
+    """What one look did."""
+
+    elected: bool = False
+    ended: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    strays: list[str] = field(default_factory=list)
+    young: list[str] = field(default_factory=list)
+    due: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.ended or self.failed or self.strays)
+
+
+class Reaper:
+    """Reaps every run's registry on one Redis, or the one named."""
+
+    def __init__(
+        self,
+        redis: AnyClient | RedisTarget | str,
+        *,
+        run: str | None = None,
+        settings: LifecycleSettings | None = None,
+        provider: Callable[[str], Provider] = provider_named,
+    ) -> None:
+        self.target = described(redis)
+        self._run = run
+        self._settings = settings or LifecycleSettings.load()
+        self._make = provider
+        self._me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._registries: dict[str, Registry] = {}
+        self._providers: dict[str, Provider] = {}
+        self._seen: dict[tuple[str, str], float] = {}
+
+    async def work(self) -> None:
+        """Look, and look again, until cancelled."""
+        pause = 0.0
+        while True:
+            await asyncio.sleep(pause)
+            pause = self._settings.reap_interval
+            try:
+                for look in (await self.look()).values():
+                    # A record that comes due is not waited for longer than need be.
+                    soon = self._settings.sandbox_lease / 3 if look.due is None else look.due
+                    pause = min(pause, max(0.05, soon))
+            except (RedisError, OSError, PenstockError) as failure:
+                log.warning("reaper: Redis at %s does not answer: %s", self.target, failure)
+
+    async def look(self, *, strays_now: bool = False, wait: bool = True) -> dict[str, Reaped]:
+        """One look at each registry. `wait`: not before one lease after being elected."""
+        found = {}
+        names = [self._run] if self._run else await aside(lambda: runs(self.target))
+        for run in names:
+            found[run] = await self._look_at(run, strays_now, wait)
+        return found
+
+    async def close(self) -> None:
+        for provider in self._providers.values():
+            await provider.close()
+        for registry in self._registries.values():
+            registry.close()
+
+    async def _look_at(self, run: str, strays_now: bool, wait: bool) -> Reaped:
+        registry, settings = self._registry(run), self._settings
+        reaped = Reaped()
+        lease = max(settings.sandbox_lease, 3 * settings.reap_interval)
+        elected, since, facts = await aside(lambda: registry.elect(self._me, lease))
+        if wait and not elected:
+            return reaped
+        reaped.elected = elected
+        await self._free_permits(registry)
+        if wait and since < settings.sandbox_lease:
+            # After an outage every lease has ended. Owners that live renew theirs first.
+            reaped.due = settings.sandbox_lease - since
+            return reaped
+        hold = _BATCH_LEASE * settings.teardown_timeout
+        reaped.due, records = await aside(lambda: registry.claim(self._me, hold, _MOST))
+        await asyncio.gather(*(self._reap(registry, record, reaped) for record in records))
+        if records:
+            reaped.due = 0.0  # there may be more
+        names = [key.partition(":")[2] for key in facts if key.startswith("provider:")]
+        old = await self._age(registry, facts) >= settings.sandbox_grace
+        if old or strays_now:
+            for name in names:
+                await self._sweep(registry, name, facts["fleet"], reaped, strays_now)
+        return reaped
+
+    async def _age(self, registry: Registry, facts: dict[str, str]) -> float:
+        now = (await aside(lambda: registry.look(1))).now
+        return now - float(facts.get("made", 0)) / 1e6
+
+    # One record
+
+    async def _reap(self, registry: Registry, record: Record, reaped: Reaped) -> None:
+        ended = await self._ended(registry, record)
+        if ended.ok:
+            if record.permits and not await self._freed(record.permits):
+                return  # the claim ends, and the next reaper gives them back
+            await aside(lambda: registry.forget(record.name, record.fence, "ended"))
+            reaped.ended.append(record.name)
+            log.info("reaper: sandbox %s of %s has ended", record.name, record.provider or "nobody")
+            return
+        why = shown(ended.problem) if ended.problem else ""
+        reaped.failed[record.name] = why
+        log.warning("reaper: sandbox %s is not gone yet: %s", record.name, why)
+        pause = min(_LONGEST_PAUSE, 0.5 * 2.0 ** min(record.tries, 8))
+        if isinstance(ended.problem, NotYet):
+            pause = ended.problem.seconds
+        await aside(lambda: registry.condemn(record.name, record.fence, why, wait=pause))
+
+    async def _ended(self, registry: Registry, record: Record) -> Step:
+        if not record.provider:
+            return Step()  # it was still in line for its permit
+        try:
+            provider = self._provider(record.provider)
+        except SettingError as missing:
+            return Step(problem=missing)
+        seconds = self._settings.teardown_timeout
+        if record.ref is not None:
+            return await terminated(provider, record.ref.id, seconds)
+        found = await guarded(provider.find(record.name), seconds)
+        if not found.ok:
+            return found
+        if found.result is not None:
+            return await terminated(provider, found.result.id, seconds)
+        now = (await aside(lambda: registry.look(1))).now
+        if now < record.gone_after:
+            return Step(problem=NotYet(record.gone_after - now))
+        return Step()
+
+    # Permits that were not given back
+
+    async def _free_permits(self, registry: Registry) -> None:
+        """Of sandboxes that are ready, or past the life that their provider gives them."""
+        for name, permits in (await aside(registry.permits)).items():
+            state = await aside(lambda name=name: registry.state(name))  # type: ignore[misc]
+            if state in ("READY", "") and await self._freed(permits):
+                await aside(lambda name=name: registry.permit_freed(name))  # type: ignore[misc]
+
+    async def _freed(self, permits: tuple[StartingPermit, ...]) -> bool:
+        try:
+            for permit in permits:
+                gate = await asyncio.to_thread(existing_gate, self.target, permit.gate)
+                await gate.free(permit.id, permit.fence)
+        except PenstockError as failure:
+            log.warning("reaper: permits go back later: %s", failure)
+            return False
+        return True
+
+    # Strays
+
+    async def _sweep(
+        self, registry: Registry, name: str, fleet: str, reaped: Reaped, now: bool
+    ) -> None:
+        tags = {"penstock-fleet": fleet, "penstock-run": registry.run}
+        try:
+            provider = self._provider(name)
+        except SettingError as missing:
+            log.info("reaper: strays of %s are left to those who have it: %s", name, missing)
+            return
+        listed = await guarded(_listed(provider, tags), self._settings.teardown_timeout)
+        if not listed.ok:
+            log.warning("reaper: %s does not list its sandboxes: %s", name, listed.problem)
+            return
+        seen = {(name, ref.id) for ref in listed.result}
+        self._seen = {key: at for key, at in self._seen.items() if key[0] != name or key in seen}
+        for ref in listed.result:
+            await self._end_stray(registry, provider, ref, reaped, now)
+
+    async def _end_stray(
+        self, registry: Registry, provider: Provider, ref: SandboxRef, reaped: Reaped, now: bool
+    ) -> None:
+        first = self._seen.setdefault((provider.name, ref.id), time.monotonic())
+        if await aside(lambda: registry.state(ref.name)):
+            return  # registered, and read again as the last thing before it would be ended
+        if not now and time.monotonic() - first < self._settings.sandbox_grace:
+            reaped.young.append(ref.name)
+            return
+        ended = await terminated(provider, ref.id, self._settings.teardown_timeout)
+        if ended.ok:
+            reaped.strays.append(ref.name)
+            log.warning(
+                "reaper: sandbox %s (%s) was in no registry, and was ended", ref.name, ref.id
+            )
+        else:
+            reaped.failed[ref.name] = shown(ended.problem) if ended.problem else ""
+
+    def _registry(self, run: str) -> Registry:
+        if run not in self._registries:
+            self._registries[run] = Registry(self.target, run, fleet=self._settings.fleet)
+        return self._registries[run]
+
+    def _provider(self, name: str) -> Provider:
+        if name not in self._providers:
+            self._providers[name] = self._make(name)
+        return self._providers[name]
+
+
+async def _listed(provider: Provider, tags: dict[str, str]) -> list[SandboxRef]:
+    return [ref async for ref in provider.list(tags)]
+
+
+async def reap_sandboxes(target: RedisTarget) -> None:
+    """What a worker does beside its jobs, until it is cancelled."""
+    reaper = Reaper(target)
+    try:
+        await reaper.work()
+    finally:
+        await reaper.close()

@@ -1,0 +1,140 @@
+"""An open sandbox: what an agent's loop works with.
+
+    async with lifecycle.open(SandboxSpec(image="python:3.12")) as sandbox:
+        result = await sandbox.exec(["python", "-c", "print(1)"], timeout=30)
+
+Its calls may come from any event loop or thread; the provider's own work is done on one
+loop of the process, which neither a blocked caller nor a cancelled one holds up.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from worker.lifecycle.box import Box
+from worker.lifecycle.errors import CommandFailed, SandboxLost
+from worker.lifecycle.provider import ExecResult, Kind, Provider, SandboxRef
+from worker.process_loop import on_process_loop, process_loop
+
+T = TypeVar("T")
+_SPARE = 30.0  # seconds beyond a command's own timeout for the provider to say how it ended
+
+
+class OpenSandbox:
+    """Made by `SandboxLifecycle`. It is ended by whoever opened it."""
+
+    def __init__(self, provider: Provider, box: Box) -> None:
+        assert box.ref is not None  # noqa: S101 - it is ready
+        self._provider = provider
+        self._box = box
+        self._ref: SandboxRef = box.ref
+
+    @property
+    def id(self) -> str:
+        """The provider's."""
+        return self._ref.id
+
+    @property
+    def name(self) -> str:
+        """As `penstock sandboxes ls` shows it."""
+        return self._ref.name
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What the provider said of it: how its runtime is reached, say."""
+        return self._ref.meta
+
+    @property
+    def provider(self) -> Provider:
+        return self._provider
+
+    @property
+    def ref(self) -> SandboxRef:
+        return self._ref
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else has ended it."""
+        return bool(self._box.lost)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,  # noqa: ASYNC109
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | str = b"",
+    ) -> ExecResult:
+        """Run one command. Raises `SandboxLost` where the sandbox is gone, else `CommandFailed`."""
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+
+        async def work() -> ExecResult:
+            async with asyncio.timeout(timeout + _SPARE):
+                return await self._provider.exec(
+                    self._ref, list(argv), timeout=timeout, cwd=cwd, env=env, stdin=given
+                )
+
+        return await self._asked(work)
+
+    async def read_file(self, path: str) -> bytes:
+        return await self._asked(lambda: self._provider.read_file(self._ref, path))
+
+    async def write_file(self, path: str, content: bytes | str) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        await self._asked(lambda: self._provider.write_file(self._ref, path, data))
+
+    async def is_alive(self) -> bool:
+        """Never raises."""
+        return not self.lost and await on_process_loop(self._provider.is_alive(self._ref))
+
+    async def _asked(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._box.lost:
+            raise SandboxLost(self.name, self._box.lost)
+        try:
+            return await on_process_loop(work())
+        except FileNotFoundError:
+            raise
+        except Exception as problem:
+            gone = self._provider.classify(problem).kind is Kind.GONE
+            if gone or not await self.is_alive():
+                self._box.lost = self._box.lost or f"it died: {problem}"
+                raise SandboxLost(self.name, self._box.lost) from problem
+            raise CommandFailed(self.name, problem) from problem
+
+    @property
+    def sync(self) -> "SyncSandbox":
+        """The same for code that blocks."""
+        return SyncSandbox(self)
+
+
+class SyncSandbox:
+    """Every method as on `OpenSandbox`."""
+
+    def __init__(self, sandbox: OpenSandbox) -> None:
+        self._sandbox = sandbox
+
+    @property
+    def id(self) -> str:
+        return self._sandbox.id
+
+    @property
+    def name(self) -> str:
+        return self._sandbox.name
+
+    def exec(self, argv: Sequence[str], **options: Any) -> ExecResult:
+        return blocking(self._sandbox.exec(argv, **options))
+
+    def read_file(self, path: str) -> bytes:
+        return blocking(self._sandbox.read_file(path))
+
+    def write_file(self, path: str, content: bytes | str) -> None:
+        blocking(self._sandbox.write_file(path, content))
+
+    def is_alive(self) -> bool:
+        return blocking(self._sandbox.is_alive())
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Do it on the process's loop, and wait here."""
+    return asyncio.run_coroutine_threadsafe(work, process_loop()).result()

@@ -1,0 +1,98 @@
+"""Session sandboxes by instance id: opened once however many ask, used from any worker.
+
+A ready session is leased by its use and its idle time, not by whoever opened it. One that
+idles for too long, or whose users all died, is the reaper's.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from ground import connect_async
+from worker.lifecycle.box import Box
+from worker.lifecycle.provider import SandboxSpec
+from worker.lifecycle.registry import Record, Turn, aside
+from worker.lifecycle.sandbox import OpenSandbox
+
+if TYPE_CHECKING:
+    from worker.lifecycle.lifecycle import SandboxLifecycle
+
+
+class Sessions:
+    """The sessions of one lifecycle's run."""
+
+    def __init__(self, lifecycle: "SandboxLifecycle") -> None:
+        self._lifecycle = lifecycle
+
+    @asynccontextmanager
+    async def use(self, instance: str, spec: SandboxSpec) -> AsyncIterator[OpenSandbox]:
+        """The session, for one turn: leased while it is used, and idle from its end on."""
+        life = self._lifecycle
+        sandbox = await self._found_or_opened(instance, spec)
+        box = sandbox._box
+        try:
+            yield sandbox
+        finally:
+            if box.lost:
+                # Dead, not only ours no more: the next who asks shall not be given it.
+                await self._tell(lambda: life.registry.condemn(box.name, box.fence, box.lost))
+            else:
+                idle = life.settings.session_idle
+                await self._tell(lambda: life.registry.renew([(box.name, box.fence, idle)]))
+            life.keeper.drop(box.name, box.lose)
+
+    async def end(self, instance: str) -> bool:
+        registry = self._lifecycle.registry
+        name = await aside(lambda: registry.session_of(instance))
+        return bool(name) and await aside(lambda: registry.condemn(name, "", "its session ended"))
+
+    async def _found_or_opened(self, instance: str, spec: SandboxSpec) -> OpenSandbox:
+        life = self._lifecycle
+        mine = f"opening-{uuid.uuid4().hex[:24]}"
+        while True:
+            turn = await aside(
+                lambda: life.registry.session(instance, mine, life.keeper.owner, life.keeper.lease)
+            )
+            if turn.what == "ready" and turn.record is not None:
+                return self._joined(turn.record)
+            if turn.what == "open":
+                return await self._opened(turn, instance, spec)
+            await self._until_told(turn)
+
+    def _joined(self, record: Record) -> OpenSandbox:
+        box = Box(record.name, record.fence, ref=record.ref)
+        self._lifecycle.keeper.keep(box.name, box.fence, box.lose)
+        return OpenSandbox(self._lifecycle.provider, box)
+
+    async def _opened(self, turn: Turn, instance: str, spec: SandboxSpec) -> OpenSandbox:
+        """It is ours to open; whoever waits is told when it is open, or was not to be opened."""
+        life, nobody = self._lifecycle, Box(turn.name, turn.fence)
+        life.keeper.keep(turn.name, turn.fence, nobody.lose)
+        try:
+            return await life.start(spec, instance=instance)
+        finally:
+            life.keeper.drop(turn.name, nobody.lose)
+            forget = aside(lambda: life.registry.forget(turn.name, turn.fence, "settled"))
+            with contextlib.suppress(RedisError, OSError):  # its lease ends, with the same effect
+                await asyncio.shield(forget)
+
+    async def _until_told(self, turn: Turn) -> None:
+        """Until its opener is done, or may be dead."""
+        registry = self._lifecycle.registry
+        client: Any = connect_async(registry.target, timeout=None)
+        try:
+            async with asyncio.timeout(turn.seconds + 0.05):
+                await client.xread({registry.told(turn.name): "0"}, block=0)
+        except TimeoutError:
+            return
+        finally:
+            await client.aclose()
+
+    async def _tell(self, note: Any) -> None:
+        with contextlib.suppress(RedisError, OSError):  # its lease ends by itself
+            await aside(note)
