@@ -96,7 +96,8 @@ class ToolResponse(BaseModel):
     @classmethod
     def _several(cls, given: Any) -> Any:
         if not isinstance(given, list):
-            raise ValueError(f"must be a list, not {type(given).__name__}; wrap a single one: [it]")
+            problem = f"must be a list, not {type(given).__name__}; wrap a single one: [it]"
+            raise ValueError(problem)  # noqa: TRY004 - pydantic makes its error of this one
         return given
 
     def is_empty(self) -> bool:
