@@ -5,10 +5,14 @@ is understood either way: many servers run without a parser for their model's ca
 """
 
 import json
+import logging
 import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+# Whole before openai looks at it: where another thread is importing it, openai finds half of it.
+import httpx  # noqa: F401
 
 from worker.rollout.calls import Call, Schemas, read_call
 from worker.rollout.hermes import calls_in, with_tools
@@ -18,6 +22,8 @@ from worker.rollout.trajectory import Masked
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.types.chat import ChatCompletion
+
+log = logging.getLogger("penstock.rollout")
 
 CallStyle = Literal["native", "hermes"]
 _TOO_LONG = re.compile(r"context.?length|context.?window|maximum.{0,20}tokens", re.IGNORECASE)
@@ -50,7 +56,7 @@ class Chat:
         self, messages: list[Message], request: RolloutRequest, schemas: Schemas, room: int | None
     ) -> Reply:
         """Raises `TooLong`, or `Masked` where the server fails for good."""
-        from openai import BadRequestError, OpenAIError
+        from openai import BadRequestError
 
         began = time.monotonic()
         try:
@@ -61,7 +67,8 @@ class Chat:
             if refusal.code == "context_length_exceeded" or _TOO_LONG.search(str(refusal)):
                 raise TooLong from None
             raise Masked(f"model: {type(refusal).__name__}: {refusal}") from refusal
-        except OpenAIError as failure:
+        except Exception as failure:  # the client's own errors, and those of its transport
+            log.warning("the model's server failed: %s", failure)
             raise Masked(f"model: {type(failure).__name__}: {failure}") from failure
         return _reply(completion, schemas, time.monotonic() - began)
 
@@ -138,10 +145,16 @@ def _responds(message: Message) -> bool:
 
 def _readable(call: dict[str, Any]) -> dict[str, Any]:
     written = call["function"]["arguments"]
-    try:
-        fine = isinstance(json.loads(written), dict)
-    except (ValueError, RecursionError):
-        fine = False
-    if fine:
+    if isinstance(_parsed(written, strict=True), dict):
         return call
-    return {**call, "function": {**call["function"], "arguments": json.dumps({"unread": written})}}
+    read = _parsed(written, strict=False)
+    if not isinstance(read, dict):
+        read = {"unread": written}
+    return {**call, "function": {**call["function"], "arguments": json.dumps(read)}}
+
+
+def _parsed(text: str, *, strict: bool) -> Any:
+    try:
+        return json.loads(text, strict=strict)
+    except (ValueError, RecursionError):
+        return None
