@@ -36,7 +36,8 @@ class Rollout:
     `score` grades a trajectory that came to an end; where it raises, or gives None or a
     masked `Score`, the trajectory is masked. `count_tokens` is your tokenizer's count of a
     text; without it the server's own counts are used, and a guess for what it has not seen.
-    `calls_per_turn` run side by side; the model is told of those above it.
+    `calls_per_turn` run side by side; the model is told of those above it. A tool that
+    says nothing for `tool_timeout` seconds masks the trajectory.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Rollout:
         call_style: CallStyle = "native",
         count_tokens: CountTokens = guess,
         calls_per_turn: int = 16,
+        tool_timeout: float = 900.0,
     ) -> None:
         self._chat = Chat(client, model, call_style)
         given = list(tools)
@@ -59,7 +61,7 @@ class Rollout:
         self.call_style = call_style
         self._score = score
         self._count = count_tokens
-        self._calls_per_turn = calls_per_turn
+        self._calls_per_turn, self._tool_timeout = calls_per_turn, tool_timeout
 
     def request(
         self, messages: list[Message], *, tools: Iterable[str] | None = None, **fields: Any
@@ -75,7 +77,7 @@ class Rollout:
         if unknown:
             raise ValueError(f"the request names tools that this rollout lacks: {sorted(unknown)}")
         trajectory = Trajectory(request, list(request.messages))
-        toolbox = Toolbox(self._tools, request, self._calls_per_turn)
+        toolbox = Toolbox(self._tools, request, self._calls_per_turn, self._tool_timeout)
         try:
             await toolbox.create()
             trajectory.stop_reason = await self._converse(trajectory, toolbox)

@@ -37,11 +37,13 @@ class Tool(Protocol):
 class Toolbox:
     """One trajectory's tools, all under its `request_id`."""
 
-    def __init__(self, tools: Mapping[str, Tool], request: RolloutRequest, most: int) -> None:
+    def __init__(
+        self, tools: Mapping[str, Tool], request: RolloutRequest, most: int, patience: float
+    ) -> None:
         wanted = [schema.function.name for schema in request.tool_schemas]
         self._tools = {name: tools[name] for name in wanted}
         self._request = request
-        self._most = most
+        self._most, self._patience = most, patience
         self._made: list[str] = []
         self.schemas = {schema.function.name: schema for schema in request.tool_schemas}
 
@@ -95,7 +97,13 @@ class Toolbox:
             call.name,
             self._tools[call.name].execute(self._request.request_id, call.arguments, **given),
         )
-        response, reward, metrics = said
+        try:
+            response, reward, metrics = said
+        except (TypeError, ValueError):
+            what = type(said).__name__
+            raise Masked(
+                f"tool {call.name}: execute returned a {what}, not (response, reward, metrics)"
+            ) from None
         metrics = dict(metrics or {})
         if metrics.get("traj_masked") or metrics.get("error_kind") == "infrastructure":
             why = metrics.get("traj_exit_reason") or metrics.get("error_reason") or "infrastructure"
@@ -107,8 +115,11 @@ class Toolbox:
 
     async def _guarded(self, name: str, work: Any) -> Any:
         try:
-            return await work
+            async with asyncio.timeout(self._patience) as deadline:
+                return await work
         except Exception as failure:
+            if deadline.expired():
+                raise Masked(f"tool {name}: no answer within {self._patience:g} s") from None
             log.warning("tool %s failed", name, exc_info=True)
             raise Masked(f"tool {name}: {type(failure).__name__}: {failure}") from failure
 
