@@ -63,7 +63,13 @@ def scripted_model(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[
             with guard:
                 model.requests.append(asked)
                 number = len(model.requests)
-            status, found = answer(asked, number)
+            self._answer(*answer(asked, number))
+
+        def do_GET(self) -> None:
+            """Its list of models."""
+            self._answer(200, {"object": "list", "data": [{"id": "custom", "object": "model"}]})
+
+        def _answer(self, status: int, found: dict[str, Any]) -> None:
             body = json.dumps(found).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
