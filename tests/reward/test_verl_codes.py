@@ -3,14 +3,24 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.harness import leash
+from tests.worker.crew import at_work
 from tests.worker.scripted_answers import Answer, outcome
-from worker.reward import RewardUnknown, call_sandbox_api, check_correctness, compute_score
+from tests.worker.test_worker_delivery import url_of
+from worker import CodeQueue
+from worker.reward import (
+    GateSemaphore,
+    RewardUnknown,
+    call_sandbox_api,
+    check_correctness,
+    compute_score,
+)
 
 ECHO = "print(input())"
 
@@ -320,3 +330,54 @@ def test_a_failure_of_ours_is_never_a_score(fusion, monkeypatch, answer: Answer)
     monkeypatch.setenv("PENSTOCK_REWARD_FAILURES", "zero")
     fusion.script.append(answer)
     assert compute_score(fusion.url, None, 256, FENCED, given)[0] == 0.0
+
+
+def test_a_stand_in_for_the_call_gets_verls_arguments_and_the_semaphore_holds(monkeypatch) -> None:
+    """As verl's own unit tests have it: the call patched, any semaphore, a URL of nowhere."""
+    guard, asked = threading.Lock(), []
+    now, most = 0, 0
+
+    def call(
+        *, sandbox_fusion_url, code, stdin, compile_timeout, run_timeout, memory_limit_mb, language
+    ):
+        nonlocal now, most
+        with guard:
+            now += 1
+            most = max(most, now)
+            asked.append((sandbox_fusion_url, code, compile_timeout, memory_limit_mb, language))
+        meeting.wait(20)
+        with guard:
+            now -= 1
+        if stdin == "2":
+            return None, "API Call Failed: Gateway Timeout (504) on attempt 3/3"
+        return {"status": "Success", "run_result": {"status": "Finished", "stdout": stdin}}, None
+
+    meeting = threading.Barrier(2)  # two are in it together, each time
+    monkeypatch.setattr("worker.reward.check.call_sandbox_api", call)
+    given = cases(*((n, n) for n in range(6)))
+    results, metadata = check_correctness(
+        "mock_url", given, "x", 5, concurrent_semaphore=threading.Semaphore(2)
+    )
+    assert results == [True, True, -1, True, True, True]
+    assert [case["status"] for case in metadata][1:4] == ["success", "api_error", "success"]
+    assert metadata[2]["api_request_error"].endswith("attempt 3/3")
+    assert set(asked) == {("mock_url", "x\n\n", 5, 1024, "python")}
+    assert most == 2
+
+
+def test_on_a_queue_the_worker_holds_the_permit_and_the_caller_none(real_redis, fusion) -> None:
+    fusion.default = Answer.ok("42")
+    url = url_of(real_redis)
+    semaphore = GateSemaphore(url, "code", limit=1)  # taken here too, it would never end
+    with at_work(real_redis, gate="code", gate_limit=1):
+        given = cases(*(("1", "42"),) * 5)
+        results, metadata = check_correctness(url, given, ECHO, concurrent_semaphore=semaphore)
+        failing = CodeQueue(real_redis, "code")
+        fusion.script.append(Answer.refusal(422))
+        with pytest.raises(RewardUnknown, match="1 of 1 cases have no outcome, one because: API"):
+            compute_score(failing, None, 256, FENCED, cases(("1", "42")))
+    assert results == [True] * 5
+    assert fusion.peak == 1
+    assert metadata[0]["api_response"]["attempts"] == 1
+    assert semaphore.acquire(timeout=20)
+    semaphore.release()

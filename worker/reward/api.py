@@ -6,6 +6,7 @@ meanwhile; verl asks again after 504 alone.
 
 import json
 import logging
+import re
 import time
 from functools import cache
 from typing import Any
@@ -23,6 +24,7 @@ from worker.settings import WorkerSettings, worker_settings
 log = logging.getLogger("penstock.reward")
 
 Answer = dict[str, Any]
+_REDIS = re.compile(r"(rediss?(\+\w+)?|unix)://", re.IGNORECASE)
 
 
 def call_sandbox_api(
@@ -62,7 +64,7 @@ def call_sandbox_api(
 
 def runs_on_queue(sandbox_fusion_url: str | CodeQueue) -> bool:
     """Whether workers run the programs, and take the permits themselves."""
-    return not isinstance(sandbox_fusion_url, str) or not sandbox_fusion_url.startswith("http")
+    return isinstance(sandbox_fusion_url, CodeQueue) or bool(_REDIS.match(sandbox_fusion_url))
 
 
 def _uncompilable(why: str) -> Answer:

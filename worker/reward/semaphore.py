@@ -51,7 +51,7 @@ class GateSemaphore:
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """False where none came free within the timeout; raises `GateUnavailable` without Redis."""
-        gate = self._opened()
+        gate = self.gate
         if not blocking:
             permit: Any = gate.sync.try_acquire()
             if not isinstance(permit, SyncPermit):
@@ -66,7 +66,7 @@ class GateSemaphore:
         return True
 
     def release(self) -> None:
-        self._opened()
+        self._forget_parent()
         with self._guard:
             if not self._held:
                 raise ValueError("this process holds no permit of this semaphore")
@@ -79,13 +79,19 @@ class GateSemaphore:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _opened(self) -> Gate:
-        if self._process != os.getpid():  # what a forked child inherits is its parent's
-            self._guard, self._held, self._process = threading.Lock(), [], os.getpid()
+    @property
+    def gate(self) -> Gate:
+        """The gate itself, to look at and to configure; opened at first use."""
+        self._forget_parent()
         with self._guard:
             if self._gate is None:
                 self._gate = self._made()
             return self._gate
+
+    def _forget_parent(self) -> None:
+        """What a forked child finds here is held by its parent."""
+        if self._process != os.getpid():
+            self._guard, self._held, self._process = threading.Lock(), [], os.getpid()
 
     def _made(self) -> Gate:
         if self._limit is None:
