@@ -21,6 +21,8 @@ PACKAGES = (
     "limiter",
     "buffer",
     "worker",
+    "worker.lifecycle",
+    "worker.reward",
     "worker.sandbox.local",
     "worker.tool",
     "penstock",

@@ -40,6 +40,15 @@ async def on_process_loop(work: Coroutine[Any, Any, T]) -> T:
         future.cancel()  # does nothing to one that is done
 
 
+def from_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run it there, and block until it is done: for code that has no loop of its own."""
+    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
 def stop(farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """End the loop, if there is one, after a last piece of work on it."""
     global _running

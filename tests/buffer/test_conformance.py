@@ -17,9 +17,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.buffer.scripted_model import scripted_model
 from tests.buffer.serving import ServerProcess
 from tests.buffer.test_slime_clients import sums
+from tests.harness.scripted_model import scripted_model
 from tests.harness.servers import PrivateRedis
 
 STUBS = (

@@ -15,7 +15,7 @@ from buffer.discovery import discover
 from buffer.generator import base_generator, crew, query_single_turn, sender, single_turn
 from buffer.generator.crew import BaseGenerator
 from buffer.generator.math_reward import boxed, get_rule_based_math_reward
-from tests.buffer.scripted_model import Answer, said, scripted_model
+from tests.harness.scripted_model import Answer, said, scripted_model
 
 ASKED = [{"role": "user", "content": "1+1"}]
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.buffer.scripted_model import Answer, ScriptedModel, said, scripted_model
 from tests.buffer.serving import ServerProcess
 from tests.buffer.slime_clients import SlimeClient
+from tests.harness.scripted_model import Answer, ScriptedModel, said, scripted_model
 from tests.harness.servers import PrivateRedis, until
 
 

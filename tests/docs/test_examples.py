@@ -12,10 +12,14 @@ import pytest
 from tests.architecture.source import ROOT
 from tests.docs.blocks import matches
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted(
+    file for pattern in ("*.py", "*/run.py") for file in (ROOT / "examples").glob(pattern)
+)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=lambda example: example.relative_to(ROOT / "examples").as_posix()
+)
 def test_an_example_prints_what_it_says(example: Path, tmp_path: Path) -> None:
     said = re.search(
         r"It prints\n\n((?:    .*\n?)+)", ast.get_docstring(ast.parse(example.read_text())) or ""

@@ -10,13 +10,31 @@ from typing import Any
 Answer = tuple[int, dict[str, Any]]
 
 
-def said(text: str | None, reason: str = "stop", tokens: int = 3) -> Answer:
+def said(text: str | None, reason: str = "stop", tokens: int = 3, prompt: int = 1) -> Answer:
     """One choice, as a chat completion."""
-    message = {"role": "assistant", "content": text}
+    return _completion({"role": "assistant", "content": text}, reason, tokens, prompt)
+
+
+def called(*calls: tuple[str, str], text: str = "", tokens: int = 3, prompt: int = 1) -> Answer:
+    """One choice that calls functions: their names, and their arguments as text."""
+    written = [
+        {"id": f"call-{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for n, (name, arguments) in enumerate(calls)
+    ]
+    message = {"role": "assistant", "content": text, "tool_calls": written}
+    return _completion(message, "tool_calls", tokens, prompt)
+
+
+def refused(status: int, words: str, code: str | None = None) -> Answer:
+    """An error, in OpenAI's form."""
+    return status, {"error": {"message": words, "type": "invalid_request_error", "code": code}}
+
+
+def _completion(message: dict[str, Any], reason: str, tokens: int, prompt: int) -> Answer:
+    usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
     return 200, {
         "id": "x", "object": "chat.completion", "created": 0, "model": "custom",
-        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": 1 + tokens},
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}], "usage": usage,
     }  # fmt: skip
 
 
@@ -26,6 +44,10 @@ class ScriptedModel:
     def __init__(self, url: str) -> None:
         self.url = url
         self.requests: list[dict[str, Any]] = []
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 1024
 
 
 @contextmanager
@@ -41,7 +63,13 @@ def scripted_model(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[
             with guard:
                 model.requests.append(asked)
                 number = len(model.requests)
-            status, found = answer(asked, number)
+            self._answer(*answer(asked, number))
+
+        def do_GET(self) -> None:
+            """Its list of models."""
+            self._answer(200, {"object": "list", "data": [{"id": "custom", "object": "model"}]})
+
+        def _answer(self, status: int, found: dict[str, Any]) -> None:
             body = json.dumps(found).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -53,7 +81,7 @@ def scripted_model(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[
             """Nothing on stderr."""
 
     guard = threading.Lock()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     model = ScriptedModel(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))

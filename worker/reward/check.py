@@ -1,0 +1,156 @@
+"""verl's reward functions over a sandbox: the same signatures, codes and metadata.
+
+One deviation is the point of it: where a sandbox or Redis failed, `compute_score` raises
+`RewardUnknown` instead of returning a score that the program did not earn.
+"""
+
+import json
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from ground import PenstockError
+from worker.code_queue import CodeQueue
+from worker.errors import ResultUnreadable
+from worker.reward.api import call_sandbox_api, runs_on_queue
+from worker.reward.errors import Metadata, RewardUnknown
+from worker.reward.semaphore import Semaphore, holding
+from worker.reward.settings import RewardSettings
+from worker.reward.solution import calling, code_of
+from worker.reward.verdict import Code, blank, is_unknown, judged
+
+DEFAULT_TIMEOUT = 10
+CONTINUOUS_CASES = 10
+
+
+def compute_score(
+    sandbox_fusion_url: str | CodeQueue,
+    concurrent_semaphore: Semaphore | None,
+    memory_limit_mb: int,
+    completion: str,
+    test_cases: dict[str, Any] | str,
+    continuous: bool = False,
+    timeout: int = DEFAULT_TIMEOUT,
+) -> tuple[float, list[Metadata]]:
+    """The share of cases that the program in the completion passes, and each case's metadata.
+
+    With `continuous` the first 10 cases alone count. Raises `RewardUnknown` where a case
+    that counts has no outcome, or returns 0.0 where PENSTOCK_REWARD_FAILURES is `zero`.
+    """
+    code = code_of(completion)
+    if code is None:
+        return 0.0, [{"error": "Invalid completion (missing code block)"}]
+    cases = _read(test_cases)
+    if cases is None:
+        return 0.0, [{"error": "Invalid test_cases JSON format"}]
+    if "inputs" not in cases or "outputs" not in cases:
+        return 0.0, [{"error": "Invalid test_cases structure (missing inputs/outputs)"}]
+    results, metadata = check_correctness(
+        sandbox_fusion_url,
+        cases,
+        code,
+        timeout,
+        memory_limit_mb,
+        concurrent_semaphore=concurrent_semaphore,
+    )
+    counted = len(results) if not continuous else min(len(results), CONTINUOUS_CASES)
+    if counted == 0 or any("error" in case for case in metadata):
+        return 0.0, metadata
+    pairs = zip(results[:counted], metadata[:counted], strict=True)
+    if unknown := [case for result, case in pairs if is_unknown(result, case)]:
+        if RewardSettings.load().reward_failures == "raise":
+            raise RewardUnknown(results, metadata, unknown)
+        return 0.0, metadata
+    return sum(result is True for result in results[:counted]) / counted, metadata
+
+
+def check_correctness(
+    sandbox_fusion_url: str | CodeQueue,
+    in_outs: dict[str, Any] | None,
+    generation: str,
+    timeout: int = DEFAULT_TIMEOUT,
+    memory_limit_mb: int = 1024,
+    language: str = "python",
+    concurrent_semaphore: Semaphore | None = None,
+) -> tuple[list[Any], list[Metadata]]:
+    """Each case's code and metadata, in the order of the inputs; `verdict.py` lists the codes.
+
+    `in_outs` has `inputs` and `outputs`, and may have `assert_case` (code that is put behind
+    the program, one a case) and `fn_name` (the function to call; inputs are its arguments).
+    On a queue the workers hold the permits, and `concurrent_semaphore` is not taken.
+    """
+    if not in_outs or "inputs" not in in_outs or "outputs" not in in_outs:
+        return [-1], [{"error": "Invalid input/output data"}]
+    inputs, outputs = in_outs["inputs"], in_outs["outputs"]
+    asserts = in_outs.get("assert_case", [""] * len(inputs))
+    if not len(inputs) == len(outputs) == len(asserts):
+        mismatch = "Input/output count mismatch"
+        return [-1] * len(inputs), [
+            {"error": mismatch, "case_index": index} for index in range(len(inputs))
+        ]
+    if not inputs:
+        return [], []
+    function = in_outs.get("fn_name") if language == "python" else None
+    semaphore = None if runs_on_queue(sandbox_fusion_url) else concurrent_semaphore
+
+    def check(index: int) -> tuple[Code, Metadata]:
+        code = f"{generation}\n\n{asserts[index]}"
+        stdin = None if inputs[index] is None else str(inputs[index])
+        answer, error = None, None
+        try:
+            with holding(semaphore):
+                answer, error = call_sandbox_api(
+                    sandbox_fusion_url=sandbox_fusion_url,
+                    code=calling(code, function) if function else code,
+                    stdin=stdin,
+                    compile_timeout=timeout,
+                    run_timeout=timeout,
+                    memory_limit_mb=memory_limit_mb,
+                    language=language,
+                )
+        except PenstockError as failure:  # the gate's: no permit, so no program
+            error = f"API Call Failed: {failure}"
+        metadata = blank(index, stdin, outputs[index], error)
+        try:
+            return judged(metadata, answer, outputs[index]), metadata
+        except ResultUnreadable as unreadable:
+            wrong = f"Internal execution error: {unreadable}"
+            return -1, metadata | {"status": "internal_error", "api_request_error": wrong}
+
+    with ThreadPoolExecutor(min(len(inputs), max(32, (os.cpu_count() or 1) * 5))) as threads:
+        running = [threads.submit(check, index) for index in range(len(inputs))]
+        return _gathered(running, inputs, outputs)
+
+
+def _gathered(
+    running: list[Future[tuple[Code, Metadata]]], inputs: list[Any], outputs: list[Any]
+) -> tuple[list[Any], list[Metadata]]:
+    """In the order of the inputs. What does not compile is not tried on the cases that follow."""
+    results: list[Any] = []
+    all_metadata: list[Metadata] = []
+    for index, case in enumerate(running):
+        if -4 not in results:
+            result, metadata = case.result()
+        else:
+            begun = not case.cancel()
+            own, metadata = case.result() if begun else (None, _skipped(index, inputs, outputs))
+            result = -4
+            if own != -4:
+                metadata["status"] = "compile_error_skipped"
+        results.append(result)
+        all_metadata.append(metadata)
+    return results, all_metadata
+
+
+def _skipped(index: int, inputs: list[Any], outputs: list[Any]) -> Metadata:
+    return blank(index, inputs[index], outputs[index], None)
+
+
+def _read(test_cases: dict[str, Any] | str) -> dict[str, Any] | None:
+    if isinstance(test_cases, dict):
+        return test_cases
+    try:
+        read = json.loads(test_cases)
+    except (ValueError, TypeError):
+        return None
+    return read if isinstance(read, dict) else {}

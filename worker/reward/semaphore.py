@@ -1,0 +1,155 @@
+"""A gate in the shape of a semaphore, for code that takes one: it pickles, and counts cluster-wide.
+
+    permits = GateSemaphore("redis://…", "code", limit=64)
+    compute_score(url, permits, 1024, completion, cases)
+
+However many processes hold a copy, in however many jobs, they share the one gate.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from ground import AnyClient, RedisTarget
+from limiter import Gate, LimitTimeout, SyncPermit, TokenBucket, existing_gate
+from limiter.gate import described
+
+
+class Semaphore(Protocol):
+    """What `threading`, `multiprocessing` and its managers have as well."""
+
+    def acquire(self) -> Any: ...
+
+    def release(self) -> Any: ...
+
+
+class GateSemaphore:
+    """Permits of the gate `name`; without a `limit` the gate must exist.
+
+    `orphan_hold`: seconds for which a program may outlive the process that started it, and
+    its permit with it. `lease` and `patience` are as on `TokenBucket`, where a limit is given.
+    """
+
+    def __init__(
+        self,
+        redis: AnyClient | RedisTarget | str,
+        name: str = "code",
+        limit: int | None = None,
+        orphan_hold: float = 0.0,
+        lease: float = 30.0,
+        patience: float = 30.0,
+    ) -> None:
+        self._target, self._name, self._limit = described(redis), name, limit
+        self._orphan_hold, self._lease, self._patience = orphan_hold, lease, patience
+        self._guard = threading.Lock()
+        self._gate: Gate | None = None
+        self._held: list[SyncPermit] = []
+        self._process = os.getpid()
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """False where none came free within the timeout; raises `GateUnavailable` without Redis."""
+        gate = self.gate
+        if not blocking:
+            permit: Any = gate.sync.try_acquire()
+            if not isinstance(permit, SyncPermit):
+                return False
+        else:
+            try:
+                permit = gate.sync.acquire(timeout=timeout, orphan_hold=self._orphan_hold)
+            except LimitTimeout:
+                return False
+        with self._guard:
+            self._held.append(permit)
+        return True
+
+    def release(self) -> None:
+        self._forget_parent()
+        with self._guard:
+            if not self._held:
+                raise ValueError("this process holds no permit of this semaphore")
+            permit = self._held.pop()
+        permit.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    @property
+    def gate(self) -> Gate:
+        """The gate itself, to look at and to configure; opened at first use."""
+        self._forget_parent()
+        with self._guard:
+            if self._gate is None:
+                self._gate = self._made()
+            return self._gate
+
+    def _forget_parent(self) -> None:
+        """What a forked child finds here is held by its parent."""
+        if self._process != os.getpid():
+            self._guard, self._held, self._process = threading.Lock(), [], os.getpid()
+
+    def _made(self) -> Gate:
+        if self._limit is None:
+            return existing_gate(self._target, self._name)
+        return TokenBucket(
+            self._target, self._name, limit=self._limit, lease=self._lease, patience=self._patience
+        )
+
+    def __reduce__(self) -> Any:
+        manner = self._orphan_hold, self._lease, self._patience
+        return GateSemaphore, (self._target, self._name, self._limit, *manner)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}, limit {self._limit}, at {self._target}>"
+
+
+class _Turn:
+    """One permit, while a case is at work."""
+
+    def __init__(self, semaphore: Semaphore) -> None:
+        self._semaphore = semaphore
+        self._held = False
+
+    def take(self) -> None:
+        self._semaphore.acquire()
+        self._held = True
+
+    def give(self) -> None:
+        if self._held:
+            self._held = False
+            self._semaphore.release()
+
+
+_turn: ContextVar[_Turn | None] = ContextVar("penstock_reward_turn", default=None)
+
+
+@contextmanager
+def holding(semaphore: Semaphore | None) -> Iterator[None]:
+    """A permit for the length of the block, less the stretches of `handed_back` within it."""
+    if semaphore is None:
+        yield
+        return
+    turn = _Turn(semaphore)
+    turn.take()
+    outer = _turn.set(turn)
+    try:
+        yield
+    finally:
+        _turn.reset(outer)
+        turn.give()
+
+
+@contextmanager
+def handed_back() -> Iterator[None]:
+    """No permit for the length of the block: nothing runs while one waits to try again."""
+    turn = _turn.get()
+    if turn is not None:
+        turn.give()
+    yield
+    if turn is not None:
+        turn.take()

@@ -1,0 +1,17 @@
+"""What rewards are told by the environment."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from ground import Settings
+
+
+class RewardSettings(Settings):
+    """Settings of the reward functions with verl's signatures."""
+
+    reward_failures: Literal["raise", "zero"] = Field(
+        "raise",
+        description="`compute_score` where a sandbox or Redis failed: `raise` `RewardUnknown`, or"
+        " return 0.",
+    )

@@ -1,0 +1,160 @@
+"""One turn with an OpenAI-compatible server: the conversation goes out, an answer comes back.
+
+Tools are the server's to read (`native`), or text (`hermes`). An answer with calls in text
+is understood either way: many servers run without a parser for their model's calls.
+"""
+
+import json
+import logging
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+# Whole before openai looks at it: where another thread is importing it, openai finds half of it.
+import httpx  # noqa: F401
+
+from worker.rollout.calls import Call, Schemas, read_call
+from worker.rollout.hermes import calls_in, with_tools
+from worker.rollout.request import Message, RolloutRequest
+from worker.rollout.trajectory import Masked
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from openai.types.chat import ChatCompletion
+
+log = logging.getLogger("penstock.rollout")
+
+CallStyle = Literal["native", "hermes"]
+_TOO_LONG = re.compile(r"context.?length|context.?window|maximum.{0,20}tokens", re.IGNORECASE)
+
+
+class TooLong(Exception):
+    """The server takes no conversation of this length."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The model's answer; `message` is how it stands in the conversation."""
+
+    message: Message
+    calls: list[Call]
+    finish_reason: str
+    usage: tuple[int, int] | None
+    seconds: float
+
+
+class Chat:
+    """A model on a server."""
+
+    def __init__(self, client: "AsyncOpenAI", model: str, style: CallStyle) -> None:
+        self._client = client
+        self._model = model
+        self._style = style
+
+    async def ask(
+        self, messages: list[Message], request: RolloutRequest, schemas: Schemas, room: int | None
+    ) -> Reply:
+        """Raises `TooLong`, or `Masked` where the server fails for good."""
+        from openai import BadRequestError
+
+        began = time.monotonic()
+        try:
+            completion = await self._client.chat.completions.create(
+                **self._payload(messages, request, room)
+            )
+        except BadRequestError as refusal:
+            if refusal.code == "context_length_exceeded" or _TOO_LONG.search(str(refusal)):
+                raise TooLong from None
+            raise Masked(f"model: {type(refusal).__name__}: {refusal}") from refusal
+        except Exception as failure:  # the client's own errors, and those of its transport
+            log.warning("the model's server failed: %s", failure)
+            raise Masked(f"model: {type(failure).__name__}: {failure}") from failure
+        return _reply(completion, schemas, time.monotonic() - began)
+
+    def _payload(
+        self, messages: list[Message], request: RolloutRequest, room: int | None
+    ) -> dict[str, Any]:
+        payload: dict[str, Any] = {"model": self._model, **request.sampling}
+        if self._style == "hermes":
+            messages = with_tools(messages, request.tool_schemas)
+        elif request.tool_schemas:
+            schemas = request.tool_schemas
+            payload["tools"] = [schema.model_dump(exclude_none=True) for schema in schemas]
+        payload["messages"] = on_the_wire(messages)
+        if room is not None:
+            payload["max_tokens"] = min(room, payload.get("max_tokens") or room)
+        return payload
+
+
+def _reply(completion: "ChatCompletion", schemas: Schemas, seconds: float) -> Reply:
+    if not completion.choices:
+        raise Masked("model: the server's answer has no choices")
+    choice = completion.choices[0]
+    if str(choice.finish_reason) == "abort":
+        raise Masked("model: the server broke the answer off")
+    said = choice.message
+    message: Message = {"role": "assistant", "content": said.content or ""}
+    if reasoning := getattr(said, "reasoning_content", None):
+        message["reasoning_content"] = reasoning
+    calls = []
+    for place, native in enumerate(said.tool_calls or []):
+        if native.type != "function":
+            continue
+        id = native.id or f"call_{place}"
+        written = native.function.arguments or ""
+        message.setdefault("tool_calls", []).append(
+            {
+                "id": id,
+                "type": "function",
+                "function": {"name": native.function.name, "arguments": written},
+            }
+        )
+        calls.append(read_call(native.function.name, written, id, schemas))
+    calls = calls or calls_in(said.content or "", schemas)
+    used = completion.usage
+    usage = (used.prompt_tokens, used.completion_tokens) if used else None
+    return Reply(message, calls, str(choice.finish_reason), usage, seconds)
+
+
+def on_the_wire(messages: list[Message]) -> list[Message]:
+    """As servers take them: calls with arguments that are JSON, answers to calls in text as text.
+
+    Chat templates parse the arguments of earlier calls, and fail on those that a model
+    wrote wrongly. Answers to calls of one turn in text go in one message, as Qwen has it.
+    """
+    sent: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool" and not message.get("tool_call_id"):
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if sent and sent[-1].get("role") == "user" and _responds(sent[-1]):
+                sent[-1] = {"role": "user", "content": f"{sent[-1]['content']}\n{text}"}
+            else:
+                sent.append({"role": "user", "content": text})
+            continue
+        message = {key: value for key, value in message.items() if key != "reasoning_content"}
+        if "tool_calls" in message:
+            message["tool_calls"] = [_readable(call) for call in message["tool_calls"]]
+        sent.append(message)
+    return sent
+
+
+def _responds(message: Message) -> bool:
+    return str(message["content"]).startswith("<tool_response>")
+
+
+def _readable(call: dict[str, Any]) -> dict[str, Any]:
+    written = call["function"]["arguments"]
+    if isinstance(_parsed(written, strict=True), dict):
+        return call
+    read = _parsed(written, strict=False)
+    if not isinstance(read, dict):
+        read = {"unread": written}
+    return {**call, "function": {**call["function"], "arguments": json.dumps(read)}}
+
+
+def _parsed(text: str, *, strict: bool) -> Any:
+    try:
+        return json.loads(text, strict=strict)
+    except (ValueError, RecursionError):
+        return None

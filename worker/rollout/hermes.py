@@ -1,0 +1,107 @@
+"""Tools in plain text, as Hermes and Qwen models write them.
+
+    <tool_call>
+    {"name": "code_interpreter", "arguments": {"code": "print(1)"}}
+    </tool_call>
+
+For servers that pass on what the model writes; what `# Tools` says is what these models
+were trained on, and how their own chat templates render a list of tools.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from worker.rollout.calls import Call, Schemas, checked, read_call
+from worker.rollout.request import Message
+from worker.tool.schemas import OpenAIFunctionToolSchema
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_END = re.compile(r"\s*</tool_call>")
+_DECODER = json.JSONDecoder(strict=False)  # models write line ends in their strings
+
+_TOOLS = """\
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{schemas}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+def calls_in(text: str, schemas: Schemas) -> list[Call]:
+    """The calls in what a model wrote, in order; whatever stands between them is left alone."""
+    found: list[Call] = []
+    place = text.find(_OPEN)
+    while place >= 0:
+        start = place + len(_OPEN)
+        call, end = _call_at(text, start, schemas)
+        found.append(call)
+        place = text.find(_OPEN, end)
+    return found
+
+
+def _call_at(text: str, start: int, schemas: Schemas) -> tuple[Call, int]:
+    # Read as JSON and not up to the next tag: the code in it may contain the tag.
+    begin = len(text) - len(text[start:].lstrip())
+    try:
+        read, end = _DECODER.raw_decode(text, begin)
+    except (ValueError, RecursionError) as wrong:
+        return _unreadable(str(wrong)), _end_of(text, start)
+    if closing := _END.match(text, end):
+        return _named(read, schemas), closing.end()
+    # The last closing tag may be missing: servers cut it off where it is a stop string.
+    rest = text[end:].lstrip()
+    if rest and not rest.startswith(_OPEN):
+        return _unreadable("something follows the JSON object"), _end_of(text, end)
+    return _named(read, schemas), end
+
+
+def _named(read: Any, schemas: Schemas) -> Call:
+    if not isinstance(read, dict) or not isinstance(read.get("name"), str):
+        return _unreadable("a call is a JSON object with a name and arguments")
+    arguments = read.get("arguments", {})
+    if isinstance(arguments, str):
+        return read_call(read["name"], arguments, "", schemas)
+    return checked(read["name"], arguments, "", schemas)
+
+
+def _unreadable(why: str) -> Call:
+    form = f'{_OPEN}{{"name": <function-name>, "arguments": <args-json-object>}}{_CLOSE}'
+    return Call("", {}, problem=f"this tool call cannot be read: {why}; write {form}")
+
+
+def _end_of(text: str, start: int) -> int:
+    closing = text.find(_CLOSE, start)
+    return closing + len(_CLOSE) if closing >= 0 else len(text)
+
+
+def tools_section(schemas: Iterable[OpenAIFunctionToolSchema]) -> str:
+    """What a system message says of the tools."""
+    lines = "\n".join(json.dumps(schema.model_dump()) for schema in schemas)
+    return _TOOLS.format(schemas=lines)
+
+
+def with_tools(messages: list[Message], schemas: list[OpenAIFunctionToolSchema]) -> list[Message]:
+    """The conversation, its system message followed by the tools."""
+    if not schemas:
+        return messages
+    section = tools_section(schemas)
+    first, *rest = messages
+    if first["role"] != "system":
+        return [{"role": "system", "content": section}, *messages]
+    return [{**first, "content": f"{first.get('content') or ''}\n\n{section}".lstrip()}, *rest]
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A call that the server had read, in the text it stands for."""
+    return f'{_OPEN}\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n{_CLOSE}'

@@ -1,0 +1,52 @@
+"""What a rollout is asked to play: a conversation's beginning, its tools, and its limits."""
+
+import uuid
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from worker.tool.schemas import OpenAIFunctionToolSchema
+
+Message = dict[str, Any]
+
+
+class ToolKwargs(BaseModel):
+    """What each of a tool's four methods is given beyond its own, as verl's data sets name it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    create_kwargs: dict[str, Any] = Field(default_factory=dict)
+    execute_kwargs: dict[str, Any] = Field(default_factory=dict)
+    calc_reward_kwargs: dict[str, Any] = Field(default_factory=dict)
+    release_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+class RolloutRequest(BaseModel):
+    """One trajectory to be played. A batch is resumed by `request_id`: give it one that lasts.
+
+    `max_seq_len` bounds prompt, answers and tools' outputs together, in tokens. `sampling`
+    goes to the server as it is: `temperature`, `max_tokens` (of one turn), `extra_body`, …
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[Message] = Field(min_length=1)
+    request_id: str = Field(default_factory=lambda: uuid.uuid4().hex, min_length=1)
+    tool_schemas: list[OpenAIFunctionToolSchema] = Field(default_factory=list)
+    tools_kwargs: dict[str, ToolKwargs] = Field(default_factory=dict)
+    max_seq_len: int | None = Field(default=None, ge=1)
+    max_turns: int = Field(default=16, ge=1)
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    step: int = 0
+    data: dict[str, Any] = Field(default_factory=dict, description="The caller's own: a label, …")
+
+    @field_validator("messages")
+    @classmethod
+    def _messages_have_roles(cls, messages: list[Message]) -> list[Message]:
+        for place, message in enumerate(messages):
+            if not message.get("role"):
+                raise ValueError(f"message {place} has no role")
+        return messages
+
+    def kwargs_of(self, tool: str) -> ToolKwargs:
+        return self.tools_kwargs.get(tool) or ToolKwargs()

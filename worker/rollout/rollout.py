@@ -1,0 +1,169 @@
+"""Multi-turn rollouts: the model speaks, its tools answer, until one of them ends it.
+
+    rollout = Rollout(AsyncOpenAI(base_url=…), "qwen", [tool], score=grade)
+    trajectory = await rollout.run(rollout.request(messages, max_seq_len=8192))
+
+A trajectory that something of ours broke comes back masked, with its reason: it is not
+an exception, and it is not a wrong answer.
+"""
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from worker.reward.scoring import Score
+from worker.rollout.chat import CallStyle, Chat, Reply, TooLong
+from worker.rollout.request import Message, RolloutRequest
+from worker.rollout.tokens import CountTokens, TokenCount, guess
+from worker.rollout.toolbox import Tool, Toolbox, schemas_of
+from worker.rollout.trajectory import Masked, StopReason, Trajectory, TurnMetrics
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+log = logging.getLogger("penstock.rollout")
+
+Graded = float | Score | None
+Grade = Callable[[Trajectory], Graded | Awaitable[Graded]]
+
+
+class Rollout:
+    """How trajectories are played: the model, the tools, the grade.
+
+    `score` grades a trajectory that came to an end; where it raises, or gives None or a
+    masked `Score`, the trajectory is masked. `count_tokens` is your tokenizer's count of a
+    text; without it the server's own counts are used, and a guess for what it has not seen.
+    `calls_per_turn` run side by side; the model is told of those above it. A tool that
+    says nothing for `tool_timeout` seconds masks the trajectory.
+    """
+
+    def __init__(
+        self,
+        client: "AsyncOpenAI",
+        model: str,
+        tools: Iterable[Tool] = (),
+        *,
+        score: Grade | None = None,
+        call_style: CallStyle = "native",
+        count_tokens: CountTokens = guess,
+        calls_per_turn: int = 16,
+        tool_timeout: float = 900.0,
+    ) -> None:
+        self._chat = Chat(client, model, call_style)
+        given = list(tools)
+        self._tools = {tool.name: tool for tool in given}
+        if len(self._tools) < len(given):
+            raise ValueError(f"two tools have one name: {[tool.name for tool in given]}")
+        self.tool_schemas = schemas_of(given)
+        self.call_style = call_style
+        self._score = score
+        self._count = count_tokens
+        self._calls_per_turn, self._tool_timeout = calls_per_turn, tool_timeout
+
+    def request(
+        self, messages: list[Message], *, tools: Iterable[str] | None = None, **fields: Any
+    ) -> RolloutRequest:
+        """A request with the schemas of the tools named; of all, where none are."""
+        names = list(self.tool_schemas) if tools is None else list(tools)
+        schemas = [self.tool_schemas[name] for name in names]
+        return RolloutRequest(messages=messages, tool_schemas=schemas, **fields)
+
+    async def run(self, request: RolloutRequest) -> Trajectory:
+        """Play it to its end. Cancelling it releases the tools."""
+        unknown = {schema.function.name for schema in request.tool_schemas} - set(self._tools)
+        if unknown:
+            raise ValueError(f"the request names tools that this rollout lacks: {sorted(unknown)}")
+        trajectory = Trajectory(request, list(request.messages))
+        toolbox = Toolbox(self._tools, request, self._calls_per_turn, self._tool_timeout)
+        try:
+            await toolbox.create()
+            trajectory.stop_reason = await self._converse(trajectory, toolbox)
+            trajectory.reward_scores = await toolbox.rewards()
+            trajectory.score = await self._graded(trajectory)
+        except Masked as failure:
+            trajectory.mask(str(failure))
+            log.warning("trajectory %s is masked: %s", request.request_id, failure)
+        finally:
+            # Shielded: a session that is not released is held until its time to live.
+            await asyncio.shield(toolbox.release())
+        return trajectory
+
+    async def _converse(self, trajectory: Trajectory, toolbox: Toolbox) -> StopReason:
+        request = trajectory.request
+        tokens = TokenCount(self._count, request.max_seq_len)
+        tokens.add(_text_of(request))
+        for _ in range(request.max_turns):
+            trajectory.seq_len = tokens.seq_len
+            if tokens.full:
+                return StopReason.MAX_SEQ_LEN
+            try:
+                reply = await self._chat.ask(
+                    trajectory.messages, request, toolbox.schemas, tokens.room
+                )
+            except TooLong:
+                return StopReason.MAX_SEQ_LEN
+            turn = _noted(trajectory, reply, tokens)
+            if tokens.full:
+                return StopReason.MAX_SEQ_LEN
+            if reply.finish_reason == "length":
+                return StopReason.LENGTH
+            if not reply.calls:
+                return StopReason.STOP
+            await self._answer(trajectory, toolbox, reply, turn, tokens)
+        return StopReason.MAX_TURNS
+
+    async def _answer(
+        self,
+        trajectory: Trajectory,
+        toolbox: Toolbox,
+        reply: Reply,
+        turn: TurnMetrics,
+        tokens: TokenCount,
+    ) -> None:
+        began = asyncio.get_running_loop().time()
+        answers, turn.calls = await toolbox.answer(reply.calls)
+        turn.tool_seconds = asyncio.get_running_loop().time() - began
+        trajectory.messages += answers
+        for answer in answers:
+            tokens.add(answer["content"])
+        trajectory.seq_len = tokens.seq_len
+
+    async def _graded(self, trajectory: Trajectory) -> float | None:
+        if self._score is None:
+            return None
+        try:
+            graded = self._score(trajectory)
+            if inspect.isawaitable(graded):
+                graded = await graded
+        except Exception as failure:
+            raise Masked(f"score: {type(failure).__name__}: {failure}") from failure
+        if isinstance(graded, Score) and graded.value is None:
+            raise Masked(f"score: {graded.reason}")
+        value = graded.value if isinstance(graded, Score) else graded
+        if value is None:
+            raise Masked("score: it is not known")
+        return float(value)
+
+
+def _noted(trajectory: Trajectory, reply: Reply, tokens: TokenCount) -> TurnMetrics:
+    """The answer taken into the conversation, its length and its metrics."""
+    before = tokens.seq_len
+    if reply.usage:
+        tokens.counted(*reply.usage)
+    else:
+        tokens.add(reply.message["content"] + json.dumps(reply.message.get("tool_calls", "")))
+    prompt, completion = reply.usage or (before, tokens.seq_len - before)
+    turn = TurnMetrics(reply.finish_reason, prompt, completion, reply.seconds)
+    trajectory.turns.append(turn)
+    trajectory.messages.append(reply.message)
+    trajectory.seq_len = tokens.seq_len
+    return turn
+
+
+def _text_of(request: RolloutRequest) -> str:
+    said = "\n".join(f"{message['role']}\n{message.get('content')}" for message in request.messages)
+    schemas = (schema.model_dump_json(exclude_none=True) for schema in request.tool_schemas)
+    return "\n".join((said, *schemas))

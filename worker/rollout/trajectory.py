@@ -1,0 +1,87 @@
+"""What came of a rollout: the conversation, why it ended, what it earned, and what it took."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from worker.rollout.request import Message, RolloutRequest
+
+
+class StopReason(StrEnum):
+    """Why a trajectory ended."""
+
+    STOP = "stop"
+    """The model had no more to say."""
+    LENGTH = "length"
+    """One answer reached its `max_tokens`."""
+    MAX_SEQ_LEN = "max_seq_len"
+    """The whole is as long as it may be, or the prompt was already."""
+    MAX_TURNS = "max_turns"
+    FAILURE = "failure"
+    """Something of ours failed; the trajectory is masked, for its `exit_reason`."""
+
+
+class Masked(Exception):
+    """This trajectory has no outcome, through no fault of the model."""
+
+
+@dataclass
+class CallMetrics:
+    """One call of a tool. `refused`: it never ran, because the model wrote it wrongly."""
+
+    tool: str
+    seconds: float = 0.0
+    refused: bool = False
+    reward: float | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TurnMetrics:
+    """One answer of the model, and the calls in it."""
+
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    model_seconds: float
+    tool_seconds: float = 0.0
+    calls: list[CallMetrics] = field(default_factory=list)
+
+
+@dataclass
+class Trajectory:
+    """`score` is None where it is masked, and where nobody was asked for one."""
+
+    request: RolloutRequest
+    messages: list[Message]
+    stop_reason: StopReason = StopReason.STOP
+    exit_reason: str = ""
+    turns: list[TurnMetrics] = field(default_factory=list)
+    seq_len: int = 0
+    score: float | None = None
+    reward_scores: dict[str, Any] = field(default_factory=dict)
+    """What each tool's `calc_reward` said at the end."""
+
+    @property
+    def masked(self) -> bool:
+        return self.stop_reason is StopReason.FAILURE
+
+    @property
+    def answer(self) -> str:
+        """The model's last words."""
+        last = self.messages[-1]
+        return str(last.get("content") or "") if last["role"] == "assistant" else ""
+
+    @property
+    def tool_rewards(self) -> list[float]:
+        """What `execute` gave for single calls, in order."""
+        calls = (call for turn in self.turns for call in turn.calls)
+        return [call.reward for call in calls if call.reward is not None]
+
+    def mask(self, reason: str) -> None:
+        self.stop_reason, self.exit_reason, self.score = StopReason.FAILURE, reason, None
+
+    def sample(self) -> dict[str, Any]:
+        """The fields that say to a trainer whether and how to count it."""
+        fields = {"reward_score": self.score or 0.0, "traj_masked": int(self.masked)}
+        return fields | ({"traj_exit_reason": self.exit_reason} if self.masked else {})
