@@ -41,7 +41,9 @@ def make_sandbox(settings: WorkerSettings) -> Sandbox:
 def fusion(settings: WorkerSettings) -> Sandbox:
     from worker.sandbox.fusion import SandboxFusion
 
-    return SandboxFusion(settings.fusion_urls)
+    token = settings.sandbox_token
+    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else None
+    return SandboxFusion(settings.fusion_urls, headers=headers)
 
 
 def _named(name: str, shown: str) -> Callable[[WorkerSettings], Any]:
