@@ -172,9 +172,9 @@ class ConcurrentWorker(BaseWorker):
 
     def _about_myself(self) -> list[Command]:
         self.last_heartbeat = moment = now()
-        ttl = self.worker_ttl + 60
+        ttl, gate = self.worker_ttl + 60, self._gate.name if self._gate else ""
         return [
-            ("HSET", self.key, "last_heartbeat", utcformat(moment)),
+            ("HSET", self.key, "last_heartbeat", utcformat(moment), "penstock_gate", gate),
             ("EXPIRE", self.key, ttl),
             ("EXPIRE", f"{self.key}:executions", ttl),
         ]
