@@ -23,8 +23,11 @@ COMMANDS = {
     "buffer": "penstock.buffer",
     "demo": "penstock.demo.command",
     "doctor": "penstock.doctor.command",
+    "groups": "penstock.groups",
     "limits": "penstock.limits",
+    "run": "penstock.run",
     "sandbox": "penstock.sandbox",
+    "top": "penstock.top",
     "version": "penstock.version",
     "worker": "penstock.worker",
 }
