@@ -43,6 +43,7 @@ class HttpGuard:
         figures: Figures,
         token: SecretStr | None = None,
         doorstep: str = "",
+        doorstep_policy: str = "",
     ) -> None:
         self.app = app
         self._watched = {"/healthz": self._healthz, "/metrics": self._metrics}
@@ -50,7 +51,7 @@ class HttpGuard:
         self._figures = figures
         secret = token.get_secret_value() if token else ""
         self._bearer = f"Bearer {secret}".encode() if secret else b""
-        self._doorstep = doorstep
+        self._doorstep, self._policy = doorstep, doorstep_policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,11 +75,12 @@ class HttpGuard:
         return len(given) == 1 and hmac.compare_digest(given[0], self._bearer)
 
     async def _refuse(self, scope: Scope, send: Send) -> None:
-        asks_for_page = self._doorstep and scope["path"] == "/" and scope["method"] == "GET"
-        kind, body = ("text/html", self._doorstep) if asks_for_page else (_JSON, "")
-        await _answer(
-            send, 401, kind, body or json.dumps(_REFUSED), **{"www-authenticate": "Bearer"}
-        )
+        headers = {"www-authenticate": "Bearer"}
+        if self._doorstep and scope["path"] == "/" and scope["method"] == "GET":
+            headers["content-security-policy"] = self._policy
+            await _answer(send, 401, "text/html", self._doorstep, **headers)
+        else:
+            await _answer(send, 401, _JSON, json.dumps(_REFUSED), **headers)
 
     async def _healthz(self, send: Send) -> None:
         try:

@@ -25,9 +25,11 @@ COMMANDS = {
     "doctor": "penstock.doctor.command",
     "groups": "penstock.groups",
     "limits": "penstock.limits",
+    "monitor": "penstock.monitor.command",
     "run": "penstock.run",
     "sandbox": "penstock.sandbox",
     "top": "penstock.top",
+    "up": "penstock.up.command",
     "version": "penstock.version",
     "worker": "penstock.worker",
 }

@@ -12,8 +12,8 @@ class WorkerSettings(Settings):
 
     sandbox: str = Field(
         "fusion",
-        description="Where programs run: `fusion`, or the dotted name of a callable that takes"
-        " these settings and returns a `worker.Sandbox`.",
+        description="Where programs run: `fusion`, `local`, or the dotted name of a callable that"
+        " takes these settings and returns a `worker.Sandbox`.",
     )
     sandbox_fusion_url: str = Field(
         "",
