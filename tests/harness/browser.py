@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from tests.harness import leash
 
@@ -33,9 +33,13 @@ WITHIN = 60.0
 def chromium() -> str:
     named = os.environ.get(BINARY)
     found = next(filter(None, map(shutil.which, [named] if named else _NAMES)), None)
-    if found:
-        return found
-    import pytest
+    if found is None:
+        _refuse()
+    return str(found)
+
+
+def _refuse() -> NoReturn:
+    import pytest  # here, so that scripts use a browser without it
 
     problem = f"no Chromium: apt-get install chromium-headless-shell, or set {BINARY}"
     if os.environ.get("CI"):
