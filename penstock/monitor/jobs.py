@@ -1,6 +1,7 @@
 """One job in full: its program, what it printed, and how it failed. Never unpickled."""
 
 import asyncio
+import base64
 import json
 import zlib
 from typing import Any
@@ -29,7 +30,7 @@ async def job_in_full(client: Any, id: str) -> dict[str, Any] | None:
         **{name: text.get(name, "") for name in ("enqueued_at", "started_at", "ended_at")},
         "call": _call(fields.get(b"data", b"")),
         "result": _result(last.get(b"return_value")),
-        "error": _text(last.get(b"exc_string", fields.get(b"exc_info", b"")))[-_MOST:],
+        "error": _error(last.get(b"exc_string")) or _text(fields.get(b"exc_info"))[-_MOST:],
     }
 
 
@@ -72,9 +73,17 @@ def _result(value: bytes | None) -> Any:
     if value is None:
         return None
     try:
-        return _cut(json.loads(_unpacked(value)))
+        return _cut(json.loads(base64.b64decode(value)))
     except ValueError:
         return "it is not JSON, and is not opened here"
+
+
+def _error(value: bytes | None) -> str:
+    """In a result's stream RQ keeps it as base64 of zlib's."""
+    try:
+        return _text(base64.b64decode(value or b""))[-_MOST:]
+    except ValueError:
+        return _text(value)[-_MOST:]
 
 
 def _unpacked(data: bytes) -> bytes:

@@ -83,6 +83,7 @@ class Browser:
         page.call("Network.enable", {})
         page.call("Log.enable", {})
         page.call("Page.navigate", {"url": url})
+        page.until("location.href != 'about:blank' && document.readyState == 'complete'")
         return page
 
     def call(self, method: str, params: dict[str, Any], session: str = "") -> dict[str, Any]:
