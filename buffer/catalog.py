@@ -57,11 +57,15 @@ class Catalog:
         )
         return [await self._info(gid, float(score)) for gid, score in _scored(rows)]
 
-    async def quarantined(self) -> list[GroupInfo]:
-        """The groups that a function failed on, each with the reason."""
-        flat = await self._task.link.command("HGETALL", self._task.key("quarantine"))
-        pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
-        return [await self._info(gid, 0.0, reason.decode()) for gid, reason in pairs]
+    async def quarantined(self, limit: int | None = None) -> list[GroupInfo]:
+        """The groups that a function failed on, each with the reason; all, or some."""
+        key = self._task.key("quarantine")
+        if limit is None:
+            flat = await self._task.link.command("HGETALL", key)
+        else:
+            _, flat = await self._task.link.command("HSCAN", key, 0, "COUNT", limit)
+        rows = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+        return [await self._info(gid, 0.0, reason.decode()) for gid, reason in [*rows][:limit]]
 
     async def items(self, instance_id: object, round_number: int = 0) -> list[Item]:
         """One group's raw items, by arrival."""

@@ -1,48 +1,51 @@
-"""A buffer's figures in Prometheus' text format: sizes by state, totals, ages."""
+"""A buffer's figures for Prometheus: groups by state, totals, ages."""
 
+import time
 from collections.abc import Iterable
 
-from buffer.rollout_buffer import RolloutBuffer
+from prometheus_client import Metric
 
-_GAUGES = ("open", "ready", "leased", "kept", "delivered", "discarded", "quarantined")
-_COUNTERS = {
+from buffer.rollout_buffer import RolloutBuffer
+from ground import Sheet
+
+STATES = ("open", "ready", "leased", "kept", "delivered", "discarded", "quarantined")
+COUNTERS = {
     "stored": "items", "repeated": "items", "late": "items", "surplus": "items", "full": "items",
     "finished": "groups", "consumed": "groups", "invalid": "groups", "expired": "groups",
     "quarantined": "groups", "vanished": "groups", "returned": "groups", "requeued": "groups",
     "batches": "batches",
 }  # fmt: skip
+_AGES = ("open", "ready")
 
 
-async def metrics(buffers: Iterable[RolloutBuffer], now: float) -> str:
-    """One page for all tasks of a server."""
-    sizes, totals, bytes_, ages = [], [], [], []
+async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
+    """The families of all these tasks."""
+    sheet = Sheet("run", "task")
     for buffer in buffers:
-        stats = await buffer.stats()
-        label = f'run="{buffer.run}",task="{buffer.task}"'
-        for state in _GAUGES:
-            value = stats.get(f"{state}_groups", 0)
-            sizes.append(f'penstock_buffer_groups{{{label},state="{state}"}} {value}')
-        for name, unit in _COUNTERS.items():
-            value = stats.get(name, 0)
-            totals.append(f'penstock_buffer_{unit}_total{{{label},outcome="{name}"}} {value}')
-        bytes_.append(f"penstock_buffer_bytes{{{label}}} {stats.get('bytes', 0)}")
-        for state in ("open", "ready"):
-            oldest = await buffer.groups(state, limit=1)
-            age = max(0.0, now - oldest[0].since) if oldest else 0.0
-            ages.append(f'penstock_buffer_oldest_seconds{{{label},state="{state}"}} {age:.3f}')
-    page = [
-        "# HELP penstock_buffer_groups Groups now in each state.",
-        "# TYPE penstock_buffer_groups gauge", *sizes,
-        "# HELP penstock_buffer_bytes Bytes of items in open, ready and leased groups.",
-        "# TYPE penstock_buffer_bytes gauge", *bytes_,
-        "# HELP penstock_buffer_oldest_seconds Since the oldest group's last write, or its end.",
-        "# TYPE penstock_buffer_oldest_seconds gauge", *ages,
-    ]  # fmt: skip
-    for unit in ("items", "groups", "batches"):
-        name = f"penstock_buffer_{unit}_total"
-        page += [
-            f"# HELP {name} What became of {unit} since the run began.",
-            f"# TYPE {name} counter",
-            *sorted(line for line in totals if line.startswith(name)),
-        ]
-    return "\n".join(page) + "\n"
+        ages = {state: await _age(buffer, state) for state in _AGES}
+        _enter(sheet, buffer.run, buffer.task, await buffer.stats(), ages)
+    return sheet.families()
+
+
+async def _age(buffer: RolloutBuffer, state: str) -> float:
+    oldest = await buffer.groups(state, limit=1)
+    return max(0.0, time.time() - oldest[0].since) if oldest else 0.0
+
+
+def _enter(
+    sheet: Sheet, run: str, task: str, stats: dict[str, int], ages: dict[str, float]
+) -> None:
+    where = (run, task)
+    for state in STATES:
+        value = stats.get(f"{state}_groups", 0)
+        sheet.gauge("penstock_buffer_groups", "Groups now in each state.", value, *where,
+                    state=state)  # fmt: skip
+    sheet.gauge("penstock_buffer_bytes", "Bytes of items in open, ready and leased groups.",
+                stats.get("bytes", 0), *where)  # fmt: skip
+    for state, age in ages.items():
+        sheet.gauge("penstock_buffer_oldest_seconds",
+                    "Since the oldest group's last write, or its end.", age, *where,
+                    state=state)  # fmt: skip
+    for outcome, unit in COUNTERS.items():
+        sheet.count(f"penstock_buffer_{unit}_total", f"What became of {unit} since the run began.",
+                    stats.get(outcome, 0), *where, outcome=outcome)  # fmt: skip

@@ -166,9 +166,9 @@ class RolloutBuffer:
         """One group's raw items."""
         return await self.catalog.items(instance_id, round_number)
 
-    async def quarantined(self) -> list[GroupInfo]:
-        """Groups that a function failed on."""
-        return await self.catalog.quarantined()
+    async def quarantined(self, limit: int | None = None) -> list[GroupInfo]:
+        """Groups that a function failed on; all, or some."""
+        return await self.catalog.quarantined(limit)
 
     async def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
         """Make a quarantined or discarded group ready again."""

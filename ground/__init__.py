@@ -10,6 +10,9 @@ from ground.errors import (
     SettingError,
     VersionError,
 )
+from ground.figures import Sheet, exposition
+from ground.http_guard import AsgiApp, HttpGuard
+from ground.http_server import listen, serve_on, serve_until_told, warn_if_exposed
 from ground.keys import check_name, in_run, tagged
 from ground.logs import configure_logging, correlated, correlation_id
 from ground.lua import Script, load_script
@@ -20,10 +23,12 @@ from ground.settings import GroundSettings, Settings
 
 __all__ = [
     "AnyClient",
+    "AsgiApp",
     "AsyncClient",
     "Client",
     "EmbeddedServer",
     "GroundSettings",
+    "HttpGuard",
     "PenstockError",
     "RedisError",
     "RedisTarget",
@@ -33,6 +38,7 @@ __all__ = [
     "ServerFacts",
     "SettingError",
     "Settings",
+    "Sheet",
     "VersionError",
     "Versioned",
     "bundled_server",
@@ -42,8 +48,10 @@ __all__ = [
     "connect_async",
     "correlated",
     "correlation_id",
+    "exposition",
     "find_server",
     "in_run",
+    "listen",
     "load_script",
     "open_checked",
     "open_plainly",
@@ -51,6 +59,9 @@ __all__ = [
     "read_facts",
     "require_fit",
     "running_server",
+    "serve_on",
+    "serve_until_told",
     "tagged",
     "target_of",
+    "warn_if_exposed",
 ]

@@ -69,6 +69,15 @@ class EmbeddedServer:
         """Whether this process started the server, and so ends it."""
         return self._keeper is not None and self._pid == os.getpid()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it answers."""
+        with contextlib.closing(connect(self.target)) as client:
+            try:
+                return bool(client.ping())
+            except redis.exceptions.RedisError:
+                return False
+
     def stop(self) -> None:
         """End the server if this process owns it; its data stays. Harmless when repeated."""
         if self._keeper is None or not self.owned:

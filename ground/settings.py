@@ -28,15 +28,38 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **given: Any) -> Self:
-        """Read the environment; what is given here wins over it. Raises `SettingError`."""
+        """Read the environment; what is given here wins over it. Raises `SettingError`.
+
+        A secret may lie in a file: `PENSTOCK_REDIS_URL_FILE` names the one that holds
+        `PENSTOCK_REDIS_URL`.
+        """
         try:
-            return cls(**given)
+            return cls(**(_from_files(cls) | given))
         except ValidationError as refusal:
             raise _named(cls, refusal.errors()[0]) from None
         except SettingsError as unreadable:  # a list or table that is not JSON
             field = re.search(r'field "(\w+)"', str(unreadable))
             name = variable(cls, field[1]) if field else PREFIX.rstrip("_")
             raise SettingError(name, "must be written as JSON") from None
+
+
+def _from_files(model: type[BaseSettings]) -> dict[str, str]:
+    """The secrets that `<VARIABLE>_FILE` names, where the variable itself is not set."""
+    found = {}
+    for field, info in model.model_fields.items():
+        name = variable(model, field)
+        path = os.environ.get(f"{name}_FILE")
+        if not path or "Secret" not in str(info.annotation):
+            continue
+        if os.environ.get(name):
+            raise SettingError(f"{name}_FILE", f"{name} is set too; unset one of them")
+        try:
+            found[field] = Path(path).read_text().strip()
+        except (OSError, UnicodeDecodeError) as unreadable:
+            raise SettingError(f"{name}_FILE", f"{path} cannot be read: {unreadable}") from None
+        if not found[field]:
+            raise SettingError(f"{name}_FILE", f"{path} is empty")
+    return found
 
 
 def _named(model: type[BaseSettings], error: ErrorDetails) -> SettingError:

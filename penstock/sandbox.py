@@ -2,16 +2,17 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
 import click
 
-from penstock.options import examples
+from ground import HttpGuard, listen, serve_on, warn_if_exposed
+from penstock.options import examples, given_settings, settings_options
 from worker.sandbox.local import Jails, SandboxUnavailable
 from worker.sandbox.local.levels import Level
 from worker.sandbox.local.settings import SandboxSettings
+from worker.settings import WorkerSettings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -118,25 +119,28 @@ Examples:
     help="Programs at once. Default: four a core.",
 )
 @_of_the_sandbox
+@settings_options
 def serve(host: str, port: int, line: int, patience: float, **given: Any) -> None:
     """Serve /run_code, /run_jupyter and /v1/ping, as Sandbox Fusion does.
 
-    There is no authentication: listen on a private address only.
+    /healthz runs a program of nothing, /metrics is for Prometheus. With PENSTOCK_SANDBOX_TOKEN,
+    or a file that PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
     """
-    import uvicorn
-
     from worker.sandbox.serve import App, Line
 
+    given_settings()  # starts the log
     settings = _settings(given)
+    token = WorkerSettings.load().sandbox_token
+    warn_if_exposed(host, token, "PENSTOCK_SANDBOX_TOKEN")
+    listener = listen(host, port, "--port")
 
     async def run() -> None:
         jails = Jails(settings.config(), concurrency=settings.sandbox_concurrency)
         async with jails:
             app = App(jails, settings.limits(), Line(jails.concurrency, line, patience))
-            with socket.create_server((host, port)) as listening:
-                click.echo(f"level {jails.level}, memory held by {jails.memory_by}", err=True)
-                click.echo(f"http://{host}:{listening.getsockname()[1]}")
-                server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-                await server.serve([listening])
+            guarded = HttpGuard(app, health=app.health, figures=app.figures, token=token)
+            click.echo(f"level {jails.level}, memory held by {jails.memory_by}", err=True)
+            click.echo(f"http://{host}:{listener.getsockname()[1]}")
+            await serve_on(listener, guarded)
 
     asyncio.run(run())

@@ -20,7 +20,7 @@ from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
 
 from ground import target_of
 from limiter import Gate, TokenBucket, existing_gate
-from limiter.commands import GateCommands
+from limiter.commands import INDEX, GateCommands
 from worker.async_wire import AsyncWire, Command
 from worker.claimed_turn import ClaimedTurn
 from worker.claims import fields_of, known_of
@@ -175,11 +175,12 @@ class ConcurrentWorker(BaseWorker):
 
     def _about_myself(self) -> list[Command]:
         self.last_heartbeat = moment = now()
-        ttl = self.worker_ttl + 60
+        ttl, gate = self.worker_ttl + 60, self._gate.name if self._gate else ""
         return [
-            ("HSET", self.key, "last_heartbeat", utcformat(moment)),
+            ("HSET", self.key, "last_heartbeat", utcformat(moment), "penstock_gate", gate),
             ("EXPIRE", self.key, ttl),
             ("EXPIRE", f"{self.key}:executions", ttl),
+            *([("SADD", INDEX, gate)] if gate else []),
         ]
 
     def _condemned(self, queue: str, jobs: list[Any]) -> None:

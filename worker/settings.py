@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator
 
 from ground import SettingError, Settings, check_name
 
@@ -12,13 +12,18 @@ class WorkerSettings(Settings):
 
     sandbox: str = Field(
         "fusion",
-        description="Where programs run: `fusion`, or the dotted name of a callable that takes"
-        " these settings and returns a `worker.Sandbox`.",
+        description="Where programs run: `fusion`, `local`, or the dotted name of a callable that"
+        " takes these settings and returns a `worker.Sandbox`.",
     )
     sandbox_fusion_url: str = Field(
         "",
         validation_alias=AliasChoices("PENSTOCK_SANDBOX_FUSION_URL", "sandbox_fusion_url"),
         description="Sandbox Fusion's address; several, with blanks between, share the load.",
+    )
+    sandbox_token: SecretStr | None = Field(
+        None,
+        description="Bearer token that `penstock sandbox serve` asks for, and workers show to"
+        " Sandbox Fusion.",
     )
     sandbox_attempts: int = Field(
         6, ge=1, description="How often a program is tried where the sandbox fails."

@@ -1,19 +1,18 @@
 """The buffer server: slime's endpoints, ours, and what watches over them."""
 
 import asyncio
-import hmac
 import logging
 import re
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import Metric
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from buffer.http.answers import OURS, Answer, envelope, refusal
 from buffer.http.desk import Desk
@@ -22,16 +21,15 @@ from buffer.http.openapi import described
 from buffer.http.rollouts import Rollouts
 from buffer.http.slime import slime_routes
 from buffer.http.v1 import v1_routes
-from buffer.metrics import metrics
+from buffer.metrics import families
 from buffer.settings import BufferSettings
-from ground import RedisTarget, correlated
+from ground import HttpGuard, RedisTarget, correlated
 
 log = logging.getLogger(__name__)
 _WRITE = re.compile(r"^(?:/tasks/([^/]+)(?:/rollouts/([0-9a-f]{64}))?)?/buffer/write$")
-_OPEN = ("/healthz",)
 
 
-def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> ASGIApp:
+def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> HttpGuard:
     """The whole server as one ASGI application."""
     desk = Desk(target, run, settings)
     own_url = f"http://127.0.0.1:{settings.buffer_port}"
@@ -56,33 +54,32 @@ def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> A
     app.state.desk, app.state.rollouts = desk, rollouts
     app.include_router(slime_routes)
     app.include_router(v1_routes)
-    _add_watching(app, desk)
     _add_refusals(app)
     app.openapi = described(app)  # type: ignore[method-assign]
-    token = settings.buffer_token.get_secret_value() if settings.buffer_token else ""
-    return Front(app, HotWrite(desk), token)
+
+    async def health() -> dict[str, Any]:
+        await desk.link.command("PING")
+        return {}
+
+    async def figures() -> list[Metric]:
+        return await families([desk.buffer(task) for task in await desk.tasks()])
+
+    front = Front(app, HotWrite(desk))
+    return HttpGuard(front, health=health, figures=figures, token=settings.buffer_token)
 
 
 class Front:
-    """The door: the token is checked, a correlation id noted, the hot path taken."""
+    """Behind the guard: a correlation id is noted, the hot path taken."""
 
-    def __init__(self, app: FastAPI, hot_write: HotWrite, token: str) -> None:
+    def __init__(self, app: FastAPI, hot_write: HotWrite) -> None:
         self.app = app
         self._hot_write = hot_write
-        self._token = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if self._token and scope["path"] not in _OPEN:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._token):
-                answer = Answer(envelope(False, "a bearer token is needed"), 401)
-                answer.headers["WWW-Authenticate"] = "Bearer"
-                await answer(scope, receive, send)
-                return
         with correlated(headers.get(b"x-request-id", b"").decode("latin-1")[:128]):
             found = _WRITE.match(scope["path"])
             if found and scope["method"] == "POST":
@@ -92,21 +89,6 @@ class Front:
                 await answer(scope, receive, send)
             else:
                 await self.app(scope, receive, send)
-
-
-def _add_watching(app: FastAPI, desk: Desk) -> None:
-    @app.get("/healthz", tags=["watching"])
-    async def healthz() -> Response:
-        """200 when Redis answers, else 503."""
-        await desk.link.command("PING")
-        return Answer({"status": "healthy"})
-
-    @app.get("/metrics", tags=["watching"], response_class=PlainTextResponse)
-    async def page() -> Response:
-        """Prometheus' text format."""
-        buffers = [desk.buffer(task) for task in await desk.tasks()]
-        text = await metrics(buffers, time.time())
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:

@@ -1,5 +1,6 @@
 """What the OpenAPI document says beyond what FastAPI reads off the functions."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,12 @@ _READ = {
         "wait": {"type": "boolean"},
     },
 }
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
 # Path, method, body. Upstream's clients send a body with GET /buffer/peek; OpenAPI knows none.
 _BODIES: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("/buffer/write", {"$ref": "#/components/schemas/Item"}, True),
@@ -101,6 +108,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         if path.startswith("/tasks/{task}"):
             for operation in methods.values():
                 operation["parameters"] = [_PATH]
+    paths |= copy.deepcopy(_WATCHING)
     answer = _json({"$ref": "#/components/schemas/Envelope"})
     for methods in paths.values():
         for operation in methods.values():
@@ -110,6 +118,26 @@ def _document(app: FastAPI) -> dict[str, Any]:
     return document
 
 
+# Answered before the routes, by the guard.
+_WATCHING: dict[str, Any] = {
+    "/healthz": {
+        "get": {
+            "tags": ["watching"],
+            "summary": "200 when Redis answers, else 503",
+            "operationId": "healthz",
+            "responses": {"200": {"description": "Redis answers.", **_json({"type": "object"})}},
+        }
+    },
+    "/metrics": {
+        "get": {
+            "tags": ["watching"],
+            "summary": "Figures for Prometheus",
+            "operationId": "metrics",
+            "responses": {"200": {"description": "Prometheus' text format.", "content": {
+                "text/plain": {"schema": {"type": "string"}}}}},
+        }
+    },
+}  # fmt: skip
 _PATH = {"name": "task", "in": "path", "required": True, "schema": _TASK}
 
 
@@ -120,7 +148,3 @@ def _write(of_task: bool) -> dict[str, Any]:
         "operationId": "write_task_item" if of_task else "write_item",
         "responses": {"200": {"description": "Stored, or counted: see X-Penstock-Outcome."}},
     }
-
-
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"content": {"application/json": {"schema": schema}}}

@@ -24,8 +24,9 @@ async def served(
     """A client of a server in this process."""
     settings.setdefault("write_patience", 0.0)
     app = make_app(ground.target_of(redis), run, BufferSettings(**settings))
-    assert isinstance(app, Front)
-    async with app.app.router.lifespan_context(app.app):
+    front = app.app
+    assert isinstance(front, Front)
+    async with front.app.router.lifespan_context(front.app):
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://buffer") as client:
             yield client

@@ -25,8 +25,9 @@ async def test_groups_of_several_tasks_pass_through_a_cluster(redis_cluster: Clu
 
 async def test_a_server_serves_from_a_cluster(redis_cluster: Cluster) -> None:
     app = make_app(redis_cluster.target, "default", BufferSettings())
-    assert isinstance(app, Front)
-    async with app.app.router.lifespan_context(app.app):
+    front = app.app
+    assert isinstance(front, Front)
+    async with front.app.router.lifespan_context(front.app):
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://buffer") as client:
             assert (await client.get("/healthz")).status_code == 200

@@ -328,9 +328,9 @@ async def test_everything_can_be_looked_at(redis: ground.Client) -> None:
         one = await client.get(f"{at}/group", params={"instance_id": "open {x}"})
         assert [found["uid"] for found in one.json()["items"]] == ["open {x}0"]
         page = (await client.get("/metrics")).text
-        assert 'penstock_buffer_groups{run="default",task="outside",state="ready"} 1' in page
+        assert 'penstock_buffer_groups{run="default",state="ready",task="outside"} 1.0' in page
         assert (
-            'penstock_buffer_items_total{run="default",task="outside",outcome="stored"} 5' in page
+            'penstock_buffer_items_total{outcome="stored",run="default",task="outside"} 5.0' in page
         )
 
 

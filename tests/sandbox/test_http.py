@@ -8,18 +8,21 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from worker.sandbox.local import languages
+from worker import CodeRequest, WorkerSettings
+from worker.sandbox.choice import make_sandbox
 
 START = [sys.executable, "-m", "penstock", "sandbox", "serve", "--port", "0"]
 
 
-def served(*options: str, memory: str = "512") -> Iterator[str]:
-    given = {**os.environ, "PENSTOCK_SANDBOX_MEMORY_MB": memory}
+def served(*options: str, memory: str = "512", **environment: str) -> Iterator[str]:
+    given = {**os.environ, "PENSTOCK_SANDBOX_MEMORY_MB": memory, **environment}
     with subprocess.Popen(
         [*START, *options], stdout=subprocess.PIPE, text=True, env=given
     ) as server:
@@ -355,3 +358,27 @@ def test_a_setting_without_sense_is_refused_by_name() -> None:
     )
     assert ran.returncode == 2
     assert "PENSTOCK_SANDBOX_EXPOSE" in ran.stderr
+
+
+def test_a_token_is_asked_of_everybody_when_one_is_set(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("secret\n")
+    for url in served(memory="256", PENSTOCK_SANDBOX_TOKEN_FILE=str(secret)):
+        body = {"language": "python", "code": "print(1)"}
+        for given in ({}, {"Authorization": "Bearer wrong"}):
+            assert httpx.post(f"{url}/run_code", json=body, headers=given).status_code == 401
+            assert httpx.get(f"{url}/metrics", headers=given).status_code == 401
+        assert httpx.get(f"{url}/healthz").json()["status"] == "healthy"
+        known = {"Authorization": "Bearer secret"}
+        assert httpx.post(f"{url}/run_code", json=body, headers=known).json()["status"] == "Success"
+        figures = httpx.get(f"{url}/metrics", headers=known).text
+        assert 'penstock_sandbox_programs_total{outcome="finished"} 1.0' in figures
+        assert "process_open_fds" in figures
+
+
+async def test_a_worker_shows_the_sandboxs_token() -> None:
+    for url in served(memory="256", PENSTOCK_SANDBOX_TOKEN="secret"):
+        settings = WorkerSettings.load(sandbox_fusion_url=url, sandbox_token="secret")
+        sandbox = make_sandbox(settings)
+        assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
+        await sandbox.close()

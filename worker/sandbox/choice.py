@@ -11,7 +11,7 @@ from worker.sandbox.protocol import Sandbox
 from worker.settings import WorkerSettings
 
 # A provider is imported when it is chosen: an HTTP client costs a forked worker's every job.
-PROVIDERS = {"fusion": "worker.sandbox.choice.fusion"}
+PROVIDERS = {name: f"worker.sandbox.choice.{name}" for name in ("fusion", "local")}
 
 _here: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[WorkerSettings, Sandbox]]
 _here = weakref.WeakKeyDictionary()
@@ -41,7 +41,15 @@ def make_sandbox(settings: WorkerSettings) -> Sandbox:
 def fusion(settings: WorkerSettings) -> Sandbox:
     from worker.sandbox.fusion import SandboxFusion
 
-    return SandboxFusion(settings.fusion_urls)
+    token = settings.sandbox_token
+    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else None
+    return SandboxFusion(settings.fusion_urls, headers=headers)
+
+
+def local(_: WorkerSettings) -> Sandbox:
+    from worker.sandbox.local import LocalSandbox
+
+    return LocalSandbox.from_settings()
 
 
 def _named(name: str, shown: str) -> Callable[[WorkerSettings], Any]:

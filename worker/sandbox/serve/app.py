@@ -7,19 +7,21 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
+from prometheus_client import Metric
 from pydantic import ValidationError
 
+from ground import Sheet
+from ground.http_guard import Receive, Scope, Send
+from worker.errors import SandboxBroken
 from worker.sandbox.local import Jails, Limits, Outcome, Program, shape
 from worker.sandbox.local.errors import LimitRefused
 from worker.sandbox.serve import notebook
 from worker.sandbox.serve.line import Line, NoRoom
 from worker.sandbox.serve.requests import BadFile, RunCode, RunJupyter
+from worker.sandbox.serve.tally import Tally
 
 log = logging.getLogger(__name__)
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Answer = tuple[int, Any]
 
 _LARGEST_BODY = 64 << 20
@@ -30,17 +32,17 @@ class Gone(Exception):
 
 
 class App:
-    """`/run_code`, `/run_jupyter` and `/v1/ping` over one set of jails."""
+    """`/run_code`, `/run_jupyter` and `/v1/ping` over one set of jails; the rest is the guard's."""
 
     def __init__(self, jails: Jails, defaults: Limits, line: Line) -> None:
         self._jails = jails
         self._defaults = defaults
         self._line = line
+        self._tally = Tally()
         self._routes: dict[str, dict[str, Callable[[bytes], Awaitable[Answer]]]] = {
             "/run_code": {"POST": self._run_code},
             "/run_jupyter": {"POST": self._run_jupyter},
             "/v1/ping": {"GET": _pong},
-            "/healthz": {"GET": self._health},
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,6 +97,7 @@ class App:
                 raise Gone
             return work.result()
         except NoRoom as full:
+            self._tally.ended("no_room")
             return HTTPStatus.GATEWAY_TIMEOUT, {"detail": f"the sandbox has no room: {full}"}
         except ValidationError as refusal:
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"detail": _refusals(refusal)}
@@ -106,10 +109,12 @@ class App:
     async def _run_code(self, body: bytes) -> Answer:
         request = RunCode.model_validate_json(body, context=self._jails.lacking)
         async with self._line.place():
-            try:
-                outcome = await self._jails.run(self._program(request))
-            except (BadFile, LimitRefused) as refusal:
-                outcome = Outcome("refused", self._jails.level, error=str(refusal))
+            with self._tally.running():
+                try:
+                    outcome = await self._jails.run(self._program(request))
+                except (BadFile, LimitRefused) as refusal:
+                    outcome = Outcome("refused", self._jails.level, error=str(refusal))
+        self._tally.ended(outcome.status)
         if outcome.status == "infrastructure":
             log.error("a program could not be run: %s", outcome.error)
         return HTTPStatus.OK, shape.answer(outcome)
@@ -117,7 +122,10 @@ class App:
     async def _run_jupyter(self, body: bytes) -> Answer:
         request = RunJupyter.model_validate_json(body)
         async with self._line.place():
-            return HTTPStatus.OK, await notebook.run(self._jails, self._defaults, request)
+            with self._tally.running():
+                answer = await notebook.run(self._jails, self._defaults, request)
+        self._tally.ended(f"notebook_{answer['status']}".lower())
+        return HTTPStatus.OK, answer
 
     def _program(self, request: RunCode) -> Program:
         return Program(
@@ -131,13 +139,34 @@ class App:
             ),
         )
 
-    async def _health(self, body: bytes) -> Answer:
-        return HTTPStatus.OK, {
+    async def health(self) -> dict[str, Any]:
+        """A program is run to its end, unless all places are taken: then programs do run."""
+        if not self._line.full:
+            outcome = await self._jails.run(Program("", "python", limits=self._defaults))
+            if outcome.status != "finished":
+                raise SandboxBroken(
+                    f"a program of nothing ended as {outcome.status!r}: {outcome.error}",
+                    reason="unhealthy",
+                )
+        return {
             "isolation": self._jails.level,
             "memory_by": self._jails.memory_by,
             "waiting": self._line.waiting,
             "fork_server_restarts": self._jails.restarts,
         }
+
+    async def figures(self) -> list[Metric]:
+        sheet = Sheet()
+        self._tally.enter(sheet)
+        sheet.gauge("penstock_sandbox_waiting", "Requests that wait for a place.",
+                    self._line.waiting)  # fmt: skip
+        sheet.gauge("penstock_sandbox_places", "Programs that may run at once.",
+                    self._jails.concurrency)  # fmt: skip
+        sheet.gauge("penstock_sandbox_isolation", "1 for the level that programs run at.", 1,
+                    level=self._jails.level, memory_by=self._jails.memory_by)  # fmt: skip
+        sheet.count("penstock_sandbox_fork_server_restarts_total",
+                    "Starts of the fork server after its first.", self._jails.restarts)  # fmt: skip
+        return sheet.families()
 
 
 async def _pong(body: bytes) -> Answer:

@@ -21,6 +21,11 @@ class Line:
         self._patience = patience
         self.waiting = 0
 
+    @property
+    def full(self) -> bool:
+        """Whether every place is taken."""
+        return self._places.locked()
+
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         if self._places.locked() and self.waiting >= self._longest:

@@ -1,0 +1,68 @@
+"""How our HTTP services listen: on loopback unless told otherwise, until they are told to end."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from typing import Any
+
+from pydantic import SecretStr
+
+from ground.errors import SettingError
+
+log = logging.getLogger("penstock.http")
+
+
+def listen(host: str, port: int, setting: str) -> socket.socket:
+    """A listening socket; port 0 picks a free one. `SettingError` names the port's setting."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as taken:
+        listener.close()
+        raise SettingError(
+            setting, f"{host}:{port} cannot be listened on: {taken.strerror or taken}"
+        ) from None
+    listener.listen(4096)
+    return listener
+
+
+def warn_if_exposed(host: str, token: SecretStr | None, setting: str) -> None:
+    """An open door to other machines is said, not silently left."""
+    if token is None and not _is_loopback(host):
+        log.warning(
+            "%s is reachable from other machines and asks for no token; set %s, or %s_FILE",
+            host, setting, setting,
+        )  # fmt: skip
+
+
+async def serve_on(listener: socket.socket, app: Any, *, grace: int = 10) -> None:
+    """Serve until SIGTERM or Ctrl-C, then let what runs end, at most `grace` seconds."""
+    await _server(app, grace).serve(sockets=[listener])
+
+
+def serve_until_told(listener: socket.socket, app: Any, *, grace: int = 10) -> None:
+    """`serve_on`, in a new event loop of the fastest kind there is."""
+    server = _server(app, grace)
+    server.config.load()
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(server.serve(sockets=[listener]))
+
+
+def _server(app: Any, grace: int) -> Any:
+    import uvicorn
+
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, backlog=4096, timeout_keep_alive=75,
+        timeout_graceful_shutdown=grace, server_header=False,
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

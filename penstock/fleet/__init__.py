@@ -1,0 +1,6 @@
+"""The whole fleet as one typed picture; `top`, the monitor, `--json` and `/metrics` all show it."""
+
+from penstock.fleet.model import Fleet, Group, Job, Queue, Server, Task, Worker
+from penstock.fleet.reader import FleetReader
+
+__all__ = ["Fleet", "FleetReader", "Group", "Job", "Queue", "Server", "Task", "Worker"]

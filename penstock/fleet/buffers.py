@@ -1,0 +1,62 @@
+"""The run's rollout buffers, through the buffer's own library."""
+
+from collections.abc import Sequence
+
+from buffer import RolloutBuffer
+from buffer.catalog import GroupInfo
+from buffer.link import Link
+from buffer.metrics import COUNTERS, STATES
+from ground import tagged
+from penstock.fleet.model import Group, Task
+
+SHOWN_GROUPS = 50
+
+
+async def task_names(link: Link, run: str) -> list[str]:
+    """Every task of the run, the current one last."""
+    names = await link.command("ZRANGE", tagged("buffer", run, "tasks"), 0, -1)
+    return [name.decode() for name in names]
+
+
+def open_buffers(link: Link, run: str, names: Sequence[str]) -> list[RolloutBuffer]:
+    return [RolloutBuffer(link, name, run=run) for name in names]
+
+
+async def read_task(buffer: RolloutBuffer, now: float) -> Task:
+    stats = await buffer.stats()
+    oldest = await buffer.groups("ready", limit=1)
+    seen = await buffer._task.link.command(
+        "HMGET", tagged("buffer", f"{buffer.run}/{buffer.task}", "seen"), "n", "mean"
+    )
+    return Task(
+        name=buffer.task,
+        groups={state: stats.get(f"{state}_groups", 0) for state in STATES},
+        counters={name: stats.get(name, 0) for name in COUNTERS},
+        bytes=stats.get("bytes", 0),
+        oldest_ready=max(0.0, now - oldest[0].since) if oldest else 0.0,
+        rewards=int(seen[0] or 0),
+        mean_reward=float(seen[1]) if seen[0] and int(seen[0]) else None,
+    )
+
+
+async def read_groups(
+    buffer: RolloutBuffer, states: Sequence[str], limit: int = SHOWN_GROUPS
+) -> list[Group]:
+    """Groups of these states, oldest first in each; `quarantined` is one."""
+    found: list[Group] = []
+    for state in states:
+        listed = (
+            await buffer.quarantined(limit)
+            if state == "quarantined"
+            else await buffer.groups(state, limit)
+        )
+        found += [shown(buffer.task, info, state) for info in listed]
+    return found[:limit]
+
+
+def shown(task: str, info: GroupInfo, state: str) -> Group:
+    return Group(
+        task=task, instance_id=info.instance_id, round=info.round,
+        state=state if state == "quarantined" else info.state, items=info.items,
+        bytes=info.bytes, since=info.since, reason=info.reason,
+    )  # fmt: skip

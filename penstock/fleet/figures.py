@@ -1,0 +1,104 @@
+"""The fleet's figures for Prometheus, read from Redis when somebody scrapes."""
+
+from prometheus_client import Metric
+
+from buffer import metrics
+from ground import Sheet
+from limiter import GateStatus
+from penstock.fleet.model import Fleet, Queue
+from penstock.fleet.reader import FleetReader
+
+WORKER_STATES = ("idle", "busy", "suspended", "dead")
+_GATE_TOTALS = {
+    "granted": "Permits granted.",
+    "released": "Permits given back.",
+    "expired": "Permits that came back because their holder fell silent.",
+    "timeouts": "Waiters that gave up at their deadline.",
+    "cancelled": "Waiters that were cancelled.",
+    "dropped": "Waiters whose process died.",
+    "readmitted": "Permits taken in again after Redis had lost them.",
+    "lost": "Permits that Redis had lost and that found no room again.",
+}
+_JOB_OUTCOMES = (
+    "claimed", "finished", "failed", "stopped", "retried", "returned", "requeued", "dropped",
+)  # fmt: skip
+
+
+async def figures(reader: FleetReader) -> list[Metric]:
+    """Everything that is counted in Redis, of all rooms."""
+    fleet = await reader.read(workers=0)
+    return [*families(fleet), *await metrics.families(await reader.open_buffers())]
+
+
+def families(fleet: Fleet) -> list[Metric]:
+    """The families of one look, less the buffer's, which that package has itself."""
+    sheets = _gates(fleet), _queues(fleet), _rest(fleet)
+    return [family for sheet in sheets for family in sheet.families()]
+
+
+def _gates(fleet: Fleet) -> Sheet:
+    sheet = Sheet("gate")
+    for gate in fleet.gates:
+        _enter_gate(sheet, gate)
+    return sheet
+
+
+def _enter_gate(sheet: Sheet, gate: GateStatus) -> None:
+    for name, help, value in (
+        ("limit", "Permits that may be in flight at once.", gate.limit),
+        ("in_flight", "Permits in flight.", gate.in_flight),
+        ("waiting", "Waiters in line.", gate.waiting),
+        ("oldest_wait_seconds", "How long the head of the line has waited.", gate.oldest_wait),
+        ("rate", "Grants a second that are allowed.", gate.rate),
+        ("burst", "Grants that may come at once after a quiet time.", gate.burst),
+        ("tokens", "Grants that the rate allows now.", gate.tokens),
+        ("paused", "1 where nothing is granted until somebody resumes.", int(gate.paused)),
+    ):
+        if value is not None:
+            sheet.gauge(f"penstock_gate_{name}", help, value, gate.name)
+    for name, help in _GATE_TOTALS.items():
+        sheet.count(f"penstock_gate_{name}_total", help, getattr(gate, name), gate.name)
+
+
+def _queues(fleet: Fleet) -> Sheet:
+    sheet = Sheet("queue")
+    for queue in fleet.queues:
+        _enter_queue(sheet, queue)
+    return sheet
+
+
+def _enter_queue(sheet: Sheet, queue: Queue) -> None:
+    for name, help, value in (
+        ("depth", "Jobs that wait.", queue.depth),
+        ("started", "Jobs that run.", queue.running),
+        ("deferred", "Jobs that wait for others.", queue.deferred),
+        ("scheduled", "Jobs whose time has not come.", queue.scheduled),
+        ("workers", "Workers that live and listen.", queue.workers),
+        ("oldest_seconds", "How long the first in line has waited.", queue.oldest),
+        ("unattended", "1 where jobs wait and no worker listens.",
+         int(queue.verdict == "no workers")),
+        ("held_back", "1 where jobs wait and a gate is in the way.",
+         int(queue.verdict == "held back")),
+    ):  # fmt: skip
+        sheet.gauge(f"penstock_queue_{name}", help, value, queue.name)
+    for outcome in _JOB_OUTCOMES:
+        sheet.count("penstock_queue_jobs_total", "What became of jobs under concurrent workers.",
+                    queue.counters.get(outcome, 0), queue.name, outcome=outcome)  # fmt: skip
+
+
+def _rest(fleet: Fleet) -> Sheet:
+    sheet = Sheet()
+    for state in WORKER_STATES:
+        sheet.gauge("penstock_workers", "Workers by state; a dead one is silent.",
+                    fleet.worker_states.get(state, 0), state=state)  # fmt: skip
+    sheet.gauge("penstock_workers_suspended", "1 while `rq suspend` holds all workers.",
+                int(fleet.suspended))  # fmt: skip
+    server = fleet.server
+    for name, help, value in (
+        ("used_memory_bytes", "Memory that Redis uses.", server.used_memory),
+        ("max_memory_bytes", "Memory that Redis may use; 0 is no limit.", server.max_memory),
+        ("clients", "Connections to Redis.", server.clients),
+        ("commands_per_second", "Commands a second, as Redis says.", server.commands_per_second),
+    ):
+        sheet.gauge(f"penstock_redis_{name}", help, value)
+    return sheet

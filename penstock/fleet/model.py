@@ -1,0 +1,128 @@
+"""What a look at a fleet finds. Times are seconds; moments are those of the server's clock."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from limiter import GateStatus
+
+Verdict = Literal["idle", "working", "suspended", "no workers", "held back", "workers are full"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """The Redis that all of it stands on."""
+
+    where: str
+    version: str
+    used_memory: int
+    max_memory: int
+    clients: int
+    commands_per_second: int
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker process, RQ's or ours."""
+
+    name: str
+    state: Literal["idle", "busy", "suspended", "dead"]
+    queues: tuple[str, ...]
+    gate: str
+    running: int
+    job: str
+    """The job that it has run longest, of those it runs now."""
+    job_since: float
+    silent: float
+    """Since its last heartbeat."""
+    born: float
+    finished: int
+    failed: int
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Queue:
+    """One queue, and why it grows."""
+
+    name: str
+    depth: int
+    oldest: float
+    """How long the first in line has waited."""
+    running: int
+    deferred: int
+    scheduled: int
+    workers: int
+    """Those that live."""
+    counters: dict[str, int]
+    verdict: Verdict = "idle"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A trajectory group."""
+
+    task: str
+    instance_id: str | int
+    round: int
+    state: str
+    items: int
+    bytes: int
+    since: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of the run's rollout buffer."""
+
+    name: str
+    groups: dict[str, int]
+    counters: dict[str, int]
+    bytes: int
+    oldest_ready: float
+    rewards: int
+    """How many of the items since the last read have one."""
+    mean_reward: float | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that has ended."""
+
+    id: str
+    queue: str
+    status: str
+    description: str
+    worker: str
+    ended: float
+    waited: float | None
+    took: float | None
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Everything, at one moment. Lists are cut to what one look can take in; totals are not."""
+
+    at: float
+    run: str
+    server: Server
+    suspended: bool
+    queues: tuple[Queue, ...]
+    workers: tuple[Worker, ...]
+    worker_states: dict[str, int]
+    gates: tuple[GateStatus, ...]
+    tasks: tuple[Task, ...]
+    groups: tuple[Group, ...]
+    quarantine: tuple[Group, ...]
+    recent: tuple[Job, ...]
+    failed: tuple[Job, ...]
+    done: int
+    """Jobs that workers living now have ended, for rates."""
+    notes: tuple[str, ...] = field(default=())
+    """What a person should know first, worst first."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,119 @@
+"""One look at everything: Redis, queues, workers, gates, groups, jobs.
+
+    async with FleetReader(url, run="default") as reader:
+        fleet = await reader.read()
+
+It changes nothing but what time has changed, and costs a few round trips however
+many jobs, groups and workers there are.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from buffer import RolloutBuffer
+from buffer.link import Link
+from ground import RedisTarget, connect_async, parse_redis_url
+from limiter import Gate, GateStatus, UnknownGate, existing_gate
+from limiter.commands import INDEX
+from penstock.fleet import buffers, work
+from penstock.fleet.model import Fleet, Group, Server, Task
+from penstock.fleet.verdicts import judged, notes
+
+SHOWN_WORKERS = 50
+
+
+class FleetReader:
+    """Looks at the fleet of one Redis, from one event loop."""
+
+    def __init__(self, target: RedisTarget | str, run: str = "default") -> None:
+        self.target = parse_redis_url(target) if isinstance(target, str) else target
+        self.run = run
+        self.client: Any = connect_async(self.target)
+        self.link = Link(self.target, patience=0.0)
+        self._gates: dict[str, Gate] = {}
+
+    async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
+        """Everything. At most so many workers are listed, those in trouble first."""
+        seconds, micros = await self.client.time()
+        now = seconds + micros / 1e6
+        found = await work.read_workers(self.client, now)
+        queues = await work.read_queues(self.client, found, now)
+        gates = await self.gates()
+        suspended = bool(await self.client.exists("rq:suspended"))
+        tasks, groups, quarantine = await self._buffers(now)
+        fleet = Fleet(
+            at=now, run=self.run, server=await self._server(), suspended=suspended,
+            queues=judged(queues, found, gates, suspended=suspended),
+            workers=tuple(await work.with_their_jobs(self.client, found[:workers])),
+            worker_states=dict(Counter(worker.state for worker in found)),
+            gates=gates, tasks=tasks, groups=groups, quarantine=quarantine,
+            recent=tuple(await work.read_ended(self.client, queues, "finished")),
+            failed=tuple(await work.read_ended(self.client, queues, "failed")),
+            done=sum(worker.finished + worker.failed for worker in found),
+        )  # fmt: skip
+        return replace(fleet, notes=notes(fleet))
+
+    async def gates(self) -> tuple[GateStatus, ...]:
+        """Every gate as it stands, by name."""
+        names = sorted(name.decode() for name in await self.client.smembers(INDEX))
+        found = [await self.gate(name) for name in names]
+        return tuple([await gate.status() for gate in found if gate])
+
+    async def gate(self, name: str) -> Gate | None:
+        """The gate of that name, kept for the next time."""
+        if name not in self._gates:
+            try:
+                self._gates[name] = await asyncio.to_thread(existing_gate, self.target, name)
+            except UnknownGate:
+                return None
+        return self._gates[name]
+
+    async def open_buffers(self) -> list[RolloutBuffer]:
+        """The buffers of all tasks of the run."""
+        names = await buffers.task_names(self.link, self.run)
+        return buffers.open_buffers(self.link, self.run, names)
+
+    async def aclose(self) -> None:
+        await self.link.aclose()
+        await self.client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _buffers(
+        self, now: float
+    ) -> tuple[tuple[Task, ...], tuple[Group, ...], tuple[Group, ...]]:
+        tasks, groups, quarantine = [], [], []
+        for buffer in await self.open_buffers():
+            tasks.append(await buffers.read_task(buffer, now))
+            groups += await buffers.read_groups(buffer, ("leased", "ready", "open"))
+            if tasks[-1].groups["quarantined"]:
+                quarantine += await buffers.read_groups(buffer, ("quarantined",))
+        return tuple(tasks), tuple(groups), tuple(quarantine)
+
+    async def _server(self) -> Server:
+        try:
+            facts = await self.client.info()
+        except redis.exceptions.ResponseError:  # fakeredis has no INFO
+            facts = {}
+        return Server(
+            where=str(self.target),
+            version=str(facts.get("valkey_version") or facts.get("redis_version", "")),
+            used_memory=int(facts.get("used_memory", 0)),
+            max_memory=int(facts.get("maxmemory", 0)),
+            clients=int(facts.get("connected_clients", 0)),
+            commands_per_second=int(facts.get("instantaneous_ops_per_sec", 0)),
+        )

@@ -1,0 +1,151 @@
+"""A fleet in a terminal: as many lines as fit, what is wrong first."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Group as Lines
+from rich.text import Text
+
+from penstock.fleet.history import History
+from penstock.fleet.model import Fleet, Worker
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_MARKS = {"no workers": ("!", "bold red"), "held back": ("!", "yellow"),
+          "suspended": ("!", "yellow"), "workers are full": ("·", "")}  # fmt: skip
+_Row = tuple[Sequence[Any], str]
+
+
+def picture(fleet: Fleet, history: History, width: int, height: int) -> Lines:
+    """The lines, none longer than the terminal is wide, no more than it is high."""
+    top = [_headline(fleet, width), _pulse(fleet, history, width)]
+    top += [Text(_cut(f"! {note}", width), style="bold yellow") for note in fleet.notes[:4]]
+    rooms: list[tuple[list[Text], int]] = [
+        (_queues(fleet, width), 4), (_gates(fleet, width), 4), (_tasks(fleet, width), 3),
+    ]  # fmt: skip
+    body: list[Text] = []
+    for lines, most in rooms:
+        body += _at_most(lines, most + 1)
+    left = height - len(top) - len(body) - 1
+    return Lines(*top, *body, *_at_most(_workers(fleet, width), max(2, left)))
+
+
+def _headline(fleet: Fleet, width: int) -> Text:
+    clock = time.strftime("%H:%M:%S", time.localtime(fleet.at))
+    left = f"penstock · run {fleet.run} · {fleet.server.where}"
+    return Text(_cut(left, width - 9).ljust(width - 9) + clock.rjust(9), style="bold")
+
+
+def _pulse(fleet: Fleet, history: History, width: int) -> Text:
+    rates = [point.done_per_second for point in history.points]
+    last = history.points[-1]
+    said = f"{last.done_per_second:g} jobs/s · {last.depth} wait · {last.running} run"
+    if last.took_median is not None:
+        said += f" · median {last.took_median * 1000:.0f} ms"
+    line = Text(_cut(said, width))
+    room = width - len(line) - 2
+    if room > 8:
+        line.append("  " + sparkline(rates[-room:]), style="cyan")
+    return line
+
+
+def sparkline(values: Sequence[float]) -> str:
+    most = max(values, default=0.0)
+    scale = (len(_BLOCKS) - 1) / most if most else 0.0
+    return "".join(_BLOCKS[round(value * scale)] for value in values)
+
+
+def _queues(fleet: Fleet, width: int) -> list[Text]:
+    rows: list[_Row] = []
+    for queue in fleet.queues:
+        mark, style = _MARKS.get(queue.verdict, ("", ""))
+        oldest = f"{queue.oldest:.0f} s" if queue.depth else ""
+        rows.append(
+            ((queue.name, queue.depth, queue.running, queue.workers, oldest,
+              f"{mark} {queue.verdict}".strip()), style)
+        )  # fmt: skip
+    return _table(("QUEUE", "wait", "run", "workers", "oldest", "  "), rows, width, text={0, 5})
+
+
+def _gates(fleet: Fleet, width: int) -> list[Text]:
+    rows: list[_Row] = []
+    for gate in fleet.gates:
+        full = gate.limit is not None and gate.in_flight >= gate.limit
+        state = "paused" if gate.paused else "full" if full else "open"
+        limit = "" if gate.limit is None else gate.limit
+        style = "yellow" if state != "open" and gate.waiting else ""
+        rows.append(((gate.name, gate.in_flight, limit, gate.waiting, gate.granted,
+                      _bar(gate.in_flight, gate.limit), state), style))  # fmt: skip
+    headings = ("GATE", "in flight", "limit", "waiting", "granted", "", "  ")
+    return _table(headings, rows, width, text={0, 5, 6})
+
+
+def _bar(value: int, limit: int | None, width: int = 10) -> str:
+    filled = min(width, round(width * value / limit)) if limit else 0
+    return "█" * filled + "░" * (width - filled) if limit else ""
+
+
+def _tasks(fleet: Fleet, width: int) -> list[Text]:
+    states = ("open", "ready", "leased", "delivered", "quarantined")
+    rows: list[_Row] = [
+        (
+            (task.name, *(task.groups.get(state, 0) for state in states),
+             "" if task.mean_reward is None else f"{task.mean_reward:.3f}"),
+            "red" if task.groups.get("quarantined") else "",
+        )
+        for task in fleet.tasks
+    ]  # fmt: skip
+    headings = ("GROUPS", "open", "ready", "leased", "done", "quarantined", "reward")
+    return _table(headings, rows, width, text={0})
+
+
+def _workers(fleet: Fleet, width: int) -> list[Text]:
+    rows: list[_Row] = [(_worker_row(one, fleet.at), _style(one)) for one in fleet.workers]
+    total = sum(fleet.worker_states.values())
+    return _table(
+        (f"WORKERS {total}", "state", "run", "done", "failed", "since", "job"),
+        rows, width, text={0, 1, 6}, total=total,
+    )  # fmt: skip
+
+
+def _worker_row(worker: Worker, now: float) -> Sequence[Any]:
+    since = worker.job_since if worker.job else 0.0
+    age = f"{now - since:.0f} s" if since else ""
+    job = f"silent for {worker.silent:.0f} s" if worker.state == "dead" else worker.job
+    name = worker.name if len(worker.name) <= 18 else worker.name[:17] + "…"
+    return name, worker.state, worker.running, worker.finished, worker.failed, age, job
+
+
+def _style(worker: Worker) -> str:
+    return {"dead": "bold red", "suspended": "yellow"}.get(worker.state, "")
+
+
+def _table(
+    headings: Sequence[str], rows: list[_Row], width: int, *, text: set[int], total: int = 0
+) -> list[Text]:
+    if not rows:
+        return []
+    shown = [[str(cell) for cell in cells] for cells, _ in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *shown, strict=True)]
+
+    def laid(cells: Sequence[str]) -> str:
+        put: list[Callable[[str, int], str]] = [
+            str.ljust if at in text else str.rjust for at in range(len(cells))
+        ]
+        return _cut("  ".join(put[at](cell, widths[at]) for at, cell in enumerate(cells)), width)
+
+    lines = [Text(laid(headings), style="dim")]
+    lines += [Text(laid(cells), style=style) for cells, (_, style) in zip(shown, rows, strict=True)]
+    if total > len(rows):
+        lines.append(Text(f"… and {total - len(rows)} more", style="dim"))
+    return lines
+
+
+def _at_most(lines: list[Text], most: int) -> list[Text]:
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], Text(f"… and {len(lines) - most + 1} more", style="dim")]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,85 @@
+"""Why a queue grows: nobody works on it, a gate holds it back, or there is simply much to do."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from limiter import GateStatus
+from penstock.fleet.model import Fleet, Queue, Verdict, Worker
+
+
+def judged(
+    queues: Iterable[Queue],
+    workers: Sequence[Worker],
+    gates: Sequence[GateStatus],
+    *,
+    suspended: bool,
+) -> tuple[Queue, ...]:
+    """The queues, each with how many work on it, and what becomes of it."""
+    by_name = {gate.name: gate for gate in gates}
+    return tuple(_judged(queue, workers, by_name, suspended=suspended) for queue in queues)
+
+
+def _judged(
+    queue: Queue, workers: Sequence[Worker], gates: dict[str, GateStatus], *, suspended: bool
+) -> Queue:
+    mine = [one for one in workers if queue.name in one.queues and one.state != "dead"]
+    verdict, reason = _verdict(queue, mine, gates, suspended=suspended)
+    return replace(queue, workers=len(mine), verdict=verdict, reason=reason)
+
+
+def _verdict(
+    queue: Queue, workers: list[Worker], gates: dict[str, GateStatus], *, suspended: bool
+) -> tuple[Verdict, str]:
+    if not workers:
+        if queue.depth:
+            return "no workers", f"no worker listens on queue {queue.name!r}"
+        return "idle", "no worker listens"
+    if suspended:
+        return "suspended", "all workers are suspended; `rq resume` ends that"
+    if not queue.depth:
+        return ("working", "") if queue.running else ("idle", "")
+    named = {worker.gate for worker in workers if worker.gate}
+    holds = [held for name in sorted(named) if name in gates and (held := holding(gates[name]))]
+    if holds and len(holds) == len(named) and all(worker.gate for worker in workers):
+        return "held back", f"queue {queue.name!r} is held back: {'; '.join(holds)}"
+    if all(worker.state == "busy" for worker in workers):
+        return "workers are full", f"all {len(workers)} workers are busy"
+    return "working", ""
+
+
+def holding(gate: GateStatus) -> str:
+    """How a gate holds work back now; empty where it does not."""
+    if gate.paused:
+        return f"gate {gate.name!r} is paused"
+    if gate.limit is not None and gate.in_flight >= gate.limit:
+        return f"gate {gate.name!r} is full, {gate.in_flight} of {gate.limit} permits in flight"
+    if gate.tokens is not None and gate.tokens < 1 and gate.waiting:
+        return f"gate {gate.name!r} grants {gate.rate:g} a second"
+    return ""
+
+
+def notes(fleet: Fleet) -> tuple[str, ...]:
+    """What a person should know first."""
+    said = [note for queue in fleet.queues if (note := _note(queue))]
+    told = " ".join(said)
+    said += [
+        f"gate {gate.name!r} is paused, and {gate.waiting} wait at it"
+        for gate in fleet.gates
+        if gate.paused and gate.waiting and repr(gate.name) not in told
+    ]
+    if dead := fleet.worker_states.get("dead", 0):
+        names = ", ".join(worker.name for worker in fleet.workers if worker.state == "dead")
+        said.append(f"{dead} {'worker is' if dead == 1 else 'workers are'} silent: {names[:80]}")
+    said += [
+        f"task {task.name!r}: {lost} {'group' if lost == 1 else 'groups'} in quarantine"
+        for task in fleet.tasks
+        if (lost := task.groups.get("quarantined", 0))
+    ]
+    return tuple(said)
+
+
+def _note(queue: Queue) -> str:
+    wait = f"{queue.depth} {'job waits' if queue.depth == 1 else 'jobs wait'}"
+    if queue.verdict == "no workers":
+        return f"{queue.reason}, and {wait}; start one: penstock worker {queue.name}"
+    return f"{queue.reason}; {wait}" if queue.verdict in ("suspended", "held back") else ""

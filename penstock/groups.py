@@ -1,0 +1,167 @@
+"""`penstock groups`: the rollout buffer's groups, looked at and put right."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from buffer import RolloutBuffer
+from penstock.fleet import FleetReader, Group
+from penstock.fleet.buffers import read_groups
+from penstock.options import examples, given_settings, settings_options
+from penstock.startup import running_redis
+
+_T = TypeVar("_T")
+STATES = ("open", "ready", "leased", "kept", "quarantined")
+
+
+@click.group(
+    "groups",
+    epilog=examples("""
+Examples:
+
+  penstock groups ls                      what is open, ready and leased
+  penstock groups ls --state quarantined  what a function failed on, and why
+  penstock groups show math_17            its items
+  penstock groups requeue math_17         ready again, after the function was mended
+"""),
+)
+def command() -> None:
+    """Trajectory groups in the rollout buffer."""
+
+
+@command.command(
+    "ls",
+    epilog=examples("""
+Examples:
+
+  penstock groups ls --task math --limit 500
+  penstock groups ls --state quarantined --json | jq -r '.[].reason'
+"""),
+)
+@click.option("--task", help="Of this task only.")
+@click.option("--state", type=click.Choice(STATES), multiple=True, help="Of these states only.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@settings_options
+def list_groups(task: str | None, state: tuple[str, ...], limit: int, as_json: bool) -> None:
+    """List groups, oldest first in each state."""
+
+    async def listed(reader: FleetReader) -> list[Group]:
+        found: list[Group] = []
+        for buffer in await reader.open_buffers():
+            if task in (None, buffer.task):
+                found += await read_groups(buffer, state or STATES, limit)
+        return found[:limit]
+
+    groups = _with_reader(listed)
+    if as_json:
+        click.echo(json.dumps([asdict(group) for group in groups], indent=2))
+    elif groups:
+        Console().print(_table(groups))
+    else:
+        click.echo("no such group in this run", err=True)
+
+
+@command.command(
+    "show",
+    epilog=examples("""
+Examples:
+
+  penstock groups show math_17
+  penstock groups show math_17 | jq '.[].reward'
+"""),
+)
+@click.argument("instance_id")
+@click.option("--round", "number", type=click.IntRange(0), default=0, help="Its round; default 0.")
+@click.option("--task", help="Its task; default: whichever has it.")
+@settings_options
+def show(instance_id: str, number: int, task: str | None) -> int:
+    """Print a group's items as one JSON array. Exits with 1 if there is no such group."""
+
+    async def found(reader: FleetReader) -> list[Any]:
+        for buffer in await _buffers(reader, task):
+            if items := await buffer.items(instance_id, number):
+                return items
+        return []
+
+    items = _with_reader(found)
+    if not items:
+        click.echo(f"penstock: no group {instance_id!r} of round {number} in this run", err=True)
+        return 1
+    click.echo(json.dumps(items, indent=2, ensure_ascii=False))
+    return 0
+
+
+@command.command(
+    "requeue",
+    epilog=examples("""
+Examples:
+
+  penstock groups requeue math_17
+  penstock groups ls --state quarantined --json | jq -r '.[].instance_id' |
+    xargs penstock groups requeue
+"""),
+)
+@click.argument("instance_id", nargs=-1, required=True)
+@click.option("--round", "number", type=click.IntRange(0), default=0, help="Its round; default 0.")
+@click.option("--task", help="Its task; default: whichever has it.")
+@settings_options
+def requeue(instance_id: tuple[str, ...], number: int, task: str | None) -> int:
+    """Make quarantined or discarded groups ready again. Exits with 1 if one could not be."""
+
+    async def put_back(reader: FleetReader) -> list[str]:
+        buffers = await _buffers(reader, task)
+        return [id for id in instance_id if not await _put_back(buffers, id, number)]
+
+    missing = _with_reader(put_back)
+    for id in instance_id:
+        if id in missing:
+            click.echo(f"penstock: {id!r} is neither in quarantine nor kept", err=True)
+        else:
+            click.echo(f"{id} is ready again")
+    return int(bool(missing))
+
+
+async def _put_back(buffers: list[RolloutBuffer], id: str, number: int) -> bool:
+    for buffer in buffers:
+        if await buffer.requeue(id, number):
+            return True
+    return False
+
+
+async def _buffers(reader: FleetReader, task: str | None) -> list[RolloutBuffer]:
+    return [one for one in await reader.open_buffers() if task in (None, one.task)]
+
+
+def _with_reader(asked: Callable[[FleetReader], Awaitable[_T]]) -> _T:
+    settings = given_settings()
+
+    async def answered(url: str) -> _T:
+        async with FleetReader(url, settings.run) as reader:
+            return await asked(reader)
+
+    with running_redis(settings) as url:
+        return asyncio.run(answered(url))
+
+
+def _table(groups: list[Group]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading, justify in (("task", "left"), ("group", "left"), ("round", "right"),
+                             ("state", "left"), ("items", "right"), ("bytes", "right"),
+                             ("age", "right"), ("reason", "left")):  # fmt: skip
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    now = time.time()
+    for group in groups:
+        age = f"{max(0.0, now - group.since):.0f} s" if group.since else ""
+        table.add_row(
+            group.task, str(group.instance_id), str(group.round), group.state, str(group.items),
+            str(group.bytes), age, group.reason,
+        )  # fmt: skip
+    return table

@@ -1,0 +1,88 @@
+"use strict";
+// Lines over time on canvas. Series differ in colour, in dash and in their label, never in colour alone.
+
+const DASHES = [[], [6, 3], [2, 3], [9, 3, 2, 3]];
+
+class Chart {
+  constructor(host, title, series, unit = "") {
+    this.series = series; // [name, function of a point, or null where there is no value]
+    this.unit = unit;
+    this.figure = document.createElement("figure");
+    this.caption = document.createElement("figcaption");
+    this.canvas = document.createElement("canvas");
+    this.canvas.setAttribute("role", "img");
+    const name = document.createElement("b");
+    name.textContent = title;
+    this.caption.append(name);
+    this.labels = series.map(([label], at) => {
+      const item = document.createElement("span"), mark = document.createElement("i");
+      mark.className = "mark" + at;
+      mark.style.borderColor = `var(--c${at + 1})`;
+      mark.style.borderTopStyle = ["solid", "dashed", "dotted", "double"][at];
+      const text = document.createTextNode("");
+      item.append(mark, text);
+      this.caption.append(item);
+      return [label, text];
+    });
+    this.title = title;
+    this.figure.append(this.caption, this.canvas);
+    host.append(this.figure);
+  }
+
+  draw(points, seconds) {
+    const box = this.canvas.getBoundingClientRect();
+    if (!box.width || !points.length) return;
+    const scale = window.devicePixelRatio || 1;
+    const width = Math.round(box.width * scale), height = Math.round(box.height * scale);
+    if (this.canvas.width !== width) this.canvas.width = width;
+    if (this.canvas.height !== height) this.canvas.height = height;
+    const pen = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+    const values = this.series.map(([, read]) => points.map(read));
+    const most = Math.max(1e-9, ...values.flat().filter((value) => value !== null)) * 1.08;
+    const end = points[points.length - 1].at, floor = height - 17 * scale;
+    pen.clearRect(0, 0, width, height);
+    this.axes(pen, style, width, floor, most, seconds, scale);
+    values.forEach((line, at) => {
+      pen.strokeStyle = style.getPropertyValue(`--c${at + 1}`).trim();
+      pen.lineWidth = 1.8 * scale;
+      pen.setLineDash(DASHES[at].map((dash) => dash * scale));
+      pen.beginPath();
+      let down = false;
+      line.forEach((value, index) => {
+        const gone = index && points[index].at - points[index - 1].at > 15;
+        if (value === null) { down = false; return; }
+        const x = width * (1 - (end - points[index].at) / seconds), y = floor * (1 - value / most) + 2;
+        if (down && !gone) pen.lineTo(x, y); else pen.moveTo(x, y);
+        down = true;
+      });
+      pen.stroke();
+    });
+    const said = this.labels.map(([label, text], at) => {
+      text.data = `${label} ${shortly(values[at][points.length - 1])}${this.unit}`;
+      return text.data;
+    });
+    this.canvas.setAttribute("aria-label", `${this.title}: ${said.join(", ")}`);
+  }
+
+  axes(pen, style, width, floor, most, seconds, scale) {
+    pen.setLineDash([]);
+    pen.lineWidth = scale;
+    pen.strokeStyle = style.getPropertyValue("--line").trim();
+    pen.fillStyle = style.getPropertyValue("--soft").trim();
+    pen.font = `${11 * scale}px system-ui, sans-serif`;
+    for (const part of [0, 0.5, 1]) {
+      const y = Math.max(1, floor * (1 - part) + 2);
+      pen.beginPath(); pen.moveTo(0, y); pen.lineTo(width, y); pen.stroke();
+      if (part) pen.fillText(shortly(most * part / 1.08), 2 * scale, y + 11 * scale);
+    }
+    pen.textAlign = "left"; pen.fillText(`${Math.round(seconds / 60)} min ago`, 0, floor + 13 * scale);
+    pen.textAlign = "right"; pen.fillText("now", width, floor + 13 * scale);
+    pen.textAlign = "left";
+  }
+}
+
+function shortly(value) {
+  if (value === null || value === undefined) return "–";
+  if (value >= 10000) return (value / 1000).toFixed(0) + "k";
+  return String(value >= 100 ? Math.round(value) : Math.round(value * 100) / 100);
+}

@@ -1,0 +1,37 @@
+"""`penstock monitor`: serve the page."""
+
+import click
+
+from ground import listen, serve_until_told, warn_if_exposed
+from penstock.monitor.app import make_app
+from penstock.options import examples, given_settings, settings_options
+from penstock.settings import MonitorSettings
+from penstock.startup import require_one_primary, running_redis
+
+
+@click.command(
+    "monitor",
+    epilog=examples("""
+Examples:
+
+  penstock monitor                                   on http://127.0.0.1:8890
+  PENSTOCK_MONITOR_TOKEN=… penstock monitor          with actions, for those who know it
+  penstock --redis-url redis://10.0.0.5 monitor --host 0.0.0.0
+
+/healthz says whether Redis answers; /metrics has all figures of the fleet for Prometheus.
+"""),
+)
+@click.option("--host", help="Address to listen on [PENSTOCK_MONITOR_HOST].")
+@click.option("--port", type=int, help="Port; 0 picks a free one [PENSTOCK_MONITOR_PORT].")
+@settings_options
+def command(host: str | None, port: int | None) -> None:
+    """One page: queues, workers, gates, groups and jobs, live."""
+    ground = given_settings()
+    require_one_primary(ground)
+    given = {"monitor_host": host, "monitor_port": port}
+    settings = MonitorSettings.load(**{k: v for k, v in given.items() if v is not None})
+    warn_if_exposed(settings.monitor_host, settings.monitor_token, "PENSTOCK_MONITOR_TOKEN")
+    listener = listen(settings.monitor_host, settings.monitor_port, "PENSTOCK_MONITOR_PORT")
+    with running_redis(ground) as url:
+        click.echo(f"http://{settings.monitor_host}:{listener.getsockname()[1]}")
+        serve_until_told(listener, make_app(url, ground.run, settings), grace=1)

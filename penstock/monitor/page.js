@@ -1,0 +1,323 @@
+// The page: one stream of looks, tables that keep their rows, details on demand, actions.
+
+const KEPT = 900, at = (id) => document.getElementById(id);
+let points = [], charts = new Map(), mayAct = false, token = "", everyone = null, latest = null;
+
+function knownToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    sessionStorage.setItem("token", given);
+    history.replaceState(null, "", location.pathname);
+  }
+  return sessionStorage.getItem("token") || "";
+}
+
+function ask(path, options = {}) {
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  return fetch(path, { ...options, headers: { ...headers, ...options.headers } });
+}
+
+// The stream
+
+async function follow() {
+  for (;;) {
+    try {
+      const answer = await ask("api/events");
+      if (answer.status === 401) { showDoor(); return; }
+      if (!answer.ok) throw new Error(`the monitor answered ${answer.status}`);
+      mayAct = answer.headers.get("X-May-Act") === "1";
+      at("door").hidden = true;
+      at("main").hidden = false;
+      await read(answer.body.getReader());
+    } catch (problem) {
+      lost(`no connection to the monitor (${problem.message}); trying again`);
+    }
+    await new Promise((done) => setTimeout(done, 2000));
+  }
+}
+
+async function read(reader) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Error("it ended");
+    const parts = (rest + decoder.decode(value, { stream: true })).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const [event, data] = part.split("\n");
+      heard(event.slice(7), JSON.parse(data.slice(6)));
+    }
+  }
+}
+
+function heard(event, data) {
+  if (event === "history") points = data;
+  if (event === "trouble") lost(data.reason);
+  if (event !== "fleet") return;
+  points.push(data.point);
+  if (points.length > KEPT) points.splice(0, points.length - KEPT);
+  latest = data.fleet;
+  at("live").className = "";
+  at("live").textContent = `live · ${new Date(latest.at * 1000).toLocaleTimeString()}`;
+  if (!document.hidden) show(latest);
+}
+
+function lost(why) {
+  at("live").className = "lost";
+  at("live").textContent = why;
+}
+
+function showDoor() {
+  at("door").hidden = false;
+  at("main").hidden = true;
+  lost(token ? "that token was refused" : "a token is needed");
+  at("token").focus();
+}
+
+// What is shown
+
+function show(fleet) {
+  const server = fleet.server;
+  at("where").textContent = `run ${fleet.run} · ${server.where} · ${server.version} · ${bytes(server.used_memory)}`;
+  showNotes(fleet);
+  showCharts(fleet);
+  fill("queues", [["queue"], ["waiting", 1], ["oldest", 1], ["running", 1], ["workers", 1], ["done", 1], ["failed", 1], ["verdict"]],
+    fleet.queues, (q) => q.name, (q) => [q.name, q.depth, q.depth ? age(q.oldest) : "", q.running, q.workers,
+      q.counters.finished || 0, q.counters.failed || 0, q.reason || q.verdict],
+    (q) => q.verdict === "no workers" ? "bad" : ["held back", "suspended"].includes(q.verdict) ? "warn" : "");
+  fill("gates", [["gate"], ["in flight", 1], ["limit", 1], ["waiting", 1], ["oldest wait", 1], ["granted", 1], ["expired", 1], ["timeouts", 1], ["state"], ["action"]],
+    fleet.gates, (g) => g.name, (g) => [g.name, g.in_flight, g.limit ?? "–", g.waiting, g.waiting ? age(g.oldest_wait) : "",
+      g.granted, g.expired, g.timeouts, gateState(g), null],
+    (g) => g.paused || (gateState(g) === "full" && g.waiting) ? "warn" : "", gateActions);
+  showWorkers(fleet);
+  fill("tasks", [["task"], ["open", 1], ["ready", 1], ["leased", 1], ["delivered", 1], ["discarded", 1], ["quarantined", 1], ["items", 1], ["bytes", 1], ["mean reward", 1]],
+    fleet.tasks, (t) => t.name, (t) => [t.name, ...["open", "ready", "leased", "delivered", "discarded", "quarantined"].map((s) => t.groups[s] || 0),
+      t.counters.stored || 0, bytes(t.bytes), t.mean_reward === null ? "–" : t.mean_reward.toFixed(3)], (t) => t.groups.quarantined ? "warn" : "");
+  const heads = [["group"], ["task"], ["round", 1], ["state"], ["items", 1], ["age", 1], ["reason", 2], ["action"]];
+  const cells = (g) => [link(String(g.instance_id), () => openGroup(g)), g.task, g.round, g.state, g.items,
+    g.since ? age(fleet.at - g.since) : "", g.reason, null];
+  const key = (g) => `${g.task}/${g.instance_id}/${g.round}`;
+  fill("quarantine", heads, fleet.quarantine, key, cells, () => "warn", (g) =>
+    button("Requeue", () => act(`api/groups/${encodeURIComponent(g.task)}/requeue`, { instance_id: g.instance_id, round: g.round })));
+  fill("groups", heads.slice(0, 6), fleet.groups, key, (g) => cells(g).slice(0, 6), () => "");
+  const jobHeads = [["job"], ["queue"], ["what"], ["worker"], ["ended", 1], ["waited", 1], ["took", 1], ["tries", 1]];
+  const jobCells = (j) => [link(j.id, () => openJob(j.id)), j.queue, j.description, j.worker.slice(0, 24), j.ended ? `${age(fleet.at - j.ended)} ago` : "",
+    j.waited === null ? "" : age(j.waited), j.took === null ? "" : age(j.took), j.attempts];
+  fill("failed", [...jobHeads, ["action"]], fleet.failed, (j) => j.id, (j) => [...jobCells(j), null], () => "bad",
+    (j) => button("Requeue", () => act(`api/jobs/${encodeURIComponent(j.id)}/requeue`)));
+  fill("recent", jobHeads, fleet.recent, (j) => j.id, jobCells, () => "");
+}
+
+function showNotes(fleet) {
+  const said = fleet.notes.length ? fleet.notes : ["all is well"];
+  const list = at("notes");
+  if (list.dataset.said === said.join("\n")) return; // else it would be read out every second
+  list.dataset.said = said.join("\n");
+  list.replaceChildren(...said.map((note) => {
+    const item = document.createElement("li");
+    item.textContent = note;
+    item.className = !fleet.notes.length ? "well" : /no worker|silent/.test(note) ? "bad" : "";
+    return item;
+  }));
+}
+
+function showCharts(fleet) {
+  const host = at("charts");
+  const have = (key, title, series, unit) => charts.has(key) || charts.set(key, new Chart(host, title, series, unit));
+  have("queue", "Jobs", [["waiting", (p) => p.depth], ["running", (p) => p.running]]);
+  have("rate", "Throughput", [["done", (p) => p.done_per_second]], "/s");
+  have("latency", "Latency, median", [["waited", (p) => ms(p.wait_median)], ["took", (p) => ms(p.took_median)]], " ms");
+  have("workers", "Workers", [["busy", (p) => p.workers.busy || 0], ["idle", (p) => p.workers.idle || 0], ["dead", (p) => p.workers.dead || 0]]);
+  have("groups", "Groups", ["open", "ready", "leased", "quarantined"].map((s) => [s, (p) => p.groups[s] || 0]));
+  have("reward", "Mean reward since the last read", [["reward", (p) => p.mean_reward]]);
+  for (const gate of fleet.gates.slice(0, 6)) {
+    const read = (n) => (p) => (p.gates[gate.name] ? p.gates[gate.name][n] : null);
+    have(`gate ${gate.name}`, `Gate ${gate.name}`, [["in flight", read(0)], ["limit", read(1)], ["waiting", read(2)]]);
+  }
+  const seconds = Math.min(KEPT, Math.max(60, points[points.length - 1].at - points[0].at));
+  for (const chart of charts.values()) chart.draw(points, seconds);
+}
+
+function showWorkers(fleet) {
+  const states = Object.entries(fleet.worker_states).map(([state, n]) => `${n} ${state}`).join(", ");
+  at("worker-states").textContent = states || "none";
+  const wanted = at("find-worker").value.toLowerCase();
+  const listed = (everyone || fleet.workers).filter((w) => !wanted || `${w.name} ${w.state} ${w.host} ${w.job} ${w.queues}`.toLowerCase().includes(wanted));
+  fill("workers", [["worker"], ["state"], ["queues"], ["gate"], ["running", 1], ["oldest job"], ["since", 1], ["done", 1], ["failed", 1], ["heard of", 1], ["host"], ["pid", 1]],
+    listed.slice(0, 100), (w) => w.name, (w) => [w.name.slice(0, 24), w.state, w.queues.join(", "), w.gate, w.running,
+      w.job ? link(w.job, () => openJob(w.job)) : "", w.job_since ? age(fleet.at - w.job_since) : "", w.finished, w.failed, `${age(w.silent)} ago`, w.host, w.pid],
+    (w) => (w.state === "dead" ? "bad" : w.state === "suspended" ? "warn" : ""));
+}
+
+// Tables keep their rows, so that focus and what is being typed stay where they are.
+
+function fill(id, heads, rows, keyOf, cellsOf, classOf, actionOf) {
+  const table = at(id);
+  if (!table.tHead) {
+    const head = table.createTHead().insertRow();
+    for (const [text, kind] of heads) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.textContent = text;
+      if (kind === 1) cell.className = "number";
+      head.append(cell);
+    }
+    table.createTBody();
+    table.rowsByKey = new Map();
+  }
+  const body = table.tBodies[0], known = table.rowsByKey, live = new Set();
+  rows.forEach((item, index) => {
+    const key = keyOf(item);
+    live.add(key);
+    let row = known.get(key);
+    if (!row) {
+      known.set(key, (row = document.createElement("tr")));
+      heads.forEach(([, kind]) => { row.insertCell().className = kind === 1 ? "number" : kind === 2 ? "long" : ""; });
+    }
+    row.item = item;
+    const cells = cellsOf(item);
+    cells.forEach((value, n) => put(row.cells[n], value, () => actionOf(item)));
+    const look = classOf(item);
+    if (row.className !== look) row.className = look;
+    if (row.refresh) row.refresh(item);
+    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
+  });
+  for (const [key, row] of known) if (!live.has(key)) { row.remove(); known.delete(key); }
+  if (table.caption) table.deleteCaption();
+  for (const row of [...body.rows]) if (row.dataset.empty) row.remove();
+  if (!rows.length) {
+    const row = body.insertRow(), cell = row.insertCell();
+    row.dataset.empty = "1";
+    cell.colSpan = heads.length;
+    cell.className = "empty";
+    cell.textContent = "none";
+  }
+}
+
+function put(cell, value, makeAction) {
+  if (value === null) { if (!cell.firstChild) cell.append(makeAction()); return; }
+  if (value && value.text !== undefined) {
+    if (!cell.firstChild) cell.append(button(value.text, value.open, "link"));
+    if (cell.firstChild.textContent !== value.text) cell.firstChild.textContent = value.text;
+    cell.firstChild.onclick = value.open;
+    return;
+  }
+  const text = String(value);
+  if (cell.textContent !== text) cell.textContent = text;
+}
+
+const link = (text, open) => ({ text, open });
+
+function button(text, deed, look = "") {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = text;
+  made.className = look;
+  made.onclick = deed;
+  if (!look && !mayAct) { made.disabled = true; made.title = "This monitor only shows: it has no token"; }
+  return made;
+}
+
+function gateState(gate) {
+  return gate.paused ? "paused" : gate.limit !== null && gate.in_flight >= gate.limit ? "full" : "open";
+}
+
+function gateActions(gate) {
+  const box = document.createElement("span"), path = `api/gates/${gate.name.split("/").map(encodeURIComponent).join("/")}`;
+  const turn = button("Pause or resume", () => {
+    const now = latest.gates.find((one) => one.name === gate.name);
+    act(path, { paused: !(now && now.paused) });
+  });
+  const limit = document.createElement("input");
+  limit.type = "number"; limit.min = "1"; limit.className = "limit"; limit.disabled = !mayAct;
+  limit.placeholder = "limit";
+  limit.setAttribute("aria-label", `New limit of gate ${gate.name}`);
+  limit.onkeydown = (event) => { if (event.key === "Enter" && limit.value) { act(path, { limit: Number(limit.value) }); limit.value = ""; } };
+  box.append(turn, " ", limit);
+  return box;
+}
+
+// Details and actions
+
+async function openJob(id) {
+  const answer = await ask(`api/jobs/${encodeURIComponent(id)}`), job = await answer.json();
+  if (!answer.ok) return say(job.message);
+  const call = job.call || {}, ran = job.result && (job.result.run_result || job.result.compile_result);
+  const facts = ["status", "origin", "worker_name", "enqueued_at", "started_at", "ended_at"].filter((name) => job[name]);
+  detail(`Job ${id}`, [
+    ["", facts.map((name) => `${name.replace("_", " ")}: ${job[name]}`).join("\n")],
+    ["Program", call.code], ["Call", call.code ? "" : [call.function, call.note, call.arguments && JSON.stringify(call.arguments)].filter(Boolean).join("\n")],
+    ["Request", call.request && JSON.stringify(call.request, null, 1)],
+    ["Output", ran && ran.stdout], ["Errors it printed", ran && ran.stderr], ["How it failed", job.error],
+    ["Result", job.result === null ? "" : JSON.stringify(job.result, null, 1)],
+  ]);
+}
+
+async function openGroup(group) {
+  const asked = new URLSearchParams({ instance_id: group.instance_id, round: group.round });
+  const answer = await ask(`api/groups/${encodeURIComponent(group.task)}?${asked}`), found = await answer.json();
+  if (!answer.ok) return say(found.message);
+  detail(`Group ${group.instance_id}, round ${group.round}`, [
+    ["", `task ${group.task}, ${group.state}, ${found.in_all} items`], ["Reason", group.reason],
+    ...found.items.map((item, n) => [`Item ${n + 1}`, JSON.stringify(item, null, 1)]),
+  ]);
+}
+
+function detail(title, parts) {
+  at("detail-title").textContent = title;
+  at("detail-body").replaceChildren(...parts.filter(([, text]) => text).flatMap(([head, text]) => {
+    const title = document.createElement("h3"), body = document.createElement("pre");
+    title.textContent = head;
+    body.textContent = text;
+    return head ? [title, body] : [body];
+  }));
+  at("detail").showModal();
+}
+
+async function act(path, body) {
+  const answer = await ask(path, { method: "POST", body: body && JSON.stringify(body) });
+  const said = await answer.json().catch(() => ({}));
+  say(answer.ok ? "done" : said.message || `refused (${answer.status})`);
+}
+
+function say(text) {
+  at("said").textContent = text;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => (at("said").textContent = ""), 4000);
+}
+
+const ms = (seconds) => (seconds === null ? null : seconds * 1000);
+
+function age(seconds) {
+  if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+}
+
+function bytes(count) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let n = 0;
+  for (; count >= 1000 && n < 4; n++) count /= 1000;
+  return `${Math.round(count * 10) / 10} ${units[n]}`;
+}
+
+at("door").onsubmit = (event) => {
+  event.preventDefault();
+  token = at("token").value;
+  sessionStorage.setItem("token", token);
+  follow();
+};
+at("all-workers").onclick = async () => {
+  if (everyone) { everyone = null; at("all-workers").textContent = "List all"; return latest && showWorkers(latest); }
+  const answer = await ask("api/fleet?workers=10000");
+  if (!answer.ok) return say(`refused (${answer.status})`);
+  everyone = (await answer.json()).workers;
+  at("all-workers").textContent = "List the first";
+  showWorkers(latest);
+};
+at("find-worker").oninput = () => latest && showWorkers(latest);
+document.addEventListener("visibilitychange", () => { if (!document.hidden && latest) show(latest); });
+window.addEventListener("resize", () => latest && showCharts(latest));
+token = knownToken();
+follow();

@@ -1,0 +1,75 @@
+"""`penstock top`: the fleet at a glance, live."""
+
+import asyncio
+import json
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from ground.http_guard import UNWELL
+from penstock.fleet import FleetReader
+from penstock.fleet.history import History
+from penstock.fleet.screen import picture
+from penstock.options import examples, given_settings, settings_options
+from penstock.startup import require_one_primary, running_redis
+
+
+@click.command(
+    "top",
+    epilog=examples("""
+Examples:
+
+  penstock top                      live; Ctrl-C ends it
+  penstock top --once               one look, also where no terminal reads
+  penstock top --json | jq -r '.notes[]'
+
+Exit code of one look: 0, or 1 where there is something that a person should see to.
+"""),
+)
+@click.option("--once", is_flag=True, help="Look once, print, and end.")
+@click.option("--json", "as_json", is_flag=True, help="One look, as one JSON object on stdout.")
+@click.option("--every", type=click.FloatRange(0.2), default=1.0, show_default=True,
+              help="Seconds between looks.")  # fmt: skip
+@settings_options
+def command(once: bool, as_json: bool, every: float) -> int:
+    """Queues, gates, workers, groups: live, worst first."""
+    settings = given_settings()
+    require_one_primary(settings)
+    console = Console()
+    with running_redis(settings) as url:
+        if once or as_json or not console.is_terminal:
+            return asyncio.run(_look(url, settings.run, console, as_json=as_json))
+        try:
+            asyncio.run(_watch(url, settings.run, console, every))
+        except KeyboardInterrupt:
+            return 0  # the way to end it
+    return 0
+
+
+async def _look(url: str, run: str, console: Console, *, as_json: bool) -> int:
+    async with FleetReader(url, run) as reader:
+        fleet = await reader.read()
+    if as_json:
+        click.echo(json.dumps(fleet.as_dict(), indent=2))
+    else:
+        history = History()
+        history.add(fleet)
+        console.print(picture(fleet, history, console.width, 10_000))
+    return int(bool(fleet.notes))
+
+
+async def _watch(url: str, run: str, console: Console, every: float) -> None:
+    history = History()
+    async with FleetReader(url, run) as reader:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                try:
+                    fleet = await reader.read()
+                    history.add(fleet)
+                    shown = picture(fleet, history, console.width, console.height)
+                    live.update(shown, refresh=True)
+                except UNWELL as problem:
+                    live.update(Text(f"! {problem}", style="bold red"), refresh=True)
+                await asyncio.sleep(every)

@@ -1,0 +1,27 @@
+"""A service of `penstock up`: ends when the one that started it does, however that ends.
+
+Run as `python -m penstock.up.child <penstock's arguments>`, with a pipe for stdin
+that its parent holds open.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+from penstock.cli import main
+
+PATIENCE = 20.0
+
+
+def end_with_the_parent() -> None:
+    """At the end of stdin: in order, and if that takes too long, at once."""
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(PATIENCE)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
+    main(sys.argv[1:])

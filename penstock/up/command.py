@@ -1,0 +1,188 @@
+"""`penstock up`: everything on this machine, until Ctrl-C."""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from ground import GroundSettings, SettingError
+from ground.http_guard import UNWELL
+from penstock.doctor.packages import require_own_packages
+from penstock.fleet import FleetReader
+from penstock.options import examples, given_settings, settings_options
+from penstock.startup import require_one_primary
+from penstock.up.fleet import Home, Plan, monitor_address, services
+from penstock.up.redis import Redis
+from penstock.up.screen import Screen
+from penstock.up.service import Service
+
+
+@click.command(
+    "up",
+    epilog=examples("""
+Examples:
+
+  penstock up                       Redis, sandbox, 2 workers, buffer, monitor
+  penstock up --workers 8           more of them
+  PENSTOCK_REDIS_URL=redis://10.0.0.5 penstock up
+
+Then, in another terminal and the same folder:
+
+  echo 'print(6 * 7)' | penstock run -
+  penstock top
+
+What ends by itself is started again, after a pause that doubles. State and logs are in
+.penstock/ (PENSTOCK_DATA_DIR) and outlast it; processes do not, however it ends.
+"""),
+)
+@click.option("--workers", type=click.IntRange(0, 256), default=2, show_default=True,
+              help="Worker processes.")  # fmt: skip
+@click.option("--permits", type=click.IntRange(1),
+              help="Limit of gate `code`, where that is new; default: four a core.")  # fmt: skip
+@settings_options
+def command(workers: int, permits: int | None) -> int:
+    """Run all of it on this machine; Ctrl-C ends it cleanly."""
+    settings = given_settings()
+    require_own_packages()
+    require_one_primary(settings)
+    plan = Plan(workers, permits or 4 * (os.cpu_count() or 1))
+    with _alone_in(settings.data_dir) as home:
+        return asyncio.run(_Up(plan, settings, home).run())
+
+
+class _Up:
+    def __init__(self, plan: Plan, settings: GroundSettings, home: Home) -> None:
+        self._settings = settings
+        self._home = home
+        self._screen = Screen(Console(stderr=True))
+        self._redis = Redis(settings, self._screen.say)
+        self._plan = plan
+        self._services: list[Service] = []
+        self._told = asyncio.Event()
+
+    async def run(self) -> int:
+        self._on_signals()
+        try:
+            self._redis.start()
+            self._services = services(
+                self._plan, self._settings, self._redis, self._home, self._screen.say
+            )
+            self._screen.start()
+            return await self._live()
+        finally:
+            await self._end()
+            self._screen.stop()
+
+    async def _live(self) -> int:
+        self._screen.say(f"redis is at {self._redis.shown}")
+        self._screen.address = monitor_address(self._home, self._services[-1])
+        keeping = [asyncio.create_task(self._keep(service)) for service in self._services]
+        chores = [
+            asyncio.create_task(self._redis.keep(self._redis_moved)),
+            asyncio.create_task(self._watch()),
+        ]
+        told = asyncio.create_task(self._told.wait())
+        try:
+            # A service's task ends only with a reason to end them all.
+            everything = [*keeping, *chores, told]
+            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._end()
+            for task in everything:
+                task.cancel()
+            ended = await asyncio.gather(*everything, return_exceptions=True)
+        for failure in ended:
+            if isinstance(failure, Exception):
+                raise failure
+        return 0
+
+    async def _keep(self, service: Service) -> None:
+        ready = asyncio.Event()
+        announcing = asyncio.create_task(self._announce(service, ready))
+        try:
+            await service.keep(ready=ready)
+        finally:
+            announcing.cancel()
+
+    async def _announce(self, service: Service, ready: asyncio.Event) -> None:
+        await ready.wait()
+        where = f" at {service.url}" if service.url else ""
+        self._screen.say(f"{service.name} is up{where}")
+        self._write_state()
+        if all(one.state == "up" for one in self._services):
+            self._screen.say(f"all is up; open {self._screen.address}")
+
+    async def _redis_moved(self) -> None:
+        await asyncio.gather(*(one.start_anew() for one in self._services if one.name != "sandbox"))
+        self._write_state()
+
+    async def _watch(self) -> None:
+        """The screen, once a second; Redis may be away."""
+        reader, url = None, ""
+        try:
+            while True:
+                if url != self._redis.url:
+                    url = self._redis.url
+                    if reader is not None:
+                        await reader.aclose()
+                    reader = FleetReader(url, self._settings.run)
+                with contextlib.suppress(*UNWELL):  # its state is on the screen
+                    self._screen.look(await reader.read())  # type: ignore[union-attr]
+                self._screen.draw(self._redis, self._services)
+                await asyncio.sleep(1)
+        finally:
+            if reader is not None:
+                await reader.aclose()
+
+    async def _end(self) -> None:
+        """Workers first, that they may give their jobs back; Redis last."""
+        workers = [one for one in self._services if one.name.startswith("worker")]
+        others = [one for one in self._services if one not in workers]
+        for batch in (workers, others):
+            await asyncio.gather(*(service.end() for service in batch))
+        self._redis.stop()
+        (self._home.folder / "up.json").unlink(missing_ok=True)
+
+    def _on_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            if self._told.is_set():  # the second time: at once
+                for service in self._services:
+                    service.kill()
+                return
+            self._screen.say("ending")
+            self._told.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, told)
+
+    def _write_state(self) -> None:
+        """For scripts: which process is what, and where."""
+        shown = [
+            {"name": one.name, "pid": one.pid, "url": one.url, "restarts": one.restarts}
+            for one in self._services
+        ]
+        state = {"pid": os.getpid(), "redis": self._redis.shown, "services": shown}
+        (self._home.folder / "up.json").write_text(json.dumps(state, indent=2) + "\n")
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[Home]:
+    home = Home(folder)
+    with (folder / "up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingError(
+                "PENSTOCK_DATA_DIR", f"another `penstock up` runs in {folder.resolve()}"
+            ) from None
+        yield home

@@ -1,0 +1,78 @@
+"""What `penstock up` shows: its services and the fleet, live; or a line for each event."""
+
+import time
+from collections import deque
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from penstock.fleet import Fleet
+from penstock.fleet.history import History
+from penstock.fleet.screen import picture
+from penstock.up.redis import Redis
+from penstock.up.service import Service
+
+_COLOURS = {"up": "green", "starting": "yellow", "restarting": "bold red", "ending": "yellow"}
+_EVENTS = 3
+
+
+class Screen:
+    """One screen where a terminal reads; else lines on stderr."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = (
+            Live(console=console, screen=True, auto_refresh=False) if console.is_terminal else None
+        )
+        self._events: deque[str] = deque(maxlen=200)
+        self._history = History()
+        self._fleet: Fleet | None = None
+        self.address = ""
+
+    def start(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def stop(self) -> None:
+        """Leave the screen; what happened stays to be read."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+            for event in list(self._events)[-8:]:
+                click.echo(event, err=True)
+
+    def say(self, event: str) -> None:
+        stamped = f"{time.strftime('%H:%M:%S')} {event}"
+        self._events.append(stamped)
+        if self._live is None:
+            click.echo(stamped, err=True)
+
+    def look(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._history.add(fleet)
+
+    def draw(self, redis: Redis, services: list[Service]) -> None:
+        if self._live is None:
+            return
+        width, height = self._console.width, self._console.height
+        lines = [Text("penstock up — Ctrl-C ends it all", style="bold"), _services(redis, services)]
+        lines += [Text(f"open {self.address}", style="bold cyan", no_wrap=True)]
+        lines += [Text(event, style="dim", no_wrap=True) for event in list(self._events)[-_EVENTS:]]
+        used = len(lines) + 1 + len(lines[1].plain) // max(1, width)
+        body: list[object] = [*lines, Text("")]
+        if self._fleet is not None:
+            body.append(picture(self._fleet, self._history, width, max(4, height - used)))
+        self._live.update(Group(*body), refresh=True)  # type: ignore[arg-type]
+
+
+def _services(redis: Redis, services: list[Service]) -> Text:
+    line = Text()
+    everyone: list[Redis | Service] = [redis, *services]
+    for one in everyone:
+        again = f" ×{one.restarts}" if one.restarts else ""
+        line.append(f"{one.name} ")
+        line.append(f"{one.state}{again}", style=_COLOURS.get(one.state, ""))
+        line.append("   ")
+    return line

@@ -1,0 +1,132 @@
+"""One service of `penstock up`: a process that is started again whenever it ends."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from ground import PenstockError
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+LIVES_WELL = 30.0  # seconds after which an end is an accident, and not one of a row
+READY_WITHIN = 60.0
+ENDS_WITHIN = 25.0
+_SETTING_REFUSED = 2
+
+
+class ServiceFailed(PenstockError):
+    """A service cannot run as things are set up."""
+
+
+@dataclass
+class Service:
+    """What is run, and how it stands. `env` is asked anew for each start."""
+
+    name: str
+    arguments: list[str]
+    env: Callable[[], dict[str, str]]
+    log: Path
+    say: Callable[[str], None]
+    url: str = ""
+    state: str = "starting"
+    restarts: int = 0
+    pid: int = 0
+    since: float = field(default_factory=time.monotonic)
+    _process: asyncio.subprocess.Process | None = None
+    _ending: bool = False
+    _asked: bool = False
+
+    async def keep(self, *, ready: asyncio.Event | None = None) -> None:
+        """Run it until `end`; an end that nobody asked for is said, and made good."""
+        pause, was_ready = FIRST_PAUSE, False
+        while not self._ending:
+            process = await self._start()
+            if await self._becomes_ready(process):
+                was_ready = True
+                self.state = "up"
+                if ready is not None:
+                    ready.set()
+            code = await process.wait()
+            if self._ending:
+                break
+            if self._asked:
+                self._asked = False
+                continue
+            if code == _SETTING_REFUSED and not was_ready:
+                raise ServiceFailed(f"{self.name}: {self._last_words()}")
+            if time.monotonic() - self.since > LIVES_WELL:
+                pause = FIRST_PAUSE
+            self.state = "restarting"
+            self.restarts += 1
+            self.say(f"{self.name} ended ({_how(code)}); it is started again in {pause:g} s")
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, pause * 2)
+        self.state, self.pid = "ended", 0
+
+    async def start_anew(self) -> None:
+        """End what runs, so that it starts with another environment."""
+        if self._process is not None and self._process.returncode is None:
+            self._asked = True
+            await self._stop(self._process)
+
+    async def end(self) -> None:
+        """In order; after a time, at once."""
+        self._ending = True
+        if self._process is not None and self._process.returncode is None:
+            self.state = "ending"
+            await self._stop(self._process)
+
+    def kill(self) -> None:
+        """At once."""
+        self._ending = True
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "penstock.up.child", *self.arguments, env=self.env(),
+                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
+                start_new_session=True,  # Ctrl-C is for `up`, which then ends all in order
+            )  # fmt: skip
+        self.pid, self.since, self.state = self._process.pid, time.monotonic(), "starting"
+        return self._process
+
+    async def _becomes_ready(self, process: asyncio.subprocess.Process) -> bool:
+        if not self.url:
+            return process.returncode is None
+        deadline = time.monotonic() + READY_WITHIN
+        async with httpx.AsyncClient(timeout=2.0) as client:
+            while process.returncode is None and time.monotonic() < deadline:
+                with contextlib.suppress(httpx.TransportError):
+                    if (await client.get(f"{self.url}/healthz")).status_code == 200:
+                        return True
+                await asyncio.sleep(0.1)
+        return False
+
+    async def _stop(self, process: asyncio.subprocess.Process) -> None:
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), ENDS_WITHIN)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("penstock: ") if lines else "it said nothing"
+
+
+def own_environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def _how(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"

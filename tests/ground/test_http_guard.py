@@ -1,0 +1,135 @@
+"""The door of every HTTP service: tokens, health, figures."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from ground import GroundSettings, HttpGuard, SettingError, Sheet, listen, warn_if_exposed
+from ground.errors import RedisUnavailable
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"inside"})
+
+
+async def well() -> dict[str, Any]:
+    return {"by": "heart"}
+
+
+async def ill() -> dict[str, Any]:
+    raise RedisUnavailable("nobody answers")
+
+
+async def figures() -> list[Any]:
+    sheet = Sheet("task")
+    sheet.gauge("penstock_things", "Things.", 3, 'a "b"')
+    sheet.count("penstock_deeds_total", "Deeds.", 4, "x", outcome="done")
+    return sheet.families()
+
+
+def at(**options: Any) -> httpx.AsyncClient:
+    guard = HttpGuard(app, **{"health": well, "figures": figures, **options})
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=guard), base_url="http://here")
+
+
+async def test_without_a_token_everybody_enters() -> None:
+    async with at() as client:
+        assert (await client.get("/anything")).text == "inside"
+        assert (await client.get("/metrics")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "},
+     {"Authorization": "secret"}, {"Authorization": "Basic secret"},
+     {"Authorization": "Bearer secrets"}, {"Authorization": "Bearer s\u00e9cret"}],
+)  # fmt: skip
+async def test_a_missing_or_wrong_token_is_refused_everywhere_but_at_healthz(
+    given: dict[str, str],
+) -> None:
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
+    async with at(token=SecretStr("secret")) as client:
+        for method, path in (
+            ("GET", "/"),
+            ("POST", "/x"),
+            ("GET", "/metrics"),
+            ("GET", "//healthz"),
+        ):
+            answer = await client.request(method, path, headers=headers)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert "inside" not in answer.text
+        assert (await client.get("/healthz", headers=headers)).status_code == 200
+
+
+async def test_two_tokens_are_no_token() -> None:
+    both = [("Authorization", "Bearer secret"), ("Authorization", "Bearer wrong")]
+    async with at(token=SecretStr("secret")) as client:
+        assert (await client.get("/", headers=both)).status_code == 401
+        assert (await client.get("/", headers=both[:1])).status_code == 200
+
+
+async def test_health_says_what_is_wrong_and_who_is_well() -> None:
+    async with at(health=ill) as client:
+        answer = await client.get("/healthz")
+        assert (answer.status_code, answer.json()["reason"]) == (503, "nobody answers")
+    async with at() as client:
+        assert (await client.get("/healthz")).json() == {"status": "healthy", "by": "heart"}
+        refused = await client.post("/healthz")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_figures_come_with_those_of_the_process() -> None:
+    async with at() as client:
+        page = await client.get("/metrics")
+    assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'penstock_things{task="a \\"b\\""} 3.0' in page.text
+    assert 'penstock_deeds_total{outcome="done",task="x"} 4.0' in page.text
+    assert "process_resident_memory_bytes" in page.text
+
+
+async def test_a_refused_reader_gets_a_page_only_where_there_is_one() -> None:
+    async with at(token=SecretStr("secret"), doorstep="<p>who?") as client:
+        answer = await client.get("/")
+        assert (answer.status_code, answer.text) == (401, "<p>who?")
+        assert json.loads((await client.get("/else")).text)["success"] is False
+
+
+def test_a_taken_port_names_its_setting() -> None:
+    with listen("127.0.0.1", 0, "X") as first:
+        port = first.getsockname()[1]
+        with pytest.raises(SettingError, match=f"PENSTOCK_BUFFER_PORT: 127.0.0.1:{port}"):
+            listen("127.0.0.1", port, "PENSTOCK_BUFFER_PORT")
+
+
+def test_an_open_door_to_other_machines_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for host in ("127.0.0.1", "::1", "localhost"):
+            warn_if_exposed(host, None, "T")
+        warn_if_exposed("0.0.0.0", SecretStr("x"), "T")
+        assert caplog.messages == []
+        warn_if_exposed("0.0.0.0", None, "PENSTOCK_X_TOKEN")
+    assert "PENSTOCK_X_TOKEN_FILE" in caplog.messages[0]
+
+
+def test_a_secret_may_lie_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "url"
+    monkeypatch.delenv("PENSTOCK_REDIS_URL", raising=False)
+    monkeypatch.setenv("PENSTOCK_REDIS_URL_FILE", str(file))
+    with pytest.raises(SettingError, match=r"PENSTOCK_REDIS_URL_FILE: .* cannot be read"):
+        GroundSettings.load()
+    file.write_text(" \n")
+    with pytest.raises(SettingError, match="is empty"):
+        GroundSettings.load()
+    file.write_text("redis://:pw@host/1\n")
+    url = GroundSettings.load().redis_url
+    assert url is not None
+    assert url.get_secret_value() == "redis://:pw@host/1"
+    monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://other")
+    with pytest.raises(SettingError, match="is set too"):
+        GroundSettings.load()

@@ -1,0 +1,178 @@
+"""One look at the whole fleet, and the figures made of it."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+from rq.worker import WorkerStatus
+
+import ground
+from buffer import RolloutBuffer, TaskConfig
+from buffer.pipeline import GroupFunctions
+from limiter import TokenBucket
+from penstock.fleet import Fleet, FleetReader
+from penstock.fleet.figures import families, figures
+from tests.harness import killing
+from tests.harness.servers import PrivateRedis, until
+from tests.worker import chores
+from tests.worker.crew import at_work, burst, open_queue, work_in_process
+
+SETTINGS = {"job_lease": 1.0, "gate": "code", "gate_limit": 1}
+
+
+async def look(client: Any, **options: Any) -> Fleet:
+    async with FleetReader(ground.target_of(client)) as reader:
+        return await reader.read(**options)
+
+
+async def test_an_empty_redis_is_an_empty_fleet(redis: ground.Client) -> None:
+    fleet = await look(redis)
+    assert (fleet.queues, fleet.workers, fleet.gates, fleet.tasks, fleet.notes) == ((),) * 5
+    assert json.loads(json.dumps(fleet.as_dict()))["run"] == "default"
+
+
+async def test_a_queue_that_nobody_works_on_is_called_that(redis: ground.Client) -> None:
+    open_queue(redis).enqueue(chores.add, 1, 2)
+    fleet = await look(redis)
+    (queue,) = fleet.queues
+    assert (queue.name, queue.depth, queue.workers, queue.verdict) == ("code", 1, 0, "no workers")
+    assert fleet.notes == (
+        "no worker listens on queue 'code', and 1 job waits; start one: penstock worker code",
+    )
+
+
+async def test_what_ended_is_told_with_its_times(real_redis: ground.Client) -> None:
+    queue = open_queue(real_redis)
+    good, bad = queue.enqueue(chores.add, 1, 2), queue.enqueue(chores.add, 1, "x")
+    await asyncio.to_thread(burst, real_redis)
+    fleet = await look(real_redis)
+    ((done,), (failed,)) = fleet.recent, fleet.failed
+    assert (done.id, done.status, failed.id, failed.status) == (
+        good.id, "finished", bad.id, "failed",
+    )  # fmt: skip
+    assert done.took is not None
+    assert done.waited is not None
+    assert 0 <= done.took < 60
+    assert (fleet.queues[0].counters["finished"], fleet.queues[0].counters["failed"]) == (1, 1)
+
+
+async def test_the_gate_that_holds_a_queue_back_is_named(
+    real_redis: ground.Client, shared_server: PrivateRedis
+) -> None:
+    queue = open_queue(real_redis)
+    for name in ("first", "second"):
+        queue.enqueue(chores.lasts, shared_server.url, name)
+    with at_work(real_redis, **SETTINGS) as worker:
+        until(lambda: real_redis.hexists("ran", "first"), "the first job runs")
+        until(lambda: real_redis.hexists(worker.key, "penstock_gate"), "a heartbeat")
+        fleet = await look(real_redis)
+        (seen,) = fleet.workers
+        assert (seen.name, seen.state, seen.gate, seen.running) == (worker.name, "busy", "code", 1)
+        assert abs(seen.job_since - time.time()) < 100
+        assert fleet.queues[0].verdict == "held back"
+        assert "gate 'code' is full, 1 of 1 permits in flight; 1 job waits" in fleet.notes[0]
+        gate = TokenBucket(real_redis, "code", limit=1)
+        gate.sync.pause()
+        assert "gate 'code' is paused" in (await look(real_redis)).notes[0]
+        gate.sync.configure(limit=8)
+        gate.sync.resume()
+        until(lambda: real_redis.hexists("ran", "second"), "the second job runs")
+        assert (await look(real_redis)).queues[0].verdict == "working"
+        worker._call(worker._kill_all)
+        until(lambda: not worker._shift.running, "all ended")
+
+
+async def test_a_killed_worker_is_seen_dead_within_its_heartbeat(
+    real_redis: ground.Client, shared_server: PrivateRedis
+) -> None:
+    with killing.Child(work_in_process, shared_server.url, ["code"], {"job_lease": 1.0}) as child:
+        until(lambda: real_redis.zcard("penstock:work:{code}:workers") == 1, "the worker lives")
+        assert (await look(real_redis)).worker_states == {"idle": 1}
+        child.kill()
+    await _until_dead(real_redis)
+    fleet = await look(real_redis)
+    assert [queue.workers for queue in fleet.queues] == [0]
+    assert "1 worker is silent" in fleet.notes[-1]
+
+
+async def _until_dead(client: Any) -> None:
+    deadline = time.monotonic() + 60
+    while (await look(client)).worker_states != {"dead": 1}:
+        assert time.monotonic() < deadline, "it still counts as living"
+
+
+async def test_a_stock_worker_is_seen_by_its_own_heartbeat(real_redis: ground.Client) -> None:
+    from rq import Worker
+
+    worker = Worker([open_queue(real_redis)], connection=real_redis)
+    worker.register_birth()
+    worker.set_state(WorkerStatus.IDLE)
+    assert (await look(real_redis)).worker_states == {"idle": 1}
+    real_redis.hset(worker.key, "last_heartbeat", "2020-01-01T00:00:00.000000Z")
+    assert (await look(real_redis)).worker_states == {"dead": 1}
+    worker.register_death()
+
+
+def _item(name: str, reward: float) -> dict[str, Any]:
+    return {"instance_id": name, "uid": f"{name}{reward}", "messages": [], "reward": reward}
+
+
+async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.Client) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such key: score")
+
+    buffer = RolloutBuffer(
+        ground.target_of(redis), "math", TaskConfig(group_size=2),
+        functions=GroupFunctions(normalize_group_data=broken),
+    )  # fmt: skip
+    redis.zadd("penstock:buffer:{default}:tasks", {"math": 1})
+    await buffer.write_many(
+        [_item(name, n) for name in "ab" for n in (0, 1)] + [_item("open", 0.5)]
+    )
+    fleet = await look(redis)
+    (task,) = fleet.tasks
+    assert (task.groups["ready"], task.groups["open"], task.mean_reward) == (2, 1, 0.5)
+    await buffer.take()
+    fleet = await look(redis)
+    assert {(group.instance_id, group.state) for group in fleet.quarantine} == {
+        ("a", "quarantined"), ("b", "quarantined"),
+    }  # fmt: skip
+    assert all("no such key: score" in group.reason for group in fleet.quarantine)
+    assert fleet.notes == ("task 'math': 2 groups in quarantine",)
+    await buffer.aclose()
+
+
+async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client) -> None:
+    gate = TokenBucket(ground.target_of(redis), "code", limit=2, rate=5, burst=3)
+    with gate:
+        async with FleetReader(ground.target_of(redis)) as reader:
+            page = ground.exposition(await figures(reader))
+    assert 'penstock_gate_in_flight{gate="code"} 1.0' in page
+    assert 'penstock_gate_granted_total{gate="code"} 1.0' in page
+    assert 'penstock_gate_rate{gate="code"} 5.0' in page
+    assert 'penstock_workers{state="dead"} 0.0' in page
+
+
+async def test_a_thousand_workers_and_ten_thousand_groups_are_one_look(
+    real_redis: ground.Client,
+) -> None:
+    """Few round trips, however many there are; what is listed is bounded."""
+    workers = 1000
+    pipe = real_redis.pipeline()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    for n in range(workers):
+        pipe.sadd("rq:workers", f"rq:worker:w{n}")
+        pipe.hset(f"rq:worker:w{n}", mapping={"birth": stamp, "state": "idle", "queues": "code",
+                                              "last_heartbeat": stamp})  # fmt: skip
+    for n in range(10_000):
+        pipe.zadd("penstock:buffer:{default/math}:ready", {f"g{n}:0": n})
+    pipe.zadd("penstock:buffer:{default}:tasks", {"math": 1})
+    pipe.execute()
+    before = real_redis.info()["total_commands_processed"]
+    fleet = await look(real_redis)
+    commands = real_redis.info()["total_commands_processed"] - before
+    assert (fleet.worker_states, len(fleet.workers)) == ({"idle": workers}, 50)
+    assert (fleet.tasks[0].groups["ready"], len(fleet.groups)) == (10_000, 50)
+    assert commands < 3 * workers
+    assert "penstock_workers" in {family.name for family in families(fleet)}

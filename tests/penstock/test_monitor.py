@@ -1,0 +1,100 @@
+"""The monitor over HTTP: what it shows, what it changes, and for whom."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from rq.registry import FailedJobRegistry
+from rq.serializers import JSONSerializer
+
+import ground
+from limiter import TokenBucket
+from tests.harness.servers import PrivateRedis
+from tests.penstock.serving import monitor
+from tests.worker import chores
+from tests.worker.crew import burst, open_queue
+from worker.job_hash import data_of
+from worker.models import CodeRequest
+
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+@pytest.fixture
+def guarded(shared_server: PrivateRedis, real_redis: ground.Client) -> Iterator[httpx.Client]:
+    with (
+        monitor(shared_server.url, PENSTOCK_MONITOR_TOKEN="secret") as url,
+        httpx.Client(base_url=url, headers=TOKEN, timeout=30) as client,
+    ):
+        yield client
+
+
+def test_all_but_health_is_behind_the_token(guarded: httpx.Client) -> None:
+    for path in ("/", "/api/fleet", "/api/events", "/metrics", "/api/jobs/x", "/api/gates/x"):
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            assert httpx.get(guarded.base_url.join(path), headers=headers).status_code == 401
+    page = httpx.get(guarded.base_url.join("/"))
+    assert "A token is needed" in page.text
+    assert "script-src 'sha256-" in page.headers["content-security-policy"]
+    assert guarded.get("/").status_code == 200
+    assert httpx.get(guarded.base_url.join("/healthz")).json() == {"status": "healthy"}
+    assert "penstock_workers" in guarded.get("/metrics").text
+
+
+def test_gates_jobs_and_their_programs(guarded: httpx.Client, real_redis: ground.Client) -> None:
+    gate = TokenBucket(real_redis, "runs/code", limit=2)
+    gate.sync.configure(limit=2)
+    at = "/api/gates/runs/code"
+    assert guarded.post(at, json={"paused": True}).json()["paused"] is True
+    assert guarded.post(at, json={"paused": False, "limit": 7}).json()["limit"] == 7
+    assert gate.sync.status().limit == 7
+    for wrong in ({"limit": 0}, {"limit": "many"}, {"colour": 1}, {}, [1]):
+        assert guarded.post(at, json=wrong).status_code == 400
+    assert guarded.post("/api/gates/none", json={"limit": 1}).status_code == 404
+    queue = open_queue(real_redis)
+    failing = queue.enqueue(chores.add, 1, "x")
+    burst(real_redis)
+    seen = guarded.get(f"/api/jobs/{failing.id}").json()
+    assert (seen["status"], seen["call"]["arguments"]) == ("failed", [[1, "x"], {}])
+    assert "TypeError" in seen["error"]
+    assert guarded.post(f"/api/jobs/{failing.id}/requeue").json() == {"done": True}
+    assert len(queue) == 1
+    assert guarded.post(f"/api/jobs/{failing.id}/requeue").status_code == 409
+    assert FailedJobRegistry(queue=queue, serializer=JSONSerializer).get_job_ids() == []
+
+
+def test_a_program_is_shown_and_a_pickle_is_never_opened(
+    guarded: httpx.Client, real_redis: ground.Client
+) -> None:
+    real_redis.hset("rq:job:code", mapping={
+        "status": "queued", "data": data_of(CodeRequest(code="print('<b>hi</b>')"))})  # fmt: skip
+    assert guarded.get("/api/jobs/code").json()["call"]["code"] == "print('<b>hi</b>')"
+    real_redis.hset("rq:job:evil", mapping={"status": "queued", "data": b"\x80\x04cos\nsystem\n."})
+    assert "not opened" in guarded.get("/api/jobs/evil").json()["call"]["note"]
+    assert guarded.get("/api/jobs/none").status_code == 404
+
+
+def test_the_stream_gives_what_went_before_and_then_every_look(guarded: httpx.Client) -> None:
+    events: list[tuple[str, Any]] = []
+    with guarded.stream("GET", "/api/events") as stream:
+        assert stream.headers["x-may-act"] == "1"
+        lines = stream.iter_lines()
+        while len(events) < 3:
+            event = next(lines).removeprefix("event: ")
+            events.append((event, json.loads(next(lines).removeprefix("data: "))))
+            next(lines)
+    assert [event for event, _ in events] == ["history", "fleet", "fleet"]
+    assert events[2][1]["fleet"]["at"] > events[1][1]["fleet"]["at"]
+
+
+def test_without_a_token_it_shows_and_changes_nothing(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    TokenBucket(real_redis, "code", limit=2).sync.configure(limit=2)
+    with monitor(shared_server.url) as url:
+        assert httpx.get(f"{url}/").status_code == 200
+        assert httpx.get(f"{url}/api/fleet?workers=9").json()["may_act"] is False
+        refused = httpx.post(f"{url}/api/gates/code", json={"paused": True})
+        assert refused.status_code == 403
+        assert "PENSTOCK_MONITOR_TOKEN" in refused.json()["message"]

@@ -1,0 +1,136 @@
+"""The monitor's page in a real headless Chromium."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import ground
+from limiter import TokenBucket
+from tests.harness.browser import Browser
+from tests.harness.servers import PrivateRedis
+from tests.penstock.serving import monitor
+from tests.worker import chores
+from tests.worker.crew import burst, open_queue
+
+ROWS = "[...document.querySelectorAll('#{} tbody tr')].map((row) => row.innerText).join('|')"
+NOTES = "document.getElementById('notes').innerText"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def url(shared_server: PrivateRedis, real_redis: ground.Client) -> Iterator[str]:
+    with monitor(shared_server.url, PENSTOCK_MONITOR_TOKEN="secret") as url:
+        yield url
+
+
+def test_it_shows_what_is_wrong_and_acts_with_the_token(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    TokenBucket(real_redis, "code", limit=2).sync.configure(limit=2)
+    queue = open_queue(real_redis)
+    failed = queue.enqueue(chores.add, 1, "<img src=x onerror=alert(1)>")
+    burst(real_redis)
+    queue.enqueue(chores.add, 1, 2)
+    page = browser.open(f"{url}/#token=secret")
+    page.until(NOTES, lambda said: "no worker listens on queue 'code'" in said)
+    assert page.run("location.hash") == ""
+    page.until(ROWS.format("queues"), lambda rows: "no worker listens" in rows)
+    assert "granted" in page.run("document.getElementById('gates').innerText")
+    page.run("document.querySelector('#gates tbody button').click()")
+    page.until(ROWS.format("gates"), lambda rows: "paused" in rows)
+    assert TokenBucket(real_redis, "code", limit=2).sync.status().paused
+    page.until(ROWS.format("failed"), lambda rows: failed.id in rows)
+    page.run("document.querySelector('#failed tbody button').focus()")
+    page.press("Enter", 13, "\r")
+    page.until("document.getElementById('detail').open")
+    assert "onerror=alert" in page.run("document.getElementById('detail-body').innerText")
+    assert page.run("document.querySelectorAll('#detail-body img').length") == 0
+    page.press("Escape", 27)
+    page.until("!document.getElementById('detail').open")
+    assert page.run("document.activeElement.textContent") == failed.id
+    errors = [problem for problem in browser_problems(page) if "401" not in problem]
+    assert errors == []
+    assert {address.split("/api")[0].rstrip("/") for address in page.requests()} == {url}
+
+
+def test_without_the_token_it_asks_for_it(browser: Browser, url: str) -> None:
+    page = browser.open(url)
+    page.until("!document.getElementById('door').hidden")
+    page.run("document.getElementById('token').value = 'wrong'")
+    page.run("document.querySelector('#door button').click()")
+    page.until("document.getElementById('live').textContent", lambda said: "refused" in said)
+    page.run("document.getElementById('token').value = 'secret'")
+    page.run("document.querySelector('#door button').click()")
+    page.until("document.getElementById('live').textContent", lambda said: said.startswith("live"))
+    assert page.run("document.getElementById('door').hidden")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_reads_it_without_scrolling_sideways(
+    browser: Browser, url: str, dark: bool
+) -> None:
+    page = browser.open(f"{url}/#token=secret", width=390, height=844, dark=dark)
+    page.until("document.querySelectorAll('canvas').length")
+    page.until("document.getElementById('live').textContent", lambda said: said.startswith("live"))
+    assert page.run("document.documentElement.scrollWidth") <= 390
+    background = page.run("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") is not dark
+
+
+def test_text_stands_out_from_its_ground_in_both_colour_schemes(browser: Browser, url: str) -> None:
+    for dark in (False, True):
+        page = browser.open(f"{url}/#token=secret", dark=dark)
+        page.until("document.querySelectorAll('#queues thead').length")
+        style = "getComputedStyle(document.documentElement).getPropertyValue('--{}').trim()"
+        grounds = [page.run(style.format(name)) for name in ("paper", "panel")]
+        for name in ("ink", "soft", "warn", "bad", "c1", "c2", "c3", "c4"):
+            ratio = min(contrast(page.run(style.format(name)), ground) for ground in grounds)
+            assert ratio >= (3 if name.startswith("c") else 4.5), (name, dark, ratio)
+
+
+def test_a_large_fleet_is_one_small_page(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    pipe = real_redis.pipeline()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    fields = {"birth": stamp, "state": "busy", "queues": "code", "last_heartbeat": stamp}
+    for n in range(1000):
+        pipe.sadd("rq:workers", f"rq:worker:w{n:04}")
+        pipe.hset(f"rq:worker:w{n:04}", mapping=fields)
+    pipe.zadd("penstock:buffer:{default/math}:ready", {f"g{n}:0": n + 1 for n in range(10_000)})
+    pipe.zadd("penstock:buffer:{default}:tasks", {"math": 1})
+    pipe.execute()
+    page = browser.open(f"{url}/#token=secret")
+    page.until("document.getElementById('worker-states').textContent", lambda s: "1000 busy" in s)
+    page.until(ROWS.format("tasks"), lambda rows: "10000" in rows)
+    assert page.run("document.querySelectorAll('tr').length") < 300
+    page.run("document.getElementById('all-workers').click()")
+    page.until("everyone && everyone.length", lambda count: count == 1000)
+    page.run("at('find-worker').value = 'w0999'; at('find-worker').oninput()")
+    page.until(ROWS.format("workers"), lambda rows: rows.startswith("w0999"))
+
+
+def browser_problems(page: Any) -> list[str]:
+    found: list[str] = page.problems()
+    return found
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 has it."""
+
+    def light(colour: str) -> float:
+        digits = colour.removeprefix("#")
+        digits = "".join(d * 2 for d in digits) if len(digits) == 3 else digits
+        parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)

@@ -1,0 +1,122 @@
+"""`penstock run`: as if the program had run here."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import ground
+from penstock.run import exit_code
+from tests.harness.servers import PrivateRedis
+from tests.penstock.test_command import PENSTOCK, run
+from tests.worker.crew import at_work
+from worker import CodeResult
+
+
+@contextmanager
+def attended(client: ground.Client) -> Iterator[None]:
+    with at_work(client, sandbox="local"):
+        yield
+
+
+def fed(url: str, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PENSTOCK, "run", *options, "-"], input=program, capture_output=True, text=True,
+        env=os.environ | {"PENSTOCK_REDIS_URL": url}, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def test_output_and_exit_code_are_the_programs(
+    shared_server: PrivateRedis, real_redis: ground.Client, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PENSTOCK_SANDBOX", "local")
+    from worker.settings import worker_settings
+
+    worker_settings.cache_clear()
+    url = shared_server.url
+    with attended(real_redis):
+        good = fed(url, "import sys; print(6 * 7); print('mind', file=sys.stderr)")
+        assert (good.returncode, good.stdout, good.stderr) == (0, "42\n", "mind\n")
+        assert fed(url, "raise SystemExit(3)").returncode == 3
+        assert fed(url, "import os; os.kill(os.getpid(), 9)").returncode == 137
+        late = fed(url, "print(1, flush=True)\nwhile True: pass", "--timeout", "0.5")
+        assert (late.returncode, late.stdout) == (124, "1\n")
+        assert "run_timeout" in late.stderr
+        whole = json.loads(fed(url, "print(1)", "--json").stdout)
+        assert whole["run_result"]["stdout"] == "1\n"
+        script = tmp_path / "hello.sh"
+        script.write_text("read name; echo hello $name\n")
+        with script.open("rb"):
+            told = subprocess.run(
+                [PENSTOCK, "run", script], input="you\n", capture_output=True, text=True,
+                env=os.environ | {"PENSTOCK_REDIS_URL": url}, timeout=100, check=False,
+            )  # fmt: skip
+        assert told.stdout == "hello you\n"
+    worker_settings.cache_clear()
+
+
+def test_where_nobody_listens_it_says_so_and_leaves_nothing_queued(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    alone = fed(shared_server.url, "print(1)")
+    assert (alone.returncode, alone.stdout) == (125, "")
+    assert "no worker listens on queue 'code'; start one: penstock worker code" in alone.stderr
+    assert real_redis.keys("rq:job:*") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"status": "Success", "run_result": {"status": "Finished", "return_code": 0}}, 0),
+        ({"status": "Failed", "run_result": {"status": "Finished", "return_code": 7}}, 7),
+        ({"status": "Failed", "run_result": {"status": "Finished", "return_code": -11}}, 139),
+        ({"status": "Failed", "run_result": {"status": "TimeLimitExceeded"}}, 124),
+        ({"status": "Failed", "error_kind": "limit", "error_reason": "memory_limit",
+          "run_result": {"status": "Finished", "return_code": -9}}, 137),
+        ({"status": "SandboxError"}, 125),
+    ],
+)  # fmt: skip
+def test_every_end_has_its_exit_code(fields: dict[str, object], code: int) -> None:
+    assert exit_code(CodeResult.model_validate(fields)) == code
+
+
+def test_groups_are_listed_shown_and_put_back(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    from buffer import RolloutBuffer, TaskConfig
+
+    buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=2)).sync
+    real_redis.zadd("penstock:buffer:{default}:tasks", {"math": 1})
+    buffer.write_many([
+        {"instance_id": "a", "uid": str(n), "messages": [], "reward": 0.5} for n in (0, 1)
+    ])  # fmt: skip
+    env = {"PENSTOCK_REDIS_URL": shared_server.url}
+    (group,) = json.loads(run("groups", "ls", "--json", **env).stdout)
+    assert (group["instance_id"], group["state"], group["items"]) == ("a", "ready", 2)
+    assert "ready" in run("groups", "ls", **env).stdout
+    assert len(json.loads(run("groups", "show", "a", **env).stdout)) == 2
+    assert run("groups", "show", "b", **env).returncode == 1
+    assert buffer.take() is None  # equal rewards teach nothing: the group is discarded
+    back = run("groups", "requeue", "a", "b", **env)
+    assert (back.returncode, back.stdout) == (1, "a is ready again\n")
+    assert "'b' is neither in quarantine nor kept" in back.stderr
+    buffer.close()
+
+
+def test_top_is_data_where_no_terminal_reads(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    env = {"PENSTOCK_REDIS_URL": shared_server.url}
+    calm = run("top", **env)
+    assert (calm.returncode, "\x1b" in calm.stdout) == (0, False)
+    real_redis.sadd("rq:queues", "rq:queue:code")
+    real_redis.lpush("rq:queue:code", "x")
+    assert json.loads(run("top", "--json", **env).stdout)["queues"][0]["depth"] == 1
+    bad = run("top", "--once", **env)
+    assert bad.returncode == 1
+    assert "! no worker listens on queue 'code'" in bad.stdout

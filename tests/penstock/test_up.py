@@ -1,0 +1,147 @@
+"""`penstock up`: all of it, restarted when a part dies, and gone when it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness import leash
+from tests.harness.servers import free_port, until
+from tests.penstock.test_command import PENSTOCK, processes_of, run
+
+
+class Up:
+    """One `penstock up` in a folder of its own."""
+
+    def __init__(self, folder: Path, workers: int = 1) -> None:
+        self.folder = folder / "state"
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        self.monitor = f"http://127.0.0.1:{(monitor := free_port())}"
+        self.env = {
+            "PENSTOCK_DATA_DIR": str(self.folder), "PENSTOCK_BUFFER_PORT": str(free_port()),
+            "PENSTOCK_MONITOR_PORT": str(monitor), "PENSTOCK_JOB_LEASE": "2",
+        }  # fmt: skip
+        self.process = leash.start(
+            [PENSTOCK, "up", "--workers", str(workers)], env=clean | self.env,
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.said: list[str] = []
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        for line in self.process.stderr or ():
+            self.said.append(line)
+
+    def wait(self) -> None:
+        self.process.wait()
+        self._listener.join()
+        self.process.stderr.close()
+
+    def hears(self, words: str, times: int = 1) -> None:
+        def heard() -> bool:
+            assert self.process.poll() is None, "".join(self.said)
+            return sum(words in line for line in self.said) >= times
+
+        until(heard, f"{words!r} in {self.said}", within=90)
+
+    def services(self) -> dict[str, Any]:
+        state = json.loads((self.folder / "up.json").read_text())
+        return {one["name"]: one for one in state["services"]}
+
+    def runs(self, program: str) -> str:
+        file = self.folder.parent / "program.py"
+        file.write_text(program)
+        result = run("run", str(file), **self.env)
+        assert result.returncode == 0, result
+        return result.stdout
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Up]:
+    up = Up(folder)
+    try:
+        up.hears("all is up")
+        yield up
+    finally:
+        if up.process.poll() is None:
+            up.process.kill()
+        up.wait()
+        until(lambda: processes_of(folder) == [], "nothing left", within=60)
+
+
+def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Path) -> None:
+    with started(tmp_path) as up:
+        assert up.runs("print(6 * 7)") == "42\n"
+        for name, service in up.services().items():
+            os.kill(service["pid"], signal.SIGKILL)
+            up.hears(f"{name} ended (killed by SIGKILL)")
+        until(lambda: _answers(up.monitor), "the monitor is back", within=60)
+        until(lambda: _attended(up), "a worker is back", within=60)
+        assert up.runs("print('again')") == "again\n"
+        os.kill(_server_pid(up.folder), signal.SIGKILL)
+        up.hears("redis ended; it is started again with its data")
+        until(lambda: _attended(up), "a worker at the new server", within=60)
+        assert up.runs("print('after redis')") == "after redis\n"
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(60) == 0
+        assert not (up.folder / "up.json").exists()
+
+
+def test_killed_itself_it_leaves_nothing(tmp_path: Path) -> None:
+    with started(tmp_path) as up:
+        second = run("up", **up.env)
+        assert second.returncode == 2
+        assert "another `penstock up` runs in" in second.stderr
+        up.process.kill()
+
+
+def test_a_setting_that_cannot_work_ends_it_with_that_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        env = {"PENSTOCK_DATA_DIR": str(tmp_path / "state"), "PENSTOCK_MONITOR_PORT": "0",
+               "PENSTOCK_BUFFER_PORT": str(taken.getsockname()[1])}  # fmt: skip
+        result = run("up", "--workers", "0", **env)
+    assert result.returncode == 2
+    assert "buffer: PENSTOCK_BUFFER_PORT" in result.stderr.splitlines()[-1]
+    until(lambda: processes_of(tmp_path) == [], "nothing left", within=60)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _attended(up: Up) -> bool:
+    looked = run("top", "--json", **up.env)
+    try:
+        fleet = json.loads(looked.stdout)
+    except ValueError:
+        return False  # Redis is on its way
+    return any(one["workers"] for one in fleet["queues"])
+
+
+def _server_pid(folder: Path) -> int:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"valkey-server" in words.split(b"\0")[0] and (entry / "cwd").resolve() == folder:
+            return int(entry.name)
+    raise AssertionError("no server runs there")
