@@ -122,7 +122,7 @@ class ConcurrentWorker(BaseWorker):
             for name, each in commands.items()
         }
         shift = Shift(
-            wire, commands, parkings, concurrency=settings.concurrency,
+            wire, commands, parkings, concurrency=settings.jobs_at_once,
             strategy=str(getattr(self._dequeue_strategy, "value", self._dequeue_strategy)),
             new_running=self._new_running, perform=self._perform,
         )  # fmt: skip
@@ -147,7 +147,7 @@ class ConcurrentWorker(BaseWorker):
     async def _perform(self, running: Running) -> Outcome:
         default = self.queue_class.DEFAULT_TIMEOUT
         turn = ClaimedTurn(running, self._gate, self._free_permit) if self._gate else Unlimited()
-        current_execution.set(known_of(running, turn, default))
+        current_execution.set(known_of(running, turn, default, self._settings))
         return await perform(running, running.job, self.serializer, default, self._threads)
 
     async def _free_permit(self, running: Running, fence: int) -> None:

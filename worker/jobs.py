@@ -38,7 +38,7 @@ async def _run(request: CodeRequest, execution: Execution) -> dict[str, Any]:
     from worker.sandbox.choice import sandbox_here
     from worker.settings import worker_settings
 
-    settings = worker_settings()
+    settings = execution.settings or worker_settings().of_stock_worker
     policy = RetryPolicy(attempts=settings.sandbox_attempts)
     return (await execute(request, execution, sandbox_here(settings), policy)).dump()
 

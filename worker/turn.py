@@ -11,9 +11,12 @@ import logging
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from limiter import Gate, GateError, Permit
+
+if TYPE_CHECKING:
+    from worker.settings import WorkerSettings
 
 log = logging.getLogger("penstock.worker")
 
@@ -83,6 +86,8 @@ class Execution:
     queued_seconds: float = 0.0
     seconds: float = math.inf
     """From now until the worker would break the job off."""
+    settings: "WorkerSettings | None" = None
+    """The worker's own; None where only the environment can say."""
 
 
 current_execution: ContextVar[Execution | None] = ContextVar("penstock_execution", default=None)
