@@ -112,7 +112,7 @@ def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
         ) as it:
             fusion.wait_until(lambda: fusion.in_flight == 1)
             it.kill()
-        with at_work(real_redis, **settings):
+        with at_work(real_redis, **settings, **gated(1)):
             until(lambda: job.get_status() == "finished", "the job")
         assert fusion.executions.total() == 2
         assert fusion.peak == 1
