@@ -27,11 +27,14 @@ class FencedPipeline(Pipeline):
             commands = self.command_stack
             try:
                 self._require_ours(*self.fence)
-                return super().execute(raise_on_error)
+                replies = super().execute(raise_on_error)
             except WatchError:
                 if rq_watches:
                     raise  # RQ reads again what it had read, and comes back
                 self.command_stack = commands  # the heartbeat touched the record: look again
+            else:
+                self.fence = None  # with this transaction the execution is over; RQ may send more
+                return replies
 
     def _require_ours(self, record: str, leases: str, member: str) -> None:
         ask: Any = self.immediate_execute_command
