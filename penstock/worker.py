@@ -16,6 +16,7 @@ from penstock.startup import require_one_primary, running_redis
 Examples:
 
   penstock worker                                the queue `code`, 256 jobs at once
+  penstock worker --sandbox local                programs run here, in the embedded sandbox
   penstock worker --limit code --concurrency 64  under the gate `code`
   penstock worker urgent code                    `urgent` before `code`
 
@@ -23,7 +24,10 @@ Ctrl-C finishes what runs; a second one, a second later, gives it back to its qu
 """),
 )
 @click.argument("queues", nargs=-1)
-@click.option("--concurrency", metavar="N", help="Jobs at once; default 256.")
+@click.option("--sandbox", metavar="NAME", help="Where programs run: fusion, local, shared.")
+@click.option(
+    "--concurrency", metavar="N", help="Jobs at once; default 256, or as the sandbox has room."
+)
 @click.option("--limit", "gate", metavar="GATE", help="Take a permit of this gate for each job.")
 @click.option("--gate-limit", metavar="N", help="The gate's limit, where it does not exist yet.")
 @click.option("--name", help="The worker's name, as `rq info` shows it; default: a random one.")
@@ -39,6 +43,7 @@ Ctrl-C finishes what runs; a second one, a second later, gives it back to its qu
 @settings_options
 def command(
     queues: tuple[str, ...],
+    sandbox: str | None,
     concurrency: str | None,
     gate: str | None,
     gate_limit: str | None,
@@ -54,7 +59,9 @@ def command(
 
     settings = given_settings()
     require_one_primary(settings)
-    options = {"concurrency": concurrency, "gate": gate, "gate_limit": gate_limit}
+    options = {
+        "sandbox": sandbox, "concurrency": concurrency, "gate": gate, "gate_limit": gate_limit,
+    }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
     with running_redis(settings) as url:
         client = connect(url)

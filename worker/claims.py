@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from worker.execution_record import Running
+from worker.settings import WorkerSettings
 from worker.turn import Execution, Turn
 
 
@@ -29,10 +30,12 @@ def fields_of(flat: list[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def known_of(running: Running, turn: Turn, default_timeout: int) -> Execution:
+def known_of(
+    running: Running, turn: Turn, default_timeout: int, settings: WorkerSettings | None
+) -> Execution:
     """What a code job is told about itself."""
     queued = 0.0
     if enqueued := running.text(b"enqueued_at"):
         queued = max(0.0, running.started - datetime.fromisoformat(enqueued).timestamp())
     timeout = running.number(b"timeout", 0) or default_timeout
-    return Execution(turn, queued, float(timeout) if timeout > 0 else math.inf)
+    return Execution(turn, queued, float(timeout) if timeout > 0 else math.inf, settings)

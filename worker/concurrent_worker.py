@@ -37,7 +37,7 @@ from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
 from worker.shift import Shift
 from worker.threads import Threads
-from worker.turn import Unlimited, current_execution
+from worker.turn import Turn, Unlimited, current_execution
 from worker.work_commands import SCRIPTS, WorkCommands
 
 
@@ -125,7 +125,7 @@ class ConcurrentWorker(BaseWorker):
             for name, each in commands.items()
         }
         shift = Shift(
-            wire, commands, parkings, concurrency=settings.concurrency,
+            wire, commands, parkings, concurrency=settings.jobs_at_once,
             strategy=str(getattr(self._dequeue_strategy, "value", self._dequeue_strategy)),
             new_running=self._new_running, perform=self._perform,
         )  # fmt: skip
@@ -149,9 +149,24 @@ class ConcurrentWorker(BaseWorker):
 
     async def _perform(self, running: Running) -> Outcome:
         default = self.queue_class.DEFAULT_TIMEOUT
-        turn = ClaimedTurn(running, self._gate, self._free_permit) if self._gate else Unlimited()
-        current_execution.set(known_of(running, turn, default))
+        turn = self._turn(running)
+        current_execution.set(known_of(running, turn, default, self._settings))
         return await perform(running, running.job, self.serializer, default, self._threads)
+
+    def _turn(self, running: Running) -> Turn:
+        if self._gate is None:
+            return Unlimited()
+        return ClaimedTurn(
+            running, self._gate, prolong=self._prolong_permit, give_back=self._free_permit
+        )
+
+    async def _prolong_permit(self, running: Running) -> None:
+        assert self._wire is not None and self._shift is not None  # noqa: S101, PT018 - jobs run
+        row = running.beat_row()
+        beat = self._commands[running.queue].beat(utcformat(now()), [row])
+        (answer,) = await self._wire.ask(beat)
+        if running.is_lost(row, answer):
+            self._shift.lose([running])
 
     async def _free_permit(self, running: Running, fence: int) -> None:
         assert self._wire is not None  # noqa: S101 - it is open for as long as jobs run
@@ -166,9 +181,10 @@ class ConcurrentWorker(BaseWorker):
         ending.execution.delete(job=job, pipeline=pipeline)
         running = ending.running
         commands: WorkCommands = self._commands[running.queue]
+        pipeline.fence = (ending.execution.key, commands.leases, running.member)
         pipeline.execute_command(
             *commands.drop(running.id, running.execution, running.text(b"penstock_reply_to"),
-                           ending.status)
+                           ending.status, int(running.still_running * 1e6))
         )  # fmt: skip
 
     # Heartbeat and maintenance

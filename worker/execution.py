@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from limiter import GateError
@@ -77,7 +77,7 @@ class _Attempts:
             return CodeResult.of_failure(_no_sessions(self._sandbox))
         for attempt in itertools.count(1):
             with self._spends("permit_seconds"):
-                await self._turn.begin()
+                await self._turn.begin(outlives(self._sandbox, self._request))
             try:
                 return await self._attempt()
             except SandboxFailure as failure:
@@ -143,6 +143,12 @@ def _no_sessions(sandbox: Sandbox) -> SandboxFailure:
         "have run without what the session did before",
         reason="no_sessions",
     )
+
+
+def outlives(sandbox: Sandbox, request: CodeRequest) -> float:
+    """For how long its program may go on after our death: 0 where it dies with us."""
+    seconds: Callable[[CodeRequest], float] | None = getattr(sandbox, "outlives", None)
+    return 0.0 if seconds is None else seconds(request)
 
 
 def _too_late() -> SandboxFailure:

@@ -1,5 +1,6 @@
 """What a worker is told by its environment: where programs run, and under which gate."""
 
+import os
 from functools import cache
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator
@@ -12,8 +13,10 @@ class WorkerSettings(Settings):
 
     sandbox: str = Field(
         "fusion",
-        description="Where programs run: `fusion`, `local`, or the dotted name of a callable that"
-        " takes these settings and returns a `worker.Sandbox`.",
+        description="Where programs run: `fusion`; `local`, the embedded sandbox, of each worker"
+        " its own; `shared`, one for all workers of the machine, which is what stock RQ's workers"
+        " take `local` for; or the dotted name of a callable that takes these settings and returns"
+        " a `worker.Sandbox`.",
     )
     sandbox_fusion_url: str = Field(
         "",
@@ -38,8 +41,12 @@ class WorkerSettings(Settings):
         ge=1,
         description="Its limit, where no gate of that name exists yet. Unset: it must exist.",
     )
-    concurrency: int = Field(
-        256, ge=1, le=10_000, description="Jobs that one `ConcurrentWorker` runs at once."
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Jobs that one `ConcurrentWorker` runs at once. Unset: 256; with the embedded"
+        " sandbox as many as that runs programs at once.",
     )
     job_lease: float = Field(
         30.0,
@@ -57,6 +64,22 @@ class WorkerSettings(Settings):
     @classmethod
     def _gate_is_a_name(cls, gate: str) -> str:
         return check_name(gate, "a gate") if gate else gate
+
+    @property
+    def jobs_at_once(self) -> int:
+        """More than its sandbox has room for would wait in the worker, not in the queue."""
+        if self.concurrency is not None:
+            return self.concurrency
+        if self.sandbox not in ("local", "shared"):
+            return 256
+        from worker.sandbox.local.settings import SandboxSettings
+
+        return SandboxSettings.load().sandbox_concurrency or 4 * (os.cpu_count() or 1)
+
+    @property
+    def of_stock_worker(self) -> "WorkerSettings":
+        """A process for each job must not have a sandbox for each."""
+        return self.model_copy(update={"sandbox": "shared"}) if self.sandbox == "local" else self
 
     @property
     def fusion_urls(self) -> list[str]:

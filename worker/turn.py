@@ -11,9 +11,12 @@ import logging
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from limiter import Gate, GateError, Permit
+
+if TYPE_CHECKING:
+    from worker.settings import WorkerSettings
 
 log = logging.getLogger("penstock.worker")
 
@@ -21,8 +24,9 @@ log = logging.getLogger("penstock.worker")
 class Turn(Protocol):
     """One execution's permit, over all of its attempts."""
 
-    async def begin(self) -> None:
-        """Return when the program may run. After a `pause`: at the original place in line."""
+    async def begin(self, outlives: float) -> None:
+        """Return when the program may run. After a `pause`: at the original place in line.
+        For `outlives` seconds the program may go on, should this process die."""
 
     async def pause(self, still_running: float) -> None:
         """Another attempt will follow. The permit goes back now; or in `still_running` seconds,
@@ -35,7 +39,7 @@ class Turn(Protocol):
 class Unlimited:
     """No gate."""
 
-    async def begin(self) -> None: ...
+    async def begin(self, outlives: float) -> None: ...
 
     async def pause(self, still_running: float) -> None: ...
 
@@ -43,19 +47,15 @@ class Unlimited:
 
 
 class GateTurn:
-    """A permit taken here, by the job itself.
+    """A permit taken here, by the job itself."""
 
-    Should this process die, the permit is held for as long as the program may run.
-    """
-
-    def __init__(self, gate: Gate, longest: float) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._longest = longest
         self._permit: Permit | None = None
         self._ticket = ""
 
-    async def begin(self) -> None:
-        self._permit = await self._gate.acquire(ticket=self._ticket, orphan_hold=self._longest)
+    async def begin(self, outlives: float) -> None:
+        self._permit = await self._gate.acquire(ticket=self._ticket, orphan_hold=outlives)
         self._ticket = self._permit.ticket
 
     async def pause(self, still_running: float) -> None:
@@ -83,6 +83,8 @@ class Execution:
     queued_seconds: float = 0.0
     seconds: float = math.inf
     """From now until the worker would break the job off."""
+    settings: "WorkerSettings | None" = None
+    """The worker's own; None where only the environment can say."""
 
 
 current_execution: ContextVar[Execution | None] = ContextVar("penstock_execution", default=None)

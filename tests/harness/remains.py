@@ -17,5 +17,17 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
+def processes_named(word: str) -> list[int]:
+    """Whose command line has this word in it, as a fork server's clones keep it (Linux)."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if word.encode() in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
 def until_nothing_runs_in(folder: Path) -> None:
     until(lambda: not processes_in(folder), f"{folder} to be left")

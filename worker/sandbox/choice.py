@@ -11,7 +11,7 @@ from worker.sandbox.protocol import Sandbox
 from worker.settings import WorkerSettings
 
 # A provider is imported when it is chosen: an HTTP client costs a forked worker's every job.
-PROVIDERS = {name: f"worker.sandbox.choice.{name}" for name in ("fusion", "local")}
+PROVIDERS = {name: f"worker.sandbox.choice.{name}" for name in ("fusion", "local", "shared")}
 
 _here: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[WorkerSettings, Sandbox]]
 _here = weakref.WeakKeyDictionary()
@@ -50,6 +50,12 @@ def local(_: WorkerSettings) -> Sandbox:
     from worker.sandbox.local import LocalSandbox
 
     return LocalSandbox.from_settings()
+
+
+def shared(_: WorkerSettings) -> Sandbox:
+    from worker.sandbox.shared import SharedSandbox
+
+    return SharedSandbox()
 
 
 def _named(name: str, shown: str) -> Callable[[WorkerSettings], Any]:

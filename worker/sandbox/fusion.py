@@ -98,6 +98,10 @@ class SandboxFusion:
         with self._endpoints.borrow() as endpoint:
             return await self._answer(endpoint, request)
 
+    def outlives(self, request: CodeRequest) -> float:
+        """A server that isolates nothing does not notice that a client has gone."""
+        return request.compile_timeout + request.run_timeout + self._margin
+
     async def close(self) -> None:
         """Close the connections; on the loop that used them. Harmless when repeated."""
         connections, self._open = self._open, None

@@ -1,0 +1,156 @@
+"""`SharedSandbox`: one embedded sandbox for all processes of a user on this machine.
+
+Under stock `rq worker` each job has a process of its own, which must not start, test and
+warm up a fork server for one program. Whoever comes first starts the process that keeps one
+(`worker/sandbox/keeper.py`); it ends when nobody has asked for a while. A program ends with
+the connection of whoever asked for it: a killed job leaves nothing.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ground import SettingError
+from worker import errors
+from worker.errors import SandboxFailure, SandboxUnreachable
+from worker.models import CodeRequest, CodeResult
+from worker.sandbox.local.languages import LANGUAGES
+from worker.sandbox.local.settings import SandboxSettings
+
+_ROOT = str(Path(__file__).parents[2])
+# It forks at once, so that its parent need not wait for its imports, nor for its end.
+_BOOT = (
+    "import os, sys; os.fork() and os._exit(0); sys.path.insert(0, sys.argv[1]); "
+    "from worker.sandbox.keeper import main; main(sys.argv[2], int(sys.argv[3]), sys.argv[4])"
+)
+_LENGTH = struct.Struct("!I")
+_FAILURES: dict[str, type[SandboxFailure]] = {
+    kind.__name__: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, SandboxFailure)
+}
+
+
+class SharedSandbox:
+    """See the module. Nothing is kept open between two programs."""
+
+    name = "shared"
+
+    def __init__(self, settings: SandboxSettings | None = None) -> None:
+        self._settings = settings or SandboxSettings.load()
+        self.path = _folder() / f"sandbox-{_digest(self._settings)}.sock"
+
+    @property
+    def languages(self) -> frozenset[str]:
+        """Those that it knows; which are installed, its answer says."""
+        return frozenset(LANGUAGES)
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        try:
+            reader, writer = await self._connect()
+            try:
+                await send(writer, request.dump())
+                answer = await receive(reader)
+            finally:
+                writer.close()
+        except (OSError, EOFError) as problem:
+            raise SandboxUnreachable(
+                f"the sandbox of this machine, {self.path}, went away: {problem!r}", reason="cut"
+            ) from None
+        if "failure" in answer:
+            raise _failure(answer["failure"])
+        return CodeResult.read(answer)
+
+    async def close(self) -> None:
+        """Nothing to do: it serves others."""
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            return await asyncio.open_unix_connection(self.path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            await asyncio.to_thread(self._start)
+            return await asyncio.open_unix_connection(self.path)
+
+    def _start(self) -> None:
+        with locked(self.path):
+            with socket.socket(socket.AF_UNIX) as trial:
+                if trial.connect_ex(str(self.path)) == 0:
+                    return  # another one was quicker
+            self.path.unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as listening:
+                listening.bind(str(self.path))
+                listening.listen(1024)  # from here on callers wait for it, instead of failing
+                self._launch(listening.fileno())
+
+    def _launch(self, listening: int) -> None:
+        with open(self.path.with_suffix(".log"), "ab") as log:
+            subprocess.run(  # noqa: S603
+                [sys.executable, "-c", _BOOT, _ROOT, str(self.path), str(listening),
+                 self._settings.model_dump_json()],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(listening,),
+                # None of the secrets that a worker's own environment may have.
+                env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+                cwd=self.path.parent, start_new_session=True, check=True,
+            )  # fmt: skip
+
+
+async def send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    text = json.dumps(message).encode()
+    writer.write(_LENGTH.pack(len(text)) + text)
+    await writer.drain()
+
+
+async def receive(reader: asyncio.StreamReader) -> dict[str, Any]:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    message: dict[str, Any] = json.loads(await reader.readexactly(length))
+    return message
+
+
+def told(failure: SandboxFailure) -> dict[str, Any]:
+    """A failure as it crosses the socket."""
+    return {"kind": type(failure).__name__, "problem": str(failure), "reason": failure.reason}
+
+
+def _failure(said: dict[str, Any]) -> SandboxFailure:
+    kind = _FAILURES.get(said["kind"], SandboxFailure)
+    return kind(said["problem"], reason=said["reason"])
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one process at a time starts the keeper of a socket, or ends it."""
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _folder() -> Path:
+    """Ours alone: who may write to the socket may run programs, and who could take its place
+    would see them."""
+    folder = Path(tempfile.gettempdir()) / f"penstock-{os.geteuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise SettingError(
+            "TMPDIR", f"{folder} is not a directory that only its owner, this user, may enter"
+        )
+    return folder
+
+
+def _digest(settings: SandboxSettings) -> str:
+    """Other settings, another release or another interpreter: another sandbox."""
+    about = [settings.model_dump_json(), version("penstock"), sys.executable, _ROOT]
+    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
