@@ -50,12 +50,9 @@ class GateCommands:
     def cancel(self, counter: str, ids: Iterable[str]) -> Command:
         return self._command(_CANCEL, counter, *ids)
 
-    def renew(
-        self, permits: Iterable[tuple[str, int, int]], alive_us: int, *, readmit: bool = False
-    ) -> Command:
-        """Each permit is its id, fence and term in microseconds. With `readmit`, what the server
-        does not know is taken in again: only for who releases on this same connection."""
-        return self._command(_RENEW, alive_us, int(readmit), *_flat(permits))
+    def renew(self, permits: Iterable[tuple[str, int, int]], alive_us: int) -> Command:
+        """Each permit is its id, fence and term in microseconds."""
+        return self._command(_RENEW, alive_us, *_flat(permits))
 
     def sweep(self) -> Command:
         return self._command(_SWEEP)

@@ -80,8 +80,7 @@ def _heartbeat(ledger: Ledger) -> Iterator[Turn]:
     ledger.notice_losses(ledger.engine.clock())
     for leases in _chunks(list(ledger.leases.values())):
         permits = [(lease.id, lease.fence, lease.term_us) for lease in leases]
-        command = ledger.commands.renew(permits, ledger.term_us, readmit=True)
-        yield command, _reads_renewal(ledger, leases)
+        yield ledger.commands.renew(permits, ledger.term_us), _reads_renewal(ledger, leases)
     for asks in _chunks(list(ledger.line.values())):
         yield _acquire(ledger, asks, join=True)
 

@@ -173,8 +173,7 @@ class Ledger:
         if lease.id not in self.leases:
             self.outcomes.append((answer, PermitLost(self.name, lease.id)))
             return
-        permit = (lease.id, lease.fence, lease.term_us)
-        command = self.commands.renew([permit], self.term_us, readmit=True)
+        command = self.commands.renew([(lease.id, lease.fence, lease.term_us)], self.term_us)
         self.calls.append(Call(command, answer, lease.deadline, lease))
 
     def close(self, error: GateError) -> None:

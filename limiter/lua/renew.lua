@@ -1,29 +1,27 @@
 -- renew.lua: one process's heartbeat: its leases go on, its waiters live on.
 -- KEYS   gate leases holders queue waiters alive
--- ARGV   limit rate burst process alive_us readmit(1|0), then for each permit: id fence term_us
+-- ARGV   limit rate burst process alive_us, then for each permit: id fence term_us
 -- REPLY  {now_us, wake_us, grants, made_us, then for each: 1 held | 0 lost}
 --
 -- A permit the server does not know was lost with its data (its holder, whose own
 -- clock runs out first, would not ask for an expired one). It is taken in again if
--- there is room, and lost if someone else has the room by now. But where somebody else
--- may have ended it meanwhile (`readmit` is 0), it is no more, and nobody would free it.
+-- there is room, and lost if someone else has the room by now.
 -- include: watch.lua
 expire()
 call('ZREMRANGEBYSCORE', ALIVE, '-inf', now)
 call('ZADD', ALIVE, now + ARGV[5], PROCESS)
 local reply, readmitted, lost = { now, 0, '', gate.made }, 0, 0
-local readmit = ARGV[6] == '1'
-for i = 7, #ARGV, 3 do
+for i = 6, #ARGV, 3 do
   local id, fence = ARGV[i], ARGV[i + 1]
   local known = fence_of(id)
   local held = known == fence
-  if readmit and not known and gate.live < gate.limit then
+  if not known and gate.live < gate.limit then
     leave({ id }) -- should it have asked anew meanwhile: nobody holds and waits at once
     call('HSET', HOLDERS, id, format('%s|%s|%.0f', fence, PROCESS, now))
     gate.fence = math.max(gate.fence, fence)
     held, readmitted, gate.live = true, readmitted + 1, gate.live + 1
   end
-  if held then call('ZADD', LEASES, now + ARGV[i + 2], id) elseif readmit then lost = lost + 1 end
+  if held then call('ZADD', LEASES, now + ARGV[i + 2], id) else lost = lost + 1 end
   reply[#reply + 1] = held and 1 or 0
 end
 if readmitted > 0 then call('HSET', GATE, 'fence', gate.fence) end

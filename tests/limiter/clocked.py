@@ -75,11 +75,8 @@ class ClockedGate:
     def release(self, process: str, *permits: tuple[str, int]) -> int:
         return int(self.run(self.commands(process).release(permits))[3])
 
-    def renew(
-        self, process: str, *permits: Permit, alive: float = 1.0, readmit: bool = True
-    ) -> list[bool]:
-        commands = self.commands(process)
-        reply = self.run(commands.renew(permits, int(alive * 1e6), readmit=readmit))
+    def renew(self, process: str, *permits: Permit, alive: float = 1.0) -> list[bool]:
+        reply = self.run(self.commands(process).renew(permits, int(alive * 1e6)))
         return [bool(int(held)) for held in reply[4:]]
 
     def cancel(self, process: str, *ids: str, counter: str = "cancelled") -> list[int]:

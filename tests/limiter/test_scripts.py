@@ -117,16 +117,6 @@ def test_cancelling_leaves_the_line_and_gives_back_what_was_granted(gate):
     assert gate.fields["cancelled"] == "2"
 
 
-def test_a_renewal_that_its_permits_end_overtook_takes_nothing_in(gate):
-    """Sent by one connection of a holder while another gave the permit back."""
-    one, two = gate.acquire("p", "a", "b")
-    gate.release("p", ("a", one))
-    renewed = gate.renew("p", ("a", one, SECOND), ("b", two, 2 * SECOND), readmit=False)
-    assert renewed == [False, True]
-    assert gate.leases == {"b": gate.now + 2 * SECOND}
-    assert gate.fields.keys().isdisjoint({"readmitted", "lost"})
-
-
 def test_a_permit_lost_with_the_data_is_taken_in_again_while_there_is_room(redis, gate):
     one, two = gate.acquire("p", "a", "b")
     redis.flushall()
