@@ -42,7 +42,7 @@ async def on_process_loop(work: Coroutine[Any, Any, T]) -> T:
 
 def from_thread(work: Coroutine[Any, Any, T]) -> T:
     """Run it there, and block until it is done: for code that has no loop of its own."""
-    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    future = asyncio.run_coroutine_threadsafe(work, process_loop())
     try:
         return future.result()
     finally:

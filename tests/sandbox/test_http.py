@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from worker.sandbox.local import languages
 from worker import CodeRequest, WorkerSettings
 from worker.sandbox.choice import make_sandbox
+from worker.sandbox.local import languages
 
 START = [sys.executable, "-m", "penstock", "sandbox", "serve", "--port", "0"]
 

@@ -123,8 +123,7 @@ class SandboxFusion:
             )
 
     async def _answer(self, endpoint: Endpoint, request: CodeRequest) -> bytes:
-        allowed = request.compile_timeout + request.run_timeout + self._margin
-        reply, raw = await self._exchange(endpoint, request, allowed)
+        reply, raw = await self._exchange(endpoint, request, self.outlives(request))
         if failure := self._failure(endpoint, reply):
             raise failure
         return raw
