@@ -40,7 +40,7 @@ GOALS = {  # by how much we are to be faster than Ray
 OTHERS = ("pairs/s, 32 threads", "hand-over ms, p50", "hand-over ms, p99", "8 x 16 threads, s")
 SHORT, LONG = f"{OURS}, 1 waiting", f"{OURS}, 100,000 waiting"
 LINES = {f"{OURS}, 0 waiting": 0, SHORT: 1, f"{OURS}, 1,000 waiting": 1_000, LONG: 100_000}
-COSTS = ("server µs per acquire", "server µs per cancel", "server µs per release")
+COSTS = tuple(f"server µs per {call}" for call in ("acquire", "cancel", "pair", "release"))
 
 TAKEN = {"alone": 200, "fleet": 8 * (1 + 16 * 5)}  # permits, by the workload's part
 ACQUIRE = load_script("limiter", "acquire").sha

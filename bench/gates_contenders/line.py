@@ -44,6 +44,18 @@ class Line:
         self._let_in()
         return taken
 
+    def pair(self) -> int:
+        """A release rides with an acquire: the first in line is let in, who asks stands last."""
+        joining = uuid.uuid4().hex
+        taken = self._cost(
+            self._waiters.acquire(
+                [(joining, 0, "", HOUR, 0)], HOUR, join=True, released=[self._given_back()]
+            )
+        )
+        self._waiting.append(joining)
+        self._let_in()
+        return taken
+
     def cancel(self) -> int:
         """Somebody, anywhere in the line, gives up."""
         gone = self._waiting.pop(random.randrange(len(self._waiting)))
@@ -51,11 +63,13 @@ class Line:
 
     def release(self) -> int:
         """The permit goes to the first in line."""
-        fence = int(self._redis.hget(tagged("gate", "line"), "fence"))
-        taken = self._cost(self._holders.release([(self._holder, fence)]))
-        self._holder = ""
+        taken = self._cost(self._holders.release([self._given_back()]))
         self._let_in()
         return taken
+
+    def _given_back(self) -> tuple[str, int]:
+        held, self._holder = self._holder, ""
+        return held, int(self._redis.hget(tagged("gate", "line"), "fence"))
 
     def _let_in(self) -> None:
         if not self._holder and self._waiting:
@@ -74,10 +88,11 @@ class Line:
 def main() -> None:
     url, waiting, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     line = Line(url, waiting)
-    taken: dict[str, list[int]] = {"acquire": [], "cancel": [], "release": []}
+    taken: dict[str, list[int]] = {"acquire": [], "cancel": [], "pair": [], "release": []}
     for _ in range(calls):  # each time round, the line is as long as before
         taken["acquire"].append(line.acquire())
         taken["cancel"].append(line.cancel())
+        taken["pair"].append(line.pair())
         taken["release"].append(line.release())
         line.acquire()
     metrics = {f"server µs per {call}": statistics.median(cost) for call, cost in taken.items()}
