@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from worker import CodeQueue, CodeRequest
+from worker import CodeQueue, CodeRequest, RequestRefused
 from worker.tool.schemas import CODE_INTERPRETER, ToolResponse
 
 
@@ -21,7 +21,11 @@ class CodeInterpreter:
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **_: Any
     ) -> tuple[ToolResponse, None, dict[str, Any]]:
-        result = await self._queue.run(CodeRequest(code=str(parameters["code"])), timeout=120)
+        try:
+            request = CodeRequest(code=str(parameters["code"]))
+        except RequestRefused as refusal:  # too long, or no text: the model is to know
+            return ToolResponse(text=f"Error: {refusal}"), None, {}
+        result = await self._queue.run(request, timeout=120)
         self._outputs[instance_id].append(result.stdout.strip())
         # An `infrastructure` failure masks the trajectory; the model sees all the others.
         metrics = {"error_kind": result.error_kind, "error_reason": result.error_reason}

@@ -20,17 +20,17 @@ def run(*options: str) -> str:
     return done.stdout
 
 
-def test_by_a_flag_another_model_plays_and_its_batch_can_be_taken_up(tmp_path: Path) -> None:
-    kept = ("--rollout-data-dir", str(tmp_path))
+def test_by_a_flag_another_model_plays_what_is_left_of_a_batch(tmp_path: Path) -> None:
+    file = tmp_path / "1.jsonl"
+    file.write_text('{"score": 1.0, "step": 1, "request_id": "gsm8k-0"}\n{"score": 0.0, "st')
     with script(said(in_text("print(2 * 45)")), said("#### 90")) as model:
-        printed = run("--base-url", model.url, *kept)
-        assert printed.splitlines()[-1] == "4 rollouts, 0 masked, mean score 0.25"
-        assert len(model.requests) == 8
-        lines = (tmp_path / "1.jsonl").read_text().splitlines()
-        (tmp_path / "1.jsonl").write_text("\n".join(lines[:3]) + "\n" + lines[3][:40])
-        assert "1 rollouts, 0 masked" in run("--base-url", model.url, *kept)
-        assert len(model.requests) == 10
-    rows = [json.loads(line) for line in (tmp_path / "1.jsonl").read_text().splitlines()]
-    assert sorted(row["score"] for row in rows) == [0.0, 0.0, 0.0, 1.0]
+        printed = run("--base-url", model.url, "--rollout-data-dir", str(tmp_path))
+    assert printed.splitlines()[-1] == "3 rollouts, 0 masked, mean score 0.33, 1 from before"
+    assert len(model.requests) == 6
+    kept, *rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert kept["request_id"] == "gsm8k-0"
+    assert {row["request_id"]: row["score"] for row in rows} == {
+        "gsm8k-1": 0.0, "gsm8k-2": 0.0, "gsm8k-3": 1.0,
+    }  # fmt: skip
     assert all("\ntool\n90\n" in row["output"] for row in rows)
     assert all("# Tools" in row["input"] for row in rows)

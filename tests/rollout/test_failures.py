@@ -51,11 +51,9 @@ def right(trajectory: Any) -> float:
     return float(trajectory.answer.strip() == "#### 4")
 
 
-async def play(
-    redis: Any, model: Any, number: int = 4, tool_timeout: float = 100, **options: Any
-) -> Any:
+async def play(redis: Any, model: Any, number: int = 4, **options: Any) -> Any:
     tool = QueueTool(queue_of(redis, **options))
-    async with playing(model, tool, score=right, tool_timeout=tool_timeout) as rollout:
+    async with playing(model, tool, score=right) as rollout:
         requests = [rollout.request(user(f"{n}")) for n in range(number)]
         batch = await run_batch(rollout, requests, concurrency=number)
     assert sorted(tool.released) == sorted(request.request_id for request in requests)
@@ -131,20 +129,34 @@ async def test_a_killed_worker_costs_nothing_where_there_is_another(real_redis, 
     assert (batch.masked, batch.mean_score) == ([], 1.0)
 
 
-async def test_a_killed_worker_masks_where_there_is_no_other(real_redis, fusion) -> None:
-    fusion.programs = {f"{n} 1": Answer.ok(seconds=math.inf) for n in range(4)}
-    arguments = (url_of(real_redis), ["code"], {"job_lease": 1.0})
+async def test_a_killed_worker_masks_what_may_not_run_again(real_redis, fusion) -> None:
+    fusion.programs = {f"{n} 1": Answer.ok(seconds=math.inf) for n in (1, 2)}
+    url, once = url_of(real_redis), {"job_lease": 1.0, "job_deaths": 0}
     with (
         scripted_model(two_programs) as model,
-        killing.Child(work_in_process, *arguments) as worker,
+        killing.Child(work_in_process, url, ["code"], once) as doomed,
     ):
-        playing = asyncio.create_task(play(real_redis, model, tool_timeout=6))
-        await asyncio.to_thread(fusion.wait_until, lambda: fusion.in_flight == 4)
-        worker.kill()
-        batch = await playing
-    assert (len(batch.masked), batch.mean_score) == (4, None)
+        playing = asyncio.create_task(play(real_redis, model, retries=0))
+        await asyncio.to_thread(fusion.wait_until, lambda: fusion.in_flight == 2, 60)
+        doomed.kill()
+        with killing.Child(work_in_process, url, ["code"], once):
+            batch = await playing
+    assert {1, 2} <= {n for n, trajectory in enumerate(batch.trajectories) if trajectory.masked}
+    assert batch.mean_score in (1.0, None)
     for trajectory in batch.masked:
-        assert trajectory.exit_reason == "tool code_interpreter: no answer within 6 s"
+        assert trajectory.exit_reason.startswith("tool code_interpreter: JobFailed: job ")
+        assert trajectory.score is None
+
+
+async def test_a_tool_that_says_nothing_masks() -> None:
+    class Endless(QueueTool):
+        async def execute(self, *_: Any, **__: Any) -> Any:
+            await asyncio.Event().wait()
+
+    with script(called(code("x"))) as model:
+        async with playing(model, Endless(None), tool_timeout=0.05) as rollout:
+            trajectory = await rollout.run(rollout.request(user("x")))
+    assert trajectory.exit_reason == "tool code_interpreter: no answer within 0.05 s"
 
 
 async def test_a_queue_that_nobody_works_on_masks(real_redis) -> None:

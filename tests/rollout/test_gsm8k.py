@@ -25,6 +25,12 @@ from worker.rollout import Gsm8kTool, gsm8k_score, same_answer
         ("0.1", "0.10000000000000000001", False),  # as exact numbers, not as floats
         ("x", "220000", False),
         ("", "0", False),
+        ("1/2", "1", False),
+        ("1/2", "1/2", True),
+        ("12:30", "12", False),
+        ("3-4", "3", False),
+        ("1.5.2", "1.5", False),
+        ("12.5/3", "12.5", False),
         ("Paris", "Paris", True),
         ("Paris", "Rome", False),
         ("9" * 400, "9" * 399 + "8", False),

@@ -117,6 +117,16 @@ async def test_the_model_is_asked_for_no_more_than_there_is_room() -> None:
     assert second["max_tokens"] == 40
 
 
+async def test_the_limit_keeps_the_name_that_the_caller_gives_it() -> None:
+    sampling = {"max_completion_tokens": 300}
+    with script(said("done")) as model:
+        async with playing(model) as rollout:
+            await rollout.run(rollout.request(user("xxxx"), max_seq_len=200, sampling=sampling))
+    (asked,) = model.requests
+    assert 190 < asked["max_completion_tokens"] <= 200
+    assert "max_tokens" not in asked
+
+
 class Quiet:
     """A tool that says nothing, costs nothing, and remembers how it was called."""
 
@@ -395,5 +405,10 @@ async def test_tools_that_do_not_fit_are_refused() -> None:
             async with playing(model, Quiet(), Quiet()):
                 pass
         async with playing(model) as rollout:
-            with pytest.raises(ValueError, match=r"lacks: \['code_interpreter'\]"):
+            lacking = r"tools that are not here: \['code_interpreter'\]; here: none"
+            with pytest.raises(ValueError, match=lacking):
                 await rollout.run(request)
+            with pytest.raises(ValueError, match=lacking):
+                await run_batch(rollout, [request])
+            with pytest.raises(ValueError, match=lacking):
+                rollout.request(user("x"), tools=["code_interpreter"])

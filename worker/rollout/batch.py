@@ -83,9 +83,12 @@ async def _played(
             played[request.request_id] = trajectory
             shown.one_more(trajectory)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, len(todo))):
-            group.create_task(work())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(todo))):
+                group.create_task(work())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # the others were cancelled for it
     return played
 
 

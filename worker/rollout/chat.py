@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.rollout")
 
 CallStyle = Literal["native", "hermes"]
+_LIMITS = ("max_tokens", "max_completion_tokens")  # of one answer; servers know one or both
 _TOO_LONG = re.compile(r"context.?length|context.?window|maximum.{0,20}tokens", re.IGNORECASE)
 
 
@@ -83,7 +84,8 @@ class Chat:
             payload["tools"] = [schema.model_dump(exclude_none=True) for schema in schemas]
         payload["messages"] = on_the_wire(messages)
         if room is not None:
-            payload["max_tokens"] = min(room, payload.get("max_tokens") or room)
+            limit = next((name for name in _LIMITS if name in payload), _LIMITS[0])
+            payload[limit] = min(room, payload.get(limit) or room)
         return payload
 
 

@@ -18,7 +18,8 @@ from worker.tool.schemas import (
 )
 
 _MARK = "####"
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
+# Not what goes on as more than a number: 1/2, 12:30, 3-4.
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?(?![\d/^*:=+-]|\.\d)")
 NOT_BETTER = -0.05
 
 CALC_GSM8K_REWARD = OpenAIFunctionToolSchema(

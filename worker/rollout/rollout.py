@@ -68,14 +68,13 @@ class Rollout:
     ) -> RolloutRequest:
         """A request with the schemas of the tools named; of all, where none are."""
         names = list(self.tool_schemas) if tools is None else list(tools)
+        self._require(names)
         schemas = [self.tool_schemas[name] for name in names]
         return RolloutRequest(messages=messages, tool_schemas=schemas, **fields)
 
     async def run(self, request: RolloutRequest) -> Trajectory:
         """Play it to its end. Cancelling it releases the tools."""
-        unknown = {schema.function.name for schema in request.tool_schemas} - set(self._tools)
-        if unknown:
-            raise ValueError(f"the request names tools that this rollout lacks: {sorted(unknown)}")
+        self._require([schema.function.name for schema in request.tool_schemas])
         trajectory = Trajectory(request, list(request.messages))
         toolbox = Toolbox(self._tools, request, self._calls_per_turn, self._tool_timeout)
         try:
@@ -90,6 +89,11 @@ class Rollout:
             # Shielded: a session that is not released is held until its time to live.
             await asyncio.shield(toolbox.release())
         return trajectory
+
+    def _require(self, names: list[str]) -> None:
+        if unknown := sorted(set(names) - set(self._tools)):
+            there = ", ".join(self._tools) or "none"
+            raise ValueError(f"a request names tools that are not here: {unknown}; here: {there}")
 
     async def _converse(self, trajectory: Trajectory, toolbox: Toolbox) -> StopReason:
         request = trajectory.request
