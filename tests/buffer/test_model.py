@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fakeredis
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,9 +156,19 @@ class Model:
         return group.state in ("consumed", "invalid", "expired")
 
 
-@settings(max_examples=120, deadline=None)
-@given(st.lists(steps, min_size=5, max_size=60))
+schedules = st.lists(steps, min_size=5, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules)
 def test_every_schedule_ends_as_the_model_says(schedule: list[Any]) -> None:
+    asyncio.run(_play(schedule))
+
+
+@pytest.mark.soak
+@settings(max_examples=3000, deadline=None)
+@given(schedules)
+def test_thousands_of_schedules_do(schedule: list[Any]) -> None:
     asyncio.run(_play(schedule))
 
 

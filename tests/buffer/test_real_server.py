@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,13 +17,19 @@ GROUPS = 100
 AT = "/tasks/big"
 
 
-@pytest.fixture
-def server(
-    real_redis: object, shared_server: PrivateRedis, tmp_path: Path
+@pytest.fixture(scope="module")
+def running(
+    shared_server: PrivateRedis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    with ServerProcess(shared_server.url, tmp_path) as running:
-        httpx.put(f"{running.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
-        yield running
+    """It keeps no state, so that one serves every test."""
+    with ServerProcess(shared_server.url, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(real_redis: object, running: ServerProcess) -> ServerProcess:
+    httpx.put(f"{running.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
+    return running
 
 
 def fill(url: str) -> None:

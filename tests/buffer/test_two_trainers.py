@@ -11,6 +11,7 @@ from typing import Any
 
 import fakeredis
 import httpx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,9 +44,19 @@ bursts = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(bursts, min_size=4, max_size=30))
+schedules = st.lists(bursts, min_size=4, max_size=30)
+
+
+@settings(max_examples=30, deadline=None)
+@given(schedules)
 def test_nothing_crosses_over_and_nothing_is_delivered_twice(schedule: list[Any]) -> None:
+    asyncio.run(_play(schedule))
+
+
+@pytest.mark.soak
+@settings(max_examples=1000, deadline=None)
+@given(schedules)
+def test_nothing_does_in_a_thousand_schedules(schedule: list[Any]) -> None:
     asyncio.run(_play(schedule))
 
 
