@@ -13,10 +13,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from bench.peers import ROOT, environment, run_json
 from bench.suite import Ratio, Suite, Target
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer, bundled_server, connect
 
 OURS, POOL, PEER = "penstock tool", "penstock pool", "ray"
 PROGRAMS = {OURS: "penstock_tool.py", POOL: "penstock_pool.py", PEER: "ray_pool.py"}
@@ -37,6 +38,12 @@ def measure(quick: bool) -> Suite:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
+    # Of verl's pool, all processes are descendants of the contender's program.
+    environment_of = dict.fromkeys(PROGRAMS, _ours(server.url)) | {
+        OURS: _ours(server.url) | {"BENCH_PIDS": f"{worker.pid} {_pid_of(server)}"},
+        POOL: _ours(server.url) | {"BENCH_PIDS": f"{_pid_of(server)}"},
+    }
+
     def clean_up() -> None:
         worker.terminate()
         worker.wait()
@@ -45,7 +52,7 @@ def measure(quick: bool) -> Suite:
 
     seconds = QUICK if quick else LONG
     return Suite(
-        contenders={name: _contender(name, server.url, seconds) for name in PROGRAMS},
+        contenders={name: _contender(name, environment_of[name], seconds) for name in PROGRAMS},
         rounds=1 if quick else 3,
         conditions={"server": bundled_server().name, "peers": {PEER: PINS}, "room": ROOM},
         ratios=list(_ratios()),
@@ -54,17 +61,24 @@ def measure(quick: bool) -> Suite:
     )
 
 
-def _contender(name: str, url: str, seconds: str) -> Callable[[], dict[str, float]]:
+def _contender(name: str, env: dict[str, str], seconds: str) -> Callable[[], dict[str, float]]:
     program = ROOT / "bench" / "tool_contenders" / PROGRAMS[name]
 
     def once() -> dict[str, float]:
         python = environment(PEER, PINS) if name == PEER else Path(sys.executable)
         metrics: dict[str, float] = run_json(
-            python, program, seconds, ROOM, *map(str, CALLERS), env=_ours(url)
+            python, program, seconds, ROOM, *map(str, CALLERS), env=env
         )
         return metrics
 
     return once
+
+
+def _pid_of(server: EmbeddedServer) -> int:
+    client: Any = connect(server.target)
+    pid: int = client.info("server")["process_id"]
+    client.close()
+    return pid
 
 
 def _ours(url: str) -> dict[str, str]:
@@ -76,6 +90,7 @@ def _ratios() -> Iterator[Ratio]:
         for callers in CALLERS:
             yield Ratio(f"calls/s, {callers}", ours, PEER)
             yield Ratio(f"p99 ms, {callers}", ours, PEER)
+            yield Ratio(f"cpu ms a call, {callers}", ours, PEER)
 
 
 def _targets() -> Iterator[Target]:

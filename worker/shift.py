@@ -104,6 +104,7 @@ class Shift:
         except (RedisError, OSError) as failure:
             log.warning("claiming: Redis does not answer: %s", failure)
             await asyncio.sleep(0.2)
+            self.stir()  # an idle worker has nothing else that would make it look again
             return True
         finally:
             if permit is not None:

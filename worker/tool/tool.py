@@ -49,9 +49,10 @@ class SandboxFusionTool(BaseTool):
         self.config = dict(config or {})
         self._config = ToolConfig.read(config)
         self._redis = redis or self._config.redis_url
-        self.tool_schema = CODE_INTERPRETER if tool_schema is None else tool_schema
         if isinstance(tool_schema, dict):
-            self.tool_schema = OpenAIFunctionToolSchema.model_validate(tool_schema)
+            tool_schema = OpenAIFunctionToolSchema.model_validate(tool_schema)
+        self.tool_schema = CODE_INTERPRETER.model_copy(deep=True)
+        self.tool_schema = self.get_openai_tool_schema() if tool_schema is None else tool_schema
         self.name = self.tool_schema.function.name
         # Names that recipes' subclasses of verl's tool read.
         self.num_workers = self._config.num_workers
@@ -71,6 +72,7 @@ class SandboxFusionTool(BaseTool):
         self._queue: CodeQueue | None = None  # until the first call
 
     def get_openai_tool_schema(self) -> Any:
+        """What is shown to the model; a subclass may say it here, where the YAML does not."""
         return self.tool_schema
 
     async def create(

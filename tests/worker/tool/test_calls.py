@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import ground
 from ground import EmbeddedServer, SettingError
 from limiter import TokenBucket
 from penstock.in_process import run_queued
@@ -236,6 +237,24 @@ async def test_a_redis_that_is_down_masks_the_trajectory(monkeypatch) -> None:
     assert (reward, metrics["error_kind"]) == (None, "infrastructure")
 
 
+async def test_an_outage_of_redis_masks_the_calls_it_meets(private_redis, fusion) -> None:
+    server = private_redis(aof=True)
+    tool = SandboxFusionTool({"redis_url": server.url})
+    impatient = SandboxFusionTool({"redis_url": server.url, "max_wait": 0.5})
+    client = ground.connect(server.url)
+    with at_work(client, gate="code", gate_limit=10, job_lease=30.0):
+        assert (await tool.execute("i", {"code": "print(1 + 2)"}))[0].text == "3\n"
+        await impatient.execute("i", {"code": "print(1 + 2)"})
+        server.kill()
+        _, reward, metrics = await impatient.execute("i", {"code": "print(149)"})
+        assert (reward, metrics["traj_masked"]) == (None, 1)
+        assert metrics["traj_exit_reason"] == "infrastructure: DeadlineExceeded"
+        server.restart()
+        assert (await tool.execute("i", {"code": "print(149)"}))[0].text == "149\n"
+        _end_engines()
+    client.close()
+
+
 async def test_a_client_may_be_given_a_fake_one_too(redis, fusion) -> None:
     tool = SandboxFusionTool({}, redis=redis)
     call = asyncio.ensure_future(tool.execute("i", {"code": "print(1 + 2)"}))
@@ -256,8 +275,6 @@ async def test_without_redis_it_says_what_to_set(monkeypatch, tmp_path, caplog) 
 
 
 async def test_the_private_server_of_a_command_is_found(monkeypatch, tmp_path, fusion) -> None:
-    import ground
-
     monkeypatch.delenv("PENSTOCK_REDIS_URL", raising=False)
     monkeypatch.setenv("PENSTOCK_DATA_DIR", str(tmp_path))
     with EmbeddedServer(tmp_path) as server:

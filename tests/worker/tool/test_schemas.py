@@ -51,6 +51,13 @@ def test_a_schema_may_be_given_as_an_object_or_as_json() -> None:
     renamed.function.name = "python"
     assert SandboxFusionTool({}, renamed).tool_schema is renamed
     assert SandboxFusionTool({}, renamed.model_dump()).name == "python"
+    assert SandboxFusionTool({}).tool_schema == CODE_INTERPRETER
+
+    class Renamed(SandboxFusionTool):
+        def get_openai_tool_schema(self):
+            return renamed
+
+    assert Renamed({}).name == "python"
     foreign = SimpleNamespace(function=SimpleNamespace(name="theirs"))
     assert SandboxFusionTool({}, foreign).name == "theirs"
 
