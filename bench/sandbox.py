@@ -1,7 +1,8 @@
 """What isolation costs: a program's start to its output, and programs a second.
 
 Beside us: plain `python -c` in a process of its own, with no isolation at all, and
-bubblewrap where it is installed. All run the same interpreter.
+bubblewrap where it is installed. All run the same interpreter. And what it costs an honest
+program that a fork bomb, a memory bomb and a flood of output run beside it, again and again.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import statistics
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,19 @@ import uvicorn
 from bench.peers import environment
 from bench.suite import Ratio, Suite, Target
 from worker.sandbox.local import DEFAULTS, Jails, Program, ServerConfig
+from worker.sandbox.local.limits import MB
 from worker.sandbox.serve import App, Line
 
 _PRINT = "print(1)"
 _NUMPY = "import numpy as np; print(int(np.arange(1000).sum()))"
 _EXPECTED = {_PRINT: b"1\n", _NUMPY: b"499500\n"}
 _AT_ONCE = (1, 2, 4, 8)
+_BOMBS = (
+    "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+    "x = []\nwhile True: x.append(bytearray(1 << 20))",
+    "import os\nwhile True: os.write(1, bytes(65536))",
+)
+_BOMB_LIMITS = replace(DEFAULTS, wall=2.0, memory=256 * MB)
 _NUMPY_PINNED = "numpy==2.2.6"
 
 Once = Callable[[str], Awaitable[bytes]]
@@ -69,8 +78,10 @@ def measure(quick: bool) -> Suite:
             loop.run(jails.close())
         loop.stop()
 
+    contenders = {name: _contender(loop, once, count) for name, once in ways.items()}
+    contenders["penstock beside bombs"] = lambda: dict(loop.run(_beside_bombs(cold, count)))
     return Suite(
-        contenders={name: _contender(loop, once, count) for name, once in ways.items()},
+        contenders=contenders,
         rounds=2 if quick else 5,
         conditions={
             "isolation": cold.level,
@@ -82,10 +93,12 @@ def measure(quick: bool) -> Suite:
             Ratio("start_p50_ms", "penstock", "plain python -c"),
             Ratio("per_second_at_4", "penstock", "plain python -c"),
             Ratio("numpy_p50_ms", "penstock, numpy preloaded", "plain python -c"),
+            Ratio("start_p50_ms", "penstock beside bombs", "penstock"),
         ],
         targets=[
             Target("penstock start_p50_ms vs plain python -c", at_most=0.65),
             Target("penstock per_second_at_4 vs plain python -c", at_least=1.3),
+            Target("penstock beside bombs start_p50_ms vs penstock", at_most=2.0),
             Target("penstock, numpy preloaded numpy_p50_ms", at_most=9.0),
         ],
         clean_up=clean_up,
@@ -110,6 +123,24 @@ async def _measured(once: Once, count: int) -> dict[str, float]:
     for at_once in _AT_ONCE:
         metrics[f"per_second_at_{at_once}"] = await _rate(once, at_once, count)
     return metrics
+
+
+async def _beside_bombs(jails: Jails, count: int) -> dict[str, float]:
+    async def bomb(code: str) -> None:
+        while True:
+            await jails.run(Program(code, limits=_BOMB_LIMITS))
+
+    bombs = [asyncio.ensure_future(bomb(code)) for code in _BOMBS]
+    try:
+        starts = await _latencies(_jailed(jails), _PRINT, count)
+    finally:
+        for running in bombs:
+            running.cancel()
+        await asyncio.wait(bombs)
+    return {
+        "start_p50_ms": statistics.median(starts),
+        "start_p99_ms": statistics.quantiles(starts, n=100)[98],
+    }
 
 
 async def _latencies(once: Once, code: str, count: int) -> list[float]:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -109,3 +110,17 @@ async def test_an_interpreter_that_is_not_there_is_named() -> None:
 async def test_the_self_test_tells_what_it_tried(sandbox: Jails) -> None:
     assert len(sandbox.findings) == len(probes.at("ns"))
     assert all(isinstance(found, selftest.Finding) for found in sandbox.findings)
+
+
+@in_one_loop
+async def test_a_self_test_that_cannot_be_set_up_leaves_no_fork_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_port_is_free(*_: object) -> NoReturn:
+        raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr(selftest.socket, "create_server", no_port_is_free)
+    jails = Jails()
+    with pytest.raises(SandboxUnavailable, match="Address already in use"):
+        await jails.start()
+    assert jails._server is None

@@ -75,7 +75,10 @@ class Jails:
         try:
             await self._live_server()
             self.findings = await selftest.check(self.run, self.level)
-        except SandboxUnavailable as problem:
+        except (
+            SandboxUnavailable,
+            OSError,
+        ) as problem:  # OSError: not even the test could be set up
             await self.close()
             raise levels.unavailable(self.level, str(problem)) from None
         return self
