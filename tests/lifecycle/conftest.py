@@ -77,3 +77,33 @@ async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def modal_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Modal's stand-in; skips where the extra is not installed."""
+    pytest.importorskip("modal", reason="penstock[modal] is not installed")
+    from tests.lifecycle.modal_stand_in import StandIn
+
+    with StandIn() as modal:
+        monkeypatch.setenv("MODAL_SERVER_URL", modal.url)
+        monkeypatch.setenv("MODAL_TOKEN_ID", "ak-test")
+        monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-test")
+        monkeypatch.setenv("MODAL_MAX_THROTTLE_WAIT", "1")
+        yield modal.cloud
+
+
+@pytest.fixture
+def modal_provider(modal_cloud: Any) -> Iterator[Any]:
+    from worker.lifecycle.modal.provider import ModalProvider
+
+    forget_modals_client()
+    yield ModalProvider()
+    forget_modals_client()
+
+
+def forget_modals_client() -> None:
+    """Modal's client keeps one connection a process: that to an earlier test's stand-in."""
+    from modal.client import _Client
+
+    _Client._set_env_client(None)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 
-
 PENSTOCK_MOST = 8 << 20  # bytes of each stream that are told
 PENSTOCK_LARGEST = 32 << 20  # of a file that is read in one piece
 
