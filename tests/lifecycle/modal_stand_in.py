@@ -56,6 +56,7 @@ class Box:
     created: float = field(default_factory=time.time)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     code: int | None = None
+    ports: list[int] = field(default_factory=list)
 
 
 class Cloud:
@@ -125,6 +126,7 @@ class ControlPlane:
         folder.mkdir()
         timeout = float(asked.definition.timeout_secs)
         box = self.cloud.boxes[id] = Box(id, name, list(asked.tags), folder, timeout)
+        box.ports = [port.port for port in asked.definition.open_ports.ports]
         asyncio.get_running_loop().call_later(timeout, self.cloud.end, box, 124)
         await stream.send_message(
             api.SandboxCreateV2Response(
@@ -192,10 +194,15 @@ class ControlPlane:
         await stream.send_message(api.SandboxGetTaskIdResponse(task_id=f"ta-{box.id}V"))
 
     async def SandboxGetTunnelsV2(self, stream: Any) -> None:
-        await stream.recv_message()
+        asked = await stream.recv_message()
+        ports = self.cloud.box(asked.sandbox_id).ports
         await stream.send_message(
             api.SandboxGetTunnelsResponse(
-                result=api.GenericResult(status=api.GenericResult.GENERIC_STATUS_SUCCESS)
+                tunnels=[
+                    api.TunnelData(host=f"{port}.test", port=443, container_port=port)
+                    for port in ports
+                ],
+                result=api.GenericResult(status=api.GenericResult.GENERIC_STATUS_SUCCESS),
             )
         )
 

@@ -2,11 +2,13 @@
 
 import pytest
 
-from tests.lifecycle.conftest import forget_modals_client, gate_of, quick
+from tests.lifecycle.conftest import LEAVES_OPEN, forget_modals_client, gate_of, quick
 from worker.lifecycle import Kind, SandboxLifecycle, SandboxSpec, StartFailed, StartRefused
 from worker.lifecycle.reaper import Reaper
 
-modal = pytest.importorskip("modal", reason="penstock[modal] is not installed")
+pytest.importorskip("modal", reason="penstock[modal] is not installed")
+
+pytestmark = LEAVES_OPEN
 
 
 @pytest.fixture
