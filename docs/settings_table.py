@@ -16,7 +16,9 @@ from ground.settings import Settings, variable
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- settings: written by docs/settings_table.py -->", "<!-- /settings -->"
-PACKAGES = ("ground", "limiter", "buffer", "worker", "worker.sandbox.local", "penstock")
+PACKAGES = (
+    "ground", "limiter", "buffer", "worker", "worker.sandbox.local", "worker.lifecycle", "penstock",
+)  # fmt: skip
 
 
 def main() -> None:

@@ -296,7 +296,9 @@ class Running:
 
 
 def _env(asked: Any) -> dict[str, str]:
-    return {entry.key: entry.value for entry in asked.env}
+    return {
+        key: value for source in asked.secret_sources for key, value in source.env.contents.items()
+    }
 
 
 class StandIn:
