@@ -167,17 +167,9 @@ def _plain(run: str, registered: Registered) -> dict[str, Any]:
 
 def _table(seen: dict[str, Registered]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in (
-        "run",
-        "sandbox",
-        "state",
-        "provider",
-        "session",
-        "age",
-        "lease",
-        "owner",
-        "trouble",
-    ):
+    table.add_column("run")
+    table.add_column("sandbox", no_wrap=True, min_width=33)  # it is what `kill` is told
+    for heading in ("state", "provider", "session", "age", "lease", "owner", "trouble"):
         table.add_column(heading)
     for run, registered in seen.items():
         for record in registered.records:

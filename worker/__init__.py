@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from worker.code_queue import CodeQueue
     from worker.concurrent_worker import ConcurrentWorker
     from worker.handle import Handle, SyncHandle
+    from worker.lifecycle.modal.deployment import ModalDeployment
     from worker.sandbox.fusion import SandboxFusion
     from worker.settings import WorkerSettings
     from worker.sync_code_queue import SyncCodeQueue
@@ -45,6 +46,7 @@ __all__ = [
     "Handle",
     "JobCancelled",
     "JobFailed",
+    "ModalDeployment",
     "NoWorkers",
     "QueueError",
     "QueueUnavailable",
@@ -70,6 +72,7 @@ _LAZY = {
     "ConcurrentWorker": "worker.concurrent_worker",
     "CodeQueue": "worker.code_queue",
     "Handle": "worker.handle",
+    "ModalDeployment": "worker.lifecycle.modal.deployment",
     "SandboxFusion": "worker.sandbox.fusion",
     "SyncCodeQueue": "worker.sync_code_queue",
     "SyncHandle": "worker.handle",

@@ -37,7 +37,7 @@ def test_a_script_names_its_keys_arguments_and_reply(file) -> None:
 
 @pytest.mark.parametrize("file", CALLED, ids=name_of)
 def test_a_script_uses_exactly_the_keys_it_names(file) -> None:
-    package = file.relative_to(ROOT).parts[0]
+    package = ".".join(file.relative_to(ROOT).parts[:-2])
     script = load_script(package, file.stem)
     assert "#KEYS" not in script.source, "a script has a fixed number of keys"
     used = {int(number) for number in USED.findall(_code(script.source))}
@@ -62,7 +62,8 @@ def test_a_script_runs_everywhere(file) -> None:
 def test_the_clock_is_read_once_a_script(package: str) -> None:
     for file in CALLED:
         if file.is_relative_to(ROOT / package):
-            code = _code(load_script(package, file.stem).source)
+            owner = ".".join(file.relative_to(ROOT).parts[:-2])
+            code = _code(load_script(owner, file.stem).source)
             assert len(re.findall(r"""redis\.call\(['"]TIME['"]\)""", code)) <= 1, name_of(file)
 
 

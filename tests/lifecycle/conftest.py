@@ -1,6 +1,7 @@
 """A cloud, and a lifecycle over it with short times."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,40 @@ async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+# Modal's client closes its connections at the end of the process, if at all.
+LEAVES_OPEN = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture
+def modal_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Modal's stand-in; skips where the extra is not installed."""
+    pytest.importorskip("modal", reason="penstock[modal] is not installed")
+    from tests.lifecycle.modal_stand_in import StandIn
+
+    with StandIn() as modal:
+        monkeypatch.setenv("MODAL_SERVER_URL", modal.url)
+        monkeypatch.setenv("MODAL_TOKEN_ID", "ak-test")
+        monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-test")
+        monkeypatch.setenv("MODAL_MAX_THROTTLE_WAIT", "1")
+        yield modal.cloud
+    gc.collect()  # the connections, here, where what is left unclosed is ignored
+
+
+@pytest.fixture
+def modal_provider(modal_cloud: Any) -> Iterator[Any]:
+    from worker.lifecycle.modal.provider import ModalProvider
+
+    forget_modals_client()
+    yield ModalProvider()
+    forget_modals_client()
+
+
+def forget_modals_client() -> None:
+    """Modal's client keeps one connection a process: that to an earlier test's stand-in."""
+    from modal.client import _Client
+
+    _Client._set_env_client(None)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.lifecycle.cloud import CloudThread
+from tests.lifecycle.conftest import LEAVES_OPEN
 from worker.lifecycle import Kind, Provider, SandboxRef, SandboxSpec
 from worker.lifecycle.local import LocalProvider
 
 
-@pytest.fixture(params=["cloud", "local", "modal"])
+@pytest.fixture(params=["cloud", "local", pytest.param("modal", marks=LEAVES_OPEN)])
 async def provider(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Provider]:
     if request.param == "cloud":
         with CloudThread(tmp_path) as cloud:

@@ -69,6 +69,11 @@ class LifecycleSettings(Settings):
     reap_interval: float = Field(
         10.0, gt=0, allow_inf_nan=False, description="Seconds between two looks of the reaper."
     )
+    session_provider: str = Field(
+        "local",
+        description="Where `PENSTOCK_SANDBOX=worker.lifecycle.code.sessions` runs programs:"
+        " `local`, `modal`, or the dotted name of a callable that returns a provider.",
+    )
     fleet: str = Field(
         "",
         description="Tag of this fleet's sandboxes at a provider shared with others. Unset: a"

@@ -180,12 +180,13 @@ class LocalProvider:
         """By its command line, which no later process of the same number has."""
         process = Path(f"/proc/{self._pid(id)}")
         try:
-            named = str(self._root / id).encode() in (process / "cmdline").read_bytes().split(b"\0")
-            return (
-                named and (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-            )
+            words = (process / "cmdline").read_bytes()
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             return False
+        # It has none in the instant in which it is executed.
+        ours = not words or str(self._root / id).encode() in words.split(b"\0")
+        return ours and state not in "ZX"
 
     def _pid(self, id: str) -> int:
         try:

@@ -1,0 +1,38 @@
+"""Code jobs whose turns share a session."""
+
+import base64
+
+import pytest
+
+from tests.lifecycle.conftest import quick
+from worker.errors import SandboxUnfit
+from worker.lifecycle import SandboxLifecycle
+from worker.lifecycle.code import SessionSandbox
+from worker.lifecycle.local import LocalProvider
+from worker.models import CodeRequest
+
+
+async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_redis, tmp_path):
+    settings = quick(startup_timeout=60.0, session_idle=60.0)
+    provider = LocalProvider(tmp_path)
+    life = SandboxLifecycle(real_redis, provider, run="test", settings=settings)
+    sandbox = SessionSandbox(life)
+    first = CodeRequest(code="open('kept', 'w').write('7'); print(input())", stdin="hi",
+                        instance_id="sample-7")  # fmt: skip
+    assert (await sandbox.run(first)).stdout == "hi\n"
+    again = CodeRequest(
+        code="print(open('kept').read())", instance_id="sample-7", fetch_files=["kept", "absent"]
+    )
+    result = await sandbox.run(again)
+    assert (result.stdout, result.error_kind) == ("7\n", "none")
+    assert result.files == {"kept": base64.b64encode(b"7").decode()}
+    late = CodeRequest(code="while True: pass", instance_id="sample-7", run_timeout=1)
+    assert (await sandbox.run(late)).error_reason == "run_timeout"
+    alone = await sandbox.run(CodeRequest(code="open('kept')"))
+    assert alone.error_kind == "user"
+    assert "FileNotFoundError" in alone.stderr
+    with pytest.raises(SandboxUnfit, match="not java"):
+        await sandbox.run(CodeRequest(code="x", language="java", instance_id="sample-7"))
+    (record,) = life.registry.look().records
+    await provider.terminate(record.ref.id)
+    await sandbox.close()

@@ -1,0 +1,208 @@
+"""The Modal provider, on Modal's own client.
+
+A sandbox gets its name and tags in the very request that makes it, so that one whose
+creation was never answered is found again. How long Modal's client repeats a request that
+was throttled is bounded: without that, a refusal looks like a creation that takes for ever.
+"""
+
+import asyncio
+import math
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from worker.lifecycle.provider import ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+
+# Read by Modal's client at each request; an operator's own value wins.
+os.environ.setdefault("MODAL_MAX_THROTTLE_WAIT", "30")
+
+import modal
+import modal.exception as failures
+
+APP = "penstock"
+_ABSENT = 66
+_READ = f'test -e "$1" || exit {_ABSENT}; cat -- "$1"'
+_WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
+_IN_FOLDER = 'cd -- "$1" && shift && exec "$@"'
+_CREDENTIALS = "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run `modal token new`"
+
+_FATAL = (
+    failures.AuthError, failures.PermissionDeniedError, failures.InvalidError,
+    failures.ImageBuildError, failures.VersionError,
+)  # fmt: skip
+
+
+class ModalRefused(Exception):
+    """Modal knows no such image, app or secret."""
+
+
+class ModalProvider:
+    """`options` of a spec are those of `modal.Sandbox.create`; its `command` is what it runs."""
+
+    name = "modal"
+
+    def __init__(self, app: str = APP, *, client: Any = None) -> None:
+        self._app_name = app
+        self._client = client
+        self._app: Any = None
+        self._opened: dict[str, Any] = {}  # sandboxes with the connections they keep
+        self._names: dict[str, str] = {}
+
+    async def create(
+        self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
+    ) -> SandboxRef:
+        options = dict(spec.options)
+        command = options.pop("command", ["sleep", str(math.ceil(ttl))])
+        options |= {"cpu": spec.cpu} if spec.cpu else {}
+        options |= {"memory": spec.memory_mb} if spec.memory_mb else {}
+        try:
+            made = await modal.Sandbox.create.aio(
+                *command, app=await self._its_app(), name=name, image=_image(spec, options),
+                tags={**tags, "penstock-name": name}, timeout=math.ceil(ttl),
+                env=dict(spec.env) or None, client=self._client, **options,
+            )  # fmt: skip
+        except failures.NotFoundError as missing:
+            raise ModalRefused(str(missing)) from missing
+        self._opened[made.object_id] = made
+        return SandboxRef(made.object_id, name)
+
+    async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
+        """Ready is what runs a command."""
+        async with asyncio.timeout(timeout):
+            ran = await self.exec(ref, ["true"], timeout=timeout)
+        if ran.exit_code != 0:
+            raise failures.SandboxTerminatedError(f"{ref.id} cannot run `true`: {ran.stderr!r}")
+
+    async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
+        """Where its ports are reached from outside, if it has any."""
+        tunnels = await (await self._sandbox(ref.id)).tunnels.aio(timeout=max(1, int(timeout)))
+        if not tunnels:
+            return ref
+        urls = {str(port): tunnel.url for port, tunnel in tunnels.items()}
+        return SandboxRef(ref.id, ref.name, {**ref.meta, "tunnels": urls})
+
+    async def close_runtime(self, ref: SandboxRef) -> None:
+        """Close our connections to it."""
+        if (sandbox := self._opened.pop(ref.id, None)) is not None:
+            await sandbox.detach.aio()
+
+    async def exec(
+        self,
+        ref: SandboxRef,
+        argv: Sequence[str],
+        *,
+        timeout: float,  # noqa: ASYNC109
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        words = ["sh", "-c", _IN_FOLDER, "sh", cwd, *argv] if cwd else list(argv)
+        sandbox = await self._sandbox(ref.id)
+        process = await sandbox.exec.aio(
+            *words, timeout=max(1, math.ceil(timeout)), env=dict(env or {}), text=False
+        )
+        if stdin:
+            process.stdin.write(stdin)
+        process.stdin.write_eof()
+        await process.stdin.drain.aio()
+        reading = [asyncio.ensure_future(s.read.aio()) for s in (process.stdout, process.stderr)]
+        try:
+            code = await process.wait.aio()
+        except failures.ExecTimeoutError:
+            code = -1
+        out, err = await asyncio.gather(*reading, return_exceptions=True)
+        if isinstance(out, BaseException) or isinstance(err, BaseException):
+            out, err = b"", b""  # it was cut off with the command
+        timed_out = code == -1  # so the client says, beside raising
+        return ExecResult(None if timed_out else code, out, err, timed_out)
+
+    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
+        told = await self.exec(ref, ["sh", "-c", _READ, "sh", path], timeout=300)
+        if told.exit_code == _ABSENT:
+            raise FileNotFoundError(f"sandbox {ref.name}: {path}")
+        return _done(ref, told, f"read {path}").stdout
+
+    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
+        told = await self.exec(ref, ["sh", "-c", _WRITE, "sh", path], timeout=300, stdin=content)
+        _done(ref, told, f"write {path}")
+
+    async def is_alive(self, ref: SandboxRef) -> bool:
+        try:
+            return await (await self._sandbox(ref.id)).poll.aio() is None
+        except Exception:  # noqa: BLE001 - whatever it is, the sandbox was not seen alive
+            return False
+
+    async def terminate(self, id: str) -> None:
+        sandbox = self._opened.pop(id, None)
+        self._names.pop(id, None)
+        try:
+            if sandbox is None:
+                sandbox = await modal.Sandbox.from_id.aio(id, client=self._client)
+            await sandbox.terminate.aio(wait=True)
+            await sandbox.detach.aio()
+        except failures.NotFoundError:
+            return  # it has ended
+
+    async def find(self, name: str) -> SandboxRef | None:
+        try:
+            found = await modal.Sandbox.from_name.aio(self._app_name, name, client=self._client)
+        except failures.NotFoundError:
+            return None
+        return SandboxRef(found.object_id, name)
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
+        app = await self._its_app()
+        listed = modal.Sandbox.list.aio(app_id=app.app_id, tags=dict(tags), client=self._client)
+        async for sandbox in listed:
+            id = sandbox.object_id
+            if id not in self._names:  # a listing does not tell; each is asked once
+                self._names[id] = (await sandbox.get_tags.aio()).get("penstock-name", "")
+            yield SandboxRef(id, self._names[id])
+
+    def classify(self, problem: BaseException) -> Verdict:
+        match problem:
+            case failures.AuthError():
+                return Verdict(Kind.FATAL, nothing_made=True, advice=_CREDENTIALS)
+            case failures.AlreadyExistsError():
+                return Verdict(Kind.EXISTS)
+            case ModalRefused():
+                return Verdict(Kind.FATAL, nothing_made=True, advice="Check the image's name")
+            case failures.NotFoundError() | failures.SandboxTerminatedError():
+                return Verdict(Kind.GONE)
+            case failures.ConflictError() | failures.SandboxTimeoutError():
+                return Verdict(Kind.GONE)
+            case failures.ResourceExhaustedError():
+                return Verdict(Kind.THROTTLED, retry_after=5.0, nothing_made=True)
+        if isinstance(problem, _FATAL):
+            return Verdict(Kind.FATAL, nothing_made=True)
+        return Verdict(Kind.RETRY)
+
+    async def close(self) -> None:
+        opened, self._opened = self._opened, {}
+        for sandbox in opened.values():
+            await sandbox.detach.aio()
+
+    async def _its_app(self) -> Any:
+        if self._app is None:
+            self._app = await modal.App.lookup.aio(
+                self._app_name, client=self._client, create_if_missing=True
+            )
+        return self._app
+
+    async def _sandbox(self, id: str) -> Any:
+        if id not in self._opened:
+            self._opened[id] = await modal.Sandbox.from_id.aio(id, client=self._client)
+        return self._opened[id]
+
+
+def _image(spec: SandboxSpec, options: dict[str, Any]) -> Any:
+    """An image of Modal's as it is; a name is one of a registry."""
+    given = options.pop("image", None) or spec.image
+    return modal.Image.from_registry(given) if isinstance(given, str) and given else given or None
+
+
+def _done(ref: SandboxRef, told: ExecResult, what: str) -> ExecResult:
+    if told.exit_code != 0:
+        said = told.stderr.decode(errors="replace").strip() or "it was out of time"
+        raise OSError(f"sandbox {ref.name}: cannot {what}: {said}")
+    return told
