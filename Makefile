@@ -8,7 +8,7 @@ PIP := python -m pip --quiet --disable-pip-version-check --no-input
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compat check format bench conformance soak lowest docs wheel clean python
+.PHONY: chromium screenshots help demo test compat check format bench conformance soak lowest docs secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -46,9 +46,20 @@ soak: $(VENV)/.installed ## the long versions of the chaos and property tests
 lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest $(TESTS)
 
-docs: $(VENV)/.installed ## write the parts of the docs that are made: settings table, picture
+docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, references, pictures
 	$(BIN)/python docs/settings_table.py
+	$(BIN)/python -m docs.reference
 	$(BIN)/python docs/picture.py
+
+chromium: ## a browser for the tests of the monitor's page, where there is none (Debian, as root)
+	@command -v chromium-headless-shell chromium chromium-browser google-chrome > /dev/null || \
+	  { apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core; }
+
+screenshots: $(VENV)/.installed chromium ## take the pictures of the monitor's page in the docs
+	$(BIN)/python -m docs.screenshots
+
+secrets: ## make the secrets that compose.yaml reads, in secrets/; what is there stays
+	@$(PYTHON) deploy/make_secrets.py
 
 wheel: $(VENV)/.installed ## build the wheel into dist/
 	$(BIN)/$(PIP) wheel --no-deps --wheel-dir dist .

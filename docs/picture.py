@@ -1,4 +1,4 @@
-"""Draw docs/demo.svg: the demo as it ran just now, in a terminal of 80 columns."""
+"""Draw docs/demo.svg, the demo as it ran just now in a terminal, and its docs/demo-charts.svg."""
 
 import io
 import re
@@ -10,10 +10,12 @@ from rich.text import Text
 
 from ground import GroundSettings
 from penstock.demo.command import summary
+from penstock.demo.drawing import drawn as charts
 from penstock.demo.screen import Screen
-from penstock.demo.story import play
+from penstock.demo.story import jobs_of, play
 from penstock.startup import running_redis
 
+CHARTS = Path(__file__).with_name("demo-charts.svg")
 PICTURE = Path(__file__).with_name("demo.svg")
 JOBS = 40
 
@@ -26,13 +28,14 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         running_redis(GroundSettings.load(), folder=Path(folder) / "redis") as url,
-        Screen(console, JOBS, moving=False) as screen,
+        Screen(console, jobs_of(JOBS), moving=False) as screen,
     ):
-        outcome = play(url, JOBS, Path(folder), screen)
+        outcome, record = play(url, JOBS, Path(folder), screen)
     console.print(summary(outcome))
     drawn = console.export_svg(title="penstock demo")
     # Fonts from the network are neither ours to load nor needed.
     drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+    CHARTS.write_text(charts(record))
     PICTURE.write_text("\n".join(line.rstrip() for line in drawn.splitlines()) + "\n")
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": "penstock.demo.command",
     "doctor": "penstock.doctor.command",
     "groups": "penstock.groups",
+    "health": "penstock.health",
     "limits": "penstock.limits",
     "monitor": "penstock.monitor.command",
     "run": "penstock.run",

@@ -1,6 +1,5 @@
 """`penstock groups`: the rollout buffer's groups, looked at and put right."""
 
-import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ from rich.table import Table
 from buffer import RolloutBuffer
 from penstock.fleet import FleetReader, Group
 from penstock.fleet.buffers import read_groups
+from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import running_redis
 
@@ -148,7 +148,7 @@ def _with_reader(asked: Callable[[FleetReader], Awaitable[_T]]) -> _T:
             return await asked(reader)
 
     with running_redis(settings) as url:
-        return asyncio.run(answered(url))
+        return run_in_order(answered(url))
 
 
 def _table(groups: list[Group]) -> Table:

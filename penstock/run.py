@@ -1,6 +1,5 @@
 """`penstock run`: one program through the queue, as if it had run here."""
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import BinaryIO
@@ -9,6 +8,7 @@ import click
 
 from ground import GroundSettings
 from penstock.fleet import FleetReader
+from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
 from worker.code_queue import CodeQueue
@@ -53,7 +53,7 @@ def command(
     require_one_primary(settings)
     request = _request(program, language, timeout)
     with running_redis(settings) as url:
-        if not wait and not asyncio.run(_attended(url, settings, queue)):
+        if not wait and not run_in_order(_attended(url, settings, queue)):
             click.echo(
                 f"penstock: no worker listens on queue {queue!r}; start one: penstock worker "
                 f"{queue} (or everything: penstock up), or wait for one with --wait",

@@ -12,6 +12,7 @@ from ground.http_guard import UNWELL
 from penstock.fleet import FleetReader
 from penstock.fleet.history import History
 from penstock.fleet.screen import picture
+from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
 
@@ -40,9 +41,9 @@ def command(once: bool, as_json: bool, every: float) -> int:
     console = Console()
     with running_redis(settings) as url:
         if once or as_json or not console.is_terminal:
-            return asyncio.run(_look(url, settings.run, console, as_json=as_json))
+            return run_in_order(_look(url, settings.run, console, as_json=as_json))
         try:
-            asyncio.run(_watch(url, settings.run, console, every))
+            run_in_order(_watch(url, settings.run, console, every))
         except KeyboardInterrupt:
             return 0  # the way to end it
     return 0

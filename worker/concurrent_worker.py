@@ -322,7 +322,9 @@ def _gate(connection: "Redis", settings: WorkerSettings) -> Gate | None:
         return None
     if settings.gate_limit is None:
         return existing_gate(connection, settings.gate)
-    return TokenBucket(connection, settings.gate, limit=settings.gate_limit)
+    # What a dead worker was granted while it waited comes back when its jobs do.
+    lease = max(1.0, settings.job_lease)
+    return TokenBucket(connection, settings.gate, limit=settings.gate_limit, lease=lease)
 
 
 def _text(score: bytes | int) -> str:

@@ -12,12 +12,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ground import GroundSettings
+from ground import GroundSettings, PenstockError
 from penstock.demo.crew import DemoFailed
+from penstock.demo.drawing import drawn
 from penstock.demo.screen import Screen
-from penstock.demo.story import Outcome, play
+from penstock.demo.story import Outcome, jobs_of, play
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
+from worker.errors import QueueError
+
+NEXT = """  penstock up                          all of it, with a page to look at
+  echo 'print(6 * 7)' | penstock run -  a program through the queue (while it is up)
+  penstock top                         the fleet in a terminal"""
 
 
 @click.command(
@@ -36,27 +42,42 @@ PENSTOCK_DATA_DIR where that is set, and takes away what it made.
 @click.option(
     "--jobs", type=click.IntRange(12, 10_000), default=40, show_default=True, help="How many."
 )
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to draw what happened; default: demo.svg in the data directory.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object on stdout.")
 @settings_options
-def command(jobs: int, as_json: bool) -> int:
-    """Run jobs through a gate, kill a worker with -9, lose nothing."""
+def command(jobs: int, picture: Path | None, as_json: bool) -> int:
+    """One small RL step on real workers and a real sandbox; one is killed, nothing is lost."""
     talk = Console(stderr=True)
     settings = given_settings()
-    logging.getLogger("rq").setLevel(logging.WARNING)  # the story tells it better
+    for noisy in ("rq", "httpx", "httpx2", "openai", "penstock.worker"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)  # the story tells it better
+    outcome = None
     try:
         with (
             _scratch() as scratch,
             _redis(settings, scratch) as url,
-            Screen(talk, jobs) as screen,
+            Screen(talk, jobs_of(jobs)) as screen,
         ):
-            outcome = play(url, jobs, scratch, screen)
-    except DemoFailed as failure:
-        click.echo(f"penstock: the demo failed: {failure}", err=True)
+            outcome, record = play(url, jobs, scratch, screen)
+    except* PenstockError as failures:
+        first = _first(failures)
+        if not isinstance(first, DemoFailed | QueueError):
+            raise first from None
+        click.echo(f"penstock: the demo failed: {first}", err=True)
+    if outcome is None:
         return 1
+    file = picture or settings.data_dir / "demo.svg"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(drawn(record))
     if as_json:
-        click.echo(json.dumps(asdict(outcome)))
+        click.echo(json.dumps({**asdict(outcome), "lost": outcome.lost, "picture": str(file)}))
     else:
         Console().print(summary(outcome))
+        click.echo(f"\nThe picture: {file}\n\nNext:\n{NEXT}", err=True)
     return 0 if outcome.well else 1
 
 
@@ -65,22 +86,27 @@ def summary(outcome: Outcome) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="bold")
     table.add_column()
-    lost = outcome.jobs - outcome.right
-    at_once = f"at most at work at once; the gate's limit is {outcome.limit}"
     for number, what in (
-        (f"{outcome.right}/{outcome.jobs}", f"jobs done, each with the right result; {lost} lost"),
-        (str(outcome.most_at_once), at_once),
-        (str(outcome.killed), "worker killed with -9 in the middle of a job"),
-        (
-            str(outcome.permits_expired),
-            f"permit came back by itself, after {outcome.permit_back_after:.1f} s; "
-            f"{outcome.permits_left} of {outcome.permits_granted} left behind",
-        ),
-        (str(outcome.repeated), "job done again by another worker"),
+        (f"{outcome.finished}/{outcome.jobs}", "programs run to their end, in a sandbox of ours"),
+        ("1", f"worker killed in the middle of a job; it ended with {outcome.killed}"),
+        (str(outcome.repeated), f"programs run again by others, after "
+         f"{outcome.permit_back_after:.1f} s; {outcome.executions} executions in all"),
+        (f"{outcome.most_at_once}/{outcome.limit}", "permits in flight at most, of the limit; "
+         f"{outcome.permits_granted} granted, {outcome.permits_left} left behind"),
+        (f"{outcome.groups_delivered}/{outcome.groups}", "groups taken by the trainer; "
+         f"{outcome.groups_timed_out} timed out, as planned"),
+        (f"{outcome.mean_reward:.2f}", f"mean reward of {outcome.trajectories} trajectories"),
+        (str(outcome.lost), "lost"),
         (f"{outcome.seconds:.1f} s", f"on {outcome.server}"),
-    ):
+    ):  # fmt: skip
         table.add_row(number, what)
     return table
+
+
+def _first(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
+    """The others follow from it, as a rule."""
+    failure = failures.exceptions[0]
+    return _first(failure) if isinstance(failure, BaseExceptionGroup) else failure
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""The demo's worker processes: stock RQ workers, started, killed and replaced.
+"""The demo's worker processes: RQ workers of ours, started, killed and replaced.
 
-Run as `python -m penstock.demo.crew QUEUE NAME`, with the Redis in
-PENSTOCK_REDIS_URL; it ends when its stdin closes, so that no worker outlives
-the demo, however that ends.
+Run as `python -m penstock.demo.crew QUEUE NAME`, with the Redis in PENSTOCK_REDIS_URL;
+it ends when its stdin closes, so that no worker outlives the demo, however that ends.
 """
 
 import os
@@ -15,70 +14,69 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from rq import Queue, SimpleWorker
-from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from ground import PenstockError, connect
+from ground import PenstockError, connect, tagged
 from ground.redis_url import SETTING
-from limiter.gate import Gate
+from limiter import Gate
 
-LEASE = 4
+AT_ONCE = 4
+LEASE = 2.0
+_BEGUN_US = 75_000
 
 
 class DemoFailed(PenstockError):
     """The demo did not come to its end."""
 
 
-class _Worker(SimpleWorker):
-    def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
-        # Stock RQ waits a minute or more before it takes a dead worker's job for lost.
-        return LEASE
-
-
 class Crew:
     """The worker processes of one queue, whose jobs pass one gate."""
 
-    def __init__(self, url: str, queue: Queue, gate: Gate, logs: Path) -> None:
+    def __init__(self, url: str, queue: str, gate: Gate, logs: Path) -> None:
         self._url = url
         self._queue = queue
         self._gate = gate
         self._logs = logs
+        self._client: Any = connect(url)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def hire(self, name: str) -> None:
         """Start one worker."""
-        worker = f"{self._queue.name}-{name}"
         with (self._logs / f"{name}.log").open("wb") as log:
             self.running[name] = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", __name__, self._queue.name, worker],
-                env=os.environ | {SETTING: self._url},
+                [sys.executable, "-m", __name__, self._queue, f"{self._queue}-{name}"],
+                env={"PENSTOCK_SANDBOX": "local"} | os.environ | {SETTING: self._url},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the demo, which then ends us in order
             )
 
-    def kill_one_at_work(self, *, within: float = 30.0) -> tuple[str, str]:
-        """End a worker with SIGKILL in the middle of a job; returns its name and the job's id."""
-        deadline = time.monotonic() + within
-        while time.monotonic() < deadline:
-            for name, process in self.running.items():
-                # Frozen first, then looked at: what we see is what it dies with.
-                process.send_signal(signal.SIGSTOP)
-                if job := self._job_in_hand(name):
-                    process.kill()
-                    process.wait()
-                    del self.running[name]
-                    return name, job
-                process.send_signal(signal.SIGCONT)
-            self.check()
-        raise DemoFailed(f"no worker was seen with a job and a permit within {within:.0f} s")
+    def kill_one_at_work(self) -> tuple[str, str, int] | None:
+        """End a worker with SIGKILL in the middle of a job: its name, a job's id, how it ended."""
+        for name, process in self.running.items():
+            # Frozen first, then looked at: what we see is what it dies with.
+            process.send_signal(signal.SIGSTOP)
+            if job := self._job_in_hand(name):
+                process.kill()
+                ended = process.wait()
+                del self.running[name]
+                return name, job, ended
+            process.send_signal(signal.SIGCONT)
+        return None
 
     def ready(self) -> bool:
         """Whether all that were started wait for jobs."""
-        client: Any = self._queue.connection
-        return bool(client.scard(f"rq:workers:{self._queue.name}") == len(self.running))
+        key = tagged("work", self._queue, "workers")
+        return bool(self._client.zcard(key) == len(self.running))
+
+    def ledger(self) -> dict[str, int]:
+        """What the queue's scripts have counted: claimed, finished, requeued, …"""
+        flat = self._client.hgetall(tagged("work", self._queue))
+        return {name.decode(): int(value) for name, value in flat.items()}
+
+    def waiting(self) -> int:
+        return int(self._client.llen(f"rq:queue:{self._queue}"))
 
     def check(self) -> None:
         """Raise `DemoFailed` if a worker ended that nobody ended."""
@@ -94,16 +92,18 @@ class Crew:
         for process in self.running.values():
             process.wait()
         self.running.clear()
+        self._client.close()
 
     def _job_in_hand(self, name: str) -> str:
-        """The job that this worker is in the middle of: leased, and holding a permit."""
-        client: Any = self._queue.connection
-        holding = {permit.id for permit in self._gate.sync.status().leases}
-        for execution in client.zrange(f"rq:wip:{self._queue.name}", 0, -1):
-            job = self._queue.fetch_job(execution.decode().partition(":")[0])
-            mine = job is not None and job.worker_name == f"{self._queue.name}-{name}"
-            if job is not None and mine and job.meta.get("permit") in holding:
-                return job.id
+        """A job that this worker is in the middle of: leased, and holding a permit."""
+        worker = f"{self._queue}-{name}"
+        permits = {lease.id for lease in self._gate.sync.status().leases
+                   if lease.process == worker}  # fmt: skip
+        seconds, micros = self._client.time()
+        for member in self._client.smembers(f"rq:worker:{worker}:executions"):
+            job, _, claimed = member.decode().partition(":")  # numbered by the moment of the claim
+            if member.decode() in permits and seconds * 10**6 + micros - int(claimed) > _BEGUN_US:
+                return str(job)
         return ""
 
     def _last_words(self, name: str) -> str:
@@ -111,18 +111,25 @@ class Crew:
         return lines[-1] if lines else "it said nothing"
 
 
-def work(queue_name: str, name: str) -> None:
-    client = connect(os.environ[SETTING], timeout=None)
+def work(queue: str, name: str) -> None:
+    from worker import ConcurrentWorker, WorkerSettings
+
+    client = connect(os.environ[SETTING])
     assert isinstance(client, redis.Redis)  # noqa: S101 - the demo refuses a cluster at its door
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
-    queue = Queue(queue_name, connection=client, serializer=JSONSerializer)
-    _Worker([queue], name=name, connection=client, serializer=JSONSerializer).work(
-        logging_level="WARNING"
+    settings = WorkerSettings.load(
+        gate=queue, gate_limit=AT_ONCE, job_lease=LEASE, concurrency=AT_ONCE
+    )  # fmt: skip
+    worker = ConcurrentWorker(
+        [queue], name=name, connection=client, serializer=JSONSerializer, settings=settings
     )
+    worker.work(logging_level="WARNING")
 
 
 def _end_with_the_demo() -> None:
     sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)  # so that its sandbox ends in order
+    time.sleep(10)
     os._exit(0)
 
 

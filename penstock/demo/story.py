@@ -1,31 +1,39 @@
-"""What happens in the demo: jobs pass a gate, a worker is killed inside it, nothing is lost."""
+"""What happens in the demo: one small RL step, with an accident on the way, and nothing lost.
 
+A scripted model writes programs; they pass queue, gate and sandbox; trajectories
+become groups in the buffer, and a trainer takes them. One worker is killed with -9.
+"""
+
+import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import redis
-from rq import Queue, Retry
-from rq.job import Job
-from rq.queue import EnqueueData
-from rq.registry import StartedJobRegistry
-from rq.serializers import JSONSerializer
 
-from ground import connect, parse_redis_url, read_facts
+from buffer import RolloutBuffer, TaskConfig
+from ground import connect, parse_redis_url, read_facts, tagged
 from limiter import TokenBucket
 from limiter.commands import INDEX
 from limiter.engines import engine_for
-from penstock.demo.crew import Crew, DemoFailed
-from penstock.demo.jobs import AT_ONCE, LEASE, grade
+from penstock.demo.agents import Agents, Tally
+from penstock.demo.crew import AT_ONCE, Crew, DemoFailed
+from penstock.demo.model import scripted_model
 from penstock.demo.screen import Screen
+from penstock.in_order import run_in_order
+from worker import CodeQueue
+from worker.client_engine import client_engine
 
 WORKERS = ("ada", "bob", "cid")
 SUCCESSOR = "dan"
+SAMPLES = 4
 PATIENCE = 90.0
-_RETRIES = 3
+GROUP_TIMEOUT = 2.5
+_DIED = 2
 
 
 @dataclass(frozen=True)
@@ -34,145 +42,229 @@ class Outcome:
 
     server: str
     jobs: int
-    right: int
+    finished: int
+    executions: int
+    repeated: int
     limit: int
     most_at_once: int
     killed: int
+    """How the killed worker's process ended, as the system tells it: -9."""
     permits_granted: int
     permits_expired: int
     permits_left: int
     permit_back_after: float
-    repeated: int
+    groups: int
+    groups_delivered: int
+    groups_timed_out: int
+    trajectories: int
+    mean_reward: float
     seconds: float
 
     @property
+    def lost(self) -> int:
+        groups = self.groups - self.groups_delivered - self.groups_timed_out
+        return self.jobs - self.finished + groups
+
+    @property
     def well(self) -> bool:
-        return self.right == self.jobs and self.most_at_once <= self.limit and not self.permits_left
+        return not self.lost and self.most_at_once <= self.limit and not self.permits_left
+
+
+@dataclass
+class Sample:
+    """One look, for the picture."""
+
+    at: float
+    waiting: int
+    in_flight: int
+    open: int
+    ready: int
+    delivered: int
+
+
+@dataclass
+class Record:
+    """The looks, and what happened when."""
+
+    limit: int
+    samples: list[Sample] = field(default_factory=list)
+    events: list[tuple[float, str]] = field(default_factory=list)
 
 
 class Story:
-    """One playing of the demo on one queue."""
+    """One playing of the demo, on one queue, one gate and one task."""
 
-    def __init__(self, url: str, queue: Queue, jobs: int, logs: Path, screen: Screen) -> None:
-        self._queue = queue
-        self._jobs = jobs
+    def __init__(self, url: str, name: str, jobs: int, logs: Path, screen: Screen) -> None:
+        self._name = name
         self._screen = screen
-        self._gate = TokenBucket(url, queue.name, limit=AT_ONCE, lease=LEASE)
-        self._crew = Crew(url, queue, self._gate, logs)
-        self._abandoned = StartedJobRegistry(
-            queue.name, connection=queue.connection, serializer=JSONSerializer
-        )
-        self._most_at_once = 0
+        self._asked = _asked(jobs)
+        self._groups = self._asked[-1][0] + 1
+        self._gate = TokenBucket(url, name, limit=AT_ONCE)
+        self._crew = Crew(url, name, self._gate, logs)
+        self._queue = CodeQueue(url, name)
+        config = TaskConfig(
+            group_size=SAMPLES, group_timeout_seconds=GROUP_TIMEOUT,
+            min_timeout_group_size_ratio=0.75,
+        )  # fmt: skip
+        self._buffer = RolloutBuffer(url, name, config, run=name)
+        self._tally = Tally()
+        self._delivered = self._most_at_once = 0
+        self._timed_out: list[Any] = []
+        self._began = time.monotonic()
+        self.record = Record(AT_ONCE)
 
-    def play(self, server: str) -> Outcome:
+    async def play(self, server: str) -> Outcome:
+        jobs = len(self._asked)
         self._screen.say(
-            f"{server} is up: {self._jobs} jobs, {len(WORKERS)} workers, "
-            f"and a gate that lets {AT_ONCE} work at once"
+            f"{server} is up: {jobs} programs of {self._groups} questions, {len(WORKERS)} workers, "
+            f"and a gate that lets {AT_ONCE} run at once"
         )
         try:
             for name in WORKERS:
                 self._crew.hire(name)
-            self._until(self._crew.ready, "the workers are up")
-            began = time.monotonic()
-            self._queue.enqueue_many([self._order(number) for number in range(self._jobs)])
-            back_after = self._with_an_accident()
-            return self._outcome(server, back_after, time.monotonic() - began)
+            await self._until(self._crew.ready, "the workers are up")
+            self._began = time.monotonic()
+            self.record.samples.clear()
+            with scripted_model() as model:
+                async with asyncio.TaskGroup() as group:
+                    agents = Agents(model, self._queue, self._buffer, self._tally)
+                    group.create_task(agents.play(self._asked))
+                    group.create_task(self._train())
+                    killed, back_after = await self._with_an_accident()
+                    await self._until(self._all_accounted_for, "every group is accounted for")
+            await self._until(self._no_permit_is_out, "all permits are back")
+            return await self._outcome(server, killed, back_after)
         finally:
-            self._crew.dismiss()
+            await asyncio.to_thread(self._crew.dismiss)
+            await self._buffer.aclose()
 
-    def _with_an_accident(self) -> float:
-        self._until(lambda: self._done() >= self._jobs // 3, "a third of the jobs are done")
-        victim, lost = self._crew.kill_one_at_work()
-        killed = time.monotonic()
+    async def _with_an_accident(self) -> tuple[int, float]:
+        await self._until(lambda: self._tally.done >= len(self._asked) // 3, "a third is done")
+        deadline = time.monotonic() + PATIENCE
+        while (dead := await asyncio.to_thread(self._crew.kill_one_at_work)) is None:
+            if time.monotonic() > deadline or self._tally.done == len(self._asked):
+                raise DemoFailed("no worker was seen with a job and a permit")
+            await asyncio.sleep(0.01)
+        victim, job, ended = dead
+        at = time.monotonic()
+        self._happened(f"{victim} killed")
         self._screen.say(
-            f"worker {victim} is killed with -9 in job {self._number(lost)}, permit in hand; "
+            f"worker {victim} is killed with -9 in job {self._short(job)}, permit in hand; "
             f"{SUCCESSOR} starts instead"
         )
         self._crew.hire(SUCCESSOR)
-        self._until(lambda: self._gate.sync.status().expired > 0, "the permit comes back")
-        back_after = time.monotonic() - killed
-        self._screen.say(f"the permit came back by itself after {back_after:.1f} s")
-        self._until(lambda: self._job(lost).retries_left != _RETRIES, "the job is handed out again")
-        again = time.monotonic() - killed
-        self._screen.say(f"job {self._number(lost)} was handed out again after {again:.1f} s")
-        self._until(lambda: self._done() >= self._jobs, "all jobs are done")
-        self._until(lambda: self._gate.sync.status().in_flight == 0, "all permits are back")
-        return back_after
+        await self._until(lambda: self._crew.ledger().get("requeued", 0) > 0, "its jobs come back")
+        back_after = time.monotonic() - at
+        self._happened("its jobs and permits are back")
+        self._screen.say(
+            f"its jobs and permits came back by themselves after {back_after:.1f} s; "
+            "others run them again"
+        )
+        return ended, back_after
 
-    def _until(self, so: Callable[[], bool], what: str) -> None:
-        """Watch until it is so; what a dead worker held goes back to the queue on the way."""
+    async def _train(self) -> None:
+        """Take what is ready, acknowledge it, until every group is accounted for."""
+        while not self._all_accounted_for():
+            if batch := await self._buffer.take(2, wait=0.2):
+                await self._buffer.ack(batch)
+                self._delivered += len(batch.groups)
+            await self._buffer.sweep()
+            fresh = await self._buffer.unreported()
+            if new := [id for id in fresh if id not in self._timed_out]:
+                self._timed_out += new
+                self._happened("a group timed out")
+                self._screen.say(f"group {new[0]} timed out: two of its agents died, as planned")
+
+    def _all_accounted_for(self) -> bool:
+        everything = self._tally.done == len(self._asked)
+        return everything and self._delivered + len(self._timed_out) == self._groups
+
+    def _no_permit_is_out(self) -> bool:
+        return self._gate.sync.status().in_flight == 0
+
+    async def _until(self, so: Any, what: str) -> None:
+        """Watch until it is so, and note the figures on the way."""
         deadline = time.monotonic() + PATIENCE
-        while not so():
+        while not await asyncio.to_thread(so):
             if time.monotonic() > deadline:
-                done = f"{self._done()} of {self._jobs} jobs are done"
+                done = f"{self._tally.done} of {len(self._asked)} programs are done"
                 raise DemoFailed(f"waited {PATIENCE:.0f} s until {what}; {done}")
             self._crew.check()
-            self._abandoned.cleanup()
-            self._most_at_once = max(self._most_at_once, self._gate.sync.status().in_flight)
-            self._screen.progress(self._done())
-            time.sleep(0.05)
-        self._screen.progress(self._done())
+            await self._look()
+            await asyncio.sleep(0.05)
 
-    def _outcome(self, server: str, back_after: float, seconds: float) -> Outcome:
-        answers = [self._job(self._id(number)) for number in range(self._jobs)]
-        gate = self._gate.sync.status()
+    async def _look(self) -> None:
+        gate, stats = await self._gate.status(), await self._buffer.stats()
+        self._most_at_once = max(self._most_at_once, gate.in_flight)
+        waiting = await asyncio.to_thread(self._crew.waiting)
+        at = round(time.monotonic() - self._began, 3)
+        self.record.samples.append(Sample(
+            at, waiting, gate.in_flight, stats["open_groups"], stats["ready_groups"],
+            self._delivered,
+        ))  # fmt: skip
+        self._screen.progress(self._tally.done)
+
+    def _happened(self, what: str) -> None:
+        self.record.events.append((round(time.monotonic() - self._began, 3), what))
+
+    async def _outcome(self, server: str, killed: int, back_after: float) -> Outcome:
+        await self._look()
+        gate, ledger = await self._gate.status(), self._crew.ledger()
+        self._screen.progress(self._tally.done)
         return Outcome(
             server=server,
-            jobs=self._jobs,
-            right=sum(job.return_value() == n * n for n, job in enumerate(answers)),
+            jobs=len(self._asked),
+            finished=ledger.get("finished", 0),
+            executions=ledger.get("claimed", 0),
+            repeated=ledger.get("requeued", 0),
             limit=AT_ONCE,
             most_at_once=self._most_at_once,
-            killed=1,
+            killed=killed,
             permits_granted=gate.granted,
-            permits_expired=gate.expired,
+            permits_expired=gate.granted - gate.released - gate.in_flight,
             permits_left=gate.in_flight,
             permit_back_after=round(back_after, 2),
-            repeated=sum(job.retries_left != _RETRIES for job in answers),
-            seconds=round(seconds, 2),
+            groups=self._groups,
+            groups_delivered=self._delivered,
+            groups_timed_out=len(self._timed_out),
+            trajectories=len(self._tally.rewards),
+            mean_reward=round(sum(self._tally.rewards) / max(1, len(self._tally.rewards)), 3),
+            seconds=round(time.monotonic() - self._began, 2),
         )
 
-    def _order(self, number: int) -> EnqueueData:
-        return Queue.prepare_data(
-            grade,
-            [self._queue.name, number],
-            job_id=self._id(number),
-            retry=Retry(max=_RETRIES),
-            timeout=30,
-        )
-
-    def _done(self) -> int:
-        return int(self._queue.finished_job_registry.get_job_count(cleanup=False))
-
-    def _id(self, number: int) -> str:
-        return f"{self._queue.name}-{number}"
-
-    def _number(self, id: str) -> str:
-        return id.removeprefix(f"{self._queue.name}-")
-
-    def _job(self, id: str) -> Job:
-        found = self._queue.fetch_job(id)
-        if found is None:
-            raise DemoFailed(f"job {self._number(id)} is gone from Redis")
-        return found
+    def _short(self, id: str) -> str:
+        return id.removeprefix(f"{self._name}-")
 
 
-def play(url: str, jobs: int, logs: Path, screen: Screen) -> Outcome:
+def jobs_of(wanted: int) -> int:
+    """How many programs that makes."""
+    return len(_asked(wanted))
+
+
+def _asked(wanted: int) -> list[tuple[int, int]]:
+    """Whole groups; but the last one's agents die on the way, so that it can only time out."""
+    groups = max(2, wanted // SAMPLES)
+    return [(n, s) for n in range(groups) for s in range(SAMPLES)][:-_DIED]
+
+
+def play(url: str, jobs: int, logs: Path, screen: Screen) -> tuple[Outcome, Record]:
     """Play it on this Redis, and leave nothing of it there."""
-    with _queue(url) as (queue, server):
-        return Story(url, queue, jobs, logs, screen).play(server)
+    with _name(url) as (name, server):
+        story = Story(url, name, jobs, logs, screen)
+        return run_in_order(story.play(server)), story.record
 
 
 @contextmanager
-def _queue(url: str) -> Iterator[tuple[Queue, str]]:
+def _name(url: str) -> Iterator[tuple[str, str]]:
     target = parse_redis_url(url)
     client = connect(target)
     assert isinstance(client, redis.Redis)  # noqa: S101 - a cluster was refused at the door
     name = f"penstock-demo-{secrets.token_hex(4)}"
     try:
-        server = read_facts(client, target).name
-        yield Queue(name, connection=client, serializer=JSONSerializer), server
+        yield name, read_facts(client, target).name
     finally:
-        engine_for(target).stop()  # before its server ends, which it would report
+        client_engine(target).stop()  # before its server ends, which they would report
+        engine_for(target).stop()
         _sweep(client, name)
         client.close()
 
@@ -182,6 +274,6 @@ def _sweep(client: redis.Redis, name: str) -> None:
     for key in client.scan_iter(f"*{name}*", count=1000):
         client.delete(key)
     client.srem(INDEX, name)
-    client.delete("rq:clean_groups")  # RQ 3 notes when it last looked after groups
+    client.delete("rq:clean_groups", tagged("buffer", name, "tasks"))
     client.srem("rq:queues", f"rq:queue:{name}")
     client.srem("rq:workers", *(f"rq:worker:{name}-{one}" for one in (*WORKERS, SUCCESSOR)))

@@ -1,5 +1,6 @@
 """A fleet in a terminal: as many lines as fit, what is wrong first."""
 
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +20,8 @@ _Row = tuple[Sequence[Any], str]
 def picture(fleet: Fleet, history: History, width: int, height: int) -> Lines:
     """The lines, none longer than the terminal is wide, no more than it is high."""
     top = [_headline(fleet, width), _pulse(fleet, history, width)]
-    top += [Text(_cut(f"! {note}", width), style="bold yellow") for note in fleet.notes[:4]]
+    for note in fleet.notes[:3]:
+        top += [Text(line, style="bold yellow") for line in textwrap.wrap(f"! {note}", width)[:2]]
     rooms: list[tuple[list[Text], int]] = [
         (_queues(fleet, width), 4), (_gates(fleet, width), 4), (_tasks(fleet, width), 3),
     ]  # fmt: skip

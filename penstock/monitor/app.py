@@ -1,5 +1,6 @@
 """What the monitor serves: the page, its stream of looks, details, and actions."""
 
+import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -61,10 +62,12 @@ class Monitor:
     # What is shown
 
     async def _page(self, _: Request) -> Response:
+        """The page; with a refusal too, that it may ask for the token."""
         headers = {"Content-Security-Policy": policy(), "Referrer-Policy": "no-referrer"}
         return HTMLResponse(page(), headers=headers)
 
     async def _events(self, _: Request) -> Response:
+        """A look a second, as server-sent events."""
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         headers["X-May-Act"] = str(int(self._may_act))
         return StreamingResponse(self.watch.news(), 200, headers, "text/event-stream")
@@ -77,6 +80,7 @@ class Monitor:
         return JSONResponse({**fleet.as_dict(), "may_act": self._may_act})
 
     async def _job(self, request: Request) -> Response:
+        """A job with its program, its output and how it failed."""
         found = await job_in_full(self.reader.client, request.path_params["id"])
         return JSONResponse(found) if found else _refused(404, "Redis has forgotten this job")
 
@@ -93,6 +97,7 @@ class Monitor:
     # What is changed
 
     def _guarded(self, act: Handler) -> Handler:
+        @functools.wraps(act)
         async def guarded(request: Request) -> Response:
             if not self._may_act:
                 return _refused(
@@ -106,7 +111,7 @@ class Monitor:
         return guarded
 
     async def _change_gate(self, request: Request) -> Response:
-        """`{"paused": true}`, or any of `limit`, `rate` and `burst`."""
+        """Change a gate: `{"paused": true}`, or any of `limit`, `rate` and `burst`."""
         wanted = await _object(request, {"paused", "limit", "rate", "burst"})
         gate = await self.reader.gate(request.path_params["name"])
         if gate is None:
@@ -118,7 +123,7 @@ class Monitor:
         return JSONResponse(asdict(await gate.status()))
 
     async def _requeue_group(self, request: Request) -> Response:
-        """`{"instance_id": "math_17", "round": 0}`"""
+        """A group goes back to ready: `{"instance_id": "math_17", "round": 0}`."""
         wanted = await _object(request, {"instance_id", "round"})
         for buffer in await self.reader.open_buffers():
             if buffer.task == request.path_params["task"]:
@@ -127,6 +132,7 @@ class Monitor:
         return _refused(404, "there is no such task in this run")
 
     async def _requeue_job(self, request: Request) -> Response:
+        """A failed job goes back to its queue."""
         done = await requeue_job(self.reader.target, request.path_params["id"])
         return _done(done, "there is no failed job of that id")
 

@@ -4,7 +4,7 @@ import re
 import tomllib
 from html import unescape
 
-from docs import settings_table
+from docs import reference, settings_table
 from penstock.demo.command import summary
 from penstock.demo.story import Outcome
 from penstock.doctor import packages
@@ -19,9 +19,20 @@ def test_the_table_of_settings_is_what_the_models_say() -> None:
     assert "PENSTOCK_REDIS_URL" in settings_table.table()
 
 
+def test_the_references_are_what_the_code_says() -> None:
+    for name, text in reference.documents().items():
+        assert (ROOT / "docs" / name).read_text() == text, f"docs/{name}: run `make docs`"
+
+
+def test_every_route_of_the_monitor_says_what_it_is_for() -> None:
+    assert "/api/events" in reference.documents()["http.md"]
+    assert "penstock_gate_in_flight" in {name for name, *_ in reference.metrics()}
+
+
 def test_the_picture_shows_the_demo_of_today() -> None:
     picture = unescape((ROOT / "docs" / "demo.svg").read_text()).replace("\xa0", " ")
-    outcome = Outcome("", 1, 1, 2, 2, 1, 1, 1, 0, 2.0, 1, 5.0)
+    numbers = dict.fromkeys(Outcome.__dataclass_fields__, 1) | {"server": "", "killed": -9}
+    outcome = Outcome(**numbers)
     for words in summary(outcome).columns[1].cells:
         longest = max(re.split(r"[\d.]+", str(words)), key=len).strip()
         assert longest in picture, "run `make docs`"

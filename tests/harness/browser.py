@@ -69,6 +69,7 @@ class Browser:
         os.close(to_write)
         self._rest = b""
         self._number = 0
+        self._events: list[dict[str, Any]] = []
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> "Page":
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
@@ -102,7 +103,7 @@ class Browser:
     @property
     def events(self) -> list[dict[str, Any]]:
         """What it said of its own accord."""
-        return self.__dict__.setdefault("_events", [])
+        return self._events
 
     def _heard(self) -> dict[str, Any]:
         while b"\0" not in self._rest:

@@ -218,16 +218,49 @@ def test_a_server_binary_that_is_not_there_is_refused(scratch: Path) -> None:
 # The demo
 
 
+def picture_in(folder: Path) -> list[str]:
+    return ["--picture", str(folder / "demo.svg")]
+
+
 def test_the_demo_loses_nothing_though_a_worker_is_killed(scratch: Path) -> None:
-    result = run("demo", "--jobs", "16", "--json")
+    result = run("demo", "--jobs", "16", "--json", "--picture", str(scratch / "demo.svg"))
     assert result.returncode == 0, result.stderr
     outcome = json.loads(result.stdout)
-    assert (outcome["jobs"], outcome["right"], outcome["killed"]) == (16, 16, 1)
-    assert outcome["repeated"] >= 1, "the killed worker's job was not handed out again"
-    assert outcome["permits_expired"] >= 1, "the killed worker held a permit"
+    assert (outcome["jobs"], outcome["finished"], outcome["lost"]) == (14, 14, 0)
+    assert outcome["killed"] == -signal.SIGKILL
+    assert outcome["executions"] >= outcome["jobs"] + outcome["repeated"] > outcome["jobs"]
     assert outcome["permits_left"] == 0
-    assert 1 <= outcome["most_at_once"] <= outcome["limit"] == 2
+    assert 1 <= outcome["most_at_once"] <= outcome["limit"] == 4
+    assert (outcome["groups"], outcome["groups_delivered"], outcome["groups_timed_out"]) == (
+        4, 3, 1,
+    )  # fmt: skip
     assert "is killed with -9 in job" in result.stderr
+    assert Path(outcome["picture"]).read_text().count("<polyline") == 6
+
+
+def test_every_execution_is_in_a_ledger_that_the_demo_does_not_keep(
+    scratch: Path, private_redis: Callable[..., PrivateRedis]
+) -> None:
+    """Programs are counted where they run: the killed worker's have begun, and never ended."""
+    server = private_redis()
+    result = run(
+        "demo", "--jobs", "16", "--json", "--picture", str(scratch / "demo.svg"),
+        PENSTOCK_REDIS_URL=server.url, LEDGER_URL=server.url, PYTHONPATH=str(Path.cwd()),
+        PENSTOCK_SANDBOX="tests.penstock.ledger.counting_sandbox",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    outcome = json.loads(result.stdout)
+    import redis
+
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        begun, ended = client.lrange("ledger:begun", 0, -1), client.lrange("ledger:ended", 0, -1)
+    died = {entry.split()[0] for entry in begun if entry not in ended}
+    assert len(died) <= 1, "more than one process died"
+    ran = [entry.split()[1] for entry in begun]
+    assert set(ran) == {entry.split()[1] for entry in ended}
+    assert len(set(ran)) == outcome["jobs"] == outcome["finished"]
+    assert outcome["jobs"] <= len(ended) <= len(ran) <= outcome["executions"]
+    assert outcome["executions"] > outcome["jobs"], "nobody died in the middle of a job"
 
 
 def test_the_demo_leaves_nothing_on_a_redis_that_is_named(
@@ -238,9 +271,10 @@ def test_the_demo_leaves_nothing_on_a_redis_that_is_named(
     server = private_redis()
     with redis.Redis.from_url(server.url) as client:
         client.set("mine", 1)
-        result = run("demo", "--jobs", "12", PENSTOCK_REDIS_URL=server.url)
+        result = run("demo", "--jobs", "12", *picture_in(scratch), PENSTOCK_REDIS_URL=server.url)
         assert result.returncode == 0, result.stderr
-        assert "12/12  jobs done" in result.stdout
+        assert "10/10  programs run to their end" in result.stdout
+        assert "penstock up" in result.stderr
         left = client.keys()
         assert not [key for key in left if b"penstock" in key]
         # RQ 3 leaves a lock of its own for a while.
@@ -248,7 +282,7 @@ def test_the_demo_leaves_nothing_on_a_redis_that_is_named(
 
 
 def test_the_demo_runs_on_the_primary_behind_a_sentinel(scratch: Path, sentinel_pair) -> None:
-    result = run("demo", "--jobs", "12", PENSTOCK_REDIS_URL=sentinel_pair.url)
+    result = run("demo", "--jobs", "12", *picture_in(scratch), PENSTOCK_REDIS_URL=sentinel_pair.url)
     assert result.returncode == 0, result.stderr
 
 

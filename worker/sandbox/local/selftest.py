@@ -55,8 +55,8 @@ def goals() -> Iterator[dict[str, Any]]:
         socket.socket(socket.AF_UNIX) as file,
     ):
         Path(folder).chmod(0o755)  # else the refusal may be file permissions' alone
-        for name in ("secret", "spare"):
-            (Path(folder) / name).write_text(secrets.token_hex(8))
+        for file_name in ("secret", "spare"):
+            (Path(folder) / file_name).write_text(secrets.token_hex(8))
         abstract.bind(f"\0{name}")
         file.bind(f"{folder}/socket")
         abstract.listen()

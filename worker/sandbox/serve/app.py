@@ -107,6 +107,7 @@ class App:
                 task.cancel()
 
     async def _run_code(self, body: bytes) -> Answer:
+        """Run one program."""
         request = RunCode.model_validate_json(body, context=self._jails.lacking)
         async with self._line.place():
             with self._tally.running():
@@ -120,6 +121,7 @@ class App:
         return HTTPStatus.OK, shape.answer(outcome)
 
     async def _run_jupyter(self, body: bytes) -> Answer:
+        """Run cells in one interpreter."""
         request = RunJupyter.model_validate_json(body)
         async with self._line.place():
             with self._tally.running():
@@ -170,6 +172,7 @@ class App:
 
 
 async def _pong(body: bytes) -> Answer:
+    """Says `pong`."""
     return HTTPStatus.OK, "pong"
 
 

@@ -1,0 +1,31 @@
+"""Make the secrets that compose.yaml reads, once: `make secrets`. What is there stays."""
+
+import os
+import secrets
+from pathlib import Path
+
+FOLDER = Path("secrets")
+TOKENS = ("redis_password", "sandbox_token", "buffer_token", "monitor_token", "grafana_password")
+
+
+def main() -> None:
+    FOLDER.mkdir(mode=0o711, exist_ok=True)
+    for name in TOKENS:
+        _once(name, secrets.token_urlsafe(24))
+    password = (FOLDER / "redis_password").read_text().strip()
+    _once("redis_url", f"redis://:{password}@redis:6379/0")
+
+
+def _once(name: str, value: str) -> None:
+    """Readable to the user that the services run as, in a folder that only its owner lists."""
+    try:
+        file = os.open(FOLDER / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+    except FileExistsError:
+        return
+    with os.fdopen(file, "w") as opened:
+        opened.write(value + "\n")
+    print(f"made {FOLDER / name}")
+
+
+if __name__ == "__main__":
+    main()

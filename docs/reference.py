@@ -1,0 +1,167 @@
+"""Write the references of the command, of HTTP and of the metrics, from the code itself.
+
+A test fails where they differ from the code; `make docs` runs this.
+"""
+
+import asyncio
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import fakeredis
+from prometheus_client import Metric
+
+import ground
+from buffer import BufferSettings, RolloutBuffer
+from buffer import metrics as buffer_metrics
+from buffer.http.app import Front, make_app
+from limiter import GateStatus
+from penstock.cli import command
+from penstock.fleet import Fleet, Queue, Server
+from penstock.fleet.figures import families
+from penstock.monitor.app import Monitor
+from worker.sandbox.local import Jails, Limits
+from worker.sandbox.serve import App, Line
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    for name, text in documents().items():
+        (HERE / name).write_text(text)
+
+
+def documents() -> dict[str, str]:
+    return {
+        "cli.md": _cli(),
+        "http.md": _http(),
+        "metrics.md": _metrics_page(),
+    }
+
+
+# The command
+
+
+def _cli() -> str:
+    parts = [
+        "# The command\n\nWritten from the code by `make docs`; `penstock COMMAND --help` says the"
+        " same.\n\nOn stdout is data, on stderr is talk. Exit codes: 0 done, 1 the answer is bad"
+        " news, 2 it could not be asked (a wrong setting, no Redis), 130 after Ctrl-C, 143 after"
+        " SIGTERM; `penstock run` exits as the program does.\n\nShell completion:"
+        ' `eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"` in `~/.bashrc`, or `zsh_source`;'
+        " for fish, `_PENSTOCK_COMPLETE=fish_source penstock | source`.\n"
+    ]
+    for path, found in _commands(command, "penstock"):
+        with click.Context(found, info_name=path, max_content_width=96, terminal_width=96) as at:
+            parts.append(f"## {path}\n\n```text\n{found.get_help(at).rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def _commands(found: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    yield path, found
+    if isinstance(found, click.Group):
+        context = click.Context(found)
+        for name in found.list_commands(context):
+            if (inner := found.get_command(context, name)) is not None:
+                yield from _commands(inner, f"{path} {name}")
+
+
+# HTTP
+
+
+def _http() -> str:
+    out = io.StringIO()
+    out.write(
+        "# HTTP\n\nWritten from the code by `make docs`. Every service listens on loopback unless"
+        " told otherwise, answers `GET /healthz` to everybody (200, or 503 with the reason), and"
+        " has `GET /metrics` for Prometheus. Where a token is set, everything but `/healthz` needs"
+        " `Authorization: Bearer …`, and is refused with 401.\n"
+    )
+    target = ground.RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
+    front = make_app(target, "default", BufferSettings()).app
+    if not isinstance(front, Front):
+        raise TypeError("what stands behind the buffer's guard is known to have the routes")
+    rows = [
+        (method.upper(), path, _first_line(operation.get("description") or operation["summary"]))
+        for path, methods in front.app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    ]
+    _table(out, "The buffer server", "`penstock buffer serve`, `PENSTOCK_BUFFER_TOKEN`;"
+           " `/openapi.json` has the bodies.", rows)  # fmt: skip
+    routes = Monitor(target, "default", may_act=True).routes()
+    shown = [
+        (min((route.methods or set()) - {"HEAD"}), route.path, _first_line(route.endpoint.__doc__))
+        for route in routes
+    ]
+    _table(out, "The monitor", "`penstock monitor`, `PENSTOCK_MONITOR_TOKEN`. Without a token it"
+           " only shows: every POST is refused with 403. `/api/events` is a stream of server-sent"
+           " events: `history` once, then `fleet` every second, or `trouble`.", shown)  # fmt: skip
+    app = App(Jails(), Limits(), Line(1, 1, 1.0))
+    served = [
+        (method, path, _first_line(handle.__doc__))
+        for path, methods in app._routes.items()
+        for method, handle in methods.items()
+    ]
+    _table(out, "The sandbox", "`penstock sandbox serve`, `PENSTOCK_SANDBOX_TOKEN`. The bodies are"
+           " Sandbox Fusion's: see [sandbox.md](sandbox.md).", served)  # fmt: skip
+    return out.getvalue()
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+def _table(out: io.StringIO, title: str, about: str, rows: list[tuple[str, str, str]]) -> None:
+    out.write(f"\n## {title}\n\n{about}\n\n| Method | Path | |\n|---|---|---|\n")
+    for method, path, what in rows:
+        out.write(f"| {method} | `{path}` | {what} |\n")
+
+
+# Metrics
+
+
+def metrics() -> list[tuple[str, str, str, str]]:
+    """Name, kind, labels, help of every figure of ours, as a scrape names it."""
+    found = {}
+    for family in asyncio.run(_families()):
+        suffix = "_total" if family.type == "counter" else ""
+        labels = ", ".join(f"`{name}`" for name in sorted(family.samples[0].labels))
+        name = family.name + suffix
+        found[name] = (name, family.type, labels, family.documentation)
+    return [found[name] for name in sorted(found)]
+
+
+def _metrics_page() -> str:
+    lines = [
+        "# Metrics\n\nWritten from the code by `make docs`. The monitor tells everything that is"
+        " counted in Redis, read when somebody scrapes: one monitor is enough for a fleet. Buffer"
+        " servers tell their run's groups too, the sandbox what runs in it; each service adds its"
+        " own `process_*` and `python_info`. Labels hold names that people gave, never ids of jobs"
+        " or groups.\n\n| Name | Kind | Labels | |\n|---|---|---|---|"
+    ]
+    lines += [
+        f"| `{name}` | {kind} | {labels} | {help} |" for name, kind, labels, help in metrics()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+async def _families() -> list[Metric]:
+    gate = GateStatus("code", 1, 1.0, 1, False, 0, 0, 0.0, 1.0, *([0] * 8), leases=())  # type: ignore[misc]
+    queue = Queue("code", 0, 0.0, 0, 0, 0, 0, {})
+    fleet = Fleet(
+        at=0.0, run="default", server=Server("", "", 0, 0, 0, 0), suspended=False, queues=(queue,),
+        workers=(), worker_states={}, gates=(gate,), tasks=(), groups=(), quarantine=(), recent=(),
+        failed=(), done=0,
+    )  # fmt: skip
+    target = ground.RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
+    buffer = RolloutBuffer(target, "math")
+    sandbox: Any = App(Jails(), Limits(), Line(1, 1, 1.0))
+    made = [*families(fleet), *await buffer_metrics.families([buffer]), *await sandbox.figures()]
+    await buffer.aclose()
+    return made
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Take docs/monitor.png and docs/monitor-phone.png: the monitor's page over a fleet at work.
+
+Needs a Chromium (`make chromium`); `make screenshots` runs this.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from ground import EmbeddedServer
+from limiter import TokenBucket
+from tests.harness.browser import Browser
+from tests.penstock.serving import monitor
+from worker import CodeQueue
+
+HERE = Path(__file__).parent
+SECONDS = 40.0
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedServer(folder) as server,
+        monitor(server.url, PENSTOCK_MONITOR_TOKEN="shown") as url,
+    ):
+        TokenBucket(server.url, "code", limit=6).sync.configure(limit=6)
+        env = os.environ | {"PENSTOCK_REDIS_URL": server.url, "PENSTOCK_SANDBOX": "local"}
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-m", "penstock", "worker", "--limit", "code", "--name", name],
+                env=env,
+                stderr=subprocess.DEVNULL,
+            )
+            for name in ("gpu-node-1", "gpu-node-2", "gpu-node-3")
+        ]
+        threading.Thread(target=_work, args=(server.url,), daemon=True).start()
+        time.sleep(SECONDS)
+        with Browser() as browser:
+            for name, width, height, dark in (
+                ("monitor.png", 1280, 1100, False), ("monitor-phone.png", 390, 844, True),
+            ):  # fmt: skip
+                page = browser.open(f"{url}/#token=shown", width=width, height=height, dark=dark)
+                page.until("document.querySelectorAll('#workers tbody tr').length > 2")
+                page.until("document.getElementById('live').className == ''")
+                page.picture(HERE / name)
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def _work(url: str) -> None:
+    queue = CodeQueue(url, "code").sync
+    failing = "import time; time.sleep(0.3)\nassert 6 * 7 == 41, 'not what was asked'"
+    handles = [
+        queue.submit(failing if n % 9 == 8 else f"import time; time.sleep(0.4); print({n} ** 2)")
+        for n in range(2000)
+    ]
+    print(len(handles), "jobs are queued")
+
+
+if __name__ == "__main__":
+    main()

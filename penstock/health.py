@@ -1,0 +1,69 @@
+"""`penstock health`: for an orchestrator's health checks."""
+
+import asyncio
+import socket
+
+import click
+import httpx
+
+from ground import connect, parse_redis_url
+from ground.http_guard import UNWELL
+from ground.redis_url import SETTING
+from penstock.fleet import work
+from penstock.fleet.reader import FleetReader
+from penstock.options import examples, given_settings, settings_options
+
+
+@click.command(
+    "health",
+    epilog=examples("""
+Examples:
+
+  penstock health http://127.0.0.1:8889   a service's /healthz answers
+  penstock health redis                   Redis answers
+  penstock health worker                  a worker of this host has a heartbeat
+
+Exit code: 0 healthy, 1 not; the reason is on stderr.
+"""),
+)
+@click.argument("what", metavar="URL|redis|worker")
+@settings_options
+def command(what: str) -> int:
+    """Say by the exit code whether something is well."""
+    settings = given_settings()
+    try:
+        if what.startswith(("http://", "https://")):
+            return _service(what)
+        if settings.redis_url is None:
+            raise click.UsageError(f"{SETTING} is not set: which Redis?")
+        url = settings.redis_url.get_secret_value()
+        if what == "redis":
+            client = connect(parse_redis_url(url))
+            client.ping()
+            client.close()
+            return 0
+        if what == "worker":
+            return asyncio.run(_worker(url, settings.run))
+    except (*UNWELL, httpx.TransportError) as problem:
+        return _unwell(str(problem))
+    raise click.UsageError(f"{what!r} is no URL, nor redis, nor worker")
+
+
+def _service(url: str) -> int:
+    answer = httpx.get(f"{url.rstrip('/')}/healthz", timeout=8.0)
+    return 0 if answer.status_code == 200 else _unwell(answer.text[:500])
+
+
+async def _worker(url: str, run: str) -> int:
+    async with FleetReader(url, run) as reader:
+        seconds, micros = await reader.client.time()
+        workers = await work.read_workers(reader.client, seconds + micros / 1e6)
+    host = socket.gethostname()
+    if any(worker.host == host and worker.state != "dead" for worker in workers):
+        return 0
+    return _unwell(f"no worker of host {host!r} has a heartbeat")
+
+
+def _unwell(reason: str) -> int:
+    click.echo(f"penstock: {reason}", err=True)
+    return 1

@@ -1,0 +1,188 @@
+"""compose.yaml and the Dockerfile: every command, variable and health check in them really runs.
+
+No engine is needed: what a container would run is read from the files and run here, with
+paths and ports of the test's.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ground
+from docs import reference
+from docs.settings_table import models
+from ground.settings import variable
+from penstock.cli import COMMANDS
+from tests.architecture.source import ROOT
+from tests.harness import leash
+from tests.harness.servers import free_port, until
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OURS = [name for name, service in SERVICES.items() if service["image"].startswith("penstock:")]
+BIN = Path(sys.executable).parent
+KNOWN_KEYS = {
+    "image", "build", "init", "restart", "read_only", "tmpfs", "cap_drop", "security_opt",
+    "stop_grace_period", "entrypoint", "command", "secrets", "environment", "volumes", "networks",
+    "healthcheck", "deploy", "depends_on", "ports", "profiles",
+}  # fmt: skip
+
+
+class Deployment:
+    """What compose would start, as processes of this test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = {port: free_port() for port in ("6379", "8080", "8889", "8890")}
+        subprocess.run(
+            [sys.executable, ROOT / "deploy" / "make_secrets.py"], cwd=folder, check=True
+        )
+        (folder / "data").mkdir()
+        (folder / "bin").mkdir()
+        (folder / "bin" / "valkey-server").symlink_to(ground.bundled_server())
+        url = folder / "secrets" / "redis_url"
+        text = url.read_text().replace("@redis:6379", f"@127.0.0.1:{self.ports['6379']}")
+        url.chmod(0o644)
+        url.write_text(text)
+        self.processes: list[subprocess.Popen[Any]] = []
+
+    def environment(self, name: str) -> dict[str, str]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        given = {k: self._here(v) for k, v in SERVICES[name].get("environment", {}).items()}
+        own = {
+            "PATH": f"{self.folder / 'bin'}:{BIN}:{clean['PATH']}",
+            "REDIS_PORT": str(self.ports["6379"]), "REDIS_DIR": str(self.folder / "data"),
+            "PENSTOCK_BUFFER_PORT": str(self.ports["8889"]),
+            "PENSTOCK_MONITOR_PORT": str(self.ports["8890"]),
+        }  # fmt: skip
+        return clean | given | own
+
+    def start(self, name: str) -> None:
+        service = SERVICES[name]
+        entry = service.get("entrypoint", ["penstock"])
+        words = [self._here(word.replace("$$", "$")) for word in [*entry, *service["command"]]]
+        env = self.environment(name)
+        self.processes.append(
+            leash.start([shutil.which(words[0], path=env["PATH"]) or words[0], *words[1:]],
+                        env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        )  # fmt: skip
+
+    def healthy(self, name: str) -> bool:
+        kind, *words = SERVICES[name]["healthcheck"]["test"]
+        assert kind == "CMD"
+        env = self.environment(name)
+        checked = subprocess.run(
+            [BIN / words[0], *map(self._here, words[1:])], env=env, capture_output=True, check=False
+        )
+        return checked.returncode == 0
+
+    def end(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+            process.wait(60)
+
+    def _here(self, word: str) -> str:
+        """The same word outside of a container."""
+        word = word.replace("/run/secrets", str(self.folder / "secrets"))
+        word = word.replace("0.0.0.0", "127.0.0.1").replace("bind * -::*", "bind 127.0.0.1")
+        word = word.replace("http://sandbox:", "http://127.0.0.1:")
+        for inside, outside in self.ports.items():
+            word = re.sub(rf"(?<=:){inside}\b|^{inside}$", str(outside), word)
+        return word
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    deployed = Deployment(tmp_path)
+    yield deployed
+    deployed.end()
+
+
+def test_every_service_starts_is_healthy_and_runs_a_program(deployment: Deployment) -> None:
+    for name in ("redis", "sandbox", "worker", "buffer", "monitor"):
+        assert not deployment.healthy(name), f"{name} is called healthy before it started"
+        deployment.start(name)
+        until(lambda name=name: deployment.healthy(name), name, within=60)
+    env = deployment.environment("worker")
+    ran = subprocess.run(
+        [BIN / "penstock", "run", "-"], input="print(6 * 7)", env=env, text=True,
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.stdout == "42\n", ran.stderr
+
+
+def test_the_services_are_locked_down() -> None:
+    assert set(OURS) == {"redis", "sandbox", "worker", "buffer", "monitor"}
+    for name, service in SERVICES.items():
+        assert set(service) <= KNOWN_KEYS, name
+        assert service["healthcheck"]["test"], name
+        assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}, name
+        assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), f"{name} is not pinned"
+        for published in service.get("ports", []):
+            assert published.startswith("127.0.0.1:"), f"{name} is published to everybody"
+        assert set(service.get("secrets", [])) <= COMPOSE["secrets"].keys()
+    for name in OURS:
+        assert SERVICES[name]["read_only"] is True
+        assert SERVICES[name]["cap_drop"] == ["ALL"]
+    assert [n for n, s in SERVICES.items() if s.get("profiles") == ["observe"]] == [
+        "prometheus", "grafana",
+    ]  # fmt: skip
+
+
+def test_no_secret_is_in_the_file_and_every_variable_is_a_setting() -> None:
+    known = {variable(model, field) for model in models() for field in model.model_fields}
+    for name in OURS:
+        for key, value in SERVICES[name].get("environment", {}).items():
+            assert key.removesuffix("_FILE") in known, key
+            if re.search("TOKEN|PASSWORD|REDIS_URL", key):
+                assert key.endswith("_FILE"), f"{name}: {key} is a secret in the file"
+                assert value.removeprefix("/run/secrets/") in SERVICES[name]["secrets"]
+
+
+def test_the_image_is_small_pinned_and_not_roots() -> None:
+    lines = (ROOT / "Dockerfile").read_text()
+    assert set(re.findall(r"^FROM (\S+)", lines, re.M)) == {"python:3.13.7-slim-bookworm"}
+    assert re.search(r"^USER (?!0\b)\d+", lines, re.M)
+    assert re.search(r'^ENTRYPOINT \["penstock"\]', lines, re.M)
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", lines, re.M)
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists(), name
+    allowed = (ROOT / ".dockerignore").read_text()
+    assert all(f"!{name}" in allowed for name in " ".join(copied).split())
+    (code,) = re.findall(r"python -c '([^']+)'", lines)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert os.access(found.stdout.strip(), os.X_OK)
+    for name in OURS:
+        command = SERVICES[name]["command"]
+        assert SERVICES[name].get("entrypoint") or command[0] in COMMANDS
+
+
+def test_the_dashboard_asks_only_for_figures_that_there_are() -> None:
+    names = {name for name, *_ in reference.metrics()}
+    board = json.loads((ROOT / "deploy/grafana/dashboards/penstock.json").read_text())
+    asked = {
+        name
+        for panel in board["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"penstock_[a-z_]+", target["expr"])
+    }
+    assert asked
+    assert asked <= names
+
+
+def test_prometheus_scrapes_every_service_with_its_token() -> None:
+    scraped = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())["scrape_configs"]
+    targets = {job["static_configs"][0]["targets"][0] for job in scraped}
+    assert targets == {"monitor:8890", "buffer:8889", "sandbox:8080"}
+    for job in scraped:
+        secret = job["authorization"]["credentials_file"].removeprefix("/run/secrets/")
+        assert secret in SERVICES["prometheus"]["secrets"]
