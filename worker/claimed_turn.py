@@ -21,19 +21,35 @@ class ClaimedTurn:
     """A `worker.turn.Turn`."""
 
     def __init__(
-        self, running: Running, gate: Gate, give_back: Callable[[Running, int], Awaitable[object]]
+        self,
+        running: Running,
+        gate: Gate,
+        *,
+        prolong: Callable[[Running], Awaitable[object]],
+        give_back: Callable[[Running, int], Awaitable[object]],
     ) -> None:
         self._running = running
         self._gate = gate
+        self._prolong = prolong
         self._give_back = give_back
         self._permit: Permit | None = None
         self._later: set[asyncio.Task[None]] = set()
 
-    async def begin(self) -> None:
+    async def begin(self, outlives: float) -> None:
+        self._running.hold = outlives
         if not self._running.permit:
             self._permit = await self._gate.acquire(
-                ticket=self._running.ticket, orphan_hold=self._running.hold
+                ticket=self._running.ticket, orphan_hold=outlives
             )
+        elif outlives > 0:
+            await self._hold()
+
+    async def _hold(self) -> None:
+        """Said before the program can begin: should we die, its permit outlives us with it."""
+        try:
+            await self._prolong(self._running)
+        except (RedisError, OSError) as failure:
+            log.warning("a permit's hold is not written yet, the heartbeat will: %s", failure)
 
     async def pause(self, still_running: float) -> None:
         if self._permit is not None:
@@ -44,8 +60,7 @@ class ClaimedTurn:
         if not fence:
             return
         if still_running > 0:
-            # Nobody renews it from here on: it has this long to live.
-            self._running.hold = still_running
+            # Nobody renews it from here on: its hold, which is longer, keeps it alive.
             task = asyncio.create_task(self._return_claimed(fence, still_running))
             self._later.add(task)
             task.add_done_callback(self._later.discard)

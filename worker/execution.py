@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from limiter import GateError
@@ -75,7 +75,7 @@ class _Attempts:
     async def run(self) -> CodeResult:
         for attempt in itertools.count(1):
             with self._spends("permit_seconds"):
-                await self._turn.begin()
+                await self._turn.begin(outlives(self._sandbox, self._request))
             try:
                 return await self._attempt()
             except SandboxFailure as failure:
@@ -128,6 +128,12 @@ class _Attempts:
 def longest_run(request: CodeRequest) -> float:
     """For how long a sandbox may be busy with one attempt."""
     return request.compile_timeout + request.run_timeout
+
+
+def outlives(sandbox: Sandbox, request: CodeRequest) -> float:
+    """For how long its program may go on after our death: 0 where it dies with us."""
+    seconds: Callable[[CodeRequest], float] | None = getattr(sandbox, "outlives", None)
+    return 0.0 if seconds is None else seconds(request)
 
 
 def _too_late() -> SandboxFailure:

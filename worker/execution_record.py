@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+HELD, LOST, PERMIT_LOST = 1, 0, 2  # what a heartbeat is answered
+
+BeatRow = tuple[str, str, int, int]  # id, execution, fence of its permit, hold in microseconds
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
@@ -22,7 +25,7 @@ class Running:
     job: Any  # RQ's Job, made at its first use
     permit: int = 0  # fence of its permit at the gate; 0 where it holds none
     ticket: str = ""  # the place in the gate's line that the claim had
-    hold: float = 0.0  # seconds that its program may outlive us: so long the permit stays
+    hold: float = 0.0  # seconds that its program may outlive us: so long its permit stays
     still_running: float = 0.0  # after its end: seconds that the sandbox may still be busy
     task: asyncio.Task[None] | None = None
     interrupt: Callable[[], object] | None = None  # ends a function that runs in a thread
@@ -33,6 +36,14 @@ class Running:
     @property
     def member(self) -> str:
         return f"{self.id}:{self.execution}"
+
+    def beat_row(self) -> BeatRow:
+        """What a heartbeat says of it."""
+        return self.id, self.execution, self.permit, int(self.hold * 1e6)
+
+    def is_lost(self, row: BeatRow, answer: int) -> bool:
+        """Whether the answer to that means so; a permit given back meanwhile is not lost."""
+        return answer == LOST or (answer == PERMIT_LOST and self.permit == row[2])
 
     def text(self, name: bytes) -> str:
         """A field of the job; empty where there is none."""

@@ -21,6 +21,7 @@ from rq.serializers import JSONSerializer
 
 from worker.async_wire import AsyncWire
 from worker.execution_record import ExcInfo, Outcome, Running
+from worker.fenced import LeaseLost
 from worker.rq_job import is_made
 from worker.work_commands import WorkCommands
 
@@ -126,6 +127,8 @@ class Finisher:
     async def _slowly(self, outcome: Outcome) -> None:
         try:
             await self._in_rqs_way(outcome)
+        except LeaseLost as refusal:
+            log.warning("%s; this result is refused", refusal)
         except Exception:
             # Its lease ends unrenewed, and then it runs again.
             log.exception("job %s: its end could not be recorded", outcome.running.id)
@@ -187,5 +190,6 @@ def exc_string(error: ExcInfo) -> str:
     return "".join(traceback.format_exception(*error))
 
 
-def members(executions: Iterable[Running]) -> list[tuple[str, str]]:
-    return [(running.id, running.execution) for running in executions]
+def returned(executions: Iterable[Running]) -> list[tuple[str, str, int]]:
+    """Rows of what goes back unfinished; where its program goes on, its permit stays."""
+    return [(r.id, r.execution, int(r.hold * 1e6)) for r in executions]

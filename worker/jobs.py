@@ -26,7 +26,7 @@ async def run_code(request: dict[str, Any]) -> dict[str, Any]:
                 return await _run(wanted, execution)
             from worker.process_loop import on_process_loop
 
-            return await on_process_loop(_run(wanted, _under_stock_worker(wanted)))
+            return await on_process_loop(_run(wanted, _under_stock_worker()))
     except PenstockError:
         _never_again()
         raise
@@ -43,7 +43,7 @@ async def _run(request: CodeRequest, execution: Execution) -> dict[str, Any]:
     return (await execute(request, execution, sandbox_here(settings), policy)).dump()
 
 
-def _under_stock_worker(request: CodeRequest) -> Execution:
+def _under_stock_worker() -> Execution:
     job = _current_job()
     if job is None:
         return Execution()
@@ -52,17 +52,17 @@ def _under_stock_worker(request: CodeRequest) -> Execution:
         # Two machines' clocks may disagree; a wait below zero would be nonsense.
         queued = max(0.0, (job.started_at - job.enqueued_at).total_seconds())
     seconds = float(job.timeout) if job.timeout and job.timeout > 0 else float("inf")
-    return Execution(_turn(job, request), queued, seconds)
+    return Execution(_turn(job), queued, seconds)
 
 
-def _turn(job: "Job", request: CodeRequest) -> Turn:
+def _turn(job: "Job") -> Turn:
     from worker.settings import worker_settings
 
     settings = worker_settings()
     if not settings.gate:
         return Unlimited()
     gate = _gate(target_of(job.connection), settings.gate, settings.gate_limit)
-    return GateTurn(gate, request.compile_timeout + request.run_timeout)
+    return GateTurn(gate)
 
 
 @cache

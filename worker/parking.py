@@ -16,7 +16,9 @@ from ground import RedisTarget, connect_async
 
 log = logging.getLogger("penstock.worker")
 
-_BLOCK = 15.0  # seconds of one blocked command; a server that fell silent is noticed soon after
+# Seconds of one blocked command; a server that fell silent is noticed soon after. Well below the
+# minute for which `reap.lua` looks into a dead worker's hand.
+_BLOCK = 15.0
 _GRACE = 5.0
 
 

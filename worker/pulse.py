@@ -16,7 +16,7 @@ from rq.utils import now, utcformat
 
 from ground import RedisTarget
 from limiter.wire import Wire
-from worker.execution_record import Running
+from worker.execution_record import BeatRow, Running
 from worker.work_commands import MOST, SCRIPTS, Command, WorkCommands
 
 log = logging.getLogger("penstock.worker")
@@ -98,16 +98,14 @@ class Pulse:
         work: list[tuple[Command, Digest]] = []
         for i in range(0, max(1, len(executions)), MOST):
             chunk = executions[i : i + MOST]
-            rows = [(running.id, running.execution) for running in chunk]
-            work.append((commands.beat(moment, rows), self._reads_beat(chunk)))
-            permits = [(r.member, r.permit, r.hold) for r in chunk if r.permit]
-            if (renewal := commands.renew_permits(permits)) is not None:
-                work.append((renewal, _ignore))
+            rows = [running.beat_row() for running in chunk]
+            work.append((commands.beat(moment, rows), self._reads_beat(chunk, rows)))
         return work
 
-    def _reads_beat(self, executions: list[Running]) -> Digest:
+    def _reads_beat(self, executions: list[Running], rows: list[BeatRow]) -> Digest:
         def digest(reply: list[int]) -> None:
-            gone = [running for running, held in zip(executions, reply, strict=True) if not held]
+            sent = zip(executions, rows, reply, strict=True)
+            gone = [running for running, row, held in sent if running.is_lost(row, held)]
             if gone:
                 self._lost(gone)
 

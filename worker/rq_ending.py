@@ -16,6 +16,7 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from worker.execution_record import Outcome
+from worker.fenced import Fenced
 from worker.finishing import OUR_CALLBACKS, exc_string
 from worker.rq_job import current_job, execution_of
 
@@ -55,6 +56,7 @@ def end_in_rqs_way(worker: BaseWorker, outcome: Outcome) -> None:
 def _shadow(worker: BaseWorker, ending: Ending) -> Any:
     shadow: Any = copy.copy(worker)
     shadow.ending = ending
+    shadow.connection = Fenced(worker.connection)
     shadow._stopped_job_id = None
     if isinstance(getattr(type(worker), "execution", None), property):  # RQ 3
         shadow.executions = {ending.execution.id: ending.execution}

@@ -98,7 +98,7 @@ def follow_tasks() -> None:
     """Make `get_current_job` of RQ 2 right among interleaved coroutines; RQ 3 is already."""
     with _installing:
         if hasattr(rq.job, "_job_stack") and not isinstance(rq.job._job_stack, _TaskStack):
-            rq.job._job_stack = _TaskStack()
+            rq.job._job_stack = _TaskStack()  # type: ignore[assignment,unused-ignore]
 
 
 def execution_of(running: Running, connection: Any, worker: str) -> Execution:

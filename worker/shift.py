@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from worker.async_wire import AsyncWire
 from worker.claims import Claim, read_claim
 from worker.execution_record import Outcome, Running
-from worker.finishing import Finisher, members
+from worker.finishing import Finisher, returned
 from worker.gate_line import GateLine
 from worker.parking import Parking
 from worker.work_commands import MOST, WorkCommands
@@ -238,7 +238,7 @@ class Shift:
         held = list(self.running.values())
         for queue, commands in self._commands.items():
             mine = [running for running in held if running.queue == queue]
-            await self._wire.ask(commands.give_back(members(mine), leaving=True))
+            await self._wire.ask(commands.give_back(returned(mine), leaving=True))
         self.break_off(held, "cold")
         tasks = [running.task for running in held if running.task is not None]
         if tasks:

@@ -24,8 +24,9 @@ log = logging.getLogger("penstock.worker")
 class Turn(Protocol):
     """One execution's permit, over all of its attempts."""
 
-    async def begin(self) -> None:
-        """Return when the program may run. After a `pause`: at the original place in line."""
+    async def begin(self, outlives: float) -> None:
+        """Return when the program may run. After a `pause`: at the original place in line.
+        For `outlives` seconds the program may go on, should this process die."""
 
     async def pause(self, still_running: float) -> None:
         """Another attempt will follow. The permit goes back now; or in `still_running` seconds,
@@ -38,7 +39,7 @@ class Turn(Protocol):
 class Unlimited:
     """No gate."""
 
-    async def begin(self) -> None: ...
+    async def begin(self, outlives: float) -> None: ...
 
     async def pause(self, still_running: float) -> None: ...
 
@@ -46,19 +47,15 @@ class Unlimited:
 
 
 class GateTurn:
-    """A permit taken here, by the job itself.
+    """A permit taken here, by the job itself."""
 
-    Should this process die, the permit is held for as long as the program may run.
-    """
-
-    def __init__(self, gate: Gate, longest: float) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._longest = longest
         self._permit: Permit | None = None
         self._ticket = ""
 
-    async def begin(self) -> None:
-        self._permit = await self._gate.acquire(ticket=self._ticket, orphan_hold=self._longest)
+    async def begin(self, outlives: float) -> None:
+        self._permit = await self._gate.acquire(ticket=self._ticket, orphan_hold=outlives)
         self._ticket = self._permit.ticket
 
     async def pause(self, still_running: float) -> None:

@@ -13,8 +13,8 @@ from limiter.commands import GateCommands
 
 Command = tuple[Any, ...]
 
-_NAMES = ("claim", "finish", "return", "drop")
-_PLAIN = {name: load_script("worker", name) for name in (*_NAMES, "beat", "reap")}
+_NAMES = ("claim", "finish", "return", "drop", "beat")
+_PLAIN = {name: load_script("worker", name) for name in (*_NAMES, "reap")}
 _GATED = {name: load_script("worker", f"{name}_gated") for name in _NAMES}
 SCRIPTS: dict[str, Script] = {
     script.sha: script for script in (*_PLAIN.values(), *_GATED.values(), *GATE_SCRIPTS.values())
@@ -37,14 +37,14 @@ class WorkCommands:
         self._keep = int(lease) + KEEP
         self._wip = f"rq:wip:{queue}"
         self._work = tagged("work", queue)
-        self._leases = tagged("work", queue, "leases")
+        self.leases = tagged("work", queue, "leases")
         self._workers = tagged("work", queue, "workers")
         self._worker_key = f"rq:worker:{worker}"
         self._executions = f"rq:worker:{worker}:executions"
 
     def claim(self, want: int, granted: str = "") -> Command:
         """`granted`: a permit that the gate's line gave this worker, to become a job's."""
-        keys = (self.jobs, self.hand, self._wip, self._work, self._leases, self._worker_key,
+        keys = (self.jobs, self.hand, self._wip, self._work, self.leases, self._worker_key,
                 self._executions)  # fmt: skip
         args = (self._lease_us, self._keep, min(want, MOST), self._worker)
         if self._gate is not None:
@@ -53,32 +53,30 @@ class WorkCommands:
 
     def finish(self, rows: Iterable[tuple[Any, ...]], *, idle: bool) -> Command:
         """Each row: id, execution, ok, ttl, payload, started, notice, hold_us."""
-        keys = (self.jobs, self._wip, self._work, self._leases, self._worker_key, self._executions)
+        keys = (self.jobs, self._wip, self._work, self.leases, self._worker_key, self._executions)
         return self._either("finish", keys, (self._worker, int(idle), *_flat(rows)))
 
-    def give_back(self, members: Iterable[tuple[str, str]], *, leaving: bool) -> Command:
-        keys = (self.jobs, self.hand, self._wip, self._work, self._leases, self._executions,
+    def give_back(self, rows: Iterable[tuple[Any, ...]], *, leaving: bool) -> Command:
+        """Each row: id, execution, hold_us."""
+        keys = (self.jobs, self.hand, self._wip, self._work, self.leases, self._executions,
                 self._workers)  # fmt: skip
-        return self._either("return", keys, (self._worker, int(leaving), *_flat(members)))
+        return self._either("return", keys, (self._worker, int(leaving), *_flat(rows)))
 
-    def drop(self, id: str, execution: str, reply_to: str, status: str) -> Command:
+    def drop(self, id: str, execution: str, reply_to: str, status: str, hold_us: int) -> Command:
         """Sent whole: it travels in RQ's own transaction, where nobody could send it again."""
-        keys = (self._wip, self._work, self._leases, self._executions)
-        return self._either("drop", keys, (id, execution, reply_to, status), whole=True)
+        keys = (self._wip, self._work, self.leases, self._executions)
+        return self._either("drop", keys, (id, execution, reply_to, status, hold_us), whole=True)
 
-    def beat(self, now: str, members: Iterable[tuple[str, str]]) -> Command:
-        keys = (self._wip, self._leases, self._workers)
-        args = (self._lease_us, self._keep, self._worker, now, *_flat(members))
-        return _PLAIN["beat"].command(keys, args)
+    def beat(self, now: str, rows: Iterable[tuple[Any, ...]]) -> Command:
+        """Each row: id, execution, fence of its permit, hold_us."""
+        keys = (self._wip, self.leases, self._workers)
+        return self._either(
+            "beat", keys, (self._lease_us, self._keep, self._worker, now, *_flat(rows))
+        )
 
     def reap(self, bound: int) -> Command:
-        keys = (self.jobs, self._wip, self._work, self._leases, self._workers, self._executions)
+        keys = (self.jobs, self._wip, self._work, self.leases, self._workers, self._executions)
         return _PLAIN["reap"].command(keys, (self._lease_us, self._keep, self._worker, bound))
-
-    def renew_permits(self, permits: Iterable[tuple[str, int, float]]) -> Command | None:
-        """Each permit is its id, its fence, and for how long it outlives its lease."""
-        rows = [(id, fence, self._lease_us + int(hold * 1e6)) for id, fence, hold in permits]
-        return self._gate.renew(rows, self._lease_us) if self._gate and rows else None
 
     def free_permit(self, permit: str, fence: int) -> Command:
         assert self._gate is not None  # noqa: S101 - there are no permits without a gate

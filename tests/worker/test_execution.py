@@ -34,7 +34,7 @@ async def sandbox(fusion):
 
 
 def under(gate: TokenBucket, seconds: float = math.inf) -> Execution:
-    return Execution(GateTurn(gate, 20.0), seconds=seconds)
+    return Execution(GateTurn(gate), seconds=seconds)
 
 
 async def test_no_permit_is_held_while_backing_off(gate, fusion, sandbox):
@@ -122,7 +122,7 @@ async def test_a_job_whose_time_is_over_in_line_says_so(gate, fusion, sandbox):
 
 async def test_where_the_time_went_is_in_the_result(gate, fusion, sandbox):
     fusion.script.extend([Answer.busy(retry_after=0), Answer.ok("42\n", seconds=0.05)])
-    execution = Execution(GateTurn(gate, 20.0), queued_seconds=1.5)
+    execution = Execution(GateTurn(gate), queued_seconds=1.5)
     result = await execute(CodeRequest(code="1"), execution, sandbox, QUICK)
     assert result.attempts == 2
     assert result.queued_seconds == 1.5

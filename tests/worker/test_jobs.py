@@ -149,7 +149,11 @@ def test_a_pickled_job_fails_on_a_json_worker_and_the_worker_goes_on(redis, here
     ("name", "value", "sentence"),
     [
         ("PENSTOCK_SANDBOX_FUSION_URL", "", "PENSTOCK_SANDBOX_FUSION_URL: is not set"),
-        ("PENSTOCK_SANDBOX", "moon", "PENSTOCK_SANDBOX: 'moon' is neither of fusion nor"),
+        (
+            "PENSTOCK_SANDBOX",
+            "moon",
+            "PENSTOCK_SANDBOX: 'moon' is neither of fusion, local, shared nor",
+        ),
         ("PENSTOCK_SANDBOX_ATTEMPTS", "0", "PENSTOCK_SANDBOX_ATTEMPTS: Input should be greater"),
         ("PENSTOCK_GATE", "code", "no gate is called 'code'"),
     ],

@@ -97,6 +97,58 @@ def test_a_frozen_worker_loses_its_jobs_and_its_late_result_is_refused(real_redi
     assert real_redis.hget("ran", "it") is None
 
 
+def test_a_job_that_falls_into_a_frozen_workers_hand_comes_back(real_redis) -> None:
+    """The server knows nothing of the freeze: whoever blocked first gets what is pushed."""
+    url = url_of(real_redis)
+    with killing.Child(work_in_process, url, ["code"], QUICK) as child:
+        until(lambda: b"cmd=blmove" in real_redis.execute_command("CLIENT", "LIST"), "a parked one")
+        child.freeze()
+        with at_work(real_redis, **QUICK):
+            until(lambda: parked(real_redis) == 2, "both to be parked")
+            job = open_queue(real_redis).enqueue(chores.told, url, "it")
+            until(lambda: job.get_status() == "finished", "the job")
+    assert real_redis.hget("ran", "it") == b"1"
+
+
+def parked(client: Any) -> int:
+    return int(client.execute_command("CLIENT", "LIST").count(b"cmd=blmove"))
+
+
+FENCED = "worker.fenced:FencedPipeline._require_ours"
+BEFORE_RQS_TRANSACTION = [
+    killing.before("worker.concurrent_worker:end_in_rqs_way"),
+    killing.before("worker.concurrent_worker:ConcurrentWorker.cleanup_execution"),
+    killing.before(FENCED),
+    killing.after(FENCED),
+]
+
+
+@pytest.mark.parametrize("point", BEFORE_RQS_TRANSACTION, ids=str)
+@pytest.mark.parametrize("failures", [0, 1])
+def test_a_late_end_in_rqs_own_way_is_refused_too(real_redis, point, failures) -> None:
+    """Frozen just before the transaction that would succeed, or put the job back to its queue."""
+    url = url_of(real_redis)
+    queue = open_queue(real_redis)
+    job = queue.enqueue(
+        chores.fail_until, url, "it", failures, retry=Retry(max=3),
+        on_success=Callback(chores.on_success),
+    )  # fmt: skip
+    with killing.Child(work_in_process, url, ["code"], QUICK, at=killing.freezing(point)) as child:
+        child.wait_for(point.where)
+        with at_work(real_redis, **QUICK):
+            until(lambda: job.get_status() == "finished", "another one to run it")
+            until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
+        before = real_redis.hgetall(job.key), real_redis.xrange(f"rq:results:{job.id}")
+        child.thaw()
+        second = queue.enqueue(chores.add, 1, 2)
+        until(lambda: second.get_status() == "finished", "the thawed one to work on")
+    after = real_redis.hgetall(job.key), real_redis.xrange(f"rq:results:{job.id}")
+    assert after == before
+    assert queue.job_ids == []
+    # Whether another one ran it, or its end was in Redis before the process stood still.
+    assert real_redis.get("tries:it") in (b"1", b"2")
+
+
 def test_a_job_that_kills_its_workers_fails_in_the_end_with_a_sentence(real_redis) -> None:
     url = url_of(real_redis)
     job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it")

@@ -6,13 +6,19 @@ import pytest
 from rq import Queue
 
 from limiter import TokenBucket
+from limiter.commands import GateCommands
+from limiter.wire import Wire
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker import chores
-from tests.worker.crew import at_work, burst, nothing_left, open_queue, work_in_process
+from tests.worker.crew import LEASE, at_work, burst, nothing_left, open_queue, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import url_of
+from worker.execution_record import HELD, LOST, PERMIT_LOST
+from worker.sandbox.fusion import SandboxFusion
+from worker.settings import WorkerSettings
+from worker.work_commands import SCRIPTS, WorkCommands
 
 
 @pytest.fixture
@@ -86,6 +92,54 @@ def test_a_killed_workers_permit_comes_back_with_its_job(real_redis, queue) -> N
     with at_work(real_redis, **settings):
         until(lambda: job.get_status() == "finished", "the job")
     assert TokenBucket(real_redis, "code", limit=1).sync.status().in_flight == 0
+
+
+def patient_fusion(settings: WorkerSettings) -> SandboxFusion:
+    return SandboxFusion(settings.fusion_urls, margin=0.5)
+
+
+def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
+    real_redis, queue, monkeypatch
+) -> None:
+    """Sandbox Fusion runs on, and does not notice: nobody else may take that place meanwhile."""
+    request = {"code": "long", "run_timeout": 1.5, "compile_timeout": 0.5}
+    job = queue.enqueue("worker.jobs.run_code", request, job_timeout=60)
+    with ScriptedFusion(default=Answer.ok("ok", seconds=1.5)) as fusion:
+        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
+        settings = {"sandbox": "tests.worker.test_worker_gate.patient_fusion", "job_lease": LEASE}
+        with killing.Child(
+            work_in_process, url_of(real_redis), ["code"], settings | gated(1)
+        ) as it:
+            fusion.wait_until(lambda: fusion.in_flight == 1)
+            it.kill()
+        with at_work(real_redis, **settings, **gated(1)):
+            until(lambda: job.get_status() == "finished", "the job")
+        assert fusion.executions.total() == 2
+        assert fusion.peak == 1
+    assert TokenBucket(real_redis, "code", limit=1).sync.status().in_flight == 0
+
+
+@pytest.mark.parametrize("how", ["finished", "paused"])
+def test_a_late_heartbeat_does_not_bring_a_permit_back(real_redis, queue, how) -> None:
+    """It was on its way while the execution ended, or gave its permit back."""
+    gate = TokenBucket(real_redis, "code", limit=1)
+    gate.sync.status()
+    job = queue.enqueue(chores.add, 1, 2)
+    at = GateCommands("code", gate.terms, "me")
+    commands = WorkCommands("code", "me", 30.0, at)
+    wire = Wire(gate.target, 5.0, SCRIPTS)
+    (reply,) = wire.converse([commands.claim(1)])
+    execution, fence = reply[4][1].decode(), int(reply[4][3])
+    heartbeat = commands.beat("2026-01-01T00:00:00.000000Z", [(job.id, execution, fence, 0)])
+    assert wire.converse([heartbeat]) == [[HELD]]
+    row = (job.id, execution, 1, 500, b"", "0", b"", 0)
+    end = {
+        "finished": commands.finish([row], idle=True),
+        "paused": commands.free_permit(f"{job.id}:{execution}", fence),
+    }[how]
+    assert wire.converse([end, heartbeat])[1] == [{"finished": LOST, "paused": PERMIT_LOST}[how]]
+    wire.close()
+    assert gate.sync.status().in_flight == 0
 
 
 def test_a_stopped_job_and_one_that_fails_give_their_permits_back(real_redis, queue) -> None:

@@ -1,5 +1,5 @@
 -- dropping.lua: what is ours of an execution, gone with what RQ writes in the same transaction.
--- Reads id execution reply_to status from ARGV[OFF + 1] on; no notice where status is ''.
+-- Reads id execution reply_to status hold_us from ARGV[OFF + 1] on; no notice where status is ''.
 -- include: records.lua
 local function drop()
   local id, execution, reply_to, status = ARGV[OFF + 1], ARGV[OFF + 2], ARGV[OFF + 3], ARGV[OFF + 4]
@@ -7,7 +7,7 @@ local function drop()
   reply_to = call('HGET', job_key(id), 'penstock_reply_to') or reply_to
   if not call('ZSCORE', RUNNING, id .. ':' .. execution) then return 0 end
   forget(id, execution)
-  free_permit(id .. ':' .. execution)
+  free_permit(id .. ':' .. execution, tonumber(ARGV[OFF + 5]))
   if call('HGET', job_key(id), 'penstock_execution') == execution then
     call('HDEL', job_key(id), 'penstock_execution')
   end

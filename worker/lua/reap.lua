@@ -39,9 +39,11 @@ for i = #expired, 1, -1 do
     end
   end
 end
-for _, worker in ipairs(call('ZRANGEBYSCORE', WORKERS, '-inf', now, 'LIMIT', 0, 20)) do
+-- What a worker blocked on, the server may still put into its hand when it is dead or frozen;
+-- that what was just put back, for one. So it is looked at until that is over (parking.py).
+for _, worker in ipairs(call('ZRANGEBYSCORE', WORKERS, '-inf', now, 'LIMIT', 0, 200)) do
   from_hands = from_hands + empty_hand(WORK .. ':hand:' .. worker)
-  call('ZREM', WORKERS, worker)
 end
+call('ZREMRANGEBYSCORE', WORKERS, '-inf', now - 60000000)
 tally('requeued', requeued)
 return { requeued, from_hands, unpack(condemned) }

@@ -1,13 +1,13 @@
 -- returning.lua: executions that will not be finished here, undone; and what is in the hand.
--- Reads the worker's name, leaving(1|0) and then id execution each, from ARGV[OFF + 1] on.
+-- Reads the worker's name, leaving(1|0) and then id execution hold_us each, from ARGV[OFF + 1] on.
 -- include: records.lua
 local function return_all()
   local returned = 0
-  for i = #ARGV - 1, OFF + 3, -2 do
+  for i = #ARGV - 2, OFF + 3, -3 do
     local id, execution = ARGV[i], ARGV[i + 1]
     if call('ZSCORE', RUNNING, id .. ':' .. execution) then
       forget(id, execution)
-      free_permit(id .. ':' .. execution)
+      free_permit(id .. ':' .. execution, tonumber(ARGV[i + 2]))
       if call('HGET', job_key(id), 'penstock_execution') == execution then
         put_back(id)
         returned = returned + 1

@@ -6,7 +6,11 @@ from worker.models import CodeRequest, CodeResult
 
 
 class Sandbox(Protocol):
-    """A provider. An instance belongs to the event loop that first uses it."""
+    """A provider. An instance belongs to the event loop that first uses it.
+
+    One whose programs do not end with the process that asked for them has a method more,
+    `outlives(request)`: for how many seconds a program may go on. Its permit stays that long.
+    """
 
     @property
     def name(self) -> str:
