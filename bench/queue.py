@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 KINDS: dict[str, Callable[..., BaseWorker]] = {"rq": Worker, "rq simple": SimpleWorker}
 OURS = ("penstock", "penstock gated")
 PINS = {
-    "saq": ["saq==0.26.4", "redis==7.4.1", "hiredis==3.5.0"],
+    "saq": ["saq==0.26.4", "typing-extensions==4.15.0", "redis==7.4.1", "hiredis==3.5.0"],
     "arq": ["arq==0.28.0"],
     "taskiq": ["taskiq==0.13.0", "taskiq-redis==1.2.4", "hiredis==3.5.0"],
     "dramatiq": ["dramatiq[redis]==2.2.1", "hiredis==3.5.0"],
@@ -143,6 +143,7 @@ def _run_client(url: str, quick: bool) -> dict[str, float]:
             said = run_json(Path(sys.executable), program, url, jobs, env=environment)
         finally:
             worker.terminate()
+            worker.communicate()
     return {name: float(value) for name, value in said.items()}
 
 

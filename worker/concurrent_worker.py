@@ -7,8 +7,8 @@ side that RQ sees; `worker/shift.py` does the work, `worker/pulse.py` keeps it o
 """
 
 import asyncio
+import importlib
 import json
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +36,7 @@ from worker.rq_job import follow_tasks, late_job
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
 from worker.shift import Shift
+from worker.signals import Signals
 from worker.threads import Threads
 from worker.turn import Turn, Unlimited, current_execution
 from worker.work_commands import SCRIPTS, WorkCommands
@@ -70,6 +71,8 @@ class ConcurrentWorker(BaseWorker):
     ) -> bool:
         """As RQ's; returns whether any job was started."""
         self._settings = self._settings or WorkerSettings.load()
+        # Here its own ImportError is seen; from a job RQ would say "Invalid attribute name".
+        importlib.import_module("worker.jobs")
         follow_tasks()
         self.bootstrap(logging_level, date_format, log_format)
         self._dequeue_strategy = dequeue_strategy
@@ -100,7 +103,7 @@ class ConcurrentWorker(BaseWorker):
         maintenance = asyncio.create_task(self._maintain(burst))
         reaping = asyncio.create_task(reap_sandboxes(target))
         try:
-            with _Signals(self._loop, self.request_stop_here):
+            with Signals(self._loop, self.request_stop_here):
                 await shift.work(burst=burst, max_jobs=max_jobs, max_idle=max_idle)
         finally:
             pulse.stop()
@@ -257,8 +260,7 @@ class ConcurrentWorker(BaseWorker):
         if self.pubsub_thread is not None and self.pubsub is not None:
             self.pubsub_thread.stop()
             self.pubsub.unsubscribe()
-            self.pubsub_thread.join(timeout=1)
-            self.pubsub.close()
+            self.pubsub_thread.join(timeout=1)  # it closes what it reads from, when it ends
 
     def _stop_jobs(self, job_id: str | None, execution: str | None) -> None:
         assert self._shift is not None  # noqa: S101 - there is a loop to call us
@@ -297,24 +299,6 @@ class ConcurrentWorker(BaseWorker):
 
 class WorkerDied(Exception):
     """The outcome of a job that nobody lived to finish."""
-
-
-class _Signals:
-    """SIGINT and SIGTERM stop the worker, where it runs in the main thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-        self._loop, self._stop = loop, stop
-        self._main = threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> None:
-        if self._main:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._loop.add_signal_handler(number, self._stop)
-
-    def __exit__(self, *_: object) -> None:
-        if self._main:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._loop.remove_signal_handler(number)
 
 
 def _gate(connection: "Redis", settings: WorkerSettings) -> Gate | None:

@@ -133,6 +133,14 @@ def test_a_result_that_cannot_be_written_is_said_to_be_so(real_redis, queue) -> 
 # Failing
 
 
+def test_a_worker_whose_jobs_cannot_be_imported_says_why_as_it_starts(
+    real_redis, monkeypatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "worker.jobs", None)
+    with pytest.raises(ImportError, match=r"worker\.jobs"):
+        burst(real_redis)
+
+
 @pytest.mark.parametrize("words", ["plain", "with callback"])
 def test_a_job_that_raises_fails_with_its_traceback(real_redis, queue, words) -> None:
     callback = Callback(chores.on_failure) if words == "with callback" else None
