@@ -35,7 +35,8 @@ _LANDLOCK = (
 )
 _UNREACHABLE = (
     "name an interpreter that an ordinary user can execute in PENSTOCK_SANDBOX_PYTHON, such as "
-    "/usr/bin/python3, and keep Penstock where that user can read it"
+    "/usr/bin/python3, keep Penstock where that user can read it, and let TMPDIR be a folder that "
+    "it may write to"
 )
 _NO_SUCH_USER = (
     "start the sandbox as an ordinary user, or name in PENSTOCK_SANDBOX_UID a user that this "
