@@ -1,6 +1,7 @@
 """What breaks on our side masks a trajectory, with its reason; the batch goes on."""
 
 import asyncio
+import contextlib
 import math
 from typing import Any
 
@@ -100,6 +101,40 @@ async def test_an_outage_of_redis_masks_those_in_it_and_no_later_ones(
     for trajectory in lost.masked:
         assert trajectory.exit_reason.startswith("tool code_interpreter: QueueUnavailable: ")
     assert (found.masked, found.mean_score) == ([], 1.0)
+
+
+async def test_an_outage_of_redis_in_the_middle_masks_and_the_batch_goes_on(
+    private_redis, fusion
+) -> None:
+    server = private_redis(aof=True, config=["appendfsync always"])
+    workers = contextlib.ExitStack()
+
+    def hire() -> None:
+        workers.enter_context(killing.Child(work_in_process, server.url, ["code"], {}))
+
+    class Outage(QueueTool):
+        """Redis dies before the first one's second call, and is back for the second one."""
+
+        async def create(self, instance_id: str | None = None, **_: Any) -> Any:
+            if instance_id == "1":
+                await asyncio.to_thread(server.start)
+            hire()
+            return await super().create(instance_id)
+
+        async def execute(self, instance_id: str, parameters: dict[str, Any], **_: Any) -> Any:
+            if parameters["code"] == "0 1":
+                await asyncio.to_thread(server.kill)
+            return await super().execute(instance_id, parameters)
+
+    tool = Outage(queue_of(server.target, patience=3.0))
+    with workers, scripted_model(two_programs) as model:
+        async with playing(model, tool, score=right) as rollout:
+            requests = [rollout.request(user(f"{n}"), request_id=f"{n}") for n in range(2)]
+            batch = await run_batch(rollout, requests, concurrency=1)
+    lost, found = batch.trajectories
+    assert lost.exit_reason.startswith("tool code_interpreter: QueueUnavailable: ")
+    assert [message["role"] for message in lost.messages][1:] == ["assistant", "tool", "assistant"]
+    assert (found.masked, found.score, batch.mean_score) == (False, 1.0, 1.0)
 
 
 async def test_a_short_outage_of_redis_in_the_middle_is_sat_out(private_redis, fusion) -> None:

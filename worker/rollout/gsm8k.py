@@ -9,34 +9,27 @@ import uuid
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from worker.tool.schemas import (
-    OpenAIFunctionParametersSchema,
-    OpenAIFunctionPropertySchema,
-    OpenAIFunctionSchema,
-    OpenAIFunctionToolSchema,
-    ToolResponse,
-)
+from worker.tool.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 _MARK = "####"
 # Not what goes on as more than a number: 1/2, 12:30, 3-4.
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?(?![\d/^*:=+-]|\.\d)")
 NOT_BETTER = -0.05
 
-CALC_GSM8K_REWARD = OpenAIFunctionToolSchema(
-    type="function",
-    function=OpenAIFunctionSchema(
-        name="calc_gsm8k_reward",
-        description="A tool for calculating the reward of gsm8k.",
-        parameters=OpenAIFunctionParametersSchema(
-            type="object",
-            properties={
-                "answer": OpenAIFunctionPropertySchema(
-                    type="string", description="The answer to the question."
-                )
+_ANSWER = {"type": "string", "description": "The answer to the question."}
+CALC_GSM8K_REWARD = OpenAIFunctionToolSchema.model_validate(
+    {
+        "type": "function",
+        "function": {
+            "name": "calc_gsm8k_reward",
+            "description": "A tool for calculating the reward of gsm8k.",
+            "parameters": {
+                "type": "object",
+                "properties": {"answer": _ANSWER},
+                "required": ["answer"],
             },
-            required=["answer"],
-        ),
-    ),
+        },
+    }
 )
 
 
