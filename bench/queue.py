@@ -105,7 +105,7 @@ def _run(url: str, name: str, kind: str, count: int) -> dict[str, float]:
         said, _ = worker.communicate()
     used = json.loads(said.splitlines()[-1])
     server = _server_seconds(client) - before
-    assert client.zcard("rq:finished:bench") == count, "not every job was finished"
+    _require_finished(client, count)
     client.close()
     return {f"{kind} seconds": used["seconds"]} | _metrics(kind, count, used, server)
 
@@ -115,7 +115,7 @@ def _run_fleet(url: str, size: int, count: int) -> dict[str, float]:
     client: Any = _filled(url, "noop", count)
     workers = [_start(url, f"penstock x{size}") for _ in range(size)]
     said = [json.loads(worker.communicate()[0].splitlines()[-1]) for worker in workers]
-    assert client.zcard("rq:finished:bench") == count, "not every job was finished"
+    _require_finished(client, count)
     client.close()
     seconds = max(used["ended"] for used in said) - min(used["began"] for used in said)
     return {"noop jobs/s": count / seconds}
@@ -165,6 +165,12 @@ def _filled(url: str, kind: str, count: int) -> Any:
     for i in range(0, count, 500):
         queue.enqueue_many([job] * min(500, count - i))
     return client
+
+
+def _require_finished(client: Any, count: int) -> None:
+    finished = client.zcard("rq:finished:bench")
+    told = client.hgetall("penstock:work:{bench}"), client.llen("rq:queue:bench")
+    assert finished == count, f"{finished} of {count} jobs were finished: {told}"
 
 
 def _start(url: str, name: str) -> "subprocess.Popen[str]":
