@@ -139,14 +139,14 @@ async def test_an_outage_of_redis_in_the_middle_masks_and_the_batch_goes_on(
 
 async def test_a_short_outage_of_redis_in_the_middle_is_sat_out(private_redis, fusion) -> None:
     server = private_redis(aof=True, config=["appendfsync always"])
-    client = ground.connect(server.target)
+    arguments = (server.url, ["code"], {"job_lease": 1.0})
     fusion.default = Answer.ok("4\n", seconds=0.2)
-    with at_work(client), scripted_model(two_programs) as model:
+    with scripted_model(two_programs) as model, killing.Child(work_in_process, *arguments):
         playing = asyncio.create_task(play(server.target, model))
-        await asyncio.to_thread(fusion.wait_until, lambda: fusion.requests >= 1)
+        await asyncio.to_thread(fusion.wait_until, lambda: fusion.requests >= 1, 60)
         await asyncio.to_thread(server.restart)
-        batch = await playing
-    client.close()
+        with killing.Child(work_in_process, *arguments):
+            batch = await playing
     assert (batch.masked, batch.mean_score) == ([], 1.0)
 
 
