@@ -137,7 +137,9 @@ def _metrics_page() -> str:
     lines = [
         "# Metrics\n\nWritten from the code by `make docs`. The monitor tells everything that is"
         " counted in Redis, read when somebody scrapes: one monitor is enough for a fleet. Buffer"
-        " servers tell their run's groups too, the sandbox what runs in it; each service adds its"
+        " servers tell their run's groups too, the sandbox what runs in it, and a worker with"
+        " `--metrics-port` its own `penstock_worker_running` and `penstock_worker_started_total`"
+        " (label `worker`); each adds its"
         " own `process_*` and `python_info`. Labels hold names that people gave, never ids of jobs"
         " or groups.\n\n| Name | Kind | Labels | |\n|---|---|---|---|"
     ]

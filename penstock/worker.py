@@ -7,6 +7,7 @@ from rq.worker import DequeueStrategy
 
 from ground import connect
 from penstock.options import examples, given_settings, settings_options
+from penstock.settings import MonitorSettings
 from penstock.startup import require_one_primary, running_redis
 
 
@@ -40,6 +41,13 @@ Ctrl-C finishes what runs; a second one, a second later, gives it back to its qu
     default=DequeueStrategy.DEFAULT.value,
     help="Which queue is next; by default the first that has jobs.",
 )
+@click.option(
+    "--metrics-port",
+    type=int,
+    metavar="PORT",
+    help="Serve /healthz and /metrics of this process, behind PENSTOCK_MONITOR_TOKEN.",
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="On this address.")
 @settings_options
 def command(
     queues: tuple[str, ...],
@@ -52,6 +60,8 @@ def command(
     max_jobs: int | None,
     with_scheduler: bool,
     dequeue_strategy: str,
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> None:
     """Run the jobs of QUEUES (default: code). Where programs run, PENSTOCK_SANDBOX says."""
     from worker.concurrent_worker import ConcurrentWorker
@@ -70,6 +80,12 @@ def command(
             list(queues or ("code",)), name=name, connection=client, serializer=JSONSerializer,
             settings=WorkerSettings.load(**given),
         )  # fmt: skip
+        if metrics_port is not None:
+            from penstock.worker_door import open_door
+
+            token = MonitorSettings.load().monitor_token
+            where, bound = open_door(worker, metrics_host, metrics_port, token)
+            click.echo(f"/healthz and /metrics on {where}:{bound}", err=True)
         worker.work(
             burst=burst, logging_level=settings.log_level, max_jobs=max_jobs,
             with_scheduler=with_scheduler, dequeue_strategy=DequeueStrategy(dequeue_strategy),

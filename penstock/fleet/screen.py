@@ -134,7 +134,8 @@ def _table(
         put: list[Callable[[str, int], str]] = [
             str.ljust if at in text else str.rjust for at in range(len(cells))
         ]
-        return _cut("  ".join(put[at](cell, widths[at]) for at, cell in enumerate(cells)), width)
+        line = "  ".join(put[at](cell, widths[at]) for at, cell in enumerate(cells))
+        return _cut(line.rstrip(), width)
 
     lines = [Text(laid(headings), style="dim")]
     lines += [Text(laid(cells), style=style) for cells, (_, style) in zip(shown, rows, strict=True)]

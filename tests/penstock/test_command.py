@@ -86,6 +86,15 @@ def test_every_subcommand_teaches_by_example() -> None:
     assert set(COMMANDS) <= set(run("--help").stdout.split())
 
 
+def test_a_shell_completes_subcommands_and_options() -> None:
+    assert "_PENSTOCK_COMPLETE=bash_complete" in run(_PENSTOCK_COMPLETE="bash_source").stdout
+    asked = {"_PENSTOCK_COMPLETE": "bash_complete", "COMP_CWORD": "1"}
+    offered = run(COMP_WORDS="penstock ", **asked).stdout
+    assert {line.partition(",")[2] for line in offered.splitlines()} == set(COMMANDS)
+    offered = run(COMP_WORDS="penstock run --t", **asked | {"COMP_CWORD": "2"}).stdout
+    assert offered == "plain,--timeout\n"
+
+
 def test_version_is_data_on_stdout() -> None:
     assert run("--version").stdout.startswith("penstock 0.")
     assert run("version").stdout.startswith("penstock 0.")

@@ -1,13 +1,17 @@
 """`penstock worker` works like RQ's own, with our options."""
 
+import os
 import signal
 import subprocess
 import sys
 from typing import Any
 
+import httpx
+
+import ground
 from limiter import existing_gate
 from tests.harness import leash
-from tests.harness.servers import until
+from tests.harness.servers import PrivateRedis, free_port, until
 from tests.worker import chores
 from tests.worker.crew import open_queue
 from tests.worker.test_worker_delivery import url_of
@@ -42,3 +46,32 @@ def test_a_wrong_option_is_refused_in_one_sentence(real_redis) -> None:
     _, said = worker.communicate(timeout=60)
     assert worker.returncode == 2
     assert b"PENSTOCK_CONCURRENCY: Input should be greater than or equal to 1" in said
+
+
+def test_a_worker_tells_its_own_health_and_figures_to_those_with_the_token(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    port = free_port()
+    env = {"PENSTOCK_REDIS_URL": shared_server.url, "PENSTOCK_MONITOR_TOKEN": "secret"}
+    process = leash.start(
+        [sys.executable, "-m", "penstock", "worker", "--metrics-port", str(port)],
+        env=os.environ | env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+
+    def idle() -> bool:
+        try:
+            answer = httpx.get(f"{url}/healthz", timeout=5)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 200 and answer.json()["state"] in ("started", "idle")
+
+    until(idle, "the worker", within=60)
+    assert httpx.get(f"{url}/metrics").status_code == 401
+    known = {"Authorization": "Bearer secret"}
+    page = httpx.get(f"{url}/metrics", headers=known).text
+    assert "penstock_worker_running{" in page
+    assert "process_resident_memory_bytes" in page
+    assert httpx.get(f"{url}/else", headers=known).status_code == 404
+    process.terminate()
+    assert process.wait(60) == 0
