@@ -301,6 +301,14 @@ def _env(asked: Any) -> dict[str, str]:
     }
 
 
+class Recording(Server):
+    """Knows its connections, to close them."""
+
+    def _protocol_factory(self) -> Any:
+        self.protocols = [*getattr(self, "protocols", []), super()._protocol_factory()]
+        return self.protocols[-1]
+
+
 class StandIn:
     """`with StandIn() as modal: modal.cloud, modal.url`"""
 
@@ -326,7 +334,7 @@ class StandIn:
             service = complete(base, known)()
             service.cloud = self.cloud
             services.append(service)
-        server = Server(services)
+        server = Recording(services)
         await server.start("127.0.0.1", 0)
         port = server._server.sockets[0].getsockname()[1]
         self.url = self.cloud.url = f"http://127.0.0.1:{port}"
@@ -334,3 +342,7 @@ class StandIn:
         await self._over.wait()
         server.close()
         await server.wait_closed()
+        for protocol in getattr(server, "protocols", []):
+            if transport := getattr(protocol.connection, "_transport", None):
+                transport.abort()
+        await asyncio.sleep(0.05)  # in which the loop closes what was aborted

@@ -33,6 +33,6 @@ async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_re
     assert "FileNotFoundError" in alone.stderr
     with pytest.raises(SandboxUnfit, match="not java"):
         await sandbox.run(CodeRequest(code="x", language="java", instance_id="sample-7"))
-    (record,) = life.registry.look().records
-    await provider.terminate(record.ref.id)
+    assert await life.end_session("sample-7")
+    assert [each async for each in provider.list({})] == []
     await sandbox.close()

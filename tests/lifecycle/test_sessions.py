@@ -19,6 +19,8 @@ async def test_turns_on_different_workers_find_the_same_sandbox(lifecycle, cloud
         assert await sandbox.read_file("state") == b"1"
     assert cloud.stats()["creates"] == 1
     assert await one.end_session("sample-7")
+    assert cloud.live == 0
+    assert not await one.end_session("sample-7")
 
 
 async def test_however_many_ask_it_is_opened_once(lifecycle, cloud):
@@ -128,9 +130,7 @@ async def test_a_local_session_keeps_files_and_processes_over_turns(redis, tmp_p
     async with lives[1].session("sample-7") as sandbox:
         assert await sandbox.read_file("notes.txt") == b"kept"
         assert (await sandbox.exec(["kill", "-0", pid])).exit_code == 0
-    async with asyncio.timeout(30):
-        assert await lives[0].end_session("sample-7")
-        record = lives[0].registry.look().records[0]
-        await provider.terminate(record.ref.id)
+    assert await lives[0].end_session("sample-7")
+    assert [each async for each in provider.list({})] == []
     for life in lives:
         life.registry.close()

@@ -92,6 +92,8 @@ class Reaper:
                     pause = min(pause, max(0.05, soon))
             except (RedisError, OSError, PenstockError) as failure:
                 log.warning("reaper: Redis at %s does not answer: %s", self.target, failure)
+            except Exception:
+                log.exception("reaper: a look failed; it looks again")
 
     async def look(self, *, strays_now: bool = False, wait: bool = True) -> dict[str, Reaped]:
         """One look at each registry. `wait`: not before one lease after being elected."""
@@ -104,6 +106,9 @@ class Reaper:
     async def close(self) -> None:
         for provider in self._providers.values():
             await provider.close()
+        self.close_registries()
+
+    def close_registries(self) -> None:
         for registry in self._registries.values():
             registry.close()
 

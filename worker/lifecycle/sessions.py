@@ -15,9 +15,12 @@ from redis.exceptions import RedisError
 
 from ground import connect_async
 from worker.lifecycle.box import Box
-from worker.lifecycle.provider import SandboxSpec
+from worker.lifecycle.provider import Provider, SandboxSpec
+from worker.lifecycle.providers import provider_named
+from worker.lifecycle.reaper import Reaper
 from worker.lifecycle.registry import Record, Turn, aside
 from worker.lifecycle.sandbox import OpenSandbox
+from worker.process_loop import on_process_loop
 
 if TYPE_CHECKING:
     from worker.lifecycle.lifecycle import SandboxLifecycle
@@ -47,9 +50,24 @@ class Sessions:
             life.keeper.drop(box.name, box.lose)
 
     async def end(self, instance: str) -> bool:
+        """Whether there was one. It is ended here and now, or else by the reaper."""
         registry = self._lifecycle.registry
         name = await aside(lambda: registry.session_of(instance))
-        return bool(name) and await aside(lambda: registry.condemn(name, "", "its session ended"))
+        if not name or not await aside(lambda: registry.condemn(name, "", "its session ended")):
+            return False
+        reaper = Reaper(
+            registry.target, run=registry.run, settings=self._lifecycle.settings,
+            provider=self._provider,
+        )  # fmt: skip
+        try:
+            await on_process_loop(reaper.look(wait=False))
+        finally:
+            reaper.close_registries()
+        return True
+
+    def _provider(self, name: str) -> Provider:
+        ours = self._lifecycle.provider
+        return ours if ours.name == name else provider_named(name)
 
     async def _found_or_opened(self, instance: str, spec: SandboxSpec) -> OpenSandbox:
         life = self._lifecycle

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from worker.lifecycle.local import wire
+from worker.lifecycle.local.folder import ABOUT, PID, SOCKET, STATE, put, short_path
 from worker.sandbox.local.errors import SandboxError
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.limits import CAPS, MB, Limits
 from worker.sandbox.local.session import Session, SessionEnded
 from worker.sandbox.local.settings import SandboxSettings
 
-ABOUT, SOCKET, STATE, LOG, PID = "about.json", "socket", "state.json", "log", "pid"
 _LONGEST = CAPS.wall
 
 
@@ -32,7 +32,7 @@ class Keeper:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        (folder / PID).write_text(str(os.getpid()))  # should its maker die before it does
+        put(folder / PID, str(os.getpid()))  # should its maker die before it does
         self._about = json.loads((folder / ABOUT).read_text())
         self._session: Session | None = None
         self._over = asyncio.Event()
@@ -55,7 +55,7 @@ class Keeper:
             await session.run(_first_cell(), 30)
             if self._about["env"]:
                 await session.run(f"os.environ.update({self._about['env']!r})", 30)
-            with wire.short_path(self._folder, SOCKET) as path:
+            with short_path(self._folder, SOCKET) as path:
                 server = await asyncio.start_unix_server(self._hear, path, limit=1 << 20)
             async with server:
                 self._tell("ready")
@@ -64,9 +64,7 @@ class Keeper:
                         await self._over.wait()
 
     def _tell(self, state: str, why: str = "") -> None:
-        new = self._folder / (STATE + ".new")
-        new.write_text(json.dumps({"state": state, "why": why}))
-        new.rename(self._folder / STATE)
+        put(self._folder / STATE, json.dumps({"state": state, "why": why}))
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):  # a caller that was killed

@@ -18,7 +18,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worker.lifecycle.local import keeper, wire
+from worker.lifecycle.local import wire
+from worker.lifecycle.local.folder import ABOUT, LOG, PID, SOCKET, STATE, put, short_path
 from worker.lifecycle.provider import ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
@@ -136,7 +137,7 @@ class LocalProvider:
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
         for folder in sorted(self._root.glob("*")):
             try:
-                theirs = json.loads((folder / keeper.ABOUT).read_text())["tags"]
+                theirs = json.loads((folder / ABOUT).read_text())["tags"]
             except (FileNotFoundError, ValueError):
                 continue  # it is coming or going
             if tags.items() <= theirs.items() and self._lives(folder.name):
@@ -159,7 +160,7 @@ class LocalProvider:
 
     async def _ask(self, id: str, header: dict[str, Any], body: bytes = b"") -> dict[str, Any]:
         try:
-            with wire.short_path(self._root / id, keeper.SOCKET) as path:
+            with short_path(self._root / id, SOCKET) as path:
                 reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
         except (FileNotFoundError, ConnectionRefusedError) as missing:
             raise Gone(f"no sandbox {id} on this machine: {missing}") from None
@@ -190,20 +191,20 @@ class LocalProvider:
 
     def _pid(self, id: str) -> int:
         try:
-            return int((self._root / id / keeper.PID).read_text() or 0)
+            return int((self._root / id / PID).read_text() or 0)
         except FileNotFoundError:
             return 0
 
     def _state(self, id: str) -> dict[str, Any]:
         try:
-            state: dict[str, Any] = json.loads((self._root / id / keeper.STATE).read_text())
+            state: dict[str, Any] = json.loads((self._root / id / STATE).read_text())
         except FileNotFoundError:
             return {}
         return state
 
     def _last_words(self, id: str) -> str:
         try:
-            return (self._root / id / keeper.LOG).read_text().strip()[-500:]
+            return (self._root / id / LOG).read_text().strip()[-500:]
         except FileNotFoundError:
             return "it left no message"
 
@@ -217,13 +218,13 @@ class LocalProvider:
 
 
 def _launch(folder: Path, about: dict[str, Any]) -> None:
-    (folder / keeper.ABOUT).write_text(json.dumps(about))
-    with open(folder / keeper.LOG, "wb") as log:
+    put(folder / ABOUT, json.dumps(about))
+    with open(folder / LOG, "wb") as log:
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "worker.lifecycle.local.keeper", str(folder)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,  # it outlives us, and Ctrl-C
         )  # fmt: skip
-    (folder / keeper.PID).write_text(str(process.pid))
+    put(folder / PID, str(process.pid))
     # Waited for, so that it leaves no zombie while its maker lives.
     threading.Thread(target=process.wait, name="penstock-keeper-wait", daemon=True).start()

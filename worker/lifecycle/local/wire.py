@@ -4,11 +4,7 @@ A message is a JSON header and raw bytes, as the jail's own wire has them.
 """
 
 import asyncio
-import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from worker.sandbox.local.inside import wire
@@ -33,13 +29,3 @@ async def receive(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
     except asyncio.IncompleteReadError:
         raise ConnectionError("it hung up") from None
     return header, body
-
-
-@contextmanager
-def short_path(folder: Path, name: str) -> Iterator[str]:
-    """A path for a socket in a folder, however long the folder's: the kernel takes 108 bytes."""
-    at = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{at}/{name}"
-    finally:
-        os.close(at)
