@@ -147,5 +147,5 @@ def test_an_error_in_a_script_is_told_as_it_is(package, redis):
 def test_a_script_may_include_one_of_another_package(package):
     name = package(gated="-- gated.lua: x\n-- KEYS   n\n-- include: limiter:line.lua\nreturn 1\n")
     source = ground.load_script(name, "gated").source
-    assert "local function hand_over()" in source  # line.lua itself
+    assert "local function first_waiter()" in source  # line.lua itself
     assert source.count("local function room()") == 1  # and what it includes, of its own package

@@ -214,20 +214,17 @@ class Remembering:
     async def close(self) -> None: ...
 
 
-async def test_a_sandbox_with_sessions_is_told_the_trajectory(working, monkeypatch) -> None:
-    from worker.settings import worker_settings
-
-    monkeypatch.setenv("PENSTOCK_SANDBOX", f"{__name__}.Remembering")
-    worker_settings.cache_clear()
+async def test_a_sandbox_with_sessions_is_told_the_trajectory(url, real_redis) -> None:
     today = SimpleNamespace(request_id="trajectory-1", extra_fields={})
     tool = SandboxFusionTool({"stateful": True})
-    asked = [
-        await tool.execute("call-1", {"code": "1"}, agent_data=today),
-        await tool.execute("request-2", {"code": "1"}),
-    ]
-    assert [response.text for response, _, _ in asked] == ["trajectory-1", "request-2"]
-    stateless = await SandboxFusionTool({}).execute("call-3", {"code": "1"}, agent_data=today)
-    assert stateless[0].text == "None"
+    with at_work(real_redis, sandbox=f"{__name__}.Remembering", gate="code", gate_limit=10):
+        asked = [
+            await tool.execute("call-1", {"code": "1"}, agent_data=today),
+            await tool.execute("request-2", {"code": "1"}),
+        ]
+        assert [response.text for response, _, _ in asked] == ["trajectory-1", "request-2"]
+        stateless = await SandboxFusionTool({}).execute("call-3", {"code": "1"}, agent_data=today)
+        assert stateless[0].text == "None"
 
 
 async def test_a_redis_that_is_down_masks_the_trajectory(monkeypatch) -> None:
