@@ -9,11 +9,11 @@ side that RQ sees; `worker/shift.py` does the work, `worker/pulse.py` keeps it o
 import asyncio
 import importlib
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
@@ -56,6 +56,7 @@ class ConcurrentWorker(BaseWorker):
         self._gate: Gate | None = None
         self._wire: AsyncWire | None = None
         self._threads = Threads()
+        self._noting: asyncio.Task[None] | None = None
         self._commands: dict[str, WorkCommands] = {}
 
     def work(
@@ -109,7 +110,7 @@ class ConcurrentWorker(BaseWorker):
             pulse.stop()
             maintenance.cancel()
             reaping.cancel()
-            await asyncio.wait([maintenance, reaping])
+            await asyncio.wait([maintenance, reaping, *([self._noting] if self._noting else [])])
             await self._leave(wire, commands)
         return shift.started > 0
 
@@ -286,10 +287,16 @@ class ConcurrentWorker(BaseWorker):
             self._shutdown_requested_date = now()
             self.handle_warm_shutdown_request()  # type: ignore[no-untyped-call,unused-ignore]
             shift.stop()
-            threading.Thread(target=self.set_shutdown_requested_date, daemon=True).start()
+            self._noting = asyncio.create_task(self._note_shutdown())
         elif (now() - self._shutdown_requested_date).total_seconds() > 1:
             self.log.warning("Worker %s: cold shut down", self.name)
             shift.stop_cold()
+
+    async def _note_shutdown(self) -> None:
+        try:
+            await self._threads.run(self.set_shutdown_requested_date)
+        except (RedisError, OSError) as failure:
+            self.log.warning("Worker %s: its shutdown could not be noted: %s", self.name, failure)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> None:
         """From any thread, on the loop."""
