@@ -56,7 +56,7 @@ def _server(app: Any, grace: int) -> Any:
 
     config = uvicorn.Config(
         app, log_config=None, access_log=False, backlog=4096, timeout_keep_alive=75,
-        timeout_graceful_shutdown=grace, server_header=False,
+        timeout_graceful_shutdown=grace, server_header=False, proxy_headers=False,
     )  # fmt: skip
     return uvicorn.Server(config)
 

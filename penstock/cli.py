@@ -46,7 +46,13 @@ class _Rooms(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        try:
+            found: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        except ImportError:
+            from penstock.doctor.packages import require_own_packages
+
+            require_own_packages()  # who took a name of ours is the better explanation
+            raise
         return found
 
 

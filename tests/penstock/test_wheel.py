@@ -79,7 +79,7 @@ def test_an_installed_doctor_finds_its_own_packages(installed: Path, tmp_path: P
 
 def test_every_script_loads_from_another_folder(installed: Path, tmp_path: Path) -> None:
     scripts = [
-        (Path(name).parts[0], Path(name).stem)
+        (".".join(Path(name).parts[:-2]), Path(name).stem)
         for name in sorted(in_the_tree())
         if name.endswith(".lua") and "-- KEYS" in (ROOT / name).read_text()
     ]
