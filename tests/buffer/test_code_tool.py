@@ -12,8 +12,8 @@ import pytest
 
 import ground
 from tests.architecture.source import ROOT
-from tests.harness.scripted_model import Answer, said, scripted_model
 from tests.buffer.serving import ServerProcess
+from tests.harness.scripted_model import Answer, said, scripted_model
 from tests.harness.servers import PrivateRedis, until
 from tests.worker.crew import at_work
 
