@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 
 from limiter import PermitLost, TokenBucket
 from tests.harness import doomed
+from tests.limiter.in_flight import settled_sync
 
 
 def holds(url: str, name: str, lease: float, how: str) -> str:
@@ -60,3 +62,34 @@ def many_wait(url: str, name: str, lease: float, number: int) -> None:
         await asyncio.gather(*(gate.acquire() for _ in range(number)))
 
     asyncio.run(all_of_them())
+
+
+def is_interrupted_at_every_line(url: str) -> None:
+    """A signal's handler may raise between the grant and the permit's being in hand."""
+    gate = TokenBucket(url, "g", limit=1)
+    lines, last = 0, False
+    while not last:
+        lines, left = lines + 1, lines + 1
+
+        def interrupting(frame: Any, event: str, _: Any) -> Any:
+            nonlocal left
+            if not frame.f_code.co_filename.endswith(("sync_gate.py", "gate.py", "permit.py")):
+                return None
+            if event == "line" and frame.f_code.co_name not in ("__del__", "release"):
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return interrupting
+
+        sys.settrace(interrupting)
+        try:
+            permit = gate.sync.acquire(timeout=60)
+            sys.settrace(None)
+            permit.release()
+            last = left > 0
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        settled_sync(gate, in_flight=0, waiting=0)
+    assert lines > 30

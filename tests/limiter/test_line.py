@@ -2,15 +2,16 @@
 
 import asyncio
 import gc
+import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 
 import pytest
 
 from limiter import GateUnavailable, LimitTimeout, TokenBucket
+from tests.limiter import scenarios
 from tests.limiter.in_flight import settled, settled_sync
 
 
@@ -148,35 +149,16 @@ def test_a_thread_interrupted_as_it_waits_leaves_the_line(gate):
     assert gate.sync.acquire(timeout=30)
 
 
-def test_a_thread_interrupted_at_any_line_of_an_acquire_keeps_no_permit(gate):
-    """A signal's handler may raise between the grant and the permit's being in hand."""
-    lines, last = 0, False
-    while not last:
-        lines, left = lines + 1, lines + 1
-
-        def interrupting(frame, event, _):
-            nonlocal left
-            if not frame.f_code.co_filename.endswith(("sync_gate.py", "gate.py", "permit.py")):
-                return None
-            if event == "line" and frame.f_code.co_name not in ("__del__", "release"):
-                left -= 1
-                if left == 0:
-                    raise KeyboardInterrupt
-            return interrupting
-
-        traced = sys.gettrace()
-        sys.settrace(interrupting)
-        try:
-            permit = gate.sync.acquire(timeout=60)
-            sys.settrace(traced)
-            permit.release()
-            last = left > 0
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(traced)
-        settled_sync(gate, in_flight=0, waiting=0)
-    assert lines > 30
+def test_a_thread_interrupted_at_any_line_of_an_acquire_keeps_no_permit(shared_server):
+    """In an interpreter of its own: in one that has run for long, CPython 3.11 may loop for ever
+    where a trace function raises, deaf to every signal."""
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(
+        target=scenarios.is_interrupted_at_every_line, args=(shared_server.url,)
+    )
+    child.start()
+    child.join(100)
+    assert child.exitcode == 0
 
 
 async def test_a_timeout_at_a_paused_gate_says_so(gate):
