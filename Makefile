@@ -17,7 +17,7 @@ demo: $(VENV)/.installed ## see it work: real workers, one killed with -9, nothi
 	@$(BIN)/penstock demo
 
 test: check ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
 	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \

@@ -19,7 +19,9 @@ async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, 
         async with jails.session(limits, files, request.fetch_files) as session:
             try:
                 for code in request.cells:
-                    cell = await session.run(code, request.cell_timeout or total)
+                    # Without a limit of its own the total ends it, and with it the cells that
+                    # follow: at the same limit, the cell might be ended first, and the next begin.
+                    cell = await session.run(code, request.cell_timeout or 2 * total)
                     cells.append(cell)
             except SessionEnded:
                 pass  # how it ended is in the outcome
