@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import ground
+from tests.harness.fleet import Fleet
 from tests.harness.servers import PrivateRedis, until
 
 SLOTS = 16384
@@ -17,7 +15,7 @@ _CLUSTERED = (
 )
 
 
-class Cluster:
+class Cluster(Fleet):
     """`with Cluster(folder) as cluster: ground.connect(cluster.target)`"""
 
     def __init__(self, folder: Path, size: int = 3, config: Sequence[str] = ()) -> None:
@@ -29,20 +27,8 @@ class Cluster:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     @property
-    def target(self) -> ground.RedisTarget:
-        return ground.parse_redis_url(self.url)
-
-    def start(self) -> Self:
-        """Start the nodes, give each its share of the slots, and wait until they serve."""
-        try:
-            for node in self.nodes:
-                node.start()
-            self._introduce()
-            self.wait_until_whole()
-        except BaseException:
-            self.stop()
-            raise
-        return self
+    def servers(self) -> Sequence[PrivateRedis]:
+        return self.nodes
 
     def wait_until_whole(self) -> None:
         """Until every node knows that all slots are served."""
@@ -59,27 +45,16 @@ class Cluster:
             node.ask("SCRIPT", "FLUSH")
 
     def heal(self) -> None:
-        """Start again what a test has killed."""
-        for node in self.nodes:
-            if not node.running:
-                node.start()
-            node.thaw()
+        """Whole again, whatever a test has done to it."""
+        self.revive()
         self.wait_until_whole()
 
-    def stop(self) -> None:
+    def _put_together(self) -> None:
+        """Start the nodes, give each its share of the slots, and wait until they serve."""
         for node in self.nodes:
-            node.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+            node.start()
+        self._introduce()
+        self.wait_until_whole()
 
     def _introduce(self) -> None:
         size = len(self.nodes)

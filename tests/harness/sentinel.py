@@ -1,21 +1,20 @@
 """A primary and its replica, watched by Sentinel, for failovers at a word."""
 
 import contextlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import redis
 
-import ground
+from tests.harness.fleet import Fleet
 from tests.harness.servers import PrivateRedis, until
 
 SERVICE = "main"
 _NODE = ["repl-diskless-sync yes", "repl-diskless-sync-delay 0"]
 
 
-class SentinelPair:
+class SentinelPair(Fleet):
     """`with SentinelPair(folder) as pair: ground.connect(pair.target)`"""
 
     def __init__(self, folder: Path, sentinels: int = 1) -> None:
@@ -32,21 +31,8 @@ class SentinelPair:
         return f"redis+sentinel://{hosts}/{SERVICE}"
 
     @property
-    def target(self) -> ground.RedisTarget:
-        return ground.parse_redis_url(self.url)
-
-    def start(self) -> Self:
-        try:
-            self.primary.start()
-            self.replica.start()
-            self._follow()
-            for sentinel in self.sentinels:
-                self._watch(sentinel.start())
-            self._until_watched()
-        except BaseException:
-            self.stop()
-            raise
-        return self
+    def servers(self) -> Sequence[PrivateRedis]:
+        return [self.primary, self.replica, *self.sentinels]
 
     def failover(self) -> None:
         """Have the replica promoted, and return when Sentinel names it as the primary."""
@@ -61,11 +47,8 @@ class SentinelPair:
         self.failover()
 
     def heal(self) -> None:
-        """Start again what a test has killed, and wait for the replica to be in step."""
-        for node in (self.primary, self.replica, *self.sentinels):
-            if not node.running:
-                node.start()
-            node.thaw()
+        """Whole again, whatever a test has done to it, with the replica in step."""
+        self.revive()
         self._follow()
         self._until_watched()
 
@@ -73,20 +56,13 @@ class SentinelPair:
         self.primary.ask("FLUSHALL")
         self.primary.ask("SCRIPT", "FLUSH")
 
-    def stop(self) -> None:
-        for node in (*self.sentinels, self.replica, self.primary):
-            node.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+    def _put_together(self) -> None:
+        self.primary.start()
+        self.replica.start()
+        self._follow()
+        for sentinel in self.sentinels:
+            self._watch(sentinel.start())
+        self._until_watched()
 
     def _follow(self) -> None:
         """Sentinel would tell a returned primary to follow by itself, after ten seconds."""
