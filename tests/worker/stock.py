@@ -1,5 +1,6 @@
 """Stock RQ workers, really run: `rq worker` as a user starts it, until the queue is empty."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -23,7 +24,10 @@ KINDS = {
     "spawn": ("worker", "-w", "rq.worker.SpawnWorker"),
     "pool": ("worker-pool", "-n", "2"),
 }
-OURS = {"ours": ("worker", "-w", "worker.concurrent_worker.ConcurrentWorker")}
+OURS = {
+    "ours": ("worker", "-w", "worker.ConcurrentWorker"),
+    "our pool": ("worker-pool", "-n", "2", "-w", "worker.ConcurrentWorker"),
+}
 
 
 def start(kind: str, url: str, *more: str, **environment: str) -> "subprocess.Popen[bytes]":
@@ -40,7 +44,8 @@ def start(kind: str, url: str, *more: str, **environment: str) -> "subprocess.Po
 
 def end(worker: "subprocess.Popen[bytes]") -> str:
     """SIGKILL, to the workers of a pool too; what they had said."""
-    os.killpg(worker.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        os.killpg(worker.pid, signal.SIGKILL)
     return worker.communicate()[0].decode()
 
 

@@ -54,11 +54,13 @@ def test_with_the_gate_paused_all_jobs_wait_in_the_queue_in_order(real_redis, qu
         until(lambda: all(job.get_status() == "finished" for job in jobs), "all jobs")
 
 
-def test_at_a_shut_gate_a_worker_sends_nothing_but_heartbeats(real_redis, queue) -> None:
+def test_at_a_shut_gate_with_ten_thousand_waiting_a_worker_sends_nothing_but_heartbeats(
+    real_redis, queue
+) -> None:
     gate = TokenBucket(real_redis, "code", limit=1)
     gate.sync.pause()
-    for n in range(200):
-        queue.enqueue(chores.add, 1, n)
+    jobs = [Queue.prepare_data(chores.told, (url_of(real_redis), f"{n}")) for n in range(10_000)]
+    queue.enqueue_many(jobs)
 
     def calls() -> dict[str, int]:
         stats = real_redis.info("commandstats")
@@ -74,8 +76,12 @@ def test_at_a_shut_gate_a_worker_sends_nothing_but_heartbeats(real_redis, queue)
         ours = {"cmdstat_info", "cmdstat_client|setinfo"}  # this test asking, and connecting to ask
         sent = {name for name in after if after[name] != before.get(name, 0)} - ours
         assert sent == set()
+        assert len(queue) == 10_000
         gate.sync.resume()
-        until(lambda: len(queue) == 0, "all to be done")
+        until(lambda: real_redis.llen("order") >= 20, "some to be run")
+        gate.sync.pause()
+    first = [int(name) for name in real_redis.lrange("order", 0, -1)]
+    assert first == list(range(len(first)))
 
 
 def threading_wait(seconds: float) -> bool:
