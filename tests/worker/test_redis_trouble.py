@@ -163,8 +163,8 @@ async def test_a_failover_loses_no_job_that_the_replica_knew(sentinel_pair, fusi
         await asyncio.to_thread(fusion.wait_until, lambda: fusion.in_flight == 2)
         until(partial(knows_all, sentinel_pair.replica), "the replica to be in step")
         await asyncio.to_thread(getattr(sentinel_pair, how))
-        if how == "failover":  # what the old primary accepts until then is lost with it
-            until(lambda: sentinel_pair.replica.ask("ROLE")[0] == b"slave", "its demotion")
+        if how == "failover":  # what the old primary accepts until Sentinel says this, is lost
+            sentinel_pair.replica.ask("REPLICAOF", "127.0.0.1", sentinel_pair.primary.port)
         fusion.default = Answer.ok("42\n")
         fusion.finish_held()
         late = await queue.submit("late", timeout=100)
