@@ -28,12 +28,13 @@ OURS = {
     "ours": ("worker", "-w", "worker.ConcurrentWorker"),
     "our pool": ("worker-pool", "-n", "2", "-w", "worker.ConcurrentWorker"),
 }
+WRONG = {"pickle": ("worker", "--serializer", "rq.serializers.PickleSerializer")}
 
 
 def start(kind: str, url: str, *more: str, **environment: str) -> "subprocess.Popen[bytes]":
     """One of `KINDS`, on the queue `code`, as a process on the leash."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    command, *rest = (KINDS | OURS)[kind]
+    command, *rest = (KINDS | OURS | WRONG)[kind]
     return leash.start(
         [RQ, command, "-u", url, *JSON, *rest, *more, "code"],
         env=clean | {"PYTHONPATH": str(ROOT)} | environment,

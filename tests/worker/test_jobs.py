@@ -9,7 +9,7 @@ from penstock.in_process import run_queued
 from tests.worker import stock
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from worker import CodeResult
+from worker import CodeQueue, CodeResult, JobFailed
 
 
 @pytest.fixture
@@ -145,6 +145,13 @@ def test_a_pickled_job_fails_on_a_json_worker_and_the_worker_goes_on(redis, here
     assert pickled.get_status() == "failed"
     assert "DeserializationError" in pickled.latest_result().exc_string
     assert good.get_status() == "finished"
+
+
+def test_a_worker_without_json_is_told_to_the_caller(real_redis, shared_server):
+    handle = CodeQueue(real_redis, "code").sync.submit("print(42)", timeout=60)
+    stock.run("pickle", shared_server.url)
+    with pytest.raises(JobFailed, match=r"start it with --serializer rq\.serializers\.JSON"):
+        handle.result()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Jobs are claimed together with their permits: what waits, waits in the queue."""
 
+import math
 from typing import Any
 
 import pytest
@@ -170,3 +171,26 @@ def test_a_code_job_holds_no_permit_while_it_backs_off(real_redis, queue, monkey
         assert first.return_value()["attempts"] == 2
         assert fusion.peak == 1
     assert gate.sync.status().in_flight == 0
+
+
+def test_a_retry_keeps_its_place_before_the_jobs_that_wait(real_redis, queue, monkeypatch) -> None:
+    gate = TokenBucket(real_redis, "code", limit=1)
+    with ScriptedFusion() as fusion:
+        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
+        fusion.programs["blocker"] = Answer.ok(seconds=math.inf)
+        names = ["early", "blocker", "late 1", "late 2"]
+        jobs = [
+            queue.enqueue("worker.jobs.run_code", {"code": name}, job_timeout=60) for name in names
+        ]
+        fusion.programs["early"] = Answer.refusal(429, retry_after=0, seconds=math.inf)
+        with killing.Child(work_in_process, url_of(real_redis), ["code"], gated(1)):
+            fusion.wait_until(lambda: fusion.requests == 1)
+            until(lambda: gate.sync.status().waiting == 1, "the worker to be in line")
+            fusion.programs["early"] = Answer.ok()
+            fusion.finish_held()  # early is told to come again; the blocker is next
+            fusion.wait_until(lambda: "blocker" in fusion.codes)
+            until(lambda: gate.sync.status().waiting == 2, "early to be back in line")
+            fusion.finish_held()
+            until(lambda: {job.get_status() for job in jobs} == {"finished"}, "all jobs")
+        asked = [body["code"] for body in fusion.bodies]
+    assert asked == ["early", "blocker", "early", "late 1", "late 2"]
