@@ -52,7 +52,10 @@ class UnknownGate(GateError):
 
     def __init__(self, gate: str, known: list[str]) -> None:
         there = f"there are {', '.join(known)}" if known else "there are none yet"
-        super().__init__(f"no gate is called {gate!r}; {there} (penstock limits ls)")
+        super().__init__(
+            f"no gate is called {gate!r}; {there} (penstock limits ls). Make it: "
+            f"penstock limits set {gate} --limit N"
+        )
         self.gate = gate
 
 

@@ -31,6 +31,7 @@ from worker.handle import Handle, as_completed, read_outcome
 from worker.job_hash import JobHash, data_of, description_of, job_seconds
 from worker.models import CodeRequest, CodeResult
 from worker.orders import Order
+from worker.rq_job import require_rqs_own_keys
 
 if TYPE_CHECKING:
     from worker.sync_code_queue import SyncCodeQueue
@@ -62,6 +63,7 @@ class CodeQueue:
         patience: float = 60.0,
         no_workers_after: float = 60.0,
     ) -> None:
+        require_rqs_own_keys()
         try:
             self.name = check_name(name, "a queue")
         except ValueError as refusal:

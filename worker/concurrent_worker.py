@@ -32,7 +32,7 @@ from worker.parking import Parking
 from worker.performing import perform
 from worker.pulse import Pulse
 from worker.rq_ending import CallbackLimit, end_in_rqs_way
-from worker.rq_job import follow_tasks, late_job
+from worker.rq_job import follow_tasks, late_job, require_rqs_own_keys
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
 from worker.shift import Shift
@@ -72,10 +72,12 @@ class ConcurrentWorker(BaseWorker):
     ) -> bool:
         """As RQ's; returns whether any job was started."""
         self._settings = self._settings or WorkerSettings.load()
+        require_rqs_own_keys()
         # Here its own ImportError is seen; from a job RQ would say "Invalid attribute name".
         importlib.import_module("worker.jobs")
         follow_tasks()
         self.bootstrap(logging_level, date_format, log_format)
+        self.set_state(WorkerStatus.IDLE)
         self._dequeue_strategy = dequeue_strategy
         if with_scheduler:
             self._start_scheduler(burst, logging_level, date_format, log_format)

@@ -55,8 +55,9 @@ class NoWorkers(QueueError):
     """Nobody works on the queue."""
 
     def __init__(self, queue: str, waiting: int, seconds: float) -> None:
+        wait = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
         super().__init__(
-            f"queue {queue!r}: no worker for {seconds:.0f} s, and {waiting} jobs wait; start one: "
+            f"queue {queue!r}: no worker for {seconds:.0f} s, and {wait}; start one: "
             f"rq worker --serializer rq.serializers.JSONSerializer {queue}"
         )
         self.waiting = waiting
@@ -81,7 +82,10 @@ class JobFailed(QueueError):
 
     def __init__(self, job: str, trace: str) -> None:
         lines = trace.strip().splitlines() or ["the worker left no reason"]
-        super().__init__(f"job {job} failed on its worker: {lines[-1]}")
+        said = f"job {job} failed on its worker: {lines[-1]}"
+        if lines[-1].startswith("rq.exceptions.DeserializationError"):
+            said += ". Jobs are JSON: start it with --serializer rq.serializers.JSONSerializer"
+        super().__init__(said)
         self.trace = trace
 
 

@@ -158,7 +158,7 @@ class Finisher:
         if retries and retries > 0:
             return None
         text = exc_string(error)
-        log.info("job %s failed: %s", running.id, text.strip().rpartition("\n")[2])
+        log.warning("job %s failed: %s", running.id, text.strip().rpartition("\n")[2])
         ttl = running.number(b"failure_ttl", DEFAULT_FAILURE_TTL)
         return self._end(running, 0, ttl, b64encode(zlib.compress(text.encode())), b"")
 

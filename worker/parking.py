@@ -33,7 +33,8 @@ class Parking:
         self._hand = hand
         self._woken = woken
         self._client: Any = None
-        self._id = 0
+        self._line: Any = None
+        self._id = 0  # the line's, at the server
         self._leaving = False
         self._task: asyncio.Task[None] | None = None
 
@@ -61,31 +62,45 @@ class Parking:
 
     async def close(self) -> None:
         await self.leave()
-        if self._client is not None:
-            await self._client.aclose()
+        await self._hang_up()
 
     async def _wait(self) -> None:
+        block = ("BLMOVE", self._jobs, self._hand, "LEFT", "RIGHT", _BLOCK)
         try:
             if self._client is None:
                 self._client = connect_async(self._target, timeout=_BLOCK + _GRACE)
-            if not self._id and self._target.kind != "fake":
-                self._id = int(await self._client.execute_command("CLIENT", "ID"))
-            if not self._leaving:
-                await self._client.execute_command(
-                    "BLMOVE", self._jobs, self._hand, "LEFT", "RIGHT", _BLOCK
-                )
+            if self._target.kind == "fake":
+                await self._client.execute_command(*block)
+            else:
+                await self._block_on_our_line(block)
         except (RedisError, OSError) as failure:
             log.debug("parked at %s: %s", self._jobs, failure)
-            await self._drop_client()
+            await self._hang_up()
             await asyncio.sleep(0.2)
         finally:
             self._task = None
             self._woken()
 
-    async def _drop_client(self) -> None:
-        client, self._client, self._id = self._client, None, 0
-        if client is not None:
-            with contextlib.suppress(RedisError, OSError):  # it is broken: that is why
+    async def _block_on_our_line(self, block: tuple[Any, ...]) -> None:
+        """To leave it must be known by its id: redis-py would change a broken one unseen."""
+        if self._line is None:
+            self._line = await self._client.connection_pool.get_connection()
+            self._id = int(await self._ask("CLIENT", "ID"))
+        if not self._leaving:
+            await self._ask(*block)
+
+    async def _ask(self, *command: Any) -> Any:
+        await self._line.send_command(*command)
+        return await self._line.read_response()
+
+    async def _hang_up(self) -> None:
+        client, self._client = self._client, None
+        line, self._line, self._id = self._line, None, 0
+        with contextlib.suppress(RedisError, OSError):  # it may be broken: that is why
+            if line is not None:
+                await line.disconnect(nowait=True)
+                await client.connection_pool.release(line)
+            if client is not None:
                 await client.aclose()
 
     async def _unblock(self) -> None:

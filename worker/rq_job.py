@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+import rq.defaults
 import rq.job
 from rq.executions import Execution
 from rq.job import Job
 
+from ground import SettingError
 from worker.execution_record import Running
 
 _stacked: ContextVar[list[Any]] = ContextVar("penstock_current_jobs", default=[])  # noqa: B039
@@ -99,6 +101,17 @@ def follow_tasks() -> None:
     with _installing:
         if hasattr(rq.job, "_job_stack") and not isinstance(rq.job._job_stack, _TaskStack):
             rq.job._job_stack = _TaskStack()  # type: ignore[assignment,unused-ignore]
+
+
+def require_rqs_own_keys() -> None:
+    """RQ 3 can be told to prefix its keys; our scripts name them as everybody else's RQ does."""
+    prefix = getattr(rq.defaults, "RQ_KEY_PREFIX", "rq")
+    if prefix != "rq":
+        raise SettingError(
+            "RQ_KEY_PREFIX",
+            f"is {prefix!r}, and the keys of Penstock's queues begin with 'rq'; unset it, and keep"
+            " fleets apart by a Redis database (redis://host/1) or by the names of their queues",
+        )
 
 
 def execution_of(running: Running, connection: Any, worker: str) -> Execution:

@@ -9,7 +9,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
@@ -26,6 +26,8 @@ class Proxy:
     def __init__(self, upstream: ground.RedisTarget) -> None:
         self.upstream = upstream
         self._ways = {"commands": _Way(), "replies": _Way()}
+        self._sought: bytes | None = None
+        self.lost = 0  # replies to what `lose_reply_to` named
         self._open: set[socket.socket] = set()
         self._guard = threading.Lock()
         self._stopped = False
@@ -71,6 +73,11 @@ class Proxy:
         """The next commands run, but each one's reply is lost and its connection closed."""
         self._ways["replies"].lose(count)
 
+    def lose_reply_to(self, sought: bytes) -> None:
+        """As `lose_replies`, for the next command that has these bytes in it."""
+        with self._guard:
+            self._sought = sought
+
     def stop(self) -> None:
         self._server.shutdown()
         self._thread.join()
@@ -98,10 +105,23 @@ class Proxy:
         with dial(self.upstream) as server, self._known(client, server) as welcome:
             if not welcome:
                 return
-            replies = threading.Thread(target=self._ways["replies"].pump, args=(server, client))
+            doomed = threading.Event()
+            replies = threading.Thread(
+                target=self._ways["replies"].pump,
+                args=(server, client, lambda _: doomed.is_set()),
+            )
             replies.start()
-            self._ways["commands"].pump(client, server)
+            self._ways["commands"].pump(client, server, lambda sent: self._seeks(sent, doomed))
             replies.join()
+
+    def _seeks(self, sent: bytes, doomed: threading.Event) -> bool:
+        """The command itself is carried; it is its connection's next reply that is not."""
+        with self._guard:
+            if self._sought is not None and self._sought in sent:
+                self._sought = None
+                self.lost += 1
+                doomed.set()
+        return False
 
     @contextlib.contextmanager
     def _known(self, *ends: socket.socket) -> Iterator[bool]:
@@ -138,10 +158,12 @@ class _Way:
         with self._changed:
             self._to_lose = count
 
-    def pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def pump(
+        self, source: socket.socket, sink: socket.socket, loses: Callable[[bytes], bool]
+    ) -> None:
         """Carry until either end goes, or something is lost."""
         with contextlib.suppress(OSError):
-            while (sent := source.recv(65536)) and not self._loses():
+            while (sent := source.recv(65536)) and not (self._loses() or loses(sent)):
                 time.sleep(self.delay)
                 self._send(sent, sink)
         _hang_up(source)

@@ -61,6 +61,13 @@ def blocks(url: str, name: str) -> None:
         told(url, f"{name} ended")
 
 
+def waits_for(url: str, key: str) -> None:
+    """Until something is pushed there."""
+    client: Any = redis.Redis.from_url(url, socket_timeout=None)
+    client.blpop(key)
+    client.close()
+
+
 def which_thread() -> int:
     return threading.get_ident()
 

@@ -1,5 +1,6 @@
 """Stock RQ workers, really run: `rq worker` as a user starts it, until the queue is empty."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -23,13 +24,17 @@ KINDS = {
     "spawn": ("worker", "-w", "rq.worker.SpawnWorker"),
     "pool": ("worker-pool", "-n", "2"),
 }
-OURS = {"ours": ("worker", "-w", "worker.concurrent_worker.ConcurrentWorker")}
+OURS = {
+    "ours": ("worker", "-w", "worker.ConcurrentWorker"),
+    "our pool": ("worker-pool", "-n", "2", "-w", "worker.ConcurrentWorker"),
+}
+WRONG = {"pickle": ("worker", "--serializer", "rq.serializers.PickleSerializer")}
 
 
 def start(kind: str, url: str, *more: str, **environment: str) -> "subprocess.Popen[bytes]":
     """One of `KINDS`, on the queue `code`, as a process on the leash."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    command, *rest = (KINDS | OURS)[kind]
+    command, *rest = (KINDS | OURS | WRONG)[kind]
     return leash.start(
         [RQ, command, "-u", url, *JSON, *rest, *more, "code"],
         env=clean | {"PYTHONPATH": str(ROOT)} | environment,
@@ -40,7 +45,8 @@ def start(kind: str, url: str, *more: str, **environment: str) -> "subprocess.Po
 
 def end(worker: "subprocess.Popen[bytes]") -> str:
     """SIGKILL, to the workers of a pool too; what they had said."""
-    os.killpg(worker.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        os.killpg(worker.pid, signal.SIGKILL)
     return worker.communicate()[0].decode()
 
 

@@ -219,7 +219,7 @@ async def test_a_cancelled_caller_takes_its_jobs_along(redis, queue):
 
 async def test_a_queue_that_nobody_works_on_is_named(redis, hasty):
     with pytest.raises(
-        NoWorkers, match=r"queue 'code': no worker for \d s, and 1 jobs wait; start one: rq worker"
+        NoWorkers, match=r"queue 'code': no worker for \d s, and 1 job waits; start one: rq worker"
     ):
         await hasty.run("print(42)", timeout=60)
 

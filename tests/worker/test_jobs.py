@@ -9,7 +9,7 @@ from penstock.in_process import run_queued
 from tests.worker import stock
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from worker import CodeResult
+from worker import CodeQueue, CodeResult, JobFailed
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def here(monkeypatch, fusion) -> ScriptedFusion:
     return fusion
 
 
-@pytest.mark.parametrize("kind", stock.KINDS)
-def test_a_program_runs_under_every_worker_that_rq_has(kind, real_redis, shared_server, fusion):
+@pytest.mark.parametrize("kind", stock.KINDS | stock.OURS)
+def test_a_program_runs_under_every_worker(kind, real_redis, shared_server, fusion):
     fusion.programs["fail"] = Answer.exit(3, "no such thing")
     good = [stock.enqueue(real_redis, code=f"print({n})") for n in range(3)]
     bad = stock.enqueue(real_redis, code="fail", correlation_id="sample-7")
@@ -54,8 +54,8 @@ def test_the_jobs_of_a_process_share_one_connection_to_the_sandbox(
     assert (fusion.requests, fusion.connections) == (5, 1)
 
 
-@pytest.mark.parametrize("kind", ["fork", "pool"])
-def test_stock_workers_keep_to_the_gate_and_give_their_permits_back(
+@pytest.mark.parametrize("kind", ["fork", "pool", "our pool"])
+def test_workers_keep_to_the_gate_and_give_their_permits_back(
     kind, real_redis, shared_server, fusion
 ):
     fusion.default = Answer.ok("42\n", seconds=0.1)
@@ -69,7 +69,9 @@ def test_stock_workers_keep_to_the_gate_and_give_their_permits_back(
     )
     assert [job.get_status() for job in jobs] == ["finished"] * 4
     assert fusion.peak == 1
-    assert real_redis.hmget("penstock:gate:{code}", "granted", "released") == [b"4", b"4"]
+    granted, released = real_redis.hmget("penstock:gate:{code}", "granted", "released")
+    assert granted == released
+    assert int(granted) >= 4  # a grant that finds no job is given back
 
 
 def test_plain_rq_is_enough_for_a_trainer(redis, here):
@@ -143,6 +145,13 @@ def test_a_pickled_job_fails_on_a_json_worker_and_the_worker_goes_on(redis, here
     assert pickled.get_status() == "failed"
     assert "DeserializationError" in pickled.latest_result().exc_string
     assert good.get_status() == "finished"
+
+
+def test_a_worker_without_json_is_told_to_the_caller(real_redis, shared_server):
+    handle = CodeQueue(real_redis, "code").sync.submit("print(42)", timeout=60)
+    stock.run("pickle", shared_server.url)
+    with pytest.raises(JobFailed, match=r"start it with --serializer rq\.serializers\.JSON"):
+        handle.result()
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,30 @@
 """RQ's own commands, run as a user runs them, on jobs that our worker runs."""
 
+import contextlib
+import http.server
+import json
+import math
 import subprocess
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rq import Queue
+import rq.defaults
+from rq import Queue, Webhook
+from rq.command import send_kill_horse_command, send_shutdown_command, send_stop_job_command
 from rq.group import Group
+from rq.serializers import JSONSerializer
 
+from ground import SettingError
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker import chores, stock
-from tests.worker.crew import at_work, burst, nothing_left, open_queue
+from tests.worker.crew import LEASE, at_work, burst, nothing_left, open_queue
+from tests.worker.scripted_answers import Answer
+from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import QUICK, url_of
+from worker import CodeQueue
 
 
 @pytest.fixture
@@ -19,7 +32,7 @@ def queue(real_redis: Any) -> Queue:
     return open_queue(real_redis)
 
 
-def rq(*words: str, client: Any) -> str:
+def call_rq(*words: str, client: Any) -> str:
     command, *rest = words
     done = subprocess.run(
         [stock.RQ, command, "-u", url_of(client), *rest],
@@ -32,7 +45,7 @@ def test_rq_requeue_runs_what_failed_once_more(real_redis, queue) -> None:
     job = queue.enqueue(chores.fail_until, url_of(real_redis), "it", 1)
     burst(real_redis)
     assert job.get_status() == "failed"
-    rq("requeue", *stock.JSON, "--queue", "code", "--all", client=real_redis)
+    call_rq("requeue", *stock.JSON, "--queue", "code", "--all", client=real_redis)
     burst(real_redis)
     assert job.get_status() == "finished"
     assert job.return_value() == 2
@@ -42,7 +55,7 @@ def test_rq_requeue_runs_what_failed_once_more(real_redis, queue) -> None:
 def test_rq_empty_drops_what_waits(real_redis, queue) -> None:
     for _ in range(5):
         queue.enqueue(chores.add, 1, 2)
-    assert "5 jobs removed" in rq("empty", *stock.JSON, "code", client=real_redis)
+    assert "5 jobs removed" in call_rq("empty", *stock.JSON, "code", client=real_redis)
     with at_work(real_redis, **QUICK):
         after = queue.enqueue(chores.add, 1, 2)
         until(lambda: after.get_status() == "finished", "the next job")
@@ -54,12 +67,109 @@ def test_rq_info_shows_the_worker_and_counts_its_jobs(real_redis, queue) -> None
     with at_work(real_redis, concurrency=1, **QUICK) as worker:
         until(lambda: running.get_status() == "started", "the first")
         queue.enqueue(chores.add, 1, 2)
-        said = rq("info", "--raw", client=real_redis)
+        said = call_rq("info", "--raw", client=real_redis)
         assert "queue code 1" in said
         assert f"worker {worker.name} (" in said
         assert ") busy code" in said
         worker._call(worker._kill_all)
         until(lambda: running.get_status() == "failed", "its end")
+
+
+@pytest.fixture
+def started(real_redis: Any) -> Iterator[Any]:
+    """Our worker as `rq worker` starts it, with a sandbox whose programs do not end."""
+    with ScriptedFusion(default=Answer.ok("42\n", seconds=math.inf)) as fusion:
+        process = stock.start(
+            "ours", url_of(real_redis), "--name", "ours",
+            PENSTOCK_SANDBOX_FUSION_URL=fusion.url, PENSTOCK_JOB_LEASE=str(LEASE),
+        )  # fmt: skip
+        try:
+            until(lambda: real_redis.hget("rq:worker:ours", "state") == b"idle", "the worker")
+            yield process, fusion
+        finally:
+            said = stock.end(process)
+        assert "Traceback" not in said, said
+
+
+def test_rq_suspend_and_resume_reach_a_running_worker(real_redis, started) -> None:
+    call_rq("suspend", client=real_redis)
+    job = stock.enqueue(real_redis, code="1")
+    _, fusion = started
+    fusion.default = Answer.ok("42\n")
+    until(lambda: real_redis.hexists(job.key, "penstock_returned"), "it to put the job back")
+    assert (job.get_status(), fusion.requests) == ("queued", 0)
+    call_rq("resume", client=real_redis)
+    until(lambda: job.get_status() == "finished", "the job")
+
+
+def test_stop_job_and_kill_horse_end_what_runs_in_the_sandbox(real_redis, started) -> None:
+    _, fusion = started
+    jobs = [stock.enqueue(real_redis, code=str(n)) for n in range(4)]
+    fusion.wait_until(lambda: fusion.in_flight == 4)
+    send_stop_job_command(real_redis, jobs[0].id, serializer=JSONSerializer)
+    until(lambda: jobs[0].get_status() == "stopped", "one to be stopped")
+    fusion.wait_until(lambda: fusion.open_connections == 3)
+    assert {job.get_status() for job in jobs[1:]} == {"started"}
+    send_kill_horse_command(real_redis, "ours")
+    until(lambda: {job.get_status() for job in jobs[1:]} == {"failed"}, "the others to be killed")
+    fusion.wait_until(lambda: fusion.open_connections == 0)
+    fusion.default = Answer.ok("42\n")
+    after = stock.enqueue(real_redis, code="after")
+    until(lambda: after.get_status() == "finished", "the worker to go on")
+    assert nothing_left(real_redis) == {}
+
+
+def test_send_shutdown_lets_what_runs_be_finished(real_redis, started) -> None:
+    process, fusion = started
+    running = stock.enqueue(real_redis, code="1")
+    fusion.wait_until(lambda: fusion.in_flight == 1)
+    send_shutdown_command(real_redis, "ours")
+    until(lambda: real_redis.hexists("rq:worker:ours", "shutdown_requested_date"), "its stop")
+    left = stock.enqueue(real_redis, code="2")
+    fusion.finish_held()
+    assert process.wait(30) == 0
+    assert (running.get_status(), left.get_status()) == ("finished", "queued")
+
+
+def test_webhooks_are_called(real_redis, queue) -> None:
+    with listener() as (url, heard):
+        good = queue.enqueue(chores.add, 1, 2, webhooks=both(f"{url}/good"))
+        bad = queue.enqueue(chores.fail, "no such thing", webhooks=both(f"{url}/bad"))
+        gone = queue.enqueue(chores.add, 3, 4, webhooks=both("http://127.0.0.1:9/nobody"))
+        burst(real_redis)
+    said = dict(heard)
+    assert said.keys() == {"/good", "/bad"}
+    assert (said["/good"]["job_id"], said["/good"]["status"]) == (good.id, "finished")
+    assert (said["/bad"]["job_id"], said["/bad"]["status"]) == (bad.id, "failed")
+    assert "no such thing" in said["/bad"]["exc_info"]
+    assert gone.get_status() == "finished"
+    assert nothing_left(real_redis) == {}
+
+
+def both(url: str) -> list[Webhook]:
+    return [Webhook(url, status, method="POST") for status in ("finished", "failed")]
+
+
+@contextlib.contextmanager
+def listener() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """An HTTP server that remembers what was posted to it."""
+    heard: list[tuple[str, Any]] = []
+
+    class Ear(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            heard.append((self.path, json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ear) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", heard
+        server.shutdown()
+        thread.join()
 
 
 def test_a_result_that_asks_for_a_retry_too_often_fails(real_redis, queue) -> None:
@@ -97,9 +207,15 @@ def test_the_jobs_of_a_dead_trainer_are_dropped_where_it_said_so(real_redis, que
 
 
 async def trains_until_it_is_killed(url: str) -> None:
-    from worker import CodeQueue
-
     code = CodeQueue(url, "code", abandon="cancel")
     for n in range(3):
         await code.submit(f"print({n})")
     await code.run("print(3)")
+
+
+def test_a_prefix_for_rqs_keys_is_refused_by_both_sides(real_redis, monkeypatch) -> None:
+    monkeypatch.setattr(rq.defaults, "RQ_KEY_PREFIX", "mine", raising=False)
+    with pytest.raises(SettingError, match=r"RQ_KEY_PREFIX: is 'mine', .* unset it"):
+        burst(real_redis)
+    with pytest.raises(SettingError, match="RQ_KEY_PREFIX"):
+        CodeQueue(real_redis, "code")

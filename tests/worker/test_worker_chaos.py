@@ -1,8 +1,10 @@
-"""Four workers killed at random: one result a job, and never more in flight than the limit.
+"""Four workers killed at random, and their trainer cancelled and started anew: one result a job
+for its caller, and never more in flight than the limit.
 
 What ran is counted by the scripted sandbox, which shares no code with us.
 """
 
+import asyncio
 import json
 import random
 import sys
@@ -12,22 +14,22 @@ import time
 from typing import Any
 
 import pytest
-from rq import Queue
 
+from ground import connect
 from limiter import TokenBucket
 from tests.harness import killing
 from tests.harness.remains import processes_named
 from tests.harness.servers import until
-from tests.worker.crew import nothing_left, open_queue, work_in_process
+from tests.worker.crew import nothing_left, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import url_of
+from worker import CodeQueue, CodeRequest, Handle
 from worker.sandbox.fusion import SandboxFusion
 from worker.settings import WorkerSettings
 
 LIMIT = 16
 TIMES = {"run_timeout": 0.5, "compile_timeout": 0.1}
-MAIL = "penstock:client:{chaos}:done"
 SETTINGS: dict[str, Any] = {
     "job_lease": 1.0, "gate": "code", "gate_limit": LIMIT, "concurrency": 64, "job_deaths": 20,
 }  # fmt: skip
@@ -58,23 +60,25 @@ class Crew:
         return killing.Child(work_in_process, self._url, ["code"], self._settings)
 
 
-def enqueue(client: Any, count: int, code: str) -> list[str]:
-    queue = open_queue(client)
-    ids = [f"job{n:06d}" for n in range(count)]
-    jobs = [
-        Queue.prepare_data(
-            "worker.jobs.run_code", ({"code": code.format(id), "correlation_id": id} | TIMES,),
-            job_id=id, timeout=300, result_ttl=3600, failure_ttl=3600,
-        )
-        for id in ids
-    ]  # fmt: skip
+async def train(url: str, life: str, count: int, code: str) -> None:
+    """The trainer: asks for every job, and tells each one's outcome under the name of its life."""
+    # Nothing is lost with the trainer: its next life asks for the same tokens.
+    queue = CodeQueue(url, "code", abandon="keep", retries=20)
+    client: Any = connect(url)
+    ids = job_ids(count)
+    handles: list[Handle] = []
     for i in range(0, count, 500):
-        queue.enqueue_many(jobs[i : i + 500])
-    with client.pipeline(transaction=False) as pipe:
-        for id in ids:
-            pipe.hset(f"rq:job:{id}", "penstock_reply_to", MAIL)
-        pipe.execute()
-    return ids
+        programs = {id: CodeRequest(code=code.format(id), **TIMES) for id in ids[i : i + 500]}
+        handles += await asyncio.gather(
+            *(queue.submit(program, token=id) for id, program in programs.items())
+        )
+    async for handle in queue.as_completed(handles):
+        result = await handle.result()
+        client.rpush(life, json.dumps([handle.id, result.error_kind, result.stdout]))
+
+
+def job_ids(count: int) -> list[str]:
+    return [f"job{n:06d}" for n in range(count)]
 
 
 def finished(client: Any) -> int:
@@ -112,20 +116,30 @@ def run_chaos(
 ) -> tuple[list[str], int, dict[str, str]]:
     """The jobs, the kills among those who ran them, and what each job's program printed."""
     TokenBucket(client, "code", limit=LIMIT).sync.status()  # makes the gate
-    ids = enqueue(client, count, code)
-    crew = Crew(url_of(client), 4, count, settings)
-    pause, deadline = threading.Event(), time.monotonic() + within
+    url = url_of(client)
+    crew = Crew(url, 4, count, settings)
+    trainer = killing.Child(train, url, "first life", count, code)
+    lives, pause, deadline = 1, threading.Event(), time.monotonic() + within
     try:
-        while finished(client) < count:
-            assert time.monotonic() < deadline, (finished(client), nothing_left(client))
+        while client.llen("second life") < count:
+            assert time.monotonic() < deadline, (lives, finished(client), nothing_left(client))
             pause.wait(every)
             if finished(client) < count * 0.9:
                 crew.kill_one()
+            if lives == 1 and finished(client) > count // 3:
+                trainer.interrupt()
+                trainer.wait()
+                trainer.__exit__(None, None, None)
+                trainer = killing.Child(train, url, "second life", count, code)
+                lives += 1
+        assert trainer.outcome().returned is None
         until(lambda: nothing_left(client) == {}, "everything to be put away")
     finally:
+        trainer.__exit__(None, None, None)
         crew.dismiss()
     assert crew.kills >= 3
-    return ids, crew.kills, expect_one_result_each(client, ids)
+    assert 0 < client.llen("first life") < count
+    return job_ids(count), crew.kills, expect_one_result_each(client, job_ids(count))
 
 
 def expect_one_result_each(client: Any, ids: list[str]) -> dict[str, str]:
@@ -133,16 +147,26 @@ def expect_one_result_each(client: Any, ids: list[str]) -> dict[str, str]:
         for id in ids:
             pipe.xlen(f"rq:results:{id}")
             pipe.hget(f"rq:job:{id}", "status")
-            pipe.ttl(f"rq:job:{id}")
         replies = pipe.execute()
-    assert set(replies[::3]) == {1}
-    assert set(replies[1::3]) == {b"finished"}
-    assert min(replies[2::3]) > 0
-    notices = [fields for _, fields in client.xrange(MAIL)]
-    assert sorted(notice[b"job"].decode() for notice in notices) == ids
-    results = {n[b"job"].decode(): json.loads(n[b"result"]) for n in notices}
-    assert {result["error_kind"] for result in results.values()} == {"none"}
-    return {id: result["run_result"]["stdout"] for id, result in results.items()}
+    assert set(replies[::2]) == {1}
+    assert set(replies[1::2]) == {b"finished"}
+    assert sorted(id.decode() for id in client.zrange("rq:finished:code", 0, -1)) == ids
+    for registry in ("wip", "failed", "deferred", "scheduled", "canceled"):
+        assert client.zcard(f"rq:{registry}:code") == 0, registry
+    assert [key for key in lasting_keys(client) if b"job0" in key] == []
+    outcomes = [json.loads(said) for said in client.lrange("second life", 0, -1)]
+    assert sorted(id for id, _, _ in outcomes) == ids
+    assert {kind for _, kind, _ in outcomes} == {"none"}
+    return {id: stdout for id, _, stdout in outcomes}
+
+
+def lasting_keys(client: Any) -> list[bytes]:
+    """Those without a time to live."""
+    keys = list(client.scan_iter(count=1000))
+    with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.ttl(key)
+        return [key for key, ttl in zip(keys, pipe.execute(), strict=True) if ttl == -1]
 
 
 @pytest.mark.timeout(150)

@@ -1,5 +1,6 @@
 """Jobs are claimed together with their permits: what waits, waits in the queue."""
 
+import math
 from typing import Any
 
 import pytest
@@ -54,11 +55,13 @@ def test_with_the_gate_paused_all_jobs_wait_in_the_queue_in_order(real_redis, qu
         until(lambda: all(job.get_status() == "finished" for job in jobs), "all jobs")
 
 
-def test_at_a_shut_gate_a_worker_sends_nothing_but_heartbeats(real_redis, queue) -> None:
+def test_at_a_shut_gate_with_ten_thousand_waiting_a_worker_sends_nothing_but_heartbeats(
+    real_redis, queue
+) -> None:
     gate = TokenBucket(real_redis, "code", limit=1)
     gate.sync.pause()
-    for n in range(200):
-        queue.enqueue(chores.add, 1, n)
+    jobs = [Queue.prepare_data(chores.told, (url_of(real_redis), f"{n}")) for n in range(10_000)]
+    queue.enqueue_many(jobs)
 
     def calls() -> dict[str, int]:
         stats = real_redis.info("commandstats")
@@ -74,8 +77,12 @@ def test_at_a_shut_gate_a_worker_sends_nothing_but_heartbeats(real_redis, queue)
         ours = {"cmdstat_info", "cmdstat_client|setinfo"}  # this test asking, and connecting to ask
         sent = {name for name in after if after[name] != before.get(name, 0)} - ours
         assert sent == set()
+        assert len(queue) == 10_000
         gate.sync.resume()
-        until(lambda: len(queue) == 0, "all to be done")
+        until(lambda: real_redis.llen("order") >= 20, "some to be run")
+        gate.sync.pause()
+    first = [int(name) for name in real_redis.lrange("order", 0, -1)]
+    assert first == list(range(len(first)))
 
 
 def threading_wait(seconds: float) -> bool:
@@ -164,3 +171,26 @@ def test_a_code_job_holds_no_permit_while_it_backs_off(real_redis, queue, monkey
         assert first.return_value()["attempts"] == 2
         assert fusion.peak == 1
     assert gate.sync.status().in_flight == 0
+
+
+def test_a_retry_keeps_its_place_before_the_jobs_that_wait(real_redis, queue, monkeypatch) -> None:
+    gate = TokenBucket(real_redis, "code", limit=1)
+    with ScriptedFusion() as fusion:
+        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
+        fusion.programs["blocker"] = Answer.ok(seconds=math.inf)
+        names = ["early", "blocker", "late 1", "late 2"]
+        jobs = [
+            queue.enqueue("worker.jobs.run_code", {"code": name}, job_timeout=60) for name in names
+        ]
+        fusion.programs["early"] = Answer.refusal(429, retry_after=0, seconds=math.inf)
+        with killing.Child(work_in_process, url_of(real_redis), ["code"], gated(1)):
+            fusion.wait_until(lambda: fusion.requests == 1)
+            until(lambda: gate.sync.status().waiting == 1, "the worker to be in line")
+            fusion.programs["early"] = Answer.ok()
+            fusion.finish_held()  # early is told to come again; the blocker is next
+            fusion.wait_until(lambda: "blocker" in fusion.codes)
+            until(lambda: gate.sync.status().waiting == 2, "early to be back in line")
+            fusion.finish_held()
+            until(lambda: {job.get_status() for job in jobs} == {"finished"}, "all jobs")
+        asked = [body["code"] for body in fusion.bodies]
+    assert asked == ["early", "blocker", "early", "late 1", "late 2"]

@@ -1,0 +1,113 @@
+"""rq-dashboard beside our workers: it shows them and their jobs, and its buttons work."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import leash
+from tests.harness.killing import ROOT
+from tests.harness.servers import free_port, until
+from tests.worker import chores
+from tests.worker.crew import at_work, nothing_left, open_queue
+from tests.worker.test_worker_delivery import QUICK, url_of
+
+DASHBOARD = Path(sys.executable).with_name("rq-dashboard")
+
+
+class Dashboard:
+    def __init__(self, url: str) -> None:
+        self._at = f"http://127.0.0.1:{(port := free_port())}"
+        self.process = leash.start(
+            [DASHBOARD, "--config", "worker.rq_dashboard", "--json", "--redis-url", url,
+             "--bind", "127.0.0.1", "--port", str(port)],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def page(self, path: str) -> str:
+        with urllib.request.urlopen(self._at + path, timeout=30) as answer:
+            return answer.read().decode()
+
+    def data(self, path: str) -> Any:
+        return json.loads(self.page(f"/0/data/{path}"))
+
+    def press(self, path: str) -> Any:
+        request = urllib.request.Request(self._at + path, data=b"", method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, "rq-dashboard does not start"
+        try:
+            return bool(self.page("/"))
+        except OSError:
+            return False
+
+
+@pytest.fixture
+def dashboard(real_redis: Any) -> Iterator[Dashboard]:
+    dashboard = Dashboard(url_of(real_redis))
+    until(dashboard.answers, "rq-dashboard")
+    yield dashboard
+    dashboard.process.kill()
+    dashboard.process.wait()
+
+
+def jobs(dashboard: Dashboard, registry: str) -> list[str]:
+    return [job["id"] for job in dashboard.data(f"jobs/code/{registry}/8/asc/1.json")["jobs"]]
+
+
+def test_it_shows_workers_and_jobs_in_every_state(real_redis, dashboard) -> None:
+    queue, url = open_queue(real_redis), url_of(real_redis)
+    with at_work(real_redis, concurrency=2, **QUICK) as worker:
+        done, failed = queue.enqueue(chores.add, 1, 2), queue.enqueue(chores.fail, "no such thing")
+        until(lambda: failed.get_status() == "failed", "the one that fails")
+        running = [queue.enqueue(chores.lasts, url, f"{n}") for n in range(2)]
+        waiting = queue.enqueue(chores.add, 3, 4)
+        until(lambda: real_redis.hlen("ran") == 2, "two to run")
+        (shown,) = dashboard.data("queues.json")["queues"]
+        counts = {name: shown[f"{name}_job_registry_count"] for name in ("started", "finished")}
+        assert (shown["name"], shown["count"]) == ("code", 1)
+        assert counts == {"started": 2, "finished": 1}
+        assert set(jobs(dashboard, "started")) == {job.id for job in running}
+        assert jobs(dashboard, "queued") == [waiting.id]
+        assert jobs(dashboard, "failed") == [failed.id]
+        assert dashboard.data(f"job/{done.id}.json")["result"] == 3
+        assert "no such thing" in dashboard.data(f"job/{failed.id}.json")["exc_info"]
+        (busy,) = dashboard.data("workers.json")["workers"]
+        assert busy["current_job"]["job_id"] in {job.id for job in running}
+        assert (busy["name"], busy["state"], busy["queues"]) == (worker.name, "busy", ["code"])
+        assert (busy["successful_job_count"], busy["failed_job_count"]) == (1, 1)
+        for page in ("/", "/0/view/workers", "/0/view/jobs", f"/0/view/job/{running[0].id}"):
+            assert "RQ dashboard" in dashboard.page(page)
+        worker._call(worker._kill_all)
+        until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
+
+
+def test_what_is_requeued_emptied_or_deleted_there_is_so_for_our_workers(
+    real_redis, dashboard
+) -> None:
+    queue, url = open_queue(real_redis), url_of(real_redis)
+    with at_work(real_redis, concurrency=1, **QUICK):
+        job = queue.enqueue(chores.fail_until, url, "it", 1)
+        until(lambda: job.get_status() == "failed", "the one that fails")
+        assert dashboard.press("/requeue/code") == {"status": "OK", "count": 1}
+        until(lambda: job.get_status() == "finished", "it to be run once more")
+        held = queue.enqueue(chores.waits_for, url, "go")
+        until(lambda: held.get_status() == "started", "one to run")
+        waiting = [queue.enqueue(chores.told, url, str(n)) for n in range(3)]
+        assert dashboard.press(f"/job/{waiting[0].id}/delete") == {"status": "OK"}
+        assert queue.job_ids == [job.id for job in waiting[1:]]
+        assert dashboard.press("/queue/code/queued/empty") == {"status": "OK"}
+        real_redis.rpush("go", "now")
+        until(lambda: held.get_status() == "finished", "the one that ran")
+        after = queue.enqueue(chores.add, 1, 2)
+        until(lambda: after.get_status() == "finished", "the next")
+    assert real_redis.hlen("ran") == 0
+    assert nothing_left(real_redis) == {}
