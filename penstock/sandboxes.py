@@ -16,7 +16,8 @@ from penstock.options import examples, given_settings, settings_options
 from penstock.startup import running_redis
 from worker.lifecycle import LifecycleSettings
 from worker.lifecycle.reaper import Reaped, Reaper
-from worker.lifecycle.registry import Record, Registered, Registry, runs
+from worker.lifecycle.records import Record, Registered
+from worker.lifecycle.registry import Registry, runs
 
 
 @click.group(
@@ -103,6 +104,9 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
     """End sandboxes whoever uses them; their owners are told. Exits with 1 if one is not gone."""
     if bool(names) == everything:
         raise click.UsageError("name the sandboxes to end, or say --all")
+    settings = LifecycleSettings.load()
+    # A creation that its owner is waiting for goes on until that one hears of it.
+    unheard = settings.startup_timeout + settings.sandbox_grace
     with _registries() as registries:
         url = registries[0].target if registries else None
         doomed = [
@@ -110,7 +114,7 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
             for registry in registries
             for record in registry.look(10_000).records
             if (everything or record.name in names)
-            and registry.condemn(record.name, "", "killed by an operator")
+            and registry.condemn(record.name, "", "killed by an operator", gone_after=unheard)
         ]
         if url is None or not doomed:
             click.echo("no such sandbox is registered", err=True)
@@ -155,12 +159,9 @@ def _named_run(settings: GroundSettings) -> str | None:
 def _plain(run: str, registered: Registered) -> dict[str, Any]:
     return {
         "run": run,
-        "counters": {
-            name: int(value)
-            for name, value in registered.facts.items()
-            if name in ("opened", "ready", "ended", "reaped", "handed_over", "killed")
-        },
-        "reaper": registered.facts.get("reaper", ""),
+        "counters": registered.counters,
+        "reaper": registered.reaper,
+        "failing": registered.failing,
         "sandboxes": [asdict(record) for record in registered.records],
     }
 

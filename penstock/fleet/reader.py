@@ -1,4 +1,4 @@
-"""One look at everything: Redis, queues, workers, gates, groups, jobs.
+"""One look at everything: Redis, queues, workers, gates, groups, sandboxes, jobs.
 
     async with FleetReader(url, run="default") as reader:
         fleet = await reader.read()
@@ -20,7 +20,7 @@ from buffer.link import Link
 from ground import RedisTarget, connect_async, parse_redis_url
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
-from penstock.fleet import buffers, work
+from penstock.fleet import buffers, sandboxes, work
 from penstock.fleet.model import Fleet, Group, Server, Task
 from penstock.fleet.verdicts import judged, notes
 
@@ -35,6 +35,7 @@ class FleetReader:
         self.run = run
         self.client: Any = connect_async(self.target)
         self.link = Link(self.target, patience=0.0)
+        self.registries = sandboxes.Registries(self.target)
         self._gates: dict[str, Gate] = {}
 
     async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
@@ -46,6 +47,7 @@ class FleetReader:
         gates = await self.gates()
         suspended = bool(await self.client.exists("rq:suspended"))
         tasks, groups, quarantine = await self._buffers(now)
+        registered = await self.registries.look()
         fleet = Fleet(
             at=now, run=self.run, server=await self._server(), suspended=suspended,
             queues=judged(queues, found, gates, suspended=suspended),
@@ -55,6 +57,8 @@ class FleetReader:
             recent=tuple(await work.read_ended(self.client, queues, "finished")),
             failed=tuple(await work.read_ended(self.client, queues, "failed")),
             done=sum(worker.finished + worker.failed for worker in found),
+            registries=sandboxes.registries(registered),
+            sandboxes=sandboxes.sandboxes(registered),
         )  # fmt: skip
         return replace(fleet, notes=notes(fleet))
 
@@ -79,6 +83,7 @@ class FleetReader:
         return buffers.open_buffers(self.link, self.run, names)
 
     async def aclose(self) -> None:
+        self.registries.close()
         await self.link.aclose()
         await self.client.aclose()
 
