@@ -104,30 +104,39 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
     """End sandboxes whoever uses them; their owners are told. Exits with 1 if one is not gone."""
     if bool(names) == everything:
         raise click.UsageError("name the sandboxes to end, or say --all")
-    settings = LifecycleSettings.load()
-    # A creation that its owner is waiting for goes on until that one hears of it.
-    unheard = settings.startup_timeout + settings.sandbox_grace
     with _registries() as registries:
-        url = registries[0].target if registries else None
-        doomed = [
-            (registry.run, record.name)
+        url = registries[0].target if registries else ""
+        doomed = {
+            registry.run: [
+                record.name
+                for record in registry.look(10_000).records
+                if everything or record.name in names
+            ]
             for registry in registries
-            for record in registry.look(10_000).records
-            if (everything or record.name in names)
-            and registry.condemn(record.name, "", "killed by an operator", gone_after=unheard)
-        ]
-        if url is None or not doomed:
+        }
+        if not any(doomed.values()):
             click.echo("no such sandbox is registered", err=True)
             raise SystemExit(1)
-        ended = {
-            name
-            for run in {run for run, _ in doomed}
-            for name in asyncio.run(_look(Reaper(url, run=run), strays=False))[run].ended
-        }
-    for _, name in doomed:
-        click.echo(f"{name}: {'ended' if name in ended else 'left to the reaper'}")
-    if {name for _, name in doomed} - ended:
+        found = asyncio.run(_end(Reaper(url), doomed))
+    for name in found.ended:
+        click.echo(f"{name}: ended")
+    for name, why in found.failed.items():
+        click.echo(f"{name}: left to the reaper")
+        click.echo(f"{name}: {why}", err=True)
+    if found.failed:
         raise SystemExit(1)
+
+
+async def _end(reaper: Reaper, doomed: dict[str, list[str]]) -> Reaped:
+    together = Reaped()
+    try:
+        for run, names in doomed.items():
+            found = await reaper.end(run, names, "killed by an operator")
+            together.ended += found.ended
+            together.failed |= found.failed
+    finally:
+        await reaper.close()
+    return together
 
 
 async def _look(reaper: Reaper, strays: bool) -> dict[str, Reaped]:

@@ -96,8 +96,8 @@ def _sandboxes(fleet: Fleet) -> Sheet:
         sheet.gauge("penstock_sandboxes_failing",
                     "Session sandboxes that were to be ended, and could not be.",
                     one.failing, one.run)  # fmt: skip
-        sheet.gauge("penstock_sandboxes_unwatched", "1 where no reaper ends what nobody keeps.",
-                    int(not one.reaper), one.run)  # fmt: skip
+        sheet.gauge("penstock_sandboxes_unwatched", "1 where there are some, and no reaper.",
+                    int(bool(one.states) and not one.reaper), one.run)  # fmt: skip
         for outcome, total in one.counters.items():
             sheet.count("penstock_sandboxes_total", "What became of session sandboxes.",
                         total, one.run, outcome=outcome)  # fmt: skip

@@ -23,6 +23,7 @@ from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
 from penstock.fleet.model import Fleet, Group, Server, Task
 from penstock.fleet.verdicts import judged, notes
+from worker.lifecycle.registry import INDEX as SANDBOX_RUNS
 
 SHOWN_WORKERS = 50
 
@@ -35,7 +36,7 @@ class FleetReader:
         self.run = run
         self.client: Any = connect_async(self.target)
         self.link = Link(self.target, patience=0.0)
-        self.registries = sandboxes.Registries(self.target)
+        self._registries = sandboxes.Registries(self.target)
         self._gates: dict[str, Gate] = {}
 
     async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
@@ -47,7 +48,8 @@ class FleetReader:
         gates = await self.gates()
         suspended = bool(await self.client.exists("rq:suspended"))
         tasks, groups, quarantine = await self._buffers(now)
-        registered = await self.registries.look()
+        runs = await self.client.smembers(SANDBOX_RUNS)
+        registered = await self._registries.look(run.decode() for run in runs)
         fleet = Fleet(
             at=now, run=self.run, server=await self._server(), suspended=suspended,
             queues=judged(queues, found, gates, suspended=suspended),
@@ -83,7 +85,7 @@ class FleetReader:
         return buffers.open_buffers(self.link, self.run, names)
 
     async def aclose(self) -> None:
-        self.registries.close()
+        self._registries.close()
         await self.link.aclose()
         await self.client.aclose()
 

@@ -18,17 +18,14 @@ class Registries:
         self._target = target
         self._kept: dict[str, registry.Registry] = {}
 
-    async def look(self) -> dict[str, Registered]:
-        """Every run's, by its name; their sandboxes that are in trouble listed first."""
-        return await asyncio.to_thread(self._look)
+    async def look(self, runs: Iterable[str]) -> dict[str, Registered]:
+        """Those of these runs, by name; their sandboxes that are in trouble listed first."""
+        return {run: await asyncio.to_thread(self._look, run) for run in sorted(runs)}
 
-    def _look(self) -> dict[str, Registered]:
-        return {run: self.of(run).look(SHOWN_SANDBOXES) for run in registry.runs(self._target)}
-
-    def of(self, run: str) -> registry.Registry:
+    def _look(self, run: str) -> Registered:
         if run not in self._kept:
             self._kept[run] = registry.Registry(self._target, run, patience=0.0)
-        return self._kept[run]
+        return self._kept[run].look(SHOWN_SANDBOXES)
 
     def close(self) -> None:
         for kept in self._kept.values():

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
@@ -24,7 +24,7 @@ from limiter import existing_gate
 from worker.lifecycle.aside import aside
 from worker.lifecycle.errors import shown
 from worker.lifecycle.provider import Provider
-from worker.lifecycle.providers import provider_named
+from worker.lifecycle.providers import Providers, provider_named
 from worker.lifecycle.records import Record, StartingPermit
 from worker.lifecycle.registry import Registry, described, runs
 from worker.lifecycle.settings import LifecycleSettings
@@ -75,10 +75,9 @@ class Reaper:
         self.target = described(redis)
         self._run = run
         self._settings = settings or LifecycleSettings.load()
-        self._make = provider
         self._me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._registries: dict[str, Registry] = {}
-        self._providers: dict[str, Provider] = {}
+        self._providers = Providers(provider)
         self._strays = Strays(self._settings)
 
     async def work(self) -> None:
@@ -102,19 +101,41 @@ class Reaper:
         found = {}
         names = [self._run] if self._run else await aside(lambda: runs(self.target))
         for run in names:
-            found[run] = await self._look_at(run, strays_now, wait)
+            found[run] = await self.look_at(run, strays_now=strays_now, wait=wait)
         return found
 
+    async def end(self, run: str, names: Iterable[str], why: str) -> Reaped:
+        """End these, whoever uses them; their owners hear of it with their next heartbeat.
+
+        What is neither in `ended` nor in `failed` was not registered.
+        """
+        registry, settings = self._registry(run), self._settings
+        # A creation that an owner waits for goes on until that one has heard.
+        unheard = settings.startup_timeout + settings.sandbox_grace
+        doomed = {
+            name
+            for name in names
+            if await aside(
+                lambda name=name: registry.condemn(name, "", why, gone_after=unheard)  # type: ignore[misc]
+            )
+        }
+        looked = await self.look_at(run) if doomed else Reaped()
+        left = [name for name in doomed if name not in looked.ended]
+        return Reaped(
+            ended=[name for name in looked.ended if name in doomed],
+            failed={name: looked.failed.get(name, "left to the reaper") for name in left},
+        )
+
     async def close(self) -> None:
-        for provider in self._providers.values():
-            await provider.close()
+        await self._providers.close()
         self.close_registries()
 
     def close_registries(self) -> None:
         for registry in self._registries.values():
             registry.close()
 
-    async def _look_at(self, run: str, strays_now: bool, wait: bool) -> Reaped:
+    async def look_at(self, run: str, *, strays_now: bool = False, wait: bool = False) -> Reaped:
+        """One look at one registry, by a reaper that need not be the elected one."""
         registry, settings = self._registry(run), self._settings
         reaped = Reaped()
         lease = max(settings.sandbox_lease, 3 * settings.reap_interval)
@@ -163,7 +184,7 @@ class Reaper:
         if not record.provider:
             return Step()  # it was still in line for its permit
         try:
-            provider = self._provider(record.provider)
+            provider = self._providers.named(record.provider)
         except SettingError as missing:
             return Step(problem=missing)
         seconds = self._settings.teardown_timeout
@@ -182,7 +203,7 @@ class Reaper:
     ) -> None:
         for name in (key.partition(":")[2] for key in facts if key.startswith("provider:")):
             try:
-                provider = self._provider(name)
+                provider = self._providers.named(name)
             except SettingError as missing:
                 log.info("reaper: strays of %s are left to those who have it: %s", name, missing)
                 continue
@@ -214,11 +235,6 @@ class Reaper:
         if run not in self._registries:
             self._registries[run] = Registry(self.target, run, fleet=self._settings.fleet)
         return self._registries[run]
-
-    def _provider(self, name: str) -> Provider:
-        if name not in self._providers:
-            self._providers[name] = self._make(name)
-        return self._providers[name]
 
 
 async def reap_sandboxes(target: RedisTarget) -> None:

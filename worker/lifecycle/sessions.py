@@ -75,17 +75,16 @@ class Sessions:
         """Whether there was one. It is ended here and now, or else by the reaper."""
         registry = self._lifecycle.registry
         name = await aside(lambda: registry.session_of(instance))
-        if not name or not await aside(lambda: registry.condemn(name, "", "its session ended")):
-            return False
         reaper = Reaper(
             registry.target, run=registry.run, settings=self._lifecycle.settings,
             provider=self._provider,
         )  # fmt: skip
         try:
-            await on_process_loop(reaper.look(wait=False))
+            work = reaper.end(registry.run, [name] if name else [], "its session ended")
+            found = await on_process_loop(work)
         finally:
             reaper.close_registries()
-        return True
+        return bool(found.ended or found.failed)
 
     def _provider(self, name: str) -> Provider:
         ours = self._lifecycle.provider
