@@ -19,9 +19,10 @@ from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
 from limiter import GateStatus
 from penstock.cli import command
-from penstock.fleet import Fleet, Queue, Server
+from penstock.fleet import Fleet, Queue, Registry, Server
 from penstock.fleet.figures import families
 from penstock.monitor.app import Monitor
+from worker.lifecycle.records import COUNTERS
 from worker.sandbox.local import Jails, Limits
 from worker.sandbox.serve import App, Line
 
@@ -155,7 +156,7 @@ async def _families() -> list[Metric]:
     fleet = Fleet(
         at=0.0, run="default", server=Server("", "", 0, 0, 0, 0), suspended=False, queues=(queue,),
         workers=(), worker_states={}, gates=(gate,), tasks=(), groups=(), quarantine=(), recent=(),
-        failed=(), done=0,
+        failed=(), done=0, registries=(Registry("default", {}, 0, dict.fromkeys(COUNTERS, 0), ""),),
     )  # fmt: skip
     target = ground.RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
     buffer = RolloutBuffer(target, "math")

@@ -16,7 +16,8 @@ from penstock.options import examples, given_settings, settings_options
 from penstock.startup import running_redis
 from worker.lifecycle import LifecycleSettings
 from worker.lifecycle.reaper import Reaped, Reaper
-from worker.lifecycle.registry import Record, Registered, Registry, runs
+from worker.lifecycle.records import Record, Registered
+from worker.lifecycle.registry import Registry, runs
 
 
 @click.group(
@@ -104,26 +105,38 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
     if bool(names) == everything:
         raise click.UsageError("name the sandboxes to end, or say --all")
     with _registries() as registries:
-        url = registries[0].target if registries else None
-        doomed = [
-            (registry.run, record.name)
+        url = registries[0].target if registries else ""
+        doomed = {
+            registry.run: [
+                record.name
+                for record in registry.look(10_000).records
+                if everything or record.name in names
+            ]
             for registry in registries
-            for record in registry.look(10_000).records
-            if (everything or record.name in names)
-            and registry.condemn(record.name, "", "killed by an operator")
-        ]
-        if url is None or not doomed:
+        }
+        if not any(doomed.values()):
             click.echo("no such sandbox is registered", err=True)
             raise SystemExit(1)
-        ended = {
-            name
-            for run in {run for run, _ in doomed}
-            for name in asyncio.run(_look(Reaper(url, run=run), strays=False))[run].ended
-        }
-    for _, name in doomed:
-        click.echo(f"{name}: {'ended' if name in ended else 'left to the reaper'}")
-    if {name for _, name in doomed} - ended:
+        found = asyncio.run(_end(Reaper(url), doomed))
+    for name in found.ended:
+        click.echo(f"{name}: ended")
+    for name, why in found.failed.items():
+        click.echo(f"{name}: left to the reaper")
+        click.echo(f"{name}: {why}", err=True)
+    if found.failed:
         raise SystemExit(1)
+
+
+async def _end(reaper: Reaper, doomed: dict[str, list[str]]) -> Reaped:
+    together = Reaped()
+    try:
+        for run, names in doomed.items():
+            found = await reaper.end(run, names, "killed by an operator")
+            together.ended += found.ended
+            together.failed |= found.failed
+    finally:
+        await reaper.close()
+    return together
 
 
 async def _look(reaper: Reaper, strays: bool) -> dict[str, Reaped]:
@@ -155,12 +168,9 @@ def _named_run(settings: GroundSettings) -> str | None:
 def _plain(run: str, registered: Registered) -> dict[str, Any]:
     return {
         "run": run,
-        "counters": {
-            name: int(value)
-            for name, value in registered.facts.items()
-            if name in ("opened", "ready", "ended", "reaped", "handed_over", "killed")
-        },
-        "reaper": registered.facts.get("reaper", ""),
+        "counters": registered.counters,
+        "reaper": registered.reaper,
+        "failing": registered.failing,
         "sandboxes": [asdict(record) for record in registered.records],
     }
 

@@ -7,6 +7,7 @@ from ground import Sheet
 from limiter import GateStatus
 from penstock.fleet.model import Fleet, Queue
 from penstock.fleet.reader import FleetReader
+from worker.lifecycle.records import STATES
 
 WORKER_STATES = ("idle", "busy", "suspended", "dead")
 _GATE_TOTALS = {
@@ -32,7 +33,7 @@ async def figures(reader: FleetReader) -> list[Metric]:
 
 def families(fleet: Fleet) -> list[Metric]:
     """The families of one look, less the buffer's, which that package has itself."""
-    sheets = _gates(fleet), _queues(fleet), _rest(fleet)
+    sheets = _gates(fleet), _queues(fleet), _sandboxes(fleet), _rest(fleet)
     return [family for sheet in sheets for family in sheet.families()]
 
 
@@ -84,6 +85,23 @@ def _enter_queue(sheet: Sheet, queue: Queue) -> None:
     for outcome in _JOB_OUTCOMES:
         sheet.count("penstock_queue_jobs_total", "What became of jobs under concurrent workers.",
                     queue.counters.get(outcome, 0), queue.name, outcome=outcome)  # fmt: skip
+
+
+def _sandboxes(fleet: Fleet) -> Sheet:
+    sheet = Sheet("run")
+    for one in fleet.registries:
+        for state in STATES:
+            sheet.gauge("penstock_sandboxes", "Session sandboxes by state; WAITING is for one.",
+                        one.states.get(state, 0), one.run, state=state)  # fmt: skip
+        sheet.gauge("penstock_sandboxes_failing",
+                    "Session sandboxes that were to be ended, and could not be.",
+                    one.failing, one.run)  # fmt: skip
+        sheet.gauge("penstock_sandboxes_unwatched", "1 where there are some, and no reaper.",
+                    int(bool(one.states) and not one.reaper), one.run)  # fmt: skip
+        for outcome, total in one.counters.items():
+            sheet.count("penstock_sandboxes_total", "What became of session sandboxes.",
+                        total, one.run, outcome=outcome)  # fmt: skip
+    return sheet
 
 
 def _rest(fleet: Fleet) -> Sheet:

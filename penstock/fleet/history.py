@@ -1,7 +1,7 @@
 """How a fleet's figures went, look by look: what charts and rates are made of."""
 
 import statistics
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ class Point:
     """Permits in flight, the limit, waiters."""
     workers: dict[str, int]
     groups: dict[str, int]
+    sandboxes: dict[str, int]
+    """By state, and those that fail to end."""
     mean_reward: float | None
 
 
@@ -49,6 +51,7 @@ class History:
                 state: sum(task.groups.get(state, 0) for task in fleet.tasks)
                 for state in ("open", "ready", "leased", "delivered", "quarantined")
             },
+            sandboxes=_sandboxes(fleet),
             mean_reward=_mean_reward(fleet),
         )
         self.points.append(point)
@@ -74,6 +77,11 @@ def _counted(fleet: Fleet) -> int:
 def _median(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(statistics.median(known), 4) if known else None
+
+
+def _sandboxes(fleet: Fleet) -> dict[str, int]:
+    counts = sum((Counter(one.states) for one in fleet.registries), Counter[str]())
+    return {**counts, "failing": sum(one.failing for one in fleet.registries)}
 
 
 def _mean_reward(fleet: Fleet) -> float | None:

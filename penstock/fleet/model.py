@@ -88,6 +88,42 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Sandbox:
+    """A session sandbox, as its run's registry has it."""
+
+    run: str
+    name: str
+    id: str
+    """The provider's; empty until it has answered."""
+    provider: str
+    state: str
+    starting: bool
+    """Whether it holds a STARTING permit."""
+    session: str
+    """The `instance_id` that it serves, if it serves one."""
+    owner: str
+    since: float
+    failing: bool
+    """Whether it was to be ended, and could not be."""
+    tries: int
+    trouble: str
+    """Why it could not, or why it is to end."""
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All session sandboxes of one run."""
+
+    run: str
+    states: dict[str, int]
+    failing: int
+    """How many of them were to be ended, and could not be."""
+    counters: dict[str, int]
+    reaper: str
+    """Who ends what nobody keeps; empty where nobody does."""
+
+
+@dataclass(frozen=True)
 class Job:
     """A job that has ended."""
 
@@ -121,6 +157,9 @@ class Fleet:
     failed: tuple[Job, ...]
     done: int
     """Jobs that workers living now have ended, for rates."""
+    registries: tuple[Registry, ...] = field(default=())
+    sandboxes: tuple[Sandbox, ...] = field(default=())
+    """Of all registries, those in trouble first."""
     notes: tuple[str, ...] = field(default=())
     """What a person should know first, worst first."""
 

@@ -1,4 +1,4 @@
-"""One look at everything: Redis, queues, workers, gates, groups, jobs.
+"""One look at everything: Redis, queues, workers, gates, groups, sandboxes, jobs.
 
     async with FleetReader(url, run="default") as reader:
         fleet = await reader.read()
@@ -20,9 +20,10 @@ from buffer.link import Link
 from ground import RedisTarget, connect_async, parse_redis_url
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
-from penstock.fleet import buffers, work
+from penstock.fleet import buffers, sandboxes, work
 from penstock.fleet.model import Fleet, Group, Server, Task
 from penstock.fleet.verdicts import judged, notes
+from worker.lifecycle.registry import INDEX as SANDBOX_RUNS
 
 SHOWN_WORKERS = 50
 
@@ -35,6 +36,7 @@ class FleetReader:
         self.run = run
         self.client: Any = connect_async(self.target)
         self.link = Link(self.target, patience=0.0)
+        self._registries = sandboxes.Registries(self.target)
         self._gates: dict[str, Gate] = {}
 
     async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
@@ -46,6 +48,8 @@ class FleetReader:
         gates = await self.gates()
         suspended = bool(await self.client.exists("rq:suspended"))
         tasks, groups, quarantine = await self._buffers(now)
+        runs = await self.client.smembers(SANDBOX_RUNS)
+        registered = await self._registries.look(run.decode() for run in runs)
         fleet = Fleet(
             at=now, run=self.run, server=await self._server(), suspended=suspended,
             queues=judged(queues, found, gates, suspended=suspended),
@@ -55,6 +59,8 @@ class FleetReader:
             recent=tuple(await work.read_ended(self.client, queues, "finished")),
             failed=tuple(await work.read_ended(self.client, queues, "failed")),
             done=sum(worker.finished + worker.failed for worker in found),
+            registries=sandboxes.registries(registered),
+            sandboxes=sandboxes.sandboxes(registered),
         )  # fmt: skip
         return replace(fleet, notes=notes(fleet))
 
@@ -79,6 +85,7 @@ class FleetReader:
         return buffers.open_buffers(self.link, self.run, names)
 
     async def aclose(self) -> None:
+        self._registries.close()
         await self.link.aclose()
         await self.client.aclose()
 

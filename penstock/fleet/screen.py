@@ -24,6 +24,7 @@ def picture(fleet: Fleet, history: History, width: int, height: int) -> Lines:
         top += [Text(line, style="bold yellow") for line in textwrap.wrap(f"! {note}", width)[:2]]
     rooms: list[tuple[list[Text], int]] = [
         (_queues(fleet, width), 4), (_gates(fleet, width), 4), (_tasks(fleet, width), 3),
+        (_sandboxes(fleet, width), 3),
     ]  # fmt: skip
     body: list[Text] = []
     for lines, most in rooms:
@@ -99,6 +100,20 @@ def _tasks(fleet: Fleet, width: int) -> list[Text]:
     ]  # fmt: skip
     headings = ("GROUPS", "open", "ready", "leased", "done", "quarantined", "reward")
     return _table(headings, rows, width, text={0})
+
+
+def _sandboxes(fleet: Fleet, width: int) -> list[Text]:
+    rows: list[_Row] = []
+    for one in fleet.registries:
+        new = sum(one.states.get(state, 0) for state in ("WAITING", "CREATING", "STARTING"))
+        ready, ending = one.states.get("READY", 0), one.states.get("TERMINATING", 0)
+        counts = one.counters
+        style = "red" if one.failing else "yellow" if one.states and not one.reaper else ""
+        watched = "" if one.reaper else "no reaper"
+        rows.append(((one.run, new, ready, ending, one.failing, counts.get("opened", 0),
+                      counts.get("reaped", 0), watched), style))  # fmt: skip
+    headings = ("SANDBOXES", "starting", "ready", "ending", "failing", "opened", "reaped", "  ")
+    return _table(headings, rows, width, text={0, 7})
 
 
 def _workers(fleet: Fleet, width: int) -> list[Text]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from limiter import GateStatus
-from penstock.fleet.model import Fleet, Queue, Verdict, Worker
+from penstock.fleet.model import Fleet, Queue, Registry, Verdict, Worker
 
 
 def judged(
@@ -75,7 +75,24 @@ def notes(fleet: Fleet) -> tuple[str, ...]:
         for task in fleet.tasks
         if (lost := task.groups.get("quarantined", 0))
     ]
+    said += [note for registry in fleet.registries for note in _of_sandboxes(registry, fleet)]
     return tuple(said)
+
+
+def _of_sandboxes(registry: Registry, fleet: Fleet) -> list[str]:
+    """What nobody ends: because it cannot be, or because nobody is there to."""
+    said, run = [], registry.run
+    if registry.failing:
+        why = next((box.trouble for box in fleet.sandboxes if box.failing and box.run == run), "")
+        many = "1 sandbox" if registry.failing == 1 else f"{registry.failing} sandboxes"
+        said.append(f"run {run!r}: {many} could not be ended, and will be tried again: {why[:120]}")
+    if registry.states and not registry.reaper:
+        total = sum(registry.states.values())
+        many = "1 sandbox" if total == 1 else f"{total} sandboxes"
+        said.append(
+            f"run {run!r}: {many}, and no reaper watches them; every `penstock worker` has one"
+        )
+    return said
 
 
 def _note(queue: Queue) -> str:

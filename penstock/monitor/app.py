@@ -19,6 +19,7 @@ from penstock.monitor.jobs import job_in_full, requeue_job
 from penstock.monitor.page import page, policy
 from penstock.monitor.watch import Watch
 from penstock.settings import MonitorSettings
+from worker.lifecycle.reaper import Reaped, Reaper
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LARGEST = 4096
@@ -46,6 +47,8 @@ class Monitor:
             "/api/gates/{name:path}": self._change_gate,
             "/api/jobs/{id}/requeue": self._requeue_job,
             "/api/groups/{task}/requeue": self._requeue_group,
+            "/api/sandboxes/{run}/reap": self._reap,
+            "/api/sandboxes/{run}/{name}/end": self._end_sandbox,
         }
         shows: dict[str, Handler] = {
             "/": self._page,
@@ -136,6 +139,30 @@ class Monitor:
         done = await requeue_job(self.reader.target, request.path_params["id"])
         return _done(done, "there is no failed job of that id")
 
+    async def _reap(self, request: Request) -> Response:
+        """The run's sandboxes that nobody keeps any more are ended, now."""
+        run = request.path_params["run"]
+        async with self._reaper() as reaper:
+            found = await reaper.look_at(run)
+        return _reaped(found)
+
+    async def _end_sandbox(self, request: Request) -> Response:
+        """One sandbox is ended, whoever uses it; what cannot be is tried again by a reaper."""
+        asked = request.path_params
+        async with self._reaper() as reaper:
+            found = await reaper.end(asked["run"], [asked["name"]], "ended from the monitor")
+        if not found:
+            return _refused(404, f"run {asked['run']!r} has no sandbox {asked['name']!r}")
+        return _reaped(found)
+
+    @asynccontextmanager
+    async def _reaper(self) -> AsyncIterator[Reaper]:
+        reaper = Reaper(self.reader.target)
+        try:
+            yield reaper
+        finally:
+            await reaper.close()
+
 
 def make_app(target: RedisTarget | str, run: str, settings: MonitorSettings) -> HttpGuard:
     """The whole monitor as one ASGI application."""
@@ -168,6 +195,13 @@ async def _object(request: Request, known: set[str]) -> dict[str, Any]:
     if not isinstance(found, dict) or not found or not found.keys() <= known:
         raise ValueError(f"the body must be a JSON object with some of {', '.join(sorted(known))}")
     return found
+
+
+def _reaped(found: Reaped) -> Response:
+    if found.failed:
+        name, why = next(iter(found.failed.items()))
+        return _refused(409, f"{len(found.failed)} not gone yet, tried again: {name}: {why}")
+    return JSONResponse({"done": True, "ended": found.ended, "strays": found.strays})
 
 
 def _done(done: bool, otherwise: str) -> Response:

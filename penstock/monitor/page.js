@@ -94,6 +94,7 @@ function show(fleet) {
   fill("tasks", [["task"], ["open", 1], ["ready", 1], ["leased", 1], ["delivered", 1], ["discarded", 1], ["quarantined", 1], ["items", 1], ["bytes", 1], ["mean reward", 1]],
     fleet.tasks, (t) => t.name, (t) => [t.name, ...["open", "ready", "leased", "delivered", "discarded", "quarantined"].map((s) => t.groups[s] || 0),
       t.counters.stored || 0, bytes(t.bytes), t.mean_reward === null ? "–" : t.mean_reward.toFixed(3)], (t) => t.groups.quarantined ? "warn" : "");
+  showSandboxes(fleet);
   const heads = [["group"], ["task"], ["round", 1], ["state"], ["items", 1], ["age", 1], ["reason", 2], ["action"]];
   const cells = (g) => [link(String(g.instance_id), () => openGroup(g)), g.task, g.round, g.state, g.items,
     g.since ? age(fleet.at - g.since) : "", g.reason, null];
@@ -117,7 +118,7 @@ function showNotes(fleet) {
   list.replaceChildren(...said.map((note) => {
     const item = document.createElement("li");
     item.textContent = note;
-    item.className = !fleet.notes.length ? "well" : /no worker|silent/.test(note) ? "bad" : "";
+    item.className = !fleet.notes.length ? "well" : /no worker|silent|could not be ended/.test(note) ? "bad" : "";
     return item;
   }));
 }
@@ -130,6 +131,8 @@ function showCharts(fleet) {
   have("latency", "Latency, median", [["waited", (p) => ms(p.wait_median)], ["took", (p) => ms(p.took_median)]], " ms");
   have("workers", "Workers", [["busy", (p) => p.workers.busy || 0], ["idle", (p) => p.workers.idle || 0], ["dead", (p) => p.workers.dead || 0]]);
   have("groups", "Groups", ["open", "ready", "leased", "quarantined"].map((s) => [s, (p) => p.groups[s] || 0]));
+  if (fleet.registries.length) have("sandboxes", "Session sandboxes", [["starting", (p) => (p.sandboxes.CREATING || 0) + (p.sandboxes.STARTING || 0)],
+    ["ready", (p) => p.sandboxes.READY || 0], ["ending", (p) => p.sandboxes.TERMINATING || 0], ["failing", (p) => p.sandboxes.failing || 0]]);
   have("reward", "Mean reward since the last read", [["reward", (p) => p.mean_reward]]);
   for (const gate of fleet.gates.slice(0, 6)) {
     const read = (n) => (p) => (p.gates[gate.name] ? p.gates[gate.name][n] : null);
@@ -137,6 +140,19 @@ function showCharts(fleet) {
   }
   const seconds = Math.min(KEPT, Math.max(60, points[points.length - 1].at - points[0].at));
   for (const chart of charts.values()) chart.draw(points, seconds);
+}
+
+function showSandboxes(fleet) {
+  const path = (run) => `api/sandboxes/${encodeURIComponent(run)}`;
+  const starting = (r) => ["WAITING", "CREATING", "STARTING"].reduce((sum, state) => sum + (r.states[state] || 0), 0);
+  fill("registries", [["run"], ["starting", 1], ["ready", 1], ["ending", 1], ["failing", 1], ["opened", 1], ["ended", 1], ["reaped", 1], ["strays", 1], ["reaper"], ["action"]],
+    fleet.registries, (r) => r.run, (r) => [r.run, starting(r), r.states.READY || 0, r.states.TERMINATING || 0, r.failing,
+      ...["opened", "ended", "reaped", "strays"].map((what) => r.counters[what] || 0), r.reaper || "none", null],
+    (r) => r.failing ? "bad" : Object.keys(r.states).length && !r.reaper ? "warn" : "", (r) => button("Reap", () => act(`${path(r.run)}/reap`)));
+  fill("sandboxes", [["sandbox"], ["id"], ["run"], ["provider"], ["state"], ["session"], ["owner"], ["since", 1], ["tries", 1], ["last failure", 2], ["action"]],
+    fleet.sandboxes, (b) => `${b.run}/${b.name}`, (b) => [b.name, b.id === b.name ? "" : b.id, b.run, b.provider, b.state.toLowerCase(), b.session, b.owner,
+      b.since ? `${age(fleet.at - b.since)} ago` : "", b.tries || "", b.trouble, null],
+    (b) => b.failing ? "bad" : "", (b) => button("End", () => act(`${path(b.run)}/${encodeURIComponent(b.name)}/end`)));
 }
 
 function showWorkers(fleet) {

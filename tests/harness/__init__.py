@@ -5,6 +5,7 @@
     proxy       Proxy: cut, freeze, delay, lose replies on the way to Redis
     tls         TLS in front of a server
     killing     run a function in a process that is SIGKILLed (or frozen) exactly where we say
+    dying       the same at line after line, each time in a fork
     doomed      the child of `killing`; `doomed.reached(name)` names a point of a scenario
     scripted    ScriptedServer: answers as told, for states no real server can be put into
     remains     which processes still work in a directory

@@ -33,23 +33,25 @@ def main() -> None:
     global _point, _reporting
     spec = json.loads(sys.argv[1])
     _reporting = int(sys.argv[2])
-    scenario = _find(spec["scenario"])
     if spec["at"]:
         _point = Point(**spec["at"])
         _arm(_point)
-    result = scenario(*spec["arguments"])
+    _report({"returned": run_scenario(spec["scenario"], spec["arguments"])})
+
+
+def run_scenario(address: str, arguments: list[Any]) -> Any:
+    result = _find(address)(*arguments)
     if inspect.iscoroutine(result):
         result = asyncio.run(result)
     sys.settrace(None)
-    _report({"returned": result})
+    return result
 
 
 def _arm(point: Point) -> None:
     if point.how in ("before", "after"):
         _wrap(point)
     elif point.how == "line":
-        code = inspect.unwrap(_find(point.where)).__code__
-        trace = functools.partial(_trace, _codes(code), point.line)
+        trace = functools.partial(_trace, codes_of(_find(point.where)), point.line)
         threading.settrace(trace)
         sys.settrace(trace)
 
@@ -88,6 +90,14 @@ def _async_wrapper(function: Callable[..., Any], point: Point) -> Callable[..., 
         return result
 
     return call
+
+
+def codes_of(found: Any) -> frozenset[CodeType]:
+    """Of a function; of a class, those of its methods."""
+    if not inspect.isclass(found):
+        return _codes(inspect.unwrap(found).__code__)
+    methods = [each for each in vars(found).values() if inspect.isfunction(each)]
+    return frozenset[CodeType]().union(*(codes_of(method) for method in methods))
 
 
 def _codes(code: CodeType) -> frozenset[CodeType]:

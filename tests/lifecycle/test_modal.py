@@ -69,7 +69,7 @@ async def test_missing_credentials_are_refused_and_the_message_says_what_to_set(
 
 async def test_a_reaper_ends_what_a_dead_worker_left_at_modal(life, modal_cloud, modal_provider):
     sandbox = await life.start()
-    life.keeper.drop(sandbox.name, sandbox._box.lose)
+    life.keeper.drop(sandbox.name, sandbox._box.take)
     life.registry.condemn(sandbox.name, "", "its owner died")
     reaper = Reaper(life.target, settings=quick(), provider=lambda name: modal_provider)
     await reaper.look(wait=False)

@@ -79,7 +79,7 @@ async def test_an_owner_that_renews_late_keeps_what_nobody_has_claimed(lifecycle
     life = lifecycle(sandbox_lease=0.5)
     sandbox = await life.start()
     box = sandbox._box
-    life.keeper.drop(box.name, box.lose)
+    life.keeper.drop(box.name, box.take)
     await until(lambda: life.registry.look().records[0].lease_end < life.registry.look().now)
     assert life.registry.renew([(box.name, box.fence, 30.0)]) == [True]
     await reaper().look(wait=False)
@@ -104,7 +104,7 @@ async def test_two_reapers_at_once_end_each_sandbox_once(lifecycle, cloud, reape
     life = lifecycle(limit=8)
     opened = await asyncio.gather(*(life.start() for _ in range(5)))
     for sandbox in opened:
-        life.keeper.drop(sandbox.name, sandbox._box.lose)
+        life.keeper.drop(sandbox.name, sandbox._box.take)
         life.registry.condemn(sandbox.name, "", "by hand")
     first, second = reaper(), reaper()
     await asyncio.gather(first.look(wait=False), second.look(wait=False))
@@ -203,7 +203,7 @@ async def test_permits_of_a_process_killed_while_it_started_come_back(private_re
     server = private_redis(aof=False)
     cloud.set(never_ready=1.0)
     life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
-    at = killing.after("worker.lifecycle.starting:Starter._advance")
+    at = killing.after("worker.lifecycle.attempt:Attempts._advance")
     with killing.Child(opens_and_waits, server.url, cloud.address, 600, at=at) as owner:
         assert owner.outcome().killed
     assert (await gate_of(life).status()).in_flight == 1

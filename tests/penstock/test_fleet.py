@@ -1,10 +1,14 @@
 """One look at the whole fleet, and the figures made of it."""
 
 import asyncio
+import io
 import json
 import time
+from pathlib import Path
 from typing import Any
 
+import pytest
+from rich.console import Console
 from rq.worker import WorkerStatus
 
 import ground
@@ -13,10 +17,16 @@ from buffer.pipeline import GroupFunctions
 from limiter import TokenBucket
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.figures import families, figures
+from penstock.fleet.history import History
+from penstock.fleet.screen import picture
 from tests.harness import killing
 from tests.harness.servers import PrivateRedis, until
+from tests.lifecycle.cloud import CloudThread
+from tests.lifecycle.conftest import quick
 from tests.worker import chores
 from tests.worker.crew import at_work, burst, open_queue, work_in_process
+from worker.lifecycle import SandboxLifecycle
+from worker.lifecycle.reaper import Reaper
 
 SETTINGS = {"job_lease": 1.0, "gate": "code", "gate_limit": 1}
 
@@ -141,6 +151,43 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
     assert all("no such key: score" in group.reason for group in fleet.quarantine)
     assert fleet.notes == ("task 'math': 2 groups in quarantine",)
     await buffer.aclose()
+
+
+async def test_session_sandboxes_and_why_one_does_not_end_are_shown(
+    real_redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CloudThread(tmp_path) as cloud:
+        monkeypatch.setenv("TEST_CLOUD", cloud.address)
+        life = SandboxLifecycle(real_redis, cloud.provider, run="exp7", settings=quick())
+        kept, failing = await life.start(), await life.start()
+        cloud.set(down=True)
+        assert not await life.stop(failing)
+        fleet = await look(real_redis)
+        (registry,) = fleet.registries
+        assert (registry.states, registry.failing) == ({"READY": 1, "TERMINATING": 1}, 1)
+        assert (registry.counters["opened"], registry.reaper) == (2, "")
+        first, second = fleet.sandboxes
+        assert (first.name, first.failing, first.id) == (failing.name, True, failing.id)
+        assert "503: down" in first.trouble
+        assert (second.name, second.state, second.starting) == (kept.name, "READY", False)
+        assert "run 'exp7': 1 sandbox could not be ended" in fleet.notes[0]
+        assert "no reaper watches" in fleet.notes[1]
+        page = ground.exposition(families(fleet))
+        assert 'penstock_sandboxes{run="exp7",state="READY"} 1.0' in page
+        assert 'penstock_sandboxes_failing{run="exp7"} 1.0' in page
+        assert 'penstock_sandboxes_total{outcome="handed_over",run="exp7"} 1.0' in page
+        history = History()
+        assert history.add(fleet).sandboxes == {"READY": 1, "TERMINATING": 1, "failing": 1}
+        lines = Console(width=100, file=io.StringIO(), record=True)
+        lines.print(picture(fleet, history, 100, 40))
+        assert "exp7" in lines.export_text()
+        cloud.set(down=False)
+        await life.stop(kept)
+        reaper = Reaper(life.target, settings=quick())
+        await reaper.end("exp7", [failing.name], "enough")
+        assert (await look(real_redis)).registries[0].states == {}
+        life.registry.close()
+        await reaper.close()
 
 
 async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,13 +13,25 @@ from rq.serializers import JSONSerializer
 import ground
 from limiter import TokenBucket
 from tests.harness.servers import PrivateRedis
+from tests.lifecycle.cloud import CloudThread
+from tests.lifecycle.conftest import quick
 from tests.penstock.serving import monitor
 from tests.worker import chores
 from tests.worker.crew import burst, open_queue
 from worker.job_hash import data_of
+from worker.lifecycle import SandboxLifecycle
+from worker.lifecycle.sandbox import blocking
 from worker.models import CodeRequest
 
 TOKEN = {"Authorization": "Bearer secret"}
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudThread]:
+    """Before the monitor, which is told its address."""
+    with CloudThread(tmp_path) as cloud:
+        monkeypatch.setenv("TEST_CLOUD", cloud.address)
+        yield cloud
 
 
 @pytest.fixture
@@ -73,6 +86,27 @@ def test_a_program_is_shown_and_a_pickle_is_never_opened(
     real_redis.hset("rq:job:evil", mapping={"status": "queued", "data": b"\x80\x04cos\nsystem\n."})
     assert "not opened" in guarded.get("/api/jobs/evil").json()["call"]["note"]
     assert guarded.get("/api/jobs/none").status_code == 404
+
+
+def test_sandboxes_are_ended_from_the_page_and_one_that_cannot_be_says_why(
+    cloud: CloudThread, guarded: httpx.Client, real_redis: ground.Client
+) -> None:
+    life = SandboxLifecycle(real_redis, cloud.provider, run="exp7", settings=quick())
+    one, other = blocking(life.start()), blocking(life.start())
+    assert guarded.post("/api/sandboxes/exp7/reap").json()["ended"] == []
+    assert guarded.post("/api/sandboxes/exp7/penstock-none/end").status_code == 404
+    ended = guarded.post(f"/api/sandboxes/exp7/{one.name}/end")
+    assert ended.json()["ended"] == [one.name]
+    assert cloud.live == 1
+    cloud.set(down=True)
+    refused = guarded.post(f"/api/sandboxes/exp7/{other.name}/end")
+    assert (refused.status_code, "503: down" in refused.json()["message"]) == (409, True)
+    (shown,) = guarded.get("/api/fleet").json()["sandboxes"]
+    assert (shown["name"], shown["failing"]) == (other.name, True)
+    cloud.set(down=False)
+    assert guarded.post(f"/api/sandboxes/exp7/{other.name}/end").status_code == 200
+    assert cloud.live == 0
+    life.registry.close()
 
 
 def test_the_stream_gives_what_went_before_and_then_every_look(guarded: httpx.Client) -> None:

@@ -1,11 +1,13 @@
 """One sandbox in the hands of the process that starts, uses and ends it."""
 
 import asyncio
+import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from worker.lifecycle.provider import SandboxRef
-from worker.lifecycle.registry import StartingPermit
+from worker.lifecycle.records import StartingPermit
 
 
 @dataclass(eq=False)
@@ -24,8 +26,23 @@ class Box:
     runtime_open: bool = False
     gone: bool = False  # confirmed
     lost: str = ""  # why, once it is
+    taken: bool = False  # by a reaper or an operator, as against dead
+    sure_until: float = 0.0  # of the loop's clock: nobody can have taken it before
     create_deadline: float = 0.0  # of the loop's clock: when its creation is given up
+    _told: Callable[[], object] | None = None
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
-    def lose(self) -> None:
-        """Somebody else ends it, or has ended it."""
-        self.lost = self.lost or "its lease was taken over, by a reaper or an operator"
+    def take(self) -> None:
+        """Somebody else ends it, or has ended it. From any thread."""
+        with self._guard:
+            self.lost = self.lost or "its lease was taken over, by a reaper or an operator"
+            self.taken, told = True, self._told
+        if told is not None:
+            told()
+
+    def on_taken(self, told: Callable[[], object] | None) -> None:
+        """Have this called then, on whatever thread; now, where it was taken already."""
+        with self._guard:
+            self._told, now = told, self.taken
+        if now and told is not None:
+            told()

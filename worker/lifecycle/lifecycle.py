@@ -10,25 +10,26 @@ starting at once; and whatever becomes of a process, its sandboxes are ended.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from ground import AnyClient, GroundSettings, RedisTarget, SettingError
 from limiter import GateError, LimiterSettings, StartingGate
+from worker.lifecycle.attempt import Attempts
 from worker.lifecycle.box import Box
+from worker.lifecycle.held import checked, held
 from worker.lifecycle.keeper import Keeper
 from worker.lifecycle.provider import Provider, SandboxSpec
 from worker.lifecycle.providers import provider_named
-from worker.lifecycle.registry import Registry, StartingPermit, described
+from worker.lifecycle.records import StartingPermit
+from worker.lifecycle.registry import Registry, described
 from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox, blocking
 from worker.lifecycle.sessions import Sessions
 from worker.lifecycle.settings import LifecycleSettings
 from worker.lifecycle.starting import Starter
 from worker.lifecycle.teardown import Teardown
 from worker.process_loop import process_loop
-
-T = TypeVar("T")
 
 GATE = "starting"
 
@@ -59,10 +60,11 @@ class SandboxLifecycle:
             self._gates.insert(0, own)  # the fleet's last: nobody holds it in the other's line
         self.registry = Registry(self.target, self.run, fleet=self.settings.fleet)
         self.keeper = Keeper(self.registry, self.settings.sandbox_lease)
-        self._dispose = Teardown(self.provider, self.registry, self.settings, self._free)
-        self._starter = Starter(
-            self.provider, self.registry, self.keeper, self._gates, self.settings, self._dispose
-        )
+        self._attempts = Attempts(
+            self.provider, self.registry, self.keeper, self._gates, self.settings,
+            Teardown(self.provider, self.registry, self.settings, self._free),
+        )  # fmt: skip
+        self._starter = Starter(self._attempts, self._gates, self.settings)
         self._sessions = Sessions(self)
 
     @classmethod
@@ -78,10 +80,11 @@ class SandboxLifecycle:
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[OpenSandbox]:
-        """A sandbox for the length of the block."""
+        """A sandbox for the length of the block; raises `SandboxLost` where it is taken from us."""
         sandbox = await self.start(spec)
         try:
-            yield sandbox
+            async with held(sandbox._box):
+                yield sandbox
         finally:
             await self.stop(sandbox)
 
@@ -90,7 +93,7 @@ class SandboxLifecycle:
     ) -> OpenSandbox:
         """For callers that cannot use a block; `stop` ends it. Cancelled at any moment, it
         leaves nothing behind."""
-        opening = _Opening(self._starter, spec or SandboxSpec(), instance, attempts)
+        opening = _Opening(self._starter, self._attempts, spec or SandboxSpec(), instance, attempts)
         loop = process_loop()
         future = asyncio.run_coroutine_threadsafe(opening.run(), loop)
         try:
@@ -127,7 +130,7 @@ class SandboxLifecycle:
         self.registry.close()
 
     async def _end(self, box: Box) -> bool:
-        return (await self._starter.let_go(box)).gone
+        return (await self._attempts.let_go(box)).gone
 
     async def _free(self, permit: StartingPermit) -> None:
         for gate in self._gates:
@@ -141,10 +144,16 @@ class _Opening:
     """One start on the process's loop, whose caller may stop waiting at any moment."""
 
     def __init__(
-        self, starter: Starter, spec: SandboxSpec, instance: str, attempts: int | None
+        self,
+        starter: Starter,
+        attempts: Attempts,
+        spec: SandboxSpec,
+        instance: str,
+        most: int | None,
     ) -> None:
         self._starter = starter
-        self._work = (spec, instance, attempts)
+        self._attempts = attempts
+        self._work = (spec, instance, most)
         self._task: asyncio.Task[Any] | None = None
         self._box: Box | None = None
         self._abandoned = False
@@ -155,14 +164,14 @@ class _Opening:
             raise asyncio.CancelledError
         self._box = await self._starter.start(*self._work)
         if self._abandoned:
-            self._starter.let_go(self._box)
+            self._attempts.let_go(self._box)
         return self._box
 
     def abandon(self) -> None:
         """On the loop."""
         self._abandoned = True
         if self._box is not None:
-            self._starter.let_go(self._box)
+            self._attempts.let_go(self._box)
         elif self._task is not None:
             self._task.cancel()
 
@@ -177,25 +186,23 @@ class SyncLifecycle:
     def open(self, spec: SandboxSpec | None = None) -> Iterator[SyncSandbox]:
         sandbox = blocking(self._lifecycle.start(spec))
         try:
-            yield sandbox.sync
+            with checked(sandbox._box):
+                yield sandbox.sync
         finally:
             blocking(self._lifecycle.stop(sandbox))
 
     @contextmanager
     def session(self, instance_id: str, spec: SandboxSpec | None = None) -> Iterator[SyncSandbox]:
-        block = self._lifecycle.session(instance_id, spec)
-        sandbox = blocking(_awaited(block.__aenter__()))
+        sessions = self._lifecycle._sessions
+        sandbox = blocking(sessions.enter(instance_id, spec or SandboxSpec()))
         try:
-            yield sandbox.sync
+            with checked(sandbox._box):
+                yield sandbox.sync
         finally:
-            blocking(_awaited(block.__aexit__(None, None, None)))
+            blocking(sessions.leave(sandbox))
 
     def end_session(self, instance_id: str) -> bool:
         return blocking(self._lifecycle.end_session(instance_id))
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
 
 
 @asynccontextmanager

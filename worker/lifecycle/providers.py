@@ -24,4 +24,27 @@ def provider_named(name: str) -> Provider:
             "provider",
             f"{name!r} is neither of {known} nor the dotted name of a callable: {missing}{hint}",
         ) from missing
-    return make()
+    try:
+        return make()
+    except SettingError:
+        raise
+    except Exception as problem:
+        why = f"{name!r} could not be made: {type(problem).__name__}: {problem}"
+        raise SettingError("provider", why) from problem
+
+
+class Providers:
+    """Those that one reaper has met, each made once."""
+
+    def __init__(self, make: Callable[[str], Provider]) -> None:
+        self._make = make
+        self._made: dict[str, Provider] = {}
+
+    def named(self, name: str) -> Provider:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    async def close(self) -> None:
+        for provider in self._made.values():
+            await provider.close()

@@ -13,20 +13,22 @@ import asyncio
 import logging
 import os
 import socket
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
 
 from ground import AnyClient, PenstockError, RedisTarget, SettingError
 from limiter import existing_gate
+from worker.lifecycle.aside import aside
 from worker.lifecycle.errors import shown
-from worker.lifecycle.provider import Provider, SandboxRef
-from worker.lifecycle.providers import provider_named
-from worker.lifecycle.registry import Record, Registry, StartingPermit, aside, described, runs
+from worker.lifecycle.provider import Provider
+from worker.lifecycle.providers import Providers, provider_named
+from worker.lifecycle.records import Record, StartingPermit
+from worker.lifecycle.registry import Registry, described, runs
 from worker.lifecycle.settings import LifecycleSettings
+from worker.lifecycle.strays import Strays
 from worker.lifecycle.teardown import Step, guarded, terminated
 
 log = logging.getLogger("penstock.worker")
@@ -40,7 +42,7 @@ class NotYet(LookupError):
     """A sandbox that cannot be found, and that may be on its way for so many seconds more."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"not found, and its creation may take {seconds:.3g} s more")
+        super().__init__(f"not found, and it may turn up for {seconds:.3g} s more")
         self.seconds = seconds
 
 
@@ -73,11 +75,10 @@ class Reaper:
         self.target = described(redis)
         self._run = run
         self._settings = settings or LifecycleSettings.load()
-        self._make = provider
         self._me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._registries: dict[str, Registry] = {}
-        self._providers: dict[str, Provider] = {}
-        self._seen: dict[tuple[str, str], float] = {}
+        self._providers = Providers(provider)
+        self._strays = Strays(self._settings)
 
     async def work(self) -> None:
         """Look, and look again, until cancelled."""
@@ -100,71 +101,90 @@ class Reaper:
         found = {}
         names = [self._run] if self._run else await aside(lambda: runs(self.target))
         for run in names:
-            found[run] = await self._look_at(run, strays_now, wait)
+            found[run] = await self.look_at(run, strays_now=strays_now, wait=wait)
         return found
 
+    async def end(self, run: str, names: Iterable[str], why: str) -> Reaped:
+        """End these, whoever uses them; their owners hear of it with their next heartbeat.
+
+        What is neither in `ended` nor in `failed` was not registered.
+        """
+        registry, settings = self._registry(run), self._settings
+        # A creation that an owner waits for goes on until that one has heard.
+        unheard = settings.startup_timeout + settings.sandbox_grace
+        doomed = {
+            name
+            for name in names
+            if await aside(
+                lambda name=name: registry.condemn(name, "", why, gone_after=unheard)  # type: ignore[misc]
+            )
+        }
+        looked = await self.look_at(run) if doomed else Reaped()
+        left = [name for name in doomed if name not in looked.ended]
+        return Reaped(
+            ended=[name for name in looked.ended if name in doomed],
+            failed={name: looked.failed.get(name, "left to the reaper") for name in left},
+        )
+
     async def close(self) -> None:
-        for provider in self._providers.values():
-            await provider.close()
+        await self._providers.close()
         self.close_registries()
 
     def close_registries(self) -> None:
         for registry in self._registries.values():
             registry.close()
 
-    async def _look_at(self, run: str, strays_now: bool, wait: bool) -> Reaped:
+    async def look_at(self, run: str, *, strays_now: bool = False, wait: bool = False) -> Reaped:
+        """One look at one registry, by a reaper that need not be the elected one."""
         registry, settings = self._registry(run), self._settings
         reaped = Reaped()
         lease = max(settings.sandbox_lease, 3 * settings.reap_interval)
-        elected, since, facts = await aside(lambda: registry.elect(self._me, lease))
-        if wait and not elected:
+        elected = await aside(lambda: registry.elect(self._me, lease))
+        if wait and not elected.yes:
             return reaped
-        reaped.elected = elected
+        reaped.elected = elected.yes
         await self._free_permits(registry)
-        if wait and since < settings.sandbox_lease:
+        if wait and elected.since < settings.sandbox_lease:
             # After an outage every lease has ended. Owners that live renew theirs first.
-            reaped.due = settings.sandbox_lease - since
+            reaped.due = settings.sandbox_lease - elected.since
             return reaped
-        hold = _BATCH_LEASE * settings.teardown_timeout
-        reaped.due, records = await aside(lambda: registry.claim(self._me, hold, _MOST))
-        await asyncio.gather(*(self._reap(registry, record, reaped) for record in records))
-        if records:
-            reaped.due = 0.0  # there may be more
-        names = [key.partition(":")[2] for key in facts if key.startswith("provider:")]
-        old = await self._age(registry, facts) >= settings.sandbox_grace
-        if old or strays_now:
-            for name in names:
-                await self._sweep(registry, name, facts["fleet"], reaped, strays_now)
+        hold, grace = _BATCH_LEASE * settings.teardown_timeout, settings.sandbox_grace
+        claimed = await aside(lambda: registry.claim(self._me, hold, _MOST, grace))
+        await asyncio.gather(
+            *(self._reap(registry, record, claimed.now, reaped) for record in claimed.records)
+        )
+        reaped.due = 0.0 if claimed.records else claimed.due  # there may be more
+        if elected.age >= grace or strays_now:
+            await self._sweep(registry, elected.facts, reaped, strays_now)
         return reaped
-
-    async def _age(self, registry: Registry, facts: dict[str, str]) -> float:
-        now = (await aside(lambda: registry.look(1))).now
-        return now - float(facts.get("made", 0)) / 1e6
 
     # One record
 
-    async def _reap(self, registry: Registry, record: Record, reaped: Reaped) -> None:
-        ended = await self._ended(registry, record)
-        if ended.ok:
-            if record.permits and not await self._freed(record.permits):
-                return  # the claim ends, and the next reaper gives them back
-            await aside(lambda: registry.forget(record.name, record.fence, "ended"))
-            reaped.ended.append(record.name)
-            log.info("reaper: sandbox %s of %s has ended", record.name, record.provider or "nobody")
-            return
+    async def _reap(self, registry: Registry, record: Record, now: float, reaped: Reaped) -> None:
+        ended = await self._ended(record, now)
         why = shown(ended.problem) if ended.problem else ""
-        reaped.failed[record.name] = why
-        log.warning("reaper: sandbox %s is not gone yet: %s", record.name, why)
-        pause = min(_LONGEST_PAUSE, 0.5 * 2.0 ** min(record.tries, 8))
-        if isinstance(ended.problem, NotYet):
-            pause = ended.problem.seconds
-        await aside(lambda: registry.condemn(record.name, record.fence, why, wait=pause))
+        if not ended.ok and 0 < record.dies_at < now:
+            log.warning("reaper: sandbox %s has outlived what its provider gives it, and is"
+                        " forgotten: %s", record.name, why)  # fmt: skip
+        elif not ended.ok:
+            reaped.failed[record.name] = why
+            log.warning("reaper: sandbox %s is not gone yet: %s", record.name, why)
+            pause = min(_LONGEST_PAUSE, 0.5 * 2.0 ** min(record.tries, 8))
+            if isinstance(ended.problem, NotYet):
+                pause = min(pause, ended.problem.seconds)
+            await aside(lambda: registry.condemn(record.name, record.fence, why, wait=pause))
+            return
+        if record.permits and not await self._freed(record.permits):
+            return  # the claim ends, and the next reaper gives them back
+        await aside(lambda: registry.forget(record.name, record.fence, "ended"))
+        reaped.ended.append(record.name)
+        log.info("reaper: sandbox %s of %s has ended", record.name, record.provider or "nobody")
 
-    async def _ended(self, registry: Registry, record: Record) -> Step:
+    async def _ended(self, record: Record, now: float) -> Step:
         if not record.provider:
             return Step()  # it was still in line for its permit
         try:
-            provider = self._provider(record.provider)
+            provider = self._providers.named(record.provider)
         except SettingError as missing:
             return Step(problem=missing)
         seconds = self._settings.teardown_timeout
@@ -175,10 +195,22 @@ class Reaper:
             return found
         if found.result is not None:
             return await terminated(provider, found.result.id, seconds)
-        now = (await aside(lambda: registry.look(1))).now
-        if now < record.gone_after:
-            return Step(problem=NotYet(record.gone_after - now))
-        return Step()
+        left = record.gone_after - now
+        return Step(problem=NotYet(left) if left > 0 else None)
+
+    async def _sweep(
+        self, registry: Registry, facts: Mapping[str, str], reaped: Reaped, now: bool
+    ) -> None:
+        for name in (key.partition(":")[2] for key in facts if key.startswith("provider:")):
+            try:
+                provider = self._providers.named(name)
+            except SettingError as missing:
+                log.info("reaper: strays of %s are left to those who have it: %s", name, missing)
+                continue
+            swept = await self._strays.sweep(registry, provider, facts["fleet"], now=now)
+            reaped.strays += swept.ended
+            reaped.young += swept.young
+            reaped.failed |= swept.failed
 
     # Permits that were not given back
 
@@ -199,57 +231,10 @@ class Reaper:
             return False
         return True
 
-    # Strays
-
-    async def _sweep(
-        self, registry: Registry, name: str, fleet: str, reaped: Reaped, now: bool
-    ) -> None:
-        tags = {"penstock-fleet": fleet, "penstock-run": registry.run}
-        try:
-            provider = self._provider(name)
-        except SettingError as missing:
-            log.info("reaper: strays of %s are left to those who have it: %s", name, missing)
-            return
-        listed = await guarded(_listed(provider, tags), self._settings.teardown_timeout)
-        if not listed.ok:
-            log.warning("reaper: %s does not list its sandboxes: %s", name, listed.problem)
-            return
-        seen = {(name, ref.id) for ref in listed.result}
-        self._seen = {key: at for key, at in self._seen.items() if key[0] != name or key in seen}
-        for ref in listed.result:
-            await self._end_stray(registry, provider, ref, reaped, now)
-
-    async def _end_stray(
-        self, registry: Registry, provider: Provider, ref: SandboxRef, reaped: Reaped, now: bool
-    ) -> None:
-        first = self._seen.setdefault((provider.name, ref.id), time.monotonic())
-        if await aside(lambda: registry.state(ref.name)):
-            return  # registered, and read again as the last thing before it would be ended
-        if not now and time.monotonic() - first < self._settings.sandbox_grace:
-            reaped.young.append(ref.name)
-            return
-        ended = await terminated(provider, ref.id, self._settings.teardown_timeout)
-        if ended.ok:
-            reaped.strays.append(ref.name)
-            log.warning(
-                "reaper: sandbox %s (%s) was in no registry, and was ended", ref.name, ref.id
-            )
-        else:
-            reaped.failed[ref.name] = shown(ended.problem) if ended.problem else ""
-
     def _registry(self, run: str) -> Registry:
         if run not in self._registries:
             self._registries[run] = Registry(self.target, run, fleet=self._settings.fleet)
         return self._registries[run]
-
-    def _provider(self, name: str) -> Provider:
-        if name not in self._providers:
-            self._providers[name] = self._make(name)
-        return self._providers[name]
-
-
-async def _listed(provider: Provider, tags: dict[str, str]) -> list[SandboxRef]:
-    return [ref async for ref in provider.list(tags)]
 
 
 async def reap_sandboxes(target: RedisTarget) -> None:

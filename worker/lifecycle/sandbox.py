@@ -137,4 +137,8 @@ class SyncSandbox:
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
     """Do it on the process's loop, and wait here."""
-    return asyncio.run_coroutine_threadsafe(work, process_loop()).result()
+    future = asyncio.run_coroutine_threadsafe(work, process_loop())
+    try:
+        return future.result()
+    finally:
+        future.cancel()  # of one that is done, nothing; else it was us that were interrupted

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from ground import connect_async
+from worker.lifecycle.aside import aside
 from worker.lifecycle.box import Box
+from worker.lifecycle.held import held
 from worker.lifecycle.provider import Provider, SandboxSpec
 from worker.lifecycle.providers import provider_named
 from worker.lifecycle.reaper import Reaper
-from worker.lifecycle.registry import Record, Turn, aside
+from worker.lifecycle.records import Record, Turn
 from worker.lifecycle.sandbox import OpenSandbox
 from worker.process_loop import on_process_loop
 
@@ -35,41 +37,15 @@ class Sessions:
     @asynccontextmanager
     async def use(self, instance: str, spec: SandboxSpec) -> AsyncIterator[OpenSandbox]:
         """The session, for one turn: leased while it is used, and idle from its end on."""
-        life = self._lifecycle
-        sandbox = await self._found_or_opened(instance, spec)
-        box = sandbox._box
+        sandbox = await self.enter(instance, spec)
         try:
-            yield sandbox
+            async with held(sandbox._box):
+                yield sandbox
         finally:
-            if box.lost:
-                # Dead, not only ours no more: the next who asks shall not be given it.
-                await self._tell(lambda: life.registry.condemn(box.name, box.fence, box.lost))
-            else:
-                idle = life.settings.session_idle
-                await self._tell(lambda: life.registry.renew([(box.name, box.fence, idle)]))
-            life.keeper.drop(box.name, box.lose)
+            await self.leave(sandbox)
 
-    async def end(self, instance: str) -> bool:
-        """Whether there was one. It is ended here and now, or else by the reaper."""
-        registry = self._lifecycle.registry
-        name = await aside(lambda: registry.session_of(instance))
-        if not name or not await aside(lambda: registry.condemn(name, "", "its session ended")):
-            return False
-        reaper = Reaper(
-            registry.target, run=registry.run, settings=self._lifecycle.settings,
-            provider=self._provider,
-        )  # fmt: skip
-        try:
-            await on_process_loop(reaper.look(wait=False))
-        finally:
-            reaper.close_registries()
-        return True
-
-    def _provider(self, name: str) -> Provider:
-        ours = self._lifecycle.provider
-        return ours if ours.name == name else provider_named(name)
-
-    async def _found_or_opened(self, instance: str, spec: SandboxSpec) -> OpenSandbox:
+    async def enter(self, instance: str, spec: SandboxSpec) -> OpenSandbox:
+        """Of whoever comes first, the one who opens it; it is kept until `leave`."""
         life = self._lifecycle
         mine = f"opening-{uuid.uuid4().hex[:24]}"
         while True:
@@ -82,19 +58,51 @@ class Sessions:
                 return await self._opened(turn, instance, spec)
             await self._until_told(turn)
 
+    async def leave(self, sandbox: OpenSandbox) -> None:
+        """From now on it idles; unless it is lost."""
+        life, box = self._lifecycle, sandbox._box
+        idle = life.settings.session_idle
+        try:
+            if box.lost:
+                # Dead, not only ours no more: the next who asks shall not be given it.
+                await self._tell(lambda: life.registry.condemn(box.name, box.fence, box.lost))
+            else:
+                await self._tell(lambda: life.registry.renew([(box.name, box.fence, idle)]))
+        finally:
+            life.keeper.drop(box.name, box.take)
+
+    async def end(self, instance: str) -> bool:
+        """Whether there was one. It is ended here and now, or else by the reaper."""
+        registry = self._lifecycle.registry
+        name = await aside(lambda: registry.session_of(instance))
+        reaper = Reaper(
+            registry.target, run=registry.run, settings=self._lifecycle.settings,
+            provider=self._provider,
+        )  # fmt: skip
+        try:
+            work = reaper.end(registry.run, [name] if name else [], "its session ended")
+            found = await on_process_loop(work)
+        finally:
+            reaper.close_registries()
+        return bool(found.ended or found.failed)
+
+    def _provider(self, name: str) -> Provider:
+        ours = self._lifecycle.provider
+        return ours if ours.name == name else provider_named(name)
+
     def _joined(self, record: Record) -> OpenSandbox:
         box = Box(record.name, record.fence, ref=record.ref)
-        self._lifecycle.keeper.keep(box.name, box.fence, box.lose)
+        self._lifecycle.keeper.keep(box.name, box.fence, box.take)
         return OpenSandbox(self._lifecycle.provider, box)
 
     async def _opened(self, turn: Turn, instance: str, spec: SandboxSpec) -> OpenSandbox:
         """It is ours to open; whoever waits is told when it is open, or was not to be opened."""
         life, nobody = self._lifecycle, Box(turn.name, turn.fence)
-        life.keeper.keep(turn.name, turn.fence, nobody.lose)
+        life.keeper.keep(turn.name, turn.fence, nobody.take)
         try:
             return await life.start(spec, instance=instance)
         finally:
-            life.keeper.drop(turn.name, nobody.lose)
+            life.keeper.drop(turn.name, nobody.take)
             forget = aside(lambda: life.registry.forget(turn.name, turn.fence, "settled"))
             with contextlib.suppress(RedisError, OSError):  # its lease ends, with the same effect
                 await asyncio.shield(forget)

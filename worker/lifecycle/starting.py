@@ -9,30 +9,19 @@ line costs nothing of it.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from redis.exceptions import RedisError
 
 from limiter import GateError, Permit, StartingGate
+from worker.lifecycle.attempt import AttemptFailed, Attempts
 from worker.lifecycle.box import Box
 from worker.lifecycle.errors import SandboxLost, StartFailed, StartRefused
-from worker.lifecycle.keeper import Keeper
-from worker.lifecycle.provider import Kind, Provider, SandboxRef, SandboxSpec, Verdict
-from worker.lifecycle.registry import Registry, StartingPermit, aside
+from worker.lifecycle.provider import Kind, SandboxSpec, Verdict
 from worker.lifecycle.settings import LifecycleSettings
-from worker.lifecycle.teardown import Teardown
 
 log = logging.getLogger("penstock.worker")
-
-
-class AttemptFailed(Exception):
-    """One attempt; `problem` is what it met."""
-
-    def __init__(self, problem: BaseException) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
 
 
 class Budget:
@@ -58,20 +47,11 @@ class Starter:
     """Starts the sandboxes of one lifecycle."""
 
     def __init__(
-        self,
-        provider: Provider,
-        registry: Registry,
-        keeper: Keeper,
-        gates: Sequence[StartingGate],
-        settings: LifecycleSettings,
-        dispose: Teardown,
+        self, attempts: Attempts, gates: Sequence[StartingGate], settings: LifecycleSettings
     ) -> None:
-        self._provider = provider
-        self._registry = registry
-        self._keeper = keeper
+        self._attempts = attempts
         self._gates = gates
         self._settings = settings
-        self._dispose = dispose
         self._loose: set[asyncio.Future[Box]] = set()
 
     async def start(self, spec: SandboxSpec, instance: str, attempts: int | None = None) -> Box:
@@ -95,19 +75,19 @@ class Starter:
         log.info("start %d of at most %d failed: %s", made, most, failed.problem)
         if verdict.kind is Kind.FATAL:
             raise StartRefused(
-                self._provider.name, failed.problem, verdict.advice
+                self._attempts.provider.name, failed.problem, verdict.advice
             ) from failed.problem
         wait = max(verdict.retry_after, min(self._settings.start_backoff, 2.0 ** (made - 1)))
         if made >= most or wait >= budget.left:
             raise StartFailed(
-                self._provider.name, made, budget.spent, failed.problem
+                self._attempts.provider.name, made, budget.spent, failed.problem
             ) from failed.problem
         return wait
 
     def _verdict(self, problem: BaseException) -> Verdict:
         if isinstance(problem, TimeoutError | RedisError | GateError | SandboxLost):
             return Verdict(Kind.RETRY)
-        return self._provider.classify(problem)
+        return self._attempts.provider.classify(problem)
 
     async def _attempt(
         self, spec: SandboxSpec, instance: str, budget: Budget, tickets: list[str]
@@ -116,7 +96,7 @@ class Starter:
         with budget.spending():
             box = Box()
             attempt = asyncio.ensure_future(
-                self._carry_out(box, permits, spec, instance, budget.left)
+                self._attempts.carry_out(box, permits, spec, instance, budget.left)
             )
             try:
                 return await asyncio.shield(attempt)
@@ -151,118 +131,4 @@ class Starter:
     def _end_of_abandoned(self, attempt: "asyncio.Future[Box]") -> None:
         self._loose.discard(attempt)
         if not attempt.cancelled() and attempt.exception() is None:
-            self.let_go(attempt.result())
-
-    def let_go(self, box: Box) -> "asyncio.Future[Box]":
-        """End a sandbox in the background, on the running loop."""
-        ending: asyncio.Future[Box] = asyncio.ensure_future(self._ended(box))
-        self._loose.add(ending)
-        ending.add_done_callback(self._loose.discard)
-        return ending
-
-    async def _ended(self, box: Box) -> Box:
-        try:
-            box.gone = await self._dispose(box)
-        finally:
-            self._keeper.drop(box.name, box.lose)
-        return box
-
-    # From here on nothing is cancelled from outside, except `box.work`.
-
-    async def _carry_out(
-        self, box: Box, permits: list[Permit], spec: SandboxSpec, instance: str, left: float
-    ) -> Box:
-        loop = asyncio.get_running_loop()
-        began, seconds = loop.time(), self._settings.attempt(left)
-        problem = await self._recorded(box, permits, instance, seconds)
-        if problem is None and not box.abandoned:
-            problem = await self._worked(box, self._bring_up(box, spec), seconds)
-            if problem is None and not box.abandoned:
-                return box
-        # Its end is waited for as long as the budget lasts, and goes on without us.
-        rest = max(0.0, left - (loop.time() - began))
-        await asyncio.wait([self.let_go(box)], timeout=rest)
-        failure = problem or asyncio.CancelledError("nobody waits for it any more")
-        raise AttemptFailed(failure) from failure
-
-    async def _recorded(
-        self, box: Box, permits: list[Permit], instance: str, seconds: float
-    ) -> BaseException | None:
-        """Write it down, and leave the permits to what was written."""
-        settings, loop = self._settings, asyncio.get_running_loop()
-        box.create_deadline = loop.time() + seconds
-        box.permits = tuple(
-            StartingPermit(gate.name, permit.id, permit.fence)
-            for gate, permit in zip(self._gates, permits, strict=True)
-        )
-        try:
-            box.fence, box.fleet = await aside(
-                lambda: self._registry.open(
-                    box.name, self._keeper.owner, self._keeper.lease,
-                    provider=self._provider.name, instance=instance, permits=box.permits,
-                    gone_after=seconds + settings.sandbox_grace,
-                    dies_after=seconds + settings.sandbox_ttl + settings.sandbox_grace,
-                )
-            )  # fmt: skip
-            if not box.fence:
-                raise SandboxLost(box.name, "its record was claimed as it was written")
-            self._keeper.keep(box.name, box.fence, box.lose)
-            for permit in permits:
-                await permit.entrust(seconds + settings.sandbox_ttl + settings.sandbox_grace)
-        except (RedisError, OSError, GateError, SandboxLost) as failure:
-            for permit in permits:
-                permit.release()  # of those that are still ours
-            return failure
-        return None
-
-    async def _worked(
-        self, box: Box, work: Coroutine[Any, Any, None], seconds: float
-    ) -> BaseException | None:
-        """Do it within so many seconds; what kept it from succeeding."""
-        box.work = task = asyncio.create_task(work)
-        await asyncio.wait([task], timeout=seconds)
-        late = not task.done()
-        if late:
-            task.cancel()
-            await asyncio.wait([task], timeout=self._settings.teardown_timeout)
-        problem = None if late or task.cancelled() else task.exception()
-        if late or (isinstance(problem, TimeoutError) and not str(problem)):
-            return TimeoutError(f"not ready within {seconds:.3g} s")
-        return problem
-
-    async def _bring_up(self, box: Box, spec: SandboxSpec) -> None:
-        provider, left = self._provider, self._clock_of(box)
-        tags = {"penstock-fleet": box.fleet, "penstock-run": self._registry.run}
-        box.creating = asyncio.create_task(
-            self._created(box, spec, tags, self._settings.sandbox_ttl)
-        )
-        # Shielded: a creation that is cancelled half-way leaves a sandbox without an id.
-        box.ref = await asyncio.shield(box.creating)
-        await self._advance(box, "STARTING")
-        await provider.wait_ready(box.ref, left())
-        box.runtime_open = True
-        box.ref = await provider.open_runtime(box.ref, left())
-        await self._advance(box, "READY")
-        if await self._dispose.freed(box):
-            await aside(lambda: self._registry.permit_freed(box.name))
-
-    async def _created(
-        self, box: Box, spec: SandboxSpec, tags: dict[str, str], ttl: float
-    ) -> SandboxRef:
-        try:
-            return await self._provider.create(spec, name=box.name, tags=tags, ttl=ttl)
-        except Exception as problem:
-            verdict = self._provider.classify(problem)
-            box.nothing_made = verdict.nothing_made
-            if verdict.kind is Kind.EXISTS and (found := await self._provider.find(box.name)):
-                return found  # made by an earlier try of this very request
-            raise
-
-    async def _advance(self, box: Box, state: str) -> None:
-        ref = box.ref
-        if not await aside(lambda: self._registry.advance(box.name, box.fence, state, ref)):
-            raise SandboxLost(box.name, "it was claimed while it started")
-
-    def _clock_of(self, box: Box) -> Callable[[], float]:
-        loop = asyncio.get_running_loop()
-        return lambda: max(0.0, box.create_deadline - loop.time())
+            self._attempts.let_go(attempt.result())

@@ -1,15 +1,34 @@
 -- look.lua: the registry as it is, for people and metrics.
 -- KEYS   registry leases permits sessions
 -- ARGV   most
--- REPLY  {now_us, how many there are, {field, value, …} of the registry,
---         then for each, the next to be due first: name, score, {field, value, …}, permits}
+-- REPLY  {now_us, {field, value, …} of the registry, {state, how many, …}, how many fail to end,
+--         then for each of at most so many, the failing first, then the next to be due:
+--         name, score, {field, value, …}, permits}
 -- include: records.lua
-local reply = { now, call('ZCARD', LEASES), call('HGETALL', REGISTRY) }
-local rows = call('ZRANGE', LEASES, 0, ARGV[1] - 1, 'WITHSCORES')
+local most = tonumber(ARGV[1])
+local failing, others, counts, states = {}, {}, {}, {}
+local rows = call('ZRANGE', LEASES, 0, -1, 'WITHSCORES')
 for i = 1, #rows, 2 do
-  reply[#reply + 1] = rows[i]
-  reply[#reply + 1] = rows[i + 1]
-  reply[#reply + 1] = call('HGETALL', box(rows[i]))
-  reply[#reply + 1] = call('HGET', PERMITS, rows[i]) or ''
+  local known = call('HMGET', box(rows[i]), 'state', 'tries')
+  local state = known[1] or 'gone'
+  counts[state] = (counts[state] or 0) + 1
+  local list = others
+  if state == 'TERMINATING' and tonumber(known[2] or 0) > 0 then list = failing end
+  list[#list + 1] = i
 end
+for state, many in pairs(counts) do
+  states[#states + 1] = state
+  states[#states + 1] = many
+end
+local reply = { now, call('HGETALL', REGISTRY), states, #failing }
+local function tell_of(list)
+  for _, i in ipairs(list) do
+    if most < 1 then return end
+    most = most - 1
+    local row = { rows[i], rows[i + 1], call('HGETALL', box(rows[i])), call('HGET', PERMITS, rows[i]) or '' }
+    for _, part in ipairs(row) do reply[#reply + 1] = part end
+  end
+end
+tell_of(failing)
+tell_of(others)
 return reply

@@ -1,0 +1,146 @@
+"""A registry's records, as Redis keeps them and as Python reads them.
+
+CREATING(name) → STARTING(id) → READY → TERMINATING → gone
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from worker.lifecycle.provider import SandboxRef
+
+COUNTERS = ("opened", "ready", "ended", "reaped", "handed_over", "killed", "strays", "settled")
+STATES = ("WAITING", "CREATING", "STARTING", "READY", "TERMINATING")
+
+
+@dataclass(frozen=True)
+class StartingPermit:
+    """A permit of a gate, as a record keeps it: anybody can give it back."""
+
+    gate: str
+    id: str
+    fence: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """One sandbox's record. Times are seconds of the server's clock."""
+
+    name: str
+    state: str
+    fence: str
+    owner: str = ""
+    provider: str = ""
+    instance: str = ""
+    ref: SandboxRef | None = None
+    made: float = 0.0
+    lease_end: float = 0.0
+    gone_after: float = 0.0
+    dies_at: float = 0.0
+    was: str = ""
+    tries: int = 0
+    error: str = ""
+    permits: tuple[StartingPermit, ...] = ()
+
+    @property
+    def failing(self) -> bool:
+        """Whether it was to be ended, and could not be."""
+        return self.state == "TERMINATING" and self.tries > 0
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A registry at one instant of the server's clock; of its records, the failing ones first."""
+
+    now: float
+    facts: Mapping[str, str]
+    states: Mapping[str, int]
+    failing: int
+    records: tuple[Record, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(self.states.values())
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What became of sandboxes since the registry was made."""
+        return {name: int(self.facts.get(name, 0)) for name in COUNTERS}
+
+    @property
+    def reaper(self) -> str:
+        """Who reaps it; empty where nobody does."""
+        until = float(self.facts.get("reaper_until", 0)) / 1e6
+        return self.facts.get("reaper", "") if until > self.now else ""
+
+
+@dataclass(frozen=True)
+class Elected:
+    """Whether the caller reaps this registry, and for how long it has."""
+
+    yes: bool
+    since: float
+    facts: Mapping[str, str]
+    age: float
+    """Of the registry, in seconds."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """Records that are the caller's to end, and in how many seconds the next will be."""
+
+    now: float
+    due: float | None
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What `session` answers: `ready` with its record, `wait` for another opener, or `open`."""
+
+    what: str
+    name: str
+    fence: str = ""
+    seconds: float = 0.0
+    record: Record | None = None
+
+
+def read_records(rows: Sequence[Any]) -> tuple[Record, ...]:
+    """Of rows of four: name, end of lease, fields, permits."""
+    return tuple(
+        read_record(text(name), flat, lease_end=float(score) / 1e6, permits=read_permits(permits))
+        for name, score, flat, permits in zip(*(iter(rows),) * 4, strict=True)
+    )
+
+
+def read_record(name: str, flat: Sequence[Any], **more: Any) -> Record:
+    fields = read_fields(flat)
+    ref = None
+    if "id" in fields:
+        ref = SandboxRef(fields["id"], name, json.loads(fields.get("meta", "{}")))
+    known: dict[str, Any] = {key: fields.get(key, "") for key in _WORDS}
+    known |= {key: float(fields.get(key, 0)) / 1e6 for key in _TIMES}
+    return Record(name=name, ref=ref, tries=int(fields.get("tries", 0)), **known, **more)
+
+
+_WORDS = ("state", "fence", "owner", "provider", "instance", "was", "error")
+_TIMES = ("made", "gone_after", "dies_at")
+
+
+def kept(permits: Sequence[StartingPermit]) -> str:
+    """Permits as a record keeps them; `read_permits` is the reverse."""
+    return json.dumps([[one.gate, one.id, one.fence] for one in permits]) if permits else ""
+
+
+def read_permits(kept: bytes | str) -> tuple[StartingPermit, ...]:
+    return tuple(StartingPermit(*permit) for permit in json.loads(kept)) if kept else ()
+
+
+def read_fields(flat: Sequence[Any]) -> dict[str, str]:
+    words = [text(word) for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
