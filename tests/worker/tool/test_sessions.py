@@ -1,4 +1,4 @@
-"""A tool that remembers: the calls of a trajectory meet in one sandbox, whichever worker runs them."""
+"""A tool that remembers: the calls of a trajectory meet in one sandbox, on whichever worker."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +47,7 @@ async def test_turns_on_different_workers_keep_their_state(url) -> None:
             assert "FileNotFoundError" in (await call(tool, other, "open('n')"))[0]
             assert await life.end_session("t-1")
             text, metrics = await call(tool, one, "print(open('n').read())")
-        assert text.startswith("The code could not be run, for no fault of its own: the session t-1")
+        assert "for no fault of its own: the session t-1 was in the sandbox" in text
         assert metrics["error_reason"] == "session_lost"
         assert one.extra_fields["extras"]["traj_exit_reason"] == "infrastructure: session_lost"
         assert other.extra_fields == {}
