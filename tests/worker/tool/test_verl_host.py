@@ -18,9 +18,8 @@ import pytest
 
 from tests.worker.scripted_answers import Answer
 from tests.worker.tool.conftest import TRACEBACK
-from tests.worker.tool.hosts import RealVerl, ShapeOfVerl, load_file
+from tests.worker.tool.hosts import ROOT, SAID, SHOWN, RealVerl, ShapeOfVerl
 
-ROOT = Path(__file__).parents[3]
 YAML = ROOT / "examples" / "verl" / "sandbox_fusion_tool_config.yaml"
 REAL = importlib.util.find_spec("verl") is not None
 VERSION = "0.9.1"
@@ -235,22 +234,14 @@ def test_verl_itself_loads_the_plug_in(asked) -> None:
     assert said == ("worker.tool.tool" if asked == "1" else removed)
 
 
-@only_real
-async def test_the_example_masks_every_token_of_a_failed_trajectory(monkeypatch) -> None:
-    host = RealVerl()
-    example = load_file(YAML.parent / "masking_agent_loop.py", "masking")
-    outputs = [
-        SimpleNamespace(response_mask=[1, 0, 1], extra_fields={"extras": {"traj_masked": 1}}),
-        SimpleNamespace(response_mask=[1, 0, 1], extra_fields={"extras": None}),
-    ]
-
-    async def run(self: Any, sampling_params: Any, **_: Any) -> Any:
-        return outputs.pop(0)
-
-    monkeypatch.setattr(host.agent_loop, "run", run)
-    loop = object.__new__(example.MaskingToolAgentLoop)
-    assert (await loop.run({})).response_mask == [0, 0, 0]
-    assert (await loop.run({})).response_mask == [1, 0, 1]
+async def test_the_example_masks_every_token_of_a_failed_trajectory(host, tools) -> None:
+    good = await host.play(tools, [code("print(1 + 2)"), code("1/0")])
+    assert good.response_mask == [*SAID, *SHOWN, *SAID, *SHOWN, *SAID]
+    assert not good.extra_fields.get("extras")
+    lost = await host.play(tools, [code("no sandbox"), code("print(1 + 2)")])
+    assert lost.response_mask == [0] * len(good.response_mask)
+    assert lost.extra_fields["extras"]["traj_masked"] == 1
+    assert lost.extra_fields["extras"]["traj_exit_reason"].startswith("infrastructure: ")
 
 
 def in_a_new_process(program: str, **environment: str) -> str:
