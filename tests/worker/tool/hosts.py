@@ -166,31 +166,38 @@ class RealVerl:
     async def play(self, tools: Tools, calls: list[str]) -> Any:
         """Its own loop from the prompt to the output; the model and its tokens are made up."""
         example = load_file(MASKING_LOOP, "_masking_of_verl")
-        loop = object.__new__(example.MaskingToolAgentLoop)
         waiting = [[self.function_call(name="code_interpreter", arguments=each)] for each in calls]
+
+        class MadeUp(example.MaskingToolAgentLoop):  # type: ignore[misc,name-defined]
+            async def ct_build_initial_tokens(self, *_: Any, **__: Any) -> list[int]:
+                return [1]
+
+            async def ct_merge_assistant_token(
+                self, ids: list[int], new: list[int], mask: list[int], *_: Any, **__: Any
+            ) -> Any:
+                return SimpleNamespace(token_ids=ids + new), mask + SAID, None
+
+            async def ct_merge_context_msg(
+                self, before: Any, after: Any, ids: list[int], mask: list[int], *_: Any, **__: Any
+            ) -> Any:
+                return SimpleNamespace(token_ids=ids + [2] * len(SHOWN)), mask + SHOWN, None
 
         async def generate(**_: Any) -> Any:
             return SimpleNamespace(
-                token_ids=[5] * len(SAID), log_probs=None, routed_experts=None, num_preempted=0,
-                stop_reason="completed", extra_fields={},
+                token_ids=[3] * len(SAID), log_probs=None, routed_experts=None, num_preempted=0,
+                extra_fields={},
             )  # fmt: skip
 
         async def extract_tool_calls(*_: Any) -> Any:
             return "", waiting.pop(0) if waiting else []
 
-        async def apply_chat_template(*_: Any, **__: Any) -> list[int]:
-            return [7] * len(SHOWN)
-
-        async def process_vision_info(*_: Any) -> dict[str, Any]:
-            return {}
-
+        loop = object.__new__(MadeUp)  # its __init__ wants a tokenizer
         vars(loop).update(
             tools=tools, tool_schemas=[], max_user_turns=None, max_assistant_turns=None,
             max_parallel_calls=1, max_tool_response_length=LONGEST_RESPONSE,
-            tool_response_truncate_side="middle", tool_parser_name="hermes", processor=None,
-            prompt_length=100, response_length=100,
+            tool_response_truncate_side="middle", processor=None, mm_processor_kwargs={},
+            response_length=100, rollout_config=SimpleNamespace(full_determinism=False),
             server_manager=SimpleNamespace(generate=generate),
-            tool_parser=SimpleNamespace(extract_tool_calls=extract_tool_calls),
-            apply_chat_template=apply_chat_template, process_vision_info=process_vision_info,
+            tool_parser=SimpleNamespace(extract_tool_calls=extract_tool_calls, stop_token_ids=[]),
         )  # fmt: skip
         return await loop.run({}, raw_prompt=[{"role": "user", "content": "?"}])
