@@ -58,7 +58,9 @@ def test_the_registry_makes_our_tool_of_the_yaml(tools) -> None:
 
 
 def test_every_example_is_loaded(host) -> None:
-    names = {file.stem: [*host.load(file)] for file in sorted(YAML.parent.glob("*tool_config.yaml"))}
+    names = {
+        file.stem: [*host.load(file)] for file in sorted(YAML.parent.glob("*tool_config.yaml"))
+    }
     assert names == {
         "sandbox_fusion_tool_config": ["code_interpreter"],
         "stateful_tool_config": ["python"],
