@@ -109,10 +109,7 @@ class Shift:
         finally:
             if permit is not None:
                 permit.release()
-        # Where every queue was asked and has nothing left, a second look would only be in the way
-        # of the first result: parking sees what comes meanwhile.
-        all_asked = self._strategy == "default" and took < room
-        return None if took and (left or not all_asked) else left
+        return None if took else left
 
     async def _claim_in_order(self, room: int, granted: str) -> tuple[int, bool]:
         took, waiting = 0, False
