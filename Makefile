@@ -88,6 +88,6 @@ $(LOWEST)/.installed: pyproject.toml | python
 # verl alone: what it computes with is 6 GB, and stubbed by the tests.
 $(VERL)/.installed: pyproject.toml | python
 	$(PYTHON) -m venv --clear $(VERL)
-	$(VERL)/bin/$(PIP) install --editable . pytest-asyncio pytest-timeout numpy hydra-core
+	$(VERL)/bin/$(PIP) install --editable . pytest-asyncio pytest-timeout numpy hydra-core codetiming
 	$(VERL)/bin/$(PIP) install --no-deps verl==0.9.1
 	@touch $@

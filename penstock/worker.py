@@ -5,7 +5,8 @@ import redis
 from rq.serializers import JSONSerializer
 from rq.worker import DequeueStrategy
 
-from ground import connect
+from ground import SettingError, connect
+from limiter import UnknownGate
 from penstock.options import examples, given_settings, settings_options
 from penstock.settings import MonitorSettings
 from penstock.startup import require_one_primary, running_redis
@@ -65,6 +66,7 @@ def command(
 ) -> None:
     """Run the jobs of QUEUES (default: code). Where programs run, PENSTOCK_SANDBOX says."""
     from worker.concurrent_worker import ConcurrentWorker
+    from worker.sandbox.choice import check_choice
     from worker.settings import WorkerSettings
 
     settings = given_settings()
@@ -73,12 +75,17 @@ def command(
         "sandbox": sandbox, "concurrency": concurrency, "gate": gate, "gate_limit": gate_limit,
     }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
+    work_settings = WorkerSettings.load(**given)
+    try:
+        check_choice(work_settings)
+    except SettingError as refusal:  # other jobs need no sandbox
+        click.echo(f"penstock: code jobs will fail here: {refusal}", err=True)
     with running_redis(settings) as url:
         client = connect(url)
         assert isinstance(client, redis.Redis)  # noqa: S101 - a Cluster was refused above
         worker = ConcurrentWorker(
             list(queues or ("code",)), name=name, connection=client, serializer=JSONSerializer,
-            settings=WorkerSettings.load(**given),
+            settings=work_settings,
         )  # fmt: skip
         if metrics_port is not None:
             from penstock.worker_door import open_door
@@ -86,7 +93,10 @@ def command(
             token = MonitorSettings.load().monitor_token
             where, bound = open_door(worker, metrics_host, metrics_port, token)
             click.echo(f"/healthz and /metrics on {where}:{bound}", err=True)
-        worker.work(
-            burst=burst, logging_level=settings.log_level, max_jobs=max_jobs,
-            with_scheduler=with_scheduler, dequeue_strategy=DequeueStrategy(dequeue_strategy),
-        )  # fmt: skip
+        try:
+            worker.work(
+                burst=burst, logging_level=settings.log_level, max_jobs=max_jobs,
+                with_scheduler=with_scheduler, dequeue_strategy=DequeueStrategy(dequeue_strategy),
+            )  # fmt: skip
+        except UnknownGate as unknown:
+            raise SettingError("--limit", f"{unknown}; --gate-limit N makes it") from None

@@ -33,10 +33,8 @@ from openai import AsyncOpenAI
 sys.path.insert(0, str(Path(__file__).parent))
 
 import scripted_model
-from code_interpreter import CodeInterpreter
 
 from ground import EmbeddedServer
-from worker import CodeQueue
 from worker.rollout import (
     Batch,
     Gsm8kTool,
@@ -46,6 +44,7 @@ from worker.rollout import (
     gsm8k_score,
     run_batch,
 )
+from worker.tool import SandboxFusionTool
 
 SYSTEM = (
     "You are a math expert. You are given a question and you need to solve it step by step."
@@ -54,6 +53,7 @@ SYSTEM = (
     " refine your answer if necessary. Put your final answer in the format of `#### <answer>`."
 )
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
+PERMITS = 2  # programs that run at once
 
 
 def requests(rollout: Rollout) -> list[RolloutRequest]:
@@ -82,7 +82,9 @@ async def play(base_url: str, redis_url: str, folder: str | None) -> Batch:
     api_key = os.environ.get("OPENAI_API_KEY", "-")
     async with AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
         model = (await client.models.list()).data[0].id
-        tools: list[Any] = [CodeInterpreter(CodeQueue(redis_url, "code")), Gsm8kTool()]
+        # As under `config:` in verl's YAML; every key is in docs/verl.md.
+        config = {"redis_url": redis_url, "rate_limit": PERMITS, "max_wait": 120}
+        tools: list[Any] = [SandboxFusionTool(config), Gsm8kTool()]
         rollout = Rollout(client, model, tools, call_style="hermes", score=grade)
         return await run_batch(rollout, requests(rollout), rollout_data_dir=folder)
 
@@ -107,7 +109,7 @@ def penstock(*arguments: str, **environment: str) -> Iterator["subprocess.Popen[
 
 @contextlib.contextmanager
 def workshop() -> Iterator[str]:
-    """Redis, sandbox and a worker whose gate lets two programs run at once; the Redis URL."""
+    """Redis, sandbox and a worker under its gate; the Redis URL."""
     with (
         tempfile.TemporaryDirectory() as folder,
         EmbeddedServer(folder) as redis,
@@ -118,7 +120,7 @@ def workshop() -> Iterator[str]:
         if not url:
             sys.exit("the sandbox does not start; `penstock sandbox selftest` says why")
         given = {"PENSTOCK_REDIS_URL": redis.url, "PENSTOCK_SANDBOX_FUSION_URL": url}
-        with penstock("worker", "--limit", "code", "--gate-limit", "2", **given):
+        with penstock("worker", "--limit", "code", "--gate-limit", str(PERMITS), **given):
             yield redis.url
 
 

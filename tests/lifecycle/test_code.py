@@ -1,5 +1,6 @@
 """Code jobs whose turns share a session."""
 
+import asyncio
 import base64
 
 import pytest
@@ -36,3 +37,22 @@ async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_re
     assert await life.end_session("sample-7")
     assert [each async for each in provider.list({})] == []
     await sandbox.close()
+
+
+async def test_a_session_that_dies_under_a_turn_is_not_opened_anew_for_it(lifecycle, cloud):
+    sandbox = SessionSandbox(lifecycle())
+    dying = CodeRequest(code="print(1)", instance_id="s")
+    assert (await sandbox.run(dying)).stdout == "1\n"
+    async with sandbox._lifecycle.session("s") as box:
+        cloud.ask("terminate", id=box.id)
+        with pytest.raises(SandboxUnfit, match="is gone") as lost:
+            await sandbox.run(dying)
+    assert (lost.value.reason, lost.value.retryable) == ("session_lost", False)
+
+
+async def test_turns_that_overlap_run_a_program_each(lifecycle):
+    sandbox = SessionSandbox(lifecycle())
+    programs = [CodeRequest(code=f"print({n})", instance_id="s") for n in range(4)]
+    results = await asyncio.gather(*(sandbox.run(program) for program in programs))
+    assert [result.stdout for result in results] == [f"{n}\n" for n in range(4)]
+    assert len({result.executor_pod_name for result in results}) == 1

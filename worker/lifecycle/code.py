@@ -1,16 +1,17 @@
 """Code jobs in session sandboxes: `PENSTOCK_SANDBOX=worker.lifecycle.code.sessions`.
 
 A `CodeRequest` with an `instance_id` runs in the session of that name, whichever worker
-takes the job: its files and background processes are there at the next turn. One without
-has a sandbox to itself, for that one program.
+takes the job: its files and background processes are there at the next turn, its variables
+are not. One without has a sandbox to itself, for that one program.
 """
 
 import base64
-import shlex
+import hashlib
 import time
 from contextlib import AbstractAsyncContextManager
 
 from worker.errors import SandboxUnfit
+from worker.lifecycle.errors import SandboxLost
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import ExecResult
 from worker.lifecycle.sandbox import OpenSandbox
@@ -18,11 +19,13 @@ from worker.lifecycle.settings import LifecycleSettings
 from worker.models import CodeRequest, CodeResult, CommandResult
 from worker.settings import WorkerSettings
 
-_COMMANDS = {"python": ("main.py", "python3 main.py"), "bash": ("main.sh", "bash main.sh")}
+_COMMANDS = {"python": ("py", "python3"), "bash": ("sh", "bash")}
 
 
 class SessionSandbox:
     """A `worker.Sandbox` over a lifecycle."""
+
+    keeps_sessions = True
 
     def __init__(self, lifecycle: SandboxLifecycle) -> None:
         self._lifecycle = lifecycle
@@ -35,21 +38,28 @@ class SessionSandbox:
                 f"session sandboxes run {', '.join(sorted(_COMMANDS))}, not {request.language}",
                 reason="language",
             )
+        try:
+            async with self._sandbox(request) as sandbox:
+                return await self._run_in(sandbox, request)
+        except SandboxLost as lost:
+            if request.instance_id is None:
+                raise
+            # A new one would run the program without what the session did before it.
+            raise SandboxUnfit(str(lost), reason="session_lost") from lost
+
+    async def _run_in(self, sandbox: OpenSandbox, request: CodeRequest) -> CodeResult:
         began = time.monotonic()
-        async with self._sandbox(request) as sandbox:
-            file, command = _COMMANDS[request.language]
-            for name, content in request.files.items():
-                await sandbox.write_file(name, base64.b64decode(content))
-            await sandbox.write_file(file, request.code)
-            ran_from = time.monotonic()
-            ended = await sandbox.exec(
-                shlex.split(command), timeout=request.run_timeout, stdin=request.stdin or ""
-            )
-            took = time.monotonic() - ran_from
-            files = await _fetched(sandbox, request.fetch_files)
+        for name, content in request.files.items():
+            await sandbox.write_file(name, base64.b64decode(content))
+        command = await _program(sandbox, request)
+        ran_from = time.monotonic()
+        ended = await sandbox.exec(command, timeout=request.run_timeout, stdin=request.stdin or "")
+        took = time.monotonic() - ran_from
+        files = await _fetched(sandbox, request.fetch_files)
         return CodeResult(
             status="Success" if ended.exit_code == 0 else "Failed",
             run_result=_command_result(ended, took),
+            executor_pod_name=sandbox.name,
             files=files,
             isolation=self.name,
             running_seconds=time.monotonic() - began,
@@ -69,6 +79,14 @@ def sessions(settings: WorkerSettings) -> SessionSandbox:
     """What `PENSTOCK_SANDBOX` names: sandboxes of `PENSTOCK_SESSION_PROVIDER`, by default local."""
     provider = LifecycleSettings.load().session_provider
     return SessionSandbox(SandboxLifecycle.from_settings(provider))
+
+
+async def _program(sandbox: OpenSandbox, request: CodeRequest) -> list[str]:
+    """The command that runs it, from a file of its own: turns of a session may overlap."""
+    suffix, command = _COMMANDS[request.language]
+    file = f"main_{hashlib.sha256(request.code.encode()).hexdigest()[:8]}.{suffix}"
+    await sandbox.write_file(file, request.code)
+    return [command, file]
 
 
 async def _fetched(sandbox: OpenSandbox, names: list[str]) -> dict[str, str]:

@@ -7,12 +7,13 @@ One deviation is the point of it: where a sandbox or Redis failed, `compute_scor
 import json
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from ground import PenstockError
 from worker.code_queue import CodeQueue
 from worker.errors import ResultUnreadable
-from worker.reward.api import call_sandbox_api, runs_on_queue
+from worker.reward.api import Answer, call_sandbox_api, runs_on_queue
 from worker.reward.errors import Metadata, RewardUnknown
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.settings import RewardSettings
@@ -53,15 +54,8 @@ def compute_score(
         memory_limit_mb,
         concurrent_semaphore=concurrent_semaphore,
     )
-    counted = len(results) if not continuous else min(len(results), CONTINUOUS_CASES)
-    if counted == 0 or any("error" in case for case in metadata):
-        return 0.0, metadata
-    pairs = zip(results[:counted], metadata[:counted], strict=True)
-    if unknown := [case for result, case in pairs if is_unknown(result, case)]:
-        if RewardSettings.load().reward_failures == "raise":
-            raise RewardUnknown(results, metadata, unknown)
-        return 0.0, metadata
-    return sum(result is True for result in results[:counted]) / counted, metadata
+    counted = min(len(results), CONTINUOUS_CASES) if continuous else len(results)
+    return _share_passed(results, metadata, counted), metadata
 
 
 def check_correctness(
@@ -90,36 +84,65 @@ def check_correctness(
         ]
     if not inputs:
         return [], []
-    function = in_outs.get("fn_name") if language == "python" else None
     semaphore = None if runs_on_queue(sandbox_fusion_url) else concurrent_semaphore
+    function = in_outs.get("fn_name") if language == "python" else None
+    program = _Program(
+        generation, function, sandbox_fusion_url, semaphore, timeout, memory_limit_mb, language
+    )
+    with ThreadPoolExecutor(min(len(inputs), max(32, (os.cpu_count() or 1) * 5))) as threads:
+        cases = zip(range(len(inputs)), inputs, outputs, asserts, strict=True)
+        running = [threads.submit(program.tried, *case) for case in cases]
+        return _gathered(running, inputs, outputs)
 
-    def check(index: int) -> tuple[Code, Metadata]:
-        code = f"{generation}\n\n{asserts[index]}"
-        stdin = None if inputs[index] is None else str(inputs[index])
-        answer, error = None, None
+
+@dataclass(frozen=True)
+class _Program:
+    """A program, and how it is run for every case."""
+
+    code: str
+    function: str | None
+    sandbox: str | CodeQueue
+    semaphore: Semaphore | None
+    timeout: int
+    memory_limit_mb: int
+    language: str
+
+    def tried(self, index: int, given: Any, expected: Any, check: str) -> tuple[Code, Metadata]:
+        stdin = None if given is None else str(given)
+        answer, error = self._answer(f"{self.code}\n\n{check}", stdin)
+        metadata = blank(index, stdin, expected, error)
         try:
-            with holding(semaphore):
-                answer, error = call_sandbox_api(
-                    sandbox_fusion_url=sandbox_fusion_url,
-                    code=calling(code, function) if function else code,
-                    stdin=stdin,
-                    compile_timeout=timeout,
-                    run_timeout=timeout,
-                    memory_limit_mb=memory_limit_mb,
-                    language=language,
-                )
-        except PenstockError as failure:  # the gate's: no permit, so no program
-            error = f"API Call Failed: {failure}"
-        metadata = blank(index, stdin, outputs[index], error)
-        try:
-            return judged(metadata, answer, outputs[index]), metadata
+            return judged(metadata, answer, expected), metadata
         except ResultUnreadable as unreadable:
             wrong = f"Internal execution error: {unreadable}"
             return -1, metadata | {"status": "internal_error", "api_request_error": wrong}
 
-    with ThreadPoolExecutor(min(len(inputs), max(32, (os.cpu_count() or 1) * 5))) as threads:
-        running = [threads.submit(check, index) for index in range(len(inputs))]
-        return _gathered(running, inputs, outputs)
+    def _answer(self, code: str, stdin: str | None) -> tuple[Answer | None, str | None]:
+        try:
+            with holding(self.semaphore):
+                return call_sandbox_api(
+                    sandbox_fusion_url=self.sandbox,
+                    code=calling(code, self.function) if self.function else code,
+                    stdin=stdin,
+                    compile_timeout=self.timeout,
+                    run_timeout=self.timeout,
+                    memory_limit_mb=self.memory_limit_mb,
+                    language=self.language,
+                )
+        except PenstockError as failure:  # the gate's: no permit, so no program
+            return None, f"API Call Failed: {failure}"
+
+
+def _share_passed(results: list[Any], metadata: list[Metadata], counted: int) -> float:
+    """Of the first so many."""
+    if counted == 0 or any("error" in case for case in metadata):
+        return 0.0
+    pairs = zip(results[:counted], metadata[:counted], strict=True)
+    if unknown := [case for result, case in pairs if is_unknown(result, case)]:
+        if RewardSettings.load().reward_failures == "raise":
+            raise RewardUnknown(results, metadata, unknown)
+        return 0.0
+    return sum(result is True for result in results[:counted]) / counted
 
 
 def _gathered(

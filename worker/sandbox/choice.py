@@ -38,6 +38,13 @@ def make_sandbox(settings: WorkerSettings) -> Sandbox:
     return sandbox
 
 
+def check_choice(settings: WorkerSettings) -> None:
+    """Raises `SettingError` where every job would meet it. Makes no sandbox."""
+    if settings.sandbox == "fusion":
+        _ = settings.fusion_urls
+    _named(PROVIDERS.get(settings.sandbox, settings.sandbox), settings.sandbox)
+
+
 def fusion(settings: WorkerSettings) -> Sandbox:
     from worker.sandbox.fusion import SandboxFusion
 

@@ -65,7 +65,9 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'worker.tool' has no attribute {name!r}")
+        # Where a class path is misspelt, verl shows these words and nothing else.
+        there = ", ".join(__all__)
+        raise AttributeError(f"module 'worker.tool' has no attribute {name!r}; it has {there}")
     from importlib import import_module
 
     return getattr(import_module(_LAZY[name]), name)

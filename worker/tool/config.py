@@ -1,5 +1,6 @@
 """The tool's `config` in the host's YAML: verl's keys with verl's defaults, and a few of ours."""
 
+import difflib
 import logging
 import math
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ground import SettingError, check_name
+from ground import SettingError, check_name, parse_redis_url
 from worker.fields import MAX_TIMEOUT, Seconds
 from worker.models import LANGUAGES
 
@@ -43,7 +44,7 @@ class ToolConfig(BaseModel):
     )
     max_wait: float = Field(3600.0, gt=0, description="Seconds until a call is given up.")
     max_output: int = Field(8192, ge=64, description="Characters of output that a model is shown.")
-    stateful: bool = Field(False, description="One interpreter for all calls of a trajectory.")
+    stateful: bool = Field(False, description="One sandbox for all calls of a trajectory.")
 
     @classmethod
     def read(cls, config: Mapping[str, Any] | None) -> Self:
@@ -54,8 +55,11 @@ class ToolConfig(BaseModel):
             key = str(first["loc"][0]) if first["loc"] else "config"
             problem = first["msg"].removeprefix("Value error, ")
             raise SettingError(key, f"{problem} (got {first['input']!r:.80})") from None
+        if read.redis_url is not None:
+            parse_redis_url(read.redis_url, "redis_url")  # refused now, and shown to nobody
         if read.model_extra:
-            log.warning("the tool has no such settings: %s", ", ".join(sorted(read.model_extra)))
+            unknown = ", ".join(map(_with_the_likely, sorted(read.model_extra)))
+            log.warning("the tool has no such settings, and leaves them alone: %s", unknown)
         return read
 
     @property
@@ -79,6 +83,11 @@ class ToolConfig(BaseModel):
     @classmethod
     def _names_are_names(cls, name: str) -> str:
         return check_name(name, "it")
+
+
+def _with_the_likely(key: str) -> str:
+    likely = difflib.get_close_matches(key, ToolConfig.model_fields, n=1)
+    return f"{key} (is it {likely[0]}?)" if likely else key
 
 
 def seconds_of(given: Any) -> float | None:

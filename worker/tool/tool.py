@@ -26,6 +26,7 @@ from worker.tool.config import ToolConfig
 from worker.tool.pools import ExecutionPool, init_execution_pool
 from worker.tool.redis_here import redis_here
 from worker.tool.schemas import CODE_INTERPRETER, OpenAIFunctionToolSchema, ToolResponse
+from worker.tool.sessions import Sessions
 from worker.tool.verl_host import BaseTool, traced
 
 log = logging.getLogger("penstock.tool")
@@ -68,6 +69,7 @@ class SandboxFusionTool(BaseTool):
         self._instance_dict: dict[str, dict[str, Any]] = {}
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._turns = weakref.WeakKeyDictionary()
+        self._sessions = Sessions()
         self._opening = threading.Lock()
         self._queue: CodeQueue | None = None  # until the first call
 
@@ -140,6 +142,8 @@ class SandboxFusionTool(BaseTool):
             return self._of_failure(failure)
 
     def _of_result(self, request: CodeRequest, result: CodeResult) -> Answer:
+        if request.instance_id is not None:
+            self._sessions.check(request.instance_id, result)
         return Answer.of_result(result, request.run_timeout, self._config.max_output)
 
     def _of_failure(self, failure: Exception) -> Answer:

@@ -2,6 +2,7 @@
 
 tools = host.load(yaml)
 response, reward, metrics = await host.call(tools, "code_interpreter", '{"code": "1"}')
+output = await host.play(tools, ['{"code": "1"}'])     # a trajectory, by the example's agent loop
 """
 
 import importlib
@@ -12,12 +13,16 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from uuid import uuid4
 
 import yaml
 
 from tests.worker.tool import verl_stubs
 
+ROOT = Path(__file__).parents[3]
+MASKING_LOOP = ROOT / "examples" / "verl" / "masking_agent_loop.py"
 LONGEST_RESPONSE = 256  # characters, verl's default
+SAID, SHOWN = [1, 1], [0, 0, 0]  # the mask of an answer of the model, and of a tool's
 Tools = dict[str, Any]
 Called = tuple[Any, Any, Any]  # response, reward, metrics
 
@@ -93,6 +98,29 @@ class ShapeOfVerl:
         shown = SimpleNamespace(text=text, image=response.image, video=response.video)
         return shown, reward, metrics
 
+    async def play(self, tools: Tools, calls: list[str]) -> Any:
+        """A model that makes these calls of the interpreter, one a turn, and then has done."""
+        name = "verl.experimental.agent_loop.tool_agent_loop"
+        verl = ModuleType(name)
+        verl.ToolAgentLoop = _ShapeOfToolAgentLoop  # type: ignore[attr-defined]
+        with patch.dict(sys.modules, {name: verl}):
+            example = load_file(MASKING_LOOP, "_masking_of_a_shape")
+        return await example.MaskingToolAgentLoop(self, tools, calls).run({}, raw_prompt=[])
+
+
+class _ShapeOfToolAgentLoop:
+    def __init__(self, host: ShapeOfVerl, tools: Tools, calls: list[str]) -> None:
+        self._host, self._tools, self._calls = host, tools, calls
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
+        agent_data = SimpleNamespace(request_id=uuid4().hex, extra_fields={})
+        response_mask = [*SAID]
+        for arguments in self._calls:
+            await self._host.call(self._tools, "code_interpreter", arguments, agent_data=agent_data)
+            response_mask += SHOWN + SAID
+        extra_fields = agent_data.extra_fields | {"turn_scores": [], "tool_rewards": []}
+        return SimpleNamespace(response_mask=response_mask, extra_fields=extra_fields)
+
 
 class RealVerl:
     """verl as it is installed, its heavy dependencies stubbed where they are missing."""
@@ -134,3 +162,42 @@ class RealVerl:
             loop, call, tools_kwargs or {}, agent_data
         )
         return called
+
+    async def play(self, tools: Tools, calls: list[str]) -> Any:
+        """Its own loop from the prompt to the output; the model and its tokens are made up."""
+        example = load_file(MASKING_LOOP, "_masking_of_verl")
+        waiting = [[self.function_call(name="code_interpreter", arguments=each)] for each in calls]
+
+        class MadeUp(example.MaskingToolAgentLoop):  # type: ignore[misc,name-defined]
+            async def ct_build_initial_tokens(self, *_: Any, **__: Any) -> list[int]:
+                return [1]
+
+            async def ct_merge_assistant_token(
+                self, ids: list[int], new: list[int], mask: list[int], *_: Any, **__: Any
+            ) -> Any:
+                return SimpleNamespace(token_ids=ids + new), mask + SAID, None
+
+            async def ct_merge_context_msg(
+                self, before: Any, after: Any, ids: list[int], mask: list[int], *_: Any, **__: Any
+            ) -> Any:
+                return SimpleNamespace(token_ids=ids + [2] * len(SHOWN)), mask + SHOWN, None
+
+        async def generate(**_: Any) -> Any:
+            return SimpleNamespace(
+                token_ids=[3] * len(SAID), log_probs=None, routed_experts=None, num_preempted=0,
+                extra_fields={},
+            )  # fmt: skip
+
+        async def extract_tool_calls(*_: Any) -> Any:
+            return "", waiting.pop(0) if waiting else []
+
+        loop = object.__new__(MadeUp)  # its __init__ wants a tokenizer
+        vars(loop).update(
+            tools=tools, tool_schemas=[], max_user_turns=None, max_assistant_turns=None,
+            max_parallel_calls=1, max_tool_response_length=LONGEST_RESPONSE,
+            tool_response_truncate_side="middle", processor=None, mm_processor_kwargs={},
+            response_length=100, rollout_config=SimpleNamespace(full_determinism=False),
+            server_manager=SimpleNamespace(generate=generate),
+            tool_parser=SimpleNamespace(extract_tool_calls=extract_tool_calls, stop_token_ids=[]),
+        )  # fmt: skip
+        return await loop.run({}, raw_prompt=[{"role": "user", "content": "?"}])

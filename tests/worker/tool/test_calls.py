@@ -309,6 +309,7 @@ async def test_a_cancelled_call_takes_its_program_off_the_queue(url, real_redis)
         ("default_language", "cobol", "known are bash"),
         ("queue", "no blanks here", "is named with"),
         ("memory_limit_mb", 0, "greater than or equal to 1"),
+        ("redis_url", "10.0.0.5:6379", "must begin with one of redis://"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_at_once_by_its_name(key, value, words) -> None:
@@ -319,7 +320,7 @@ def test_a_setting_that_cannot_work_is_refused_at_once_by_its_name(key, value, w
 
 def test_an_unknown_setting_is_named_in_the_log(caplog) -> None:
     SandboxFusionTool({"ratelimit": 3, "type": "native"})
-    assert "no such settings: ratelimit" in caplog.text
+    assert "no such settings, and leaves them alone: ratelimit (is it rate_limit?)" in caplog.text
 
 
 def test_a_tool_can_be_sent_to_another_process(working) -> None:

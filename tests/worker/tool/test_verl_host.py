@@ -9,18 +9,19 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.worker.scripted_answers import Answer
 from tests.worker.tool.conftest import TRACEBACK
-from tests.worker.tool.hosts import RealVerl, ShapeOfVerl, load_file
+from tests.worker.tool.hosts import ROOT, SAID, SHOWN, RealVerl, ShapeOfVerl
 
-ROOT = Path(__file__).parents[3]
 YAML = ROOT / "examples" / "verl" / "sandbox_fusion_tool_config.yaml"
 REAL = importlib.util.find_spec("verl") is not None
 VERSION = "0.9.1"
@@ -57,7 +58,9 @@ def test_the_registry_makes_our_tool_of_the_yaml(tools) -> None:
 
 
 def test_every_example_is_loaded(host) -> None:
-    names = {file.stem: [*host.load(file)] for file in sorted(YAML.parent.glob("*.yaml"))}
+    names = {
+        file.stem: [*host.load(file)] for file in sorted(YAML.parent.glob("*tool_config.yaml"))
+    }
     assert names == {
         "sandbox_fusion_tool_config": ["code_interpreter"],
         "stateful_tool_config": ["python"],
@@ -235,27 +238,58 @@ def test_verl_itself_loads_the_plug_in(asked) -> None:
     assert said == ("worker.tool.tool" if asked == "1" else removed)
 
 
+async def test_the_example_masks_every_token_of_a_failed_trajectory(host, tools) -> None:
+    good = await host.play(tools, [code("print(1 + 2)"), code("1/0")])
+    assert good.response_mask == [*SAID, *SHOWN, *SAID, *SHOWN, *SAID]
+    assert not good.extra_fields.get("extras")
+    lost = await host.play(tools, [code("no sandbox"), code("print(1 + 2)")])
+    assert lost.response_mask == [0] * len(good.response_mask)
+    assert lost.extra_fields["extras"]["traj_masked"] == 1
+    assert lost.extra_fields["extras"]["traj_exit_reason"].startswith("infrastructure: ")
+
+
+def options_of_the_training_run() -> dict[str, str]:
+    """What the example's script tells verl."""
+    run = subprocess.run(
+        ["sh", str(YAML.parent / "train.sh"), "trainer.nnodes=2"],
+        env=os.environ | {"PYTHON": "echo", "PENSTOCK_REDIS_URL": "redis://redis:6379"},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    module, *options = run.stdout.split()[1:]
+    assert module == "verl.trainer.main_ppo"
+    return dict(option.split("=", 1) for option in options)
+
+
+def test_the_training_run_names_what_is_there() -> None:
+    options = options_of_the_training_run()
+    rollout = "actor_rollout_ref.rollout"
+    assert options[f"{rollout}.multi_turn.tool_config_path"] == str(YAML)
+    assert options["trainer.nnodes"] == "2"
+    loops = yaml.safe_load(Path(options[f"{rollout}.agent.agent_loop_config_path"]).read_text())
+    (target,) = (
+        loop["_target_"]
+        for loop in loops
+        if loop["name"] == options[f"{rollout}.agent.default_agent_loop"]
+    )
+    module, _, name = target.rpartition(".")
+    assert f"class {name}(" in (YAML.parent / f"{module}.py").read_text()
+
+
 @only_real
-async def test_the_example_masks_every_token_of_a_failed_trajectory(monkeypatch) -> None:
-    host = RealVerl()
-    example = load_file(YAML.parent / "masking_agent_loop.py", "masking")
-    outputs = [
-        SimpleNamespace(response_mask=[1, 0, 1], extra_fields={"extras": {"traj_masked": 1}}),
-        SimpleNamespace(response_mask=[1, 0, 1], extra_fields={"extras": None}),
-    ]
-
-    async def run(self: Any, sampling_params: Any, **_: Any) -> Any:
-        return outputs.pop(0)
-
-    monkeypatch.setattr(host.agent_loop, "run", run)
-    loop = object.__new__(example.MaskingToolAgentLoop)
-    assert (await loop.run({})).response_mask == [0, 0, 0]
-    assert (await loop.run({})).response_mask == [1, 0, 1]
+def test_verl_takes_the_options_of_the_training_run() -> None:
+    hydra = importlib.import_module("hydra")
+    options = options_of_the_training_run()
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        config = hydra.compose(
+            "ppo_trainer", overrides=[f"{key}={value}" for key, value in options.items()]
+        )
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.multi_turn.tool_config_path == str(YAML)
+    assert rollout.agent.default_agent_loop == "masking_tool_agent"
+    assert config.data.tool_config_path == str(YAML)  # so that prompts are counted with schemas
 
 
 def in_a_new_process(program: str, **environment: str) -> str:
-    import subprocess
-
     prelude = "from tests.worker.tool import verl_stubs; verl_stubs.install()\n"
     run = subprocess.run(
         [sys.executable, "-c", prelude + program],

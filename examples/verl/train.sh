@@ -1,0 +1,24 @@
+#!/bin/sh
+# A training run of verl 0.9 whose model has our tool. verl's own options (model, data, GPUs, batch
+# sizes) go behind:
+#
+#     PENSTOCK_REDIS_URL=redis://redis:6379 sh examples/verl/train.sh trainer.n_gpus_per_node=8 …
+#
+# PYTHON is verl's, where penstock is installed too. Ray's processes have to see PENSTOCK_REDIS_URL and
+# PYTHONPATH: those of a Ray that this starts do; else set them where `ray start` is run.
+here=$(cd "$(dirname "$0")" && pwd)
+: "${PENSTOCK_REDIS_URL:?name the Redis that the workers use: redis://host:6379}"
+export PENSTOCK_REDIS_URL PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
+
+exec "${PYTHON:-python3}" -m verl.trainer.main_ppo \
+  data.return_raw_chat=True \
+  actor_rollout_ref.rollout.mode=async \
+  actor_rollout_ref.rollout.multi_turn.enable=True \
+  actor_rollout_ref.rollout.multi_turn.format=hermes \
+  actor_rollout_ref.rollout.multi_turn.max_assistant_turns=8 \
+  actor_rollout_ref.rollout.multi_turn.max_parallel_calls=4 \
+  actor_rollout_ref.rollout.multi_turn.max_tool_response_length=2048 \
+  actor_rollout_ref.rollout.multi_turn.tool_config_path="$here/sandbox_fusion_tool_config.yaml" \
+  actor_rollout_ref.rollout.agent.agent_loop_config_path="$here/agent_loops.yaml" \
+  actor_rollout_ref.rollout.agent.default_agent_loop=masking_tool_agent \
+  "$@"

@@ -1,0 +1,74 @@
+"""A tool that remembers: the calls of a trajectory meet in one sandbox, on whichever worker."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.harness import killing
+from tests.worker.crew import work_in_process
+from worker.errors import SandboxFailure
+from worker.lifecycle import SandboxLifecycle
+from worker.models import CodeResult, CommandResult
+from worker.tool import SandboxFusionTool
+from worker.tool.sessions import Sessions
+
+WORKER = {"sandbox": "worker.lifecycle.code.sessions", "gate": "code", "gate_limit": 4}
+
+
+@pytest.fixture
+def boxes(url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_LOCAL_SANDBOXES", str(tmp_path))
+
+
+def trajectory(name: str) -> Any:
+    """As a host of today has one: each call is an instance of its own."""
+    return SimpleNamespace(request_id=name, extra_fields={})
+
+
+async def call(tool: SandboxFusionTool, agent_data: Any, code: str) -> tuple[str, dict[str, Any]]:
+    instance, _ = await tool.create()
+    response, _, metrics = await tool.execute(instance, {"code": code}, agent_data=agent_data)
+    await tool.release(instance)
+    return str(response.text), metrics
+
+
+@pytest.mark.usefixtures("boxes")
+async def test_turns_on_different_workers_keep_their_state(url) -> None:
+    tool, one, other = SandboxFusionTool({"stateful": True}), trajectory("t-1"), trajectory("t-2")
+    life = SandboxLifecycle.from_settings("local")
+    try:
+        with killing.Child(work_in_process, url, ["code"], WORKER) as first:
+            text, metrics = await call(tool, one, "open('n', 'w').write('42'); print('kept')")
+            assert (text, metrics["error_kind"]) == ("kept\n", "none")
+            first.kill()
+        with killing.Child(work_in_process, url, ["code"], WORKER):
+            assert (await call(tool, one, "print(open('n').read())"))[0] == "42\n"
+            assert "FileNotFoundError" in (await call(tool, other, "open('n')"))[0]
+            assert await life.end_session("t-1")
+            text, metrics = await call(tool, one, "print(open('n').read())")
+        assert "for no fault of its own: the session t-1 was in the sandbox" in text
+        assert metrics["error_reason"] == "session_lost"
+        assert one.extra_fields["extras"]["traj_exit_reason"] == "infrastructure: session_lost"
+        assert other.extra_fields == {}
+    finally:
+        for name in ("t-1", "t-2"):
+            await life.end_session(name)
+        life.registry.close()
+
+
+def ran(sandbox: str | None, status: Any = "Success") -> CodeResult:
+    return CodeResult(
+        status=status,
+        run_result=CommandResult(status="Finished", return_code=0),
+        executor_pod_name=sandbox,
+    )
+
+
+def test_a_session_is_lost_where_another_sandbox_answers_for_it() -> None:
+    sessions = Sessions()
+    for result in (ran("a"), ran(None), ran("b", "SandboxError"), ran("a")):
+        sessions.check("t-1", result)
+    sessions.check("t-2", ran("b"))
+    with pytest.raises(SandboxFailure, match="t-1 was in the sandbox a, which is gone"):
+        sessions.check("t-1", ran("b"))
