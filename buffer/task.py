@@ -20,7 +20,8 @@ _SHARE = 0.5
 # Every fixed key of a task; the scripts in lua/ reach them by these names.
 PARTS = (
     "config", "state", "open", "changed", "ready", "leased", "kept", "leases", "delivered",
-    "discarded", "unreported", "quarantine", "rounds", "seen", "raw", "aside", "bell", "rollout",
+    "discarded", "unreported", "quarantine", "rounds", "seen", "rewards", "raw", "aside", "bell",
+    "rollout",
 )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ class Point:
     workers: dict[str, int]
     groups: dict[str, int]
     mean_reward: float | None
+    rewards: tuple[int, ...]
+    """Since the run began, by `buffer.catalog.REWARD_STEPS`."""
 
 
 class History:
@@ -50,6 +52,9 @@ class History:
                 for state in ("open", "ready", "leased", "delivered", "quarantined")
             },
             mean_reward=_mean_reward(fleet),
+            rewards=tuple(
+                map(sum, zip(*(task.reward_counts for task in fleet.tasks), strict=True))
+            ),
         )
         self.points.append(point)
         return point

@@ -131,6 +131,7 @@ function showCharts(fleet) {
   have("workers", "Workers", [["busy", (p) => p.workers.busy || 0], ["idle", (p) => p.workers.idle || 0], ["dead", (p) => p.workers.dead || 0]]);
   have("groups", "Groups", ["open", "ready", "leased", "quarantined"].map((s) => [s, (p) => p.groups[s] || 0]));
   have("reward", "Mean reward since the last read", [["reward", (p) => p.mean_reward]]);
+  if (!charts.has("rewards")) charts.set("rewards", new Bars(host, "Rewards"));
   for (const gate of fleet.gates.slice(0, 6)) {
     const read = (n) => (p) => (p.gates[gate.name] ? p.gates[gate.name][n] : null);
     have(`gate ${gate.name}`, `Gate ${gate.name}`, [["in flight", read(0)], ["limit", read(1)], ["waiting", read(2)]]);
