@@ -26,7 +26,7 @@ async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
         ages = {state: await _age(buffer, state) for state in _AGES}
         _enter(sheet, buffer.run, buffer.task, await buffer.stats(), ages)
         counted = zip(REWARD_STEPS, await buffer.rewards(), strict=True)
-        sheet.histogram("penstock_buffer_reward", "Rewards of the items stored since the run began.",
+        sheet.histogram("penstock_buffer_reward", "Rewards of items stored since the run began.",
                         counted, buffer.run, buffer.task)  # fmt: skip
     return sheet.families()
 

@@ -127,7 +127,6 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
         ground.target_of(redis), "math", TaskConfig(group_size=2),
         functions=GroupFunctions(normalize_group_data=broken),
     )  # fmt: skip
-    redis.zadd("penstock:buffer:{default}:tasks", {"math": 1})
     await buffer.write_many(
         [_item(name, n) for name in "ab" for n in (0, 1)] + [_item("open", 0.5)]
     )
@@ -150,7 +149,6 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
 async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client) -> None:
     gate = TokenBucket(ground.target_of(redis), "code", limit=2, rate=5, burst=3)
     buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=2))
-    redis.zadd("penstock:buffer:{default}:tasks", {"math": 1})
     await buffer.write_many([_item("a", 0.0), _item("a", 1.0), _item("b", 7.5)])
     with gate:
         async with FleetReader(ground.target_of(redis)) as reader:
