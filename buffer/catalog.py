@@ -11,6 +11,8 @@ from buffer.item import stored_item
 from buffer.task import Task
 
 STATES = ("open", "ready", "leased", "kept")
+# The upper ends of the steps that rewards are counted in; what is above the last is `+Inf`.
+REWARD_STEPS = (*(f"{tenth / 10:.1f}" for tenth in range(-10, 11)), "+Inf")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class Catalog:
         sizes["unreported"] = int(await link.command("LLEN", key("unreported")))
         hidden = ("beat", "paused")
         return {**sizes, **{n: v for n, v in totals.items() if n not in hidden}}
+
+    async def rewards(self) -> tuple[int, ...]:
+        """How many rewards of stored items fell into each of `REWARD_STEPS` since the run began."""
+        link, key = self._task.link, self._task.key("rewards")
+        return tuple(int(n or 0) for n in await link.command("HMGET", key, *REWARD_STEPS))
 
     async def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
         """Groups of one state, oldest first. `kept` are those closed a while ago."""

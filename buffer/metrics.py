@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Metric
 
+from buffer.catalog import REWARD_STEPS
 from buffer.rollout_buffer import RolloutBuffer
 from ground import Sheet
 
@@ -24,6 +25,9 @@ async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
     for buffer in buffers:
         ages = {state: await _age(buffer, state) for state in _AGES}
         _enter(sheet, buffer.run, buffer.task, await buffer.stats(), ages)
+        counted = zip(REWARD_STEPS, await buffer.rewards(), strict=True)
+        sheet.histogram("penstock_buffer_reward", "Rewards of items stored since the run began.",
+                        counted, buffer.run, buffer.task)  # fmt: skip
     return sheet.families()
 
 

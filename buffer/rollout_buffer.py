@@ -158,6 +158,10 @@ class RolloutBuffer:
         """Groups by state, and totals of the run."""
         return await self.catalog.stats()
 
+    async def rewards(self) -> tuple[int, ...]:
+        """How many rewards fell into each tenth from -1 to 1, and above, since the run began."""
+        return await self.catalog.rewards()
+
     async def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
         """Groups that are open, ready, leased or kept, oldest first."""
         return await self.catalog.groups(state, limit)

@@ -20,7 +20,8 @@ _SHARE = 0.5
 # Every fixed key of a task; the scripts in lua/ reach them by these names.
 PARTS = (
     "config", "state", "open", "changed", "ready", "leased", "kept", "leases", "delivered",
-    "discarded", "unreported", "quarantine", "rounds", "seen", "raw", "aside", "bell", "rollout",
+    "discarded", "unreported", "quarantine", "rounds", "seen", "rewards", "raw", "aside", "bell",
+    "rollout",
 )  # fmt: skip
 
 
@@ -103,6 +104,9 @@ class Task:
             raise UnknownTask(self.name, self.run)
         self._config = TaskConfig.from_redis(flat)
         if before is None and self.wanted is not None:
+            # Listed among the run's tasks; before all that a server was asked to start, the last
+            # of which is what a request without a task means.
+            await self.link.command("ZADD", tagged("buffer", self.run, "tasks"), "NX", 0, self.name)
             self._report_mismatch(self.wanted, self._config)
         return self._config
 

@@ -44,13 +44,27 @@ def documents() -> dict[str, str]:
 
 # The command
 
+EXIT_CODES = """\
+| Exit code | |
+|---|---|
+| 0 | Done; `doctor`: ready; `up`, `top` and `worker` ended by Ctrl-C |
+| 1 | The answer is bad news: not ready, not healthy, nothing of that name, something to see to |
+| 2 | It could not be asked: an unknown option, a setting that cannot work, no Redis |
+| 124, 125, 137 | `run`: its time ran out; it was not run; it passed another limit |
+| 128 + n | `run`: the program was ended by signal n |
+| 130 | Ctrl-C |
+| 143 | SIGTERM |
+| any other | `run`: the program's own |
+"""
+
 
 def _cli() -> str:
     parts = [
         "# The command\n\nWritten from the code by `make docs`; `penstock COMMAND --help` says the"
-        " same.\n\nOn stdout is data, on stderr is talk. Exit codes: 0 done, 1 the answer is bad"
-        " news, 2 it could not be asked (a wrong setting, no Redis), 130 after Ctrl-C, 143 after"
-        " SIGTERM; `penstock run` exits as the program does.\n\nShell completion:"
+        " same.\n\nOn stdout is data, on stderr is talk. Every listing has `--json`. Colours are"
+        " for terminals, and not for one where `NO_COLOR` is set.\n\n"
+        + EXIT_CODES
+        + "\nShell completion:"
         ' `eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"` in `~/.bashrc`, or `zsh_source`;'
         " for fish, `_PENSTOCK_COMPLETE=fish_source penstock | source`.\n"
     ]

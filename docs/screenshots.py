@@ -4,13 +4,16 @@ Needs a Chromium (`make chromium`); `make screenshots` runs this.
 """
 
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+from buffer import GroupFunctions, RolloutBuffer, TaskConfig
 from ground import EmbeddedServer
 from limiter import TokenBucket
 from tests.harness.browser import Browser
@@ -37,7 +40,8 @@ def main() -> None:
             )
             for name in ("gpu-node-1", "gpu-node-2", "gpu-node-3")
         ]
-        threading.Thread(target=_work, args=(server.url,), daemon=True).start()
+        for busy in (_work, _roll_out):
+            threading.Thread(target=busy, args=(server.url,), daemon=True).start()
         time.sleep(SECONDS)
         with Browser() as browser:
             for name, width, height, dark in (
@@ -50,6 +54,29 @@ def main() -> None:
         for worker in workers:
             worker.kill()
             worker.wait()
+
+
+def _roll_out(url: str) -> None:
+    """Trajectories of two kinds of reward, and a function that fails on some groups."""
+
+    def normalize(data: list[dict[str, Any]], *_: object) -> list[dict[str, Any]]:
+        if any(item["reward"] < -0.85 for item in data):
+            raise KeyError("score")
+        return data
+
+    buffer = RolloutBuffer(
+        url, "math", TaskConfig(group_size=4),
+        functions=GroupFunctions(normalize_group_data=normalize),
+    ).sync  # fmt: skip
+    for n in range(100_000):
+        rewards = [random.choice((0.0, 1.0, 1.0, random.uniform(-0.9, 0.9))) for _ in range(4)]
+        for uid, reward in enumerate(rewards[: 4 if n % 7 else 3]):
+            buffer.write(
+                {"instance_id": f"math_{n}", "uid": str(uid), "messages": [], "reward": reward}
+            )
+        if n % 3 == 2 and (batch := buffer.take(2)):
+            buffer.ack(batch)
+        time.sleep(0.3)
 
 
 def _work(url: str) -> None:

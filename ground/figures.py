@@ -1,9 +1,14 @@
 """Figures for Prometheus: one page made of what a service counts and of its own process."""
 
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 from prometheus_client import Metric, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,6 +33,20 @@ class Sheet:
     def count(self, name: str, help: str, value: float, *where: str, **more: str) -> None:
         """A counter; its name ends in `_total`."""
         self._add(CounterMetricFamily, name, help, value, where, more)
+
+    def histogram(
+        self, name: str, help: str, counted: Iterable[tuple[str, int]], *where: str
+    ) -> None:
+        """How many fell into each step, which is named by its upper end; the last is `+Inf`.
+
+        Where a step is below zero there is no `_sum`, and so no `_count`: it could shrink.
+        """
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = HistogramMetricFamily(name, help, labels=self._labels)
+        steps, counts = zip(*counted, strict=True)
+        upto = list(zip(steps, map(float, accumulate(counts)), strict=True))
+        family.add_metric(where, upto, sum_value=None)  # type: ignore[attr-defined]
 
     def families(self) -> list[Metric]:
         return list(self._families.values())

@@ -1,7 +1,14 @@
 """The penstock command."""
 
-from importlib.metadata import version as _installed
-
 __all__ = ["__version__"]
 
-__version__ = _installed("penstock")
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    # Looked up when asked for: it would take most of the time before Ctrl-C is listened to.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("penstock")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-import penstock
 from ground import PenstockError
+from penstock.entry import INTERRUPTED, loading
 from penstock.options import examples, settings_options
 
 COMMANDS = {
@@ -47,7 +47,8 @@ class _Rooms(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            found: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+            with loading():
+                found: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
         except ImportError:
             from penstock.doctor.packages import require_own_packages
 
@@ -69,7 +70,7 @@ Examples:
 Every option is also a variable, e.g. PENSTOCK_REDIS_URL; the option wins.
 """),
 )
-@click.version_option(penstock.__version__, message="penstock %(version)s")
+@click.version_option(package_name="penstock", message="penstock %(version)s")
 @settings_options
 def command() -> None:
     """The plumbing between RL training and the sandboxes and agents it waits on."""
@@ -89,11 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("penstock: interrupted", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader went away (`penstock … | head`): nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more Ctrl-C is no traceback either
     sys.exit(ended if isinstance(ended, int) else 0)
 
 

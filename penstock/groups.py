@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from buffer import RolloutBuffer
 from penstock.fleet import FleetReader, Group
 from penstock.fleet.buffers import read_groups
 from penstock.in_order import run_in_order
-from penstock.options import examples, given_settings, settings_options
+from penstock.options import examples, for_data, given_settings, settings_options
 from penstock.startup import running_redis
 
 _T = TypeVar("_T")
@@ -64,7 +63,7 @@ def list_groups(task: str | None, state: tuple[str, ...], limit: int, as_json: b
     if as_json:
         click.echo(json.dumps([asdict(group) for group in groups], indent=2))
     elif groups:
-        Console().print(_table(groups))
+        for_data().print(_table(groups))
     else:
         click.echo("no such group in this run", err=True)
 

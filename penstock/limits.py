@@ -6,12 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from ground import SettingError
 from limiter import Gate, GateStatus, TokenBucket, UnknownGate, existing_gate, gate_names
-from penstock.options import examples, given_settings, settings_options
+from penstock.options import examples, for_data, given_settings, settings_options
 from penstock.startup import running_redis
 
 
@@ -49,7 +48,7 @@ def list_gates(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(gate) for gate in gates], indent=2))
     elif gates:
-        Console().print(_table(gates))
+        for_data().print(_table(gates))
     else:
         click.echo("no gate has been used on this Redis", err=True)
 

@@ -1,9 +1,11 @@
 """Options that every subcommand takes, before or after its name, and the settings they make."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from rich.console import Console
 
 from ground import GroundSettings, configure_logging
 
@@ -15,6 +17,11 @@ def examples(text: str) -> str:
     """An epilog whose lines stay as they are written."""
     keep = "\b\n"  # Click's mark, one a paragraph
     return "\n\n".join(keep + paragraph for paragraph in text.strip("\n").split("\n\n"))
+
+
+def for_data() -> Console:
+    """Tables on stdout: as wide as the terminal, and whole where none reads."""
+    return Console(width=None if sys.stdout.isatty() else 200)
 
 
 def settings_options(function: _Command) -> _Command:

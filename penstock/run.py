@@ -31,14 +31,20 @@ Examples:
 
   penstock run solution.py
   echo 'print(6 * 7)' | penstock run -
-  penstock run solution.py < input.txt
+  penstock run -i solution.py < input.txt
   penstock run --timeout 2 --json solution.py | jq .run_result.execution_time
+
+Its input is empty without -i: stdin is read to its end before the program is sent, which in
+a script's loop or a CI job would take what was meant for others, or wait for ever.
 
 It exits as the program did: 128 + n after signal n, 124 where its time ran out, 137 at
 another limit. 125: it was not run, or its end is not known, through no fault of its own.
 """),
 )
 @click.argument("program", type=click.File("rb"), metavar="FILE|-")
+@click.option(
+    "-i", "--stdin", "with_input", is_flag=True, help="Send stdin as the program's input."
+)
 @click.option("--queue", default="code", show_default=True, help="The queue to put it on.")
 @click.option("--language", help="Default: what the file's name says, else python.")
 @click.option("--timeout", type=float, default=10.0, show_default=True, help="Its seconds to run.")
@@ -46,12 +52,18 @@ another limit. 125: it was not run, or its end is not known, through no fault of
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 @settings_options
 def command(
-    program: BinaryIO, queue: str, language: str | None, timeout: float, wait: bool, as_json: bool
+    program: BinaryIO,
+    with_input: bool,
+    queue: str,
+    language: str | None,
+    timeout: float,
+    wait: bool,
+    as_json: bool,
 ) -> int:
     """Run a program through the queue; print what it prints, exit as it exits."""
     settings = given_settings()
     require_one_primary(settings)
-    request = _request(program, language, timeout)
+    request = _request(program, language, timeout, with_input=with_input)
     with running_redis(settings) as url:
         if not wait and not run_in_order(_attended(url, settings, queue)):
             click.echo(
@@ -83,17 +95,20 @@ def exit_code(result: CodeResult) -> int:
     return 128 - code if code < 0 else code
 
 
-def _request(program: BinaryIO, language: str | None, timeout: float) -> CodeRequest:
+def _request(
+    program: BinaryIO, language: str | None, timeout: float, *, with_input: bool
+) -> CodeRequest:
+    if with_input and program is sys.stdin.buffer:
+        raise click.UsageError("-i: stdin is the program already; name a file for one of them")
     suffix = Path(program.name).suffix.lower() if isinstance(program.name, str) else ""
     chosen = language or _BY_SUFFIX.get(suffix, "python")
     if chosen not in LANGUAGES:
         raise click.UsageError(f"--language {chosen!r} is none of {', '.join(sorted(LANGUAGES))}")
-    fed = program is not sys.stdin.buffer and not sys.stdin.isatty()
     return CodeRequest.read({
         "code": program.read().decode(errors="replace"),
         "language": chosen,
         "run_timeout": timeout,
-        "stdin": sys.stdin.buffer.read().decode(errors="replace") if fed else None,
+        "stdin": sys.stdin.buffer.read().decode(errors="replace") if with_input else None,
     })  # fmt: skip
 
 

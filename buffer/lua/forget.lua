@@ -17,6 +17,6 @@ for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
   local batch = at('batch:' .. receipt)
   redis.call('UNLINK', batch, batch .. ':groups', batch .. ':discarded')
 end
-for _, part in ipairs({'seen', 'rounds', 'delivered', 'discarded', 'unreported', 'quarantine',
-  'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
+for _, part in ipairs({'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'unreported',
+  'quarantine', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
 return 0

@@ -1,6 +1,6 @@
 -- idle.lua: a task with nothing in it goes away after a while; a write keeps it.
 -- include: task.lua
-local FIXED = {'config', 'state', 'seen', 'rounds', 'delivered', 'discarded', 'kept',
+local FIXED = {'config', 'state', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'kept',
   'unreported', 'quarantine', 'aside', 'bell'}
 
 local function wake()

@@ -15,6 +15,7 @@ local function see(reward)
   seen.items = seen.items + 1
   local r = tonumber(reward)
   if not r then return end
+  weigh(r)
   seen.n, seen.sum = seen.n + 1, seen.sum + r
   local off = r - seen.mean
   seen.mean = seen.mean + off / seen.n

@@ -6,6 +6,7 @@
 -- include: next_due.lua
 -- include: idle.lua
 -- include: place.lua
+-- include: rewards.lua
 -- include: seen.lua
 -- include: put.lua
 -- include: keep.lua
@@ -28,6 +29,7 @@ while i <= #ARGV do
   i = i + 4 + 3 * n
 end
 save_seen()
+save_rewards()
 count('bytes', added)
 for code, name in ipairs({'stored', 'repeated', 'late', 'surplus', 'full'}) do
   count(name, tally[code])

@@ -14,16 +14,17 @@ from rich.table import Table
 
 from ground import GroundSettings, PenstockError
 from penstock.demo.crew import DemoFailed
-from penstock.demo.drawing import drawn
+from penstock.demo.drawing import drawn, page
+from penstock.demo.record import Outcome
 from penstock.demo.screen import Screen
-from penstock.demo.story import Outcome, jobs_of, play
+from penstock.demo.story import jobs_of, play
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
 from worker.errors import QueueError
 
-NEXT = """  penstock up                          all of it, with a page to look at
-  echo 'print(6 * 7)' | penstock run -  a program through the queue (while it is up)
-  penstock top                         the fleet in a terminal"""
+NEXT = """  penstock up                            all of it, with a page to look at
+  echo 'print(6 * 7)' | penstock run -   a program through the queue (while it is up)
+  penstock top                           the fleet in a terminal"""
 
 
 @click.command(
@@ -45,7 +46,7 @@ PENSTOCK_DATA_DIR where that is set, and takes away what it made.
 @click.option(
     "--picture",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to draw what happened; default: demo.svg in the data directory.",
+    help="Where to draw what happened, as .html or .svg; default: demo.html in the data directory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object on stdout.")
 @settings_options
@@ -70,9 +71,9 @@ def command(jobs: int, picture: Path | None, as_json: bool) -> int:
         click.echo(f"penstock: the demo failed: {first}", err=True)
     if outcome is None:
         return 1
-    file = picture or settings.data_dir / "demo.svg"
+    file = picture or settings.data_dir / "demo.html"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(drawn(record))
+    file.write_text(drawn(record) if file.suffix == ".svg" else page(record, told(outcome)))
     if as_json:
         click.echo(json.dumps({**asdict(outcome), "lost": outcome.lost, "picture": str(file)}))
     else:
@@ -86,7 +87,14 @@ def summary(outcome: Outcome) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="bold")
     table.add_column()
-    for number, what in (
+    for number, what in told(outcome):
+        table.add_row(number, what)
+    return table
+
+
+def told(outcome: Outcome) -> list[tuple[str, str]]:
+    """What happened: numbers, and what they are of."""
+    return [
         (f"{outcome.finished}/{outcome.jobs}", "programs run to their end, in a sandbox of ours"),
         ("1", f"worker killed in the middle of a job; it ended with {outcome.killed}"),
         (str(outcome.repeated), f"programs run again by others, after "
@@ -98,9 +106,7 @@ def summary(outcome: Outcome) -> Table:
         (f"{outcome.mean_reward:.2f}", f"mean reward of {outcome.trajectories} trajectories"),
         (str(outcome.lost), "lost"),
         (f"{outcome.seconds:.1f} s", f"on {outcome.server}"),
-    ):  # fmt: skip
-        table.add_row(number, what)
-    return table
+    ]  # fmt: skip
 
 
 def _first(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:

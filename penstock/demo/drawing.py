@@ -1,9 +1,9 @@
-"""The picture of a demo: queue, permits and groups over time, as one SVG that needs nothing."""
+"""The picture of a demo: queue, permits and groups over time; one file that loads nothing."""
 
 from collections.abc import Callable, Sequence
 from html import escape
 
-from penstock.demo.story import Record, Sample
+from penstock.demo.record import Record, Sample
 
 _WIDTH, _PANEL, _LEFT, _RIGHT, _TOP = 760, 120, 60, 180, 46
 _COLOURS = ("#0072b2", "#b25a00", "#00795a")
@@ -33,6 +33,18 @@ def drawn(record: Record) -> str:
         f'<text x="{_LEFT}" y="24" font-size="15" font-weight="600">penstock demo</text>'
         + "".join(body)
         + "</svg>\n"
+    )
+
+
+def page(record: Record, told: Sequence[tuple[str, str]]) -> str:
+    """The picture above what the demo told at its end, as a page for a browser."""
+    rows = "".join(f"<tr><th>{escape(n)}</th><td>{escape(what)}</td></tr>" for n, what in told)
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>penstock demo</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<style>body{max-width:48rem;margin:auto;padding:1rem;font:15px/1.5 system-ui,sans-serif;"
+        "background:#fff;color:#16181d}th{text-align:right;padding-right:1rem}</style>"
+        f"<body>{drawn(record)}<table>{rows}</table></body></html>\n"
     )
 
 

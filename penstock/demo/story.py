@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from limiter.engines import engine_for
 from penstock.demo.agents import Agents, Tally
 from penstock.demo.crew import AT_ONCE, Crew, DemoFailed
 from penstock.demo.model import scripted_model
+from penstock.demo.record import Outcome, Record, Sample
 from penstock.demo.screen import Screen
 from penstock.in_order import run_in_order
 from worker import CodeQueue
@@ -34,61 +34,6 @@ SAMPLES = 4
 PATIENCE = 90.0
 GROUP_TIMEOUT = 2.5
 _DIED = 2
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What happened, in numbers."""
-
-    server: str
-    jobs: int
-    finished: int
-    executions: int
-    repeated: int
-    limit: int
-    most_at_once: int
-    killed: int
-    """How the killed worker's process ended, as the system tells it: -9."""
-    permits_granted: int
-    permits_expired: int
-    permits_left: int
-    permit_back_after: float
-    groups: int
-    groups_delivered: int
-    groups_timed_out: int
-    trajectories: int
-    mean_reward: float
-    seconds: float
-
-    @property
-    def lost(self) -> int:
-        groups = self.groups - self.groups_delivered - self.groups_timed_out
-        return self.jobs - self.finished + groups
-
-    @property
-    def well(self) -> bool:
-        return not self.lost and self.most_at_once <= self.limit and not self.permits_left
-
-
-@dataclass
-class Sample:
-    """One look, for the picture."""
-
-    at: float
-    waiting: int
-    in_flight: int
-    open: int
-    ready: int
-    delivered: int
-
-
-@dataclass
-class Record:
-    """The looks, and what happened when."""
-
-    limit: int
-    samples: list[Sample] = field(default_factory=list)
-    events: list[tuple[float, str]] = field(default_factory=list)
 
 
 class Story:

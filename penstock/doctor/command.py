@@ -15,7 +15,7 @@ from penstock.doctor.finding import Finding
 from penstock.doctor.isolation import check_isolation
 from penstock.doctor.packages import check_names, check_python, check_versions
 from penstock.doctor.redis import check_redis
-from penstock.options import examples, given_settings, settings_options
+from penstock.options import examples, for_data, given_settings, settings_options
 
 Report = dict[str, list[Finding]]
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -43,7 +43,7 @@ def command(as_json: bool, quiet: bool) -> int:
     if as_json:
         click.echo(_as_json(report, healthy, quiet))
     else:
-        show(report, Console(width=None if sys.stdout.isatty() else 200), quiet=quiet)
+        show(report, for_data(), quiet=quiet)
     return 0 if healthy else 1
 
 

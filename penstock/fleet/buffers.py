@@ -35,6 +35,7 @@ async def read_task(buffer: RolloutBuffer, now: float) -> Task:
         bytes=stats.get("bytes", 0),
         oldest_ready=max(0.0, now - oldest[0].since) if oldest else 0.0,
         rewards=int(seen[0] or 0),
+        reward_counts=await buffer.rewards(),
         mean_reward=float(seen[1]) if seen[0] and int(seen[0]) else None,
     )
 

@@ -27,6 +27,8 @@ class Point:
     sandboxes: dict[str, int]
     """By state, and those that fail to end."""
     mean_reward: float | None
+    rewards: tuple[int, ...]
+    """Since the run began, by `buffer.catalog.REWARD_STEPS`."""
 
 
 class History:
@@ -53,6 +55,9 @@ class History:
             },
             sandboxes=_sandboxes(fleet),
             mean_reward=_mean_reward(fleet),
+            rewards=tuple(
+                map(sum, zip(*(task.reward_counts for task in fleet.tasks), strict=True))
+            ),
         )
         self.points.append(point)
         return point

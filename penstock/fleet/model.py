@@ -85,6 +85,8 @@ class Task:
     rewards: int
     """How many of the items since the last read have one."""
     mean_reward: float | None
+    reward_counts: tuple[int, ...]
+    """Of all rewards since the run began, how many fell into each of `REWARD_STEPS`."""
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,12 @@ class Chart {
   }
 
   draw(points, seconds) {
-    const box = this.canvas.getBoundingClientRect();
-    if (!box.width || !points.length) return;
-    const scale = window.devicePixelRatio || 1;
-    const width = Math.round(box.width * scale), height = Math.round(box.height * scale);
-    if (this.canvas.width !== width) this.canvas.width = width;
-    if (this.canvas.height !== height) this.canvas.height = height;
-    const pen = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+    const sheet = prepared(this.canvas);
+    if (!sheet || !points.length) return;
+    const { pen, style, width, height, scale } = sheet;
     const values = this.series.map(([, read]) => points.map(read));
     const most = Math.max(1e-9, ...values.flat().filter((value) => value !== null)) * 1.08;
     const end = points[points.length - 1].at, floor = height - 17 * scale;
-    pen.clearRect(0, 0, width, height);
     this.axes(pen, style, width, floor, most, seconds, scale);
     values.forEach((line, at) => {
       pen.strokeStyle = style.getPropertyValue(`--c${at + 1}`).trim();
@@ -79,6 +74,17 @@ class Chart {
     pen.textAlign = "right"; pen.fillText("now", width, floor + 13 * scale);
     pen.textAlign = "left";
   }
+}
+
+function prepared(canvas) { // wiped, and as sharp as the screen; null while it is not shown
+  const box = canvas.getBoundingClientRect(), scale = window.devicePixelRatio || 1;
+  if (!box.width) return null;
+  const width = Math.round(box.width * scale), height = Math.round(box.height * scale);
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+  const pen = canvas.getContext("2d");
+  pen.clearRect(0, 0, width, height);
+  return { pen, style: getComputedStyle(document.documentElement), width, height, scale };
 }
 
 function shortly(value) {

@@ -134,6 +134,7 @@ function showCharts(fleet) {
   if (fleet.registries.length) have("sandboxes", "Session sandboxes", [["starting", (p) => (p.sandboxes.CREATING || 0) + (p.sandboxes.STARTING || 0)],
     ["ready", (p) => p.sandboxes.READY || 0], ["ending", (p) => p.sandboxes.TERMINATING || 0], ["failing", (p) => p.sandboxes.failing || 0]]);
   have("reward", "Mean reward since the last read", [["reward", (p) => p.mean_reward]]);
+  if (!charts.has("rewards")) charts.set("rewards", new Bars(host, "Rewards"));
   for (const gate of fleet.gates.slice(0, 6)) {
     const read = (n) => (p) => (p.gates[gate.name] ? p.gates[gate.name][n] : null);
     have(`gate ${gate.name}`, `Gate ${gate.name}`, [["in flight", read(0)], ["limit", read(1)], ["waiting", read(2)]]);

@@ -30,7 +30,7 @@ def policy() -> str:
 
 @cache
 def _script() -> str:
-    return _part("charts.js") + _part("page.js")
+    return "".join(map(_part, ("charts.js", "bars.js", "page.js")))
 
 
 def _part(name: str) -> str:

@@ -18,6 +18,7 @@ from buffer import (
     TaskConfig,
     UnknownTask,
 )
+from buffer.catalog import REWARD_STEPS
 from tests.buffer.conftest import Bench, item
 
 Make = Callable[..., Bench]
@@ -575,3 +576,16 @@ def test_the_sync_face_does_the_same(bench: Bench) -> None:
     face.ack(batch)
     assert face.stats()["consumed"] == 1
     face.close()
+
+
+async def test_rewards_are_counted_by_tenths_as_they_are_stored(bench: Bench) -> None:
+    rewards = [1, 1.0, 0, -0.0, 0.7, 0.70001, -1, -5, 3, 0.05]
+    await bench.buffer.write_many([item(f"g{n}", "u", r) for n, r in enumerate(rewards)])
+    await bench.buffer.write(item("g0", "u", 1))  # known already
+    await bench.buffer.write({"instance_id": "g0", "uid": "unrated", "messages": []})
+    counted = zip(REWARD_STEPS, await bench.buffer.rewards(), strict=True)
+    assert {step: n for step, n in counted if n} == {
+        "-1.0": 2, "0.0": 2, "0.1": 1, "0.7": 1, "0.8": 1, "1.0": 2, "+Inf": 1,
+    }  # fmt: skip
+    await bench.buffer.reset()
+    assert sum(await bench.buffer.rewards()) == 0

@@ -18,8 +18,17 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 def test_the_readme_leads_to_every_document() -> None:
     readme = ROOT / "README.md"
-    linked = {(ROOT / link).resolve() for link in LINK.findall(_prose(readme)) if ":" not in link}
-    assert {document for document in DOCUMENTS if document != readme} <= linked
+    assert {document for document in DOCUMENTS if document != readme} <= _linked(readme)
+
+
+def test_the_index_of_docs_leads_to_every_document_in_it() -> None:
+    index = ROOT / "docs" / "README.md"
+    assert set(index.parent.glob("*.md")) - {index} <= _linked(index)
+
+
+def _linked(document: Path) -> set[Path]:
+    links = [link.partition("#")[0] for link in LINK.findall(_prose(document)) if ":" not in link]
+    return {(document.parent / link).resolve() for link in links}
 
 
 def _leads(document: Path, link: str) -> bool:

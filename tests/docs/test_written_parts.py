@@ -6,7 +6,7 @@ from html import unescape
 
 from docs import reference, settings_table
 from penstock.demo.command import summary
-from penstock.demo.story import Outcome
+from penstock.demo.record import Outcome
 from penstock.doctor import packages
 from penstock.doctor import redis as doctor_redis
 from tests.architecture.source import ROOT

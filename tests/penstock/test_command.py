@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from penstock.cli import COMMANDS
 from tests.harness.servers import PrivateRedis
+from tests.harness.terminal import Terminal
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 
@@ -102,6 +104,16 @@ def test_version_is_data_on_stdout() -> None:
 
 def test_no_colours_where_no_terminal_reads() -> None:
     assert "\x1b" not in run("doctor").stdout
+
+
+def test_a_terminal_gets_colours_unless_it_says_no(tmp_path: Path) -> None:
+    colour = re.compile(r"\x1b\[[\d;]*\b(3[0-8]|9[0-7])\b[\d;]*m")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "NO_COLOR"))}
+    for said, more in ((True, {}), (False, {"NO_COLOR": "1"})):
+        env = clean | {"PENSTOCK_REDIS_URL": "redis://127.0.0.1:1"} | more
+        with Terminal([PENSTOCK, "doctor"], env) as terminal:
+            assert terminal.ends() == 1
+        assert bool(colour.search(terminal.said)) is said, terminal.said
 
 
 def test_an_unknown_subcommand_exits_with_2() -> None:
@@ -232,7 +244,7 @@ def picture_in(folder: Path) -> list[str]:
 
 
 def test_the_demo_loses_nothing_though_a_worker_is_killed(scratch: Path) -> None:
-    result = run("demo", "--jobs", "16", "--json", "--picture", str(scratch / "demo.svg"))
+    result = run("demo", "--jobs", "16", "--json", "--picture", str(scratch / "demo.html"))
     assert result.returncode == 0, result.stderr
     outcome = json.loads(result.stdout)
     assert (outcome["jobs"], outcome["finished"], outcome["lost"]) == (14, 14, 0)
@@ -244,7 +256,11 @@ def test_the_demo_loses_nothing_though_a_worker_is_killed(scratch: Path) -> None
         4, 3, 1,
     )  # fmt: skip
     assert "is killed with -9 in job" in result.stderr
-    assert Path(outcome["picture"]).read_text().count("<polyline") == 6
+    page = Path(outcome["picture"]).read_text()
+    assert page.count("<polyline") == 6
+    assert "14/14</th><td>programs run to their end" in page
+    assert "src=" not in page
+    assert "href=" not in page
 
 
 def test_every_execution_is_in_a_ledger_that_the_demo_does_not_keep(

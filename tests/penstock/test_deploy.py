@@ -120,6 +120,47 @@ def test_every_service_starts_is_healthy_and_runs_a_program(deployment: Deployme
     assert ran.stdout == "42\n", ran.stderr
 
 
+def against_the_specification(file: Path) -> subprocess.CompletedProcess[str]:
+    schema = ["--builtin-schema", "vendor.compose-spec"]
+    return subprocess.run(
+        [BIN / "check-jsonschema", *schema, file], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_file_is_what_the_compose_specification_allows(tmp_path: Path) -> None:
+    checked = against_the_specification(ROOT / "compose.yaml")
+    assert checked.returncode == 0, checked.stdout
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text((ROOT / "compose.yaml").read_text().replace("restart: ", "restarts: "))
+    assert "'restarts' was unexpected" in against_the_specification(wrong).stdout
+
+
+@pytest.mark.skipif(not shutil.which("docker-compose"), reason="no docker-compose client")
+def test_the_client_reads_it_where_there_is_one(deployment: Deployment) -> None:
+    shutil.copy(ROOT / "compose.yaml", deployment.folder)
+    shutil.copytree(ROOT / "deploy", deployment.folder / "deploy")
+    for profile in ([], ["--profile", "observe"]):
+        subprocess.run(
+            ["docker-compose", *profile, "config", "--quiet"], cwd=deployment.folder, check=True
+        )
+
+
+def test_what_refers_to_something_finds_it() -> None:
+    for name, service in SERVICES.items():
+        assert set(service.get("depends_on", {})) <= set(SERVICES), name
+        assert set(service["networks"]) <= set(COMPOSE["networks"]), name
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            found = (ROOT / source).exists() if source[0] in "./" else source in COMPOSE["volumes"]
+            assert found, f"{name}: {source}"
+        told = [*service.get("command", []), *service.get("entrypoint", [])]
+        told += service.get("environment", {}).values()
+        read = set(re.findall(r"/run/secrets/(\w+)", " ".join(map(str, told))))
+        assert read <= set(service.get("secrets", [])), f"{name} reads a secret it is not given"
+    own = {one.split(":")[-1] for name in OURS for one in SERVICES[name].get("ports", [])}
+    assert own == {"8889", "8890"}
+
+
 def test_the_services_are_locked_down() -> None:
     assert set(OURS) == {"redis", "sandbox", "worker", "buffer", "monitor"}
     for name, service in SERVICES.items():

@@ -13,6 +13,7 @@ from rq.worker import WorkerStatus
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
+from buffer.catalog import REWARD_STEPS
 from buffer.pipeline import GroupFunctions
 from limiter import TokenBucket
 from penstock.fleet import Fleet, FleetReader
@@ -136,13 +137,15 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
         ground.target_of(redis), "math", TaskConfig(group_size=2),
         functions=GroupFunctions(normalize_group_data=broken),
     )  # fmt: skip
-    redis.zadd("penstock:buffer:{default}:tasks", {"math": 1})
     await buffer.write_many(
         [_item(name, n) for name in "ab" for n in (0, 1)] + [_item("open", 0.5)]
     )
     fleet = await look(redis)
     (task,) = fleet.tasks
     assert (task.groups["ready"], task.groups["open"], task.mean_reward) == (2, 1, 0.5)
+    assert {step: n for step, n in zip(REWARD_STEPS, task.reward_counts, strict=True) if n} == {
+        "0.0": 2, "0.5": 1, "1.0": 2,
+    }  # fmt: skip
     await buffer.take()
     fleet = await look(redis)
     assert {(group.instance_id, group.state) for group in fleet.quarantine} == {
@@ -192,6 +195,8 @@ async def test_session_sandboxes_and_why_one_does_not_end_are_shown(
 
 async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client) -> None:
     gate = TokenBucket(ground.target_of(redis), "code", limit=2, rate=5, burst=3)
+    buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=2))
+    await buffer.write_many([_item("a", 0.0), _item("a", 1.0), _item("b", 7.5)])
     with gate:
         async with FleetReader(ground.target_of(redis)) as reader:
             page = ground.exposition(await figures(reader))
@@ -199,6 +204,10 @@ async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client)
     assert 'penstock_gate_granted_total{gate="code"} 1.0' in page
     assert 'penstock_gate_rate{gate="code"} 5.0' in page
     assert 'penstock_workers{state="dead"} 0.0' in page
+    for step, upto in (("-0.1", 0), ("0.0", 1), ("0.9", 1), ("1.0", 2), ("+Inf", 3)):
+        labels = f'le="{step}",run="default",task="math"'
+        assert f"penstock_buffer_reward_bucket{{{labels}}} {upto}.0" in page
+    await buffer.aclose()
 
 
 async def test_a_thousand_workers_and_ten_thousand_groups_are_one_look(

@@ -105,11 +105,19 @@ def test_a_large_fleet_is_one_small_page(
         pipe.sadd("rq:workers", f"rq:worker:w{n:04}")
         pipe.hset(f"rq:worker:w{n:04}", mapping=fields)
     pipe.zadd("penstock:buffer:{default/math}:ready", {f"g{n}:0": n + 1 for n in range(10_000)})
+    pipe.hset("penstock:buffer:{default/math}:rewards", mapping={"0.0": 30_000, "1.0": 50_000})
     pipe.zadd("penstock:buffer:{default}:tasks", {"math": 1})
     pipe.execute()
     page = browser.open(f"{url}/#token=secret")
     page.until("document.getElementById('worker-states').textContent", lambda s: "1000 busy" in s)
     page.until(ROWS.format("tasks"), lambda rows: "10000" in rows)
+    page.until(
+        "[...document.querySelectorAll('canvas')].map((one) => one.ariaLabel).join('|')",
+        lambda said: (
+            "Rewards: 80000 in all" in said
+            and "most of them, 63 %, above 0.9 and at most 1" in said
+        ),
+    )
     assert page.run("document.querySelectorAll('tr').length") < 300
     page.run("document.getElementById('all-workers').click()")
     page.until("everyone && everyone.length", lambda count: count == 1000)

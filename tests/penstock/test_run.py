@@ -51,13 +51,25 @@ def test_output_and_exit_code_are_the_programs(
         assert whole["run_result"]["stdout"] == "1\n"
         script = tmp_path / "hello.sh"
         script.write_text("read name; echo hello $name\n")
-        with script.open("rb"):
-            told = subprocess.run(
-                [PENSTOCK, "run", script], input="you\n", capture_output=True, text=True,
-                env=os.environ | {"PENSTOCK_REDIS_URL": url}, timeout=100, check=False,
-            )  # fmt: skip
+        told = subprocess.run(
+            [PENSTOCK, "run", "-i", script], input="you\n", capture_output=True, text=True,
+            env=os.environ | {"PENSTOCK_REDIS_URL": url}, timeout=100, check=False,
+        )  # fmt: skip
         assert told.stdout == "hello you\n"
+        with subprocess.Popen(
+            [PENSTOCK, "run", script], env=os.environ | {"PENSTOCK_REDIS_URL": url}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as unasked:  # fmt: skip
+            assert unasked.wait(100) == 0, "it waits for the end of an open pipe"
+            assert unasked.stdout is not None
+            assert unasked.stdout.read() == "hello\n"
     worker_settings.cache_clear()
+
+
+def test_one_stdin_cannot_be_the_program_and_its_input() -> None:
+    result = run("run", "-i", "-")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "stdin is the program already" in result.stderr
 
 
 def test_where_nobody_listens_it_says_so_and_leaves_nothing_queued(
@@ -91,7 +103,6 @@ def test_groups_are_listed_shown_and_put_back(
     from buffer import RolloutBuffer, TaskConfig
 
     buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=2)).sync
-    real_redis.zadd("penstock:buffer:{default}:tasks", {"math": 1})
     buffer.write_many([
         {"instance_id": "a", "uid": str(n), "messages": [], "reward": 0.5} for n in (0, 1)
     ])  # fmt: skip

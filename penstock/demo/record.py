@@ -1,0 +1,58 @@
+"""What a playing of the demo is told by: its looks, its events, and what came of it."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened, in numbers."""
+
+    server: str
+    jobs: int
+    finished: int
+    executions: int
+    repeated: int
+    limit: int
+    most_at_once: int
+    killed: int
+    """How the killed worker's process ended, as the system tells it: -9."""
+    permits_granted: int
+    permits_expired: int
+    permits_left: int
+    permit_back_after: float
+    groups: int
+    groups_delivered: int
+    groups_timed_out: int
+    trajectories: int
+    mean_reward: float
+    seconds: float
+
+    @property
+    def lost(self) -> int:
+        groups = self.groups - self.groups_delivered - self.groups_timed_out
+        return self.jobs - self.finished + groups
+
+    @property
+    def well(self) -> bool:
+        return not self.lost and self.most_at_once <= self.limit and not self.permits_left
+
+
+@dataclass
+class Sample:
+    """One look, for the picture."""
+
+    at: float
+    waiting: int
+    in_flight: int
+    open: int
+    ready: int
+    delivered: int
+
+
+@dataclass
+class Record:
+    """The looks, and what happened when."""
+
+    limit: int
+    samples: list[Sample] = field(default_factory=list)
+    events: list[tuple[float, str]] = field(default_factory=list)

@@ -1,0 +1,98 @@
+"""A command in a real terminal of 80 by 24, with the kernel's own Ctrl-C.
+
+with Terminal(["penstock", "top"], env) as terminal:
+    terminal.until("QUEUE")
+    terminal.press(Terminal.CTRL_C)
+    assert terminal.ends() == 0
+"""
+
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.harness import leash
+from tests.harness.servers import until
+
+# The session's leader, whose terminal this is; then it becomes the command.
+_LEAD = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); \
+os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+class Terminal:
+    """The terminal's other end."""
+
+    CTRL_C = b"\x03"
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        env: Mapping[str, str],
+        *,
+        rows: int = 24,
+        cols: int = 80,
+    ) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+        self.process = leash.start(
+            [sys.executable, "-I", "-S", "-c", _LEAD, *command],
+            env={**env, "TERM": "xterm-256color"}, start_new_session=True,
+            stdin=theirs, stdout=theirs, stderr=theirs,
+        )  # fmt: skip
+        os.close(theirs)
+        self._said = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def said(self) -> str:
+        """All that came to the screen so far, with the codes that move the cursor."""
+        return self._said.decode(errors="replace")
+
+    def until(self, words: str) -> None:
+        def shown() -> bool:
+            assert self.process.poll() is None or words in self.said, self.said
+            return words in self.said
+
+        until(shown, f"{words!r} on the screen", within=90)
+
+    def press(self, key: bytes) -> None:
+        os.write(self._ours, key)
+
+    def ends(self, within: float = 90.0) -> int:
+        """Its exit status; then `said` is all it said."""
+        code: int = self.process.wait(within)
+        self._reader.join(within)
+        return code
+
+    def _read(self) -> None:
+        while True:
+            try:
+                part = os.read(self._ours, 65536)
+            except OSError:  # nobody has the other end any more
+                return
+            if not part:
+                return
+            self._said += part
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(10)
+        os.close(self._ours)

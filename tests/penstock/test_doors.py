@@ -1,0 +1,145 @@
+"""Every HTTP service: on loopback unless told otherwise, and shut to all without its token."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+import ground
+from tests.harness import leash
+from tests.harness.servers import PrivateRedis, free_port, until
+
+
+@dataclass(frozen=True)
+class Service:
+    """How it is started on a port, which variable has its token, and what it serves."""
+
+    command: tuple[str, ...]
+    token: str
+    port: str = ""
+    paths: tuple[tuple[str, str], ...] = ()
+
+
+SERVICES = {
+    "buffer serve": Service(
+        ("buffer", "serve"), "PENSTOCK_BUFFER_TOKEN", "PENSTOCK_BUFFER_PORT",
+        (("POST", "/buffer/write"), ("POST", "/get_rollout_data"), ("GET", "/openapi.json"),
+         ("GET", "/v1/stats"), ("POST", "/start_rollout")),
+    ),
+    "monitor": Service(
+        ("monitor",), "PENSTOCK_MONITOR_TOKEN", "PENSTOCK_MONITOR_PORT",
+        (("GET", "/"), ("GET", "/api/fleet"), ("GET", "/api/events"), ("POST", "/api/gates/code"),
+         ("POST", "/api/jobs/x/requeue")),
+    ),
+    "sandbox serve": Service(
+        ("sandbox", "serve", "--port", "{port}"), "PENSTOCK_SANDBOX_TOKEN", "",
+        (("POST", "/run_code"), ("POST", "/run_jupyter"), ("GET", "/v1/ping")),
+    ),
+    "worker": Service(
+        ("worker", "--sandbox", "local", "--metrics-port", "{port}"), "PENSTOCK_MONITOR_TOKEN",
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def served(service: Service, redis_url: str, **environment: str) -> Iterator[tuple[str, int]]:
+    """Its address, and its process."""
+    port = str(free_port())
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    env = clean | {"PENSTOCK_REDIS_URL": redis_url} | environment
+    words = [word.format(port=port) for word in service.command]
+    process = leash.start(
+        [sys.executable, "-m", "penstock", *words], stdin=subprocess.DEVNULL,
+        env=env | ({service.port: port} if service.port else {}), stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+
+    def well() -> bool:
+        assert process.poll() is None, "it did not start"
+        try:
+            return httpx.get(f"{url}/healthz", timeout=10).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    try:
+        until(well, url, within=60)
+        yield url, process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_shut_to_all_without_its_token_and_listens_on_loopback(
+    name: str, shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    service = SERVICES[name]
+    with served(service, shared_server.url, **{service.token: "right"}) as (url, pid):
+        assert listens_on(pid) == {"127.0.0.1"}
+        wrong = ("Bearer wrong", "Bearer", "Bearer rightx", "right", "Basic right")
+        for method, path in (*service.paths, ("GET", "/metrics"), ("GET", "/no/such/path")):
+            for said in (None, *wrong):
+                headers = {} if said is None else {"Authorization": said}
+                answer = httpx.request(method, url + path, headers=headers, timeout=30)
+                assert answer.status_code == 401, f"{method} {path} with {said!r}"
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+        told = httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer right"}, timeout=30)
+        assert told.status_code == 200
+        assert "process_cpu_seconds_total" in told.text
+        assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
+
+
+def test_every_subcommand_that_serves_is_among_these() -> None:
+    """What listens calls `listen`; nothing else in our code does."""
+    rooms = [Path(ground.__file__).parents[1] / room for room in ("buffer", "penstock", "worker")]
+    found = {
+        file.relative_to(room.parent).as_posix()
+        for room in rooms
+        for file in room.rglob("*.py")
+        if re.search(r"(?<![\w.])listen\(", file.read_text())
+    }
+    assert found == {
+        "buffer/serve.py", "penstock/monitor/command.py", "penstock/sandbox.py",
+        "penstock/worker_door.py",
+    }  # fmt: skip
+
+
+def listens_on(pid: int) -> set[str]:
+    """The addresses of TCP on which a process or a child of its takes callers."""
+    family = [pid, *descendants(pid)]
+    sockets = {os.readlink(fd) for one in family for fd in open_files(one)}
+    found = set()
+    for table, width in (("tcp", 8), ("tcp6", 32)):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = row.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                found.add(address(fields[1][:width]))
+    return found
+
+
+def address(text: str) -> str:
+    if len(text) > 8:
+        return f"IPv6 {text}"
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(text)))
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def open_files(pid: int) -> list[Path]:
+    try:
+        return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
+    except OSError:
+        return []
