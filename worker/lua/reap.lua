@@ -5,7 +5,7 @@
 --         {id, execution, {field, value, …}} of each that has died too often, leased to us to fail it}
 local JOBS, WIP, WORK, RUNNING, WORKERS, EXECUTIONS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 -- include: clock.lua
--- include: records.lua
+-- include: putting_back.lua
 local LEASE, KEEP = ARGV[1], tonumber(ARGV[2])
 local condemned, requeued, from_hands = {}, 0, 0
 

@@ -1,6 +1,6 @@
 -- returning.lua: executions that will not be finished here, undone; and what is in the hand.
 -- Reads the worker's name, leaving(1|0) and then id execution hold_us each, from ARGV[OFF + 1] on.
--- include: records.lua
+-- include: putting_back.lua
 local function return_all()
   local returned = 0
   for i = #ARGV - 2, OFF + 3, -3 do
