@@ -3,7 +3,7 @@
 from limiter.errors import GateError, GateUnavailable, LimitTimeout, PermitLost, UnknownGate
 from limiter.gate import Gate
 from limiter.hold import Hold
-from limiter.known import existing_gate, gate_names
+from limiter.known import existing_gate, gate_names, named_gate
 from limiter.permit import Permit, SyncPermit, Wait
 from limiter.settings import LimiterSettings
 from limiter.starting_gate import StartingGate
@@ -30,4 +30,5 @@ __all__ = [
     "Wait",
     "existing_gate",
     "gate_names",
+    "named_gate",
 ]

@@ -11,6 +11,7 @@ from limiter.commands import INDEX
 from limiter.errors import UnknownGate
 from limiter.gate import Gate, described
 from limiter.terms import Terms, check_manner
+from limiter.token_bucket import TokenBucket
 
 
 def gate_names(redis: AnyClient | RedisTarget | str) -> list[str]:
@@ -37,6 +38,23 @@ def existing_gate(redis: AnyClient | RedisTarget | str, name: str) -> Gate:
         int(limit) if limit else None, float(rate) if rate else None, int(burst) if burst else None
     )
     return Gate(target, name, terms, check_manner(30.0, None, 30.0, enforce=False))
+
+
+def named_gate(
+    redis: AnyClient | RedisTarget | str,
+    name: str,
+    limit: int | None,
+    *,
+    lease: float = 30.0,
+    patience: float = 30.0,
+) -> Gate:
+    """The gate that a setting names: made with the limit, or without one as somebody made it.
+
+    `lease` and `patience` are for the gate that has a limit here.
+    """
+    if limit is None:
+        return existing_gate(redis, name)
+    return TokenBucket(redis, name, limit=limit, lease=lease, patience=patience)
 
 
 def _ask(client: Any, *words: str) -> Any:

@@ -19,7 +19,7 @@ from rq.utils import now, utcformat
 from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
 
 from ground import target_of
-from limiter import Gate, TokenBucket, existing_gate
+from limiter import Gate, named_gate
 from limiter.commands import INDEX, GateCommands
 from worker.async_wire import AsyncWire, Command
 from worker.claimed_turn import ClaimedTurn
@@ -313,11 +313,9 @@ class WorkerDied(Exception):
 def _gate(connection: "Redis", settings: WorkerSettings) -> Gate | None:
     if not settings.gate:
         return None
-    if settings.gate_limit is None:
-        return existing_gate(connection, settings.gate)
     # What a dead worker was granted while it waited comes back when its jobs do.
     lease = max(1.0, settings.job_lease)
-    return TokenBucket(connection, settings.gate, limit=settings.gate_limit, lease=lease)
+    return named_gate(connection, settings.gate, settings.gate_limit, lease=lease)
 
 
 def _text(score: bytes | int) -> str:

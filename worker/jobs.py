@@ -67,9 +67,9 @@ def _turn(job: "Job") -> Turn:
 
 @cache
 def _gate(target: RedisTarget, name: str, limit: int | None) -> "Gate":
-    from limiter import TokenBucket, existing_gate
+    from limiter import named_gate
 
-    return existing_gate(target, name) if limit is None else TokenBucket(target, name, limit=limit)
+    return named_gate(target, name, limit)
 
 
 def _current_job() -> "Job | None":

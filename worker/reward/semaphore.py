@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from ground import AnyClient, RedisTarget
-from limiter import Gate, LimitTimeout, SyncPermit, TokenBucket, existing_gate
+from limiter import Gate, LimitTimeout, SyncPermit, named_gate
 from limiter.gate import described
 
 
@@ -85,20 +85,16 @@ class GateSemaphore:
         self._forget_parent()
         with self._guard:
             if self._gate is None:
-                self._gate = self._made()
+                self._gate = named_gate(
+                    self._target, self._name, self._limit,
+                    lease=self._lease, patience=self._patience,
+                )  # fmt: skip
             return self._gate
 
     def _forget_parent(self) -> None:
         """What a forked child finds here is held by its parent."""
         if self._process != os.getpid():
             self._guard, self._held, self._process = threading.Lock(), [], os.getpid()
-
-    def _made(self) -> Gate:
-        if self._limit is None:
-            return existing_gate(self._target, self._name)
-        return TokenBucket(
-            self._target, self._name, limit=self._limit, lease=self._lease, patience=self._patience
-        )
 
     def __reduce__(self) -> Any:
         manner = self._orphan_hold, self._lease, self._patience
