@@ -19,9 +19,11 @@ _PEER_PACKAGES = [
     "sympy==1.13.3", "pylatexenc==2.10",
 ]  # fmt: skip
 # Its /start_rollout would make the same object, and then run a generator beside the measurement.
+# v0 has a largest size there, which makes each of its writes count all that it holds.
 _PEER_PROGRAM = """
 import sys, uvicorn, buffer
-buffer.buffer = buffer.RolloutBuffer(group_size=int(sys.argv[2]), task_type="math")
+bound = {"max_size": buffer.MAX_SIZE} if hasattr(buffer, "MAX_SIZE") else {}
+buffer.buffer = buffer.RolloutBuffer(group_size=int(sys.argv[2]), task_type="math", **bound)
 uvicorn.run(buffer.app, port=int(sys.argv[1]), limit_concurrency=1000)
 """
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -82,6 +82,7 @@ def _ours(
         config = TaskConfig(group_size=_buffer_load.GROUP, max_bytes=1 << 40)
         _client.put(f"{servers[0].url}/v1{at}", json=config.model_dump()).raise_for_status()
         asyncio.run(_buffer_library.fill(redis_url, task, groups))
+        asyncio.run(_settled(redis_url))
         urls = [f"{server.url}{at}" for server in servers]
         memory = asyncio.run(_info(redis_url, "memory"))["used_memory"]
         load, items = _loaded(urls, paid_by, groups, seconds)
@@ -167,6 +168,17 @@ async def _info(url: str, section: str) -> Any:
     found = await redis.info(section)
     await redis.aclose()
     return found
+
+
+async def _settled(url: str) -> None:
+    """Until Redis has freed what was dropped and rewritten its file for what was filled in."""
+    redis: Any = connect_async(url)
+    while True:
+        file, memory = await redis.info("persistence"), await redis.info("memory")
+        if not (file["aof_rewrite_in_progress"] or memory["lazyfree_pending_objects"]):
+            break
+        await asyncio.sleep(0.1)
+    await redis.aclose()
 
 
 async def _drop(url: str, task: str) -> None:

@@ -10,7 +10,7 @@ from buffer.errors import (
     RolloutReplaced,
     UnknownTask,
 )
-from buffer.pipeline import GroupFunctions
+from buffer.group_functions import GroupFunctions
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.sync_face import SyncRolloutBuffer

@@ -1,19 +1,19 @@
 """What a read does to a finished group, in slime's fixed order: valid, filter, normalize, pad.
 
-The default functions run here in a thread; the user's own run in a thread with a
-time limit, one group at a time. Whatever goes wrong concerns that group alone: it is
-quarantined with the reason.
+The default functions run here in a thread; the user's own run one group at a time, with
+a time limit for each group and one for the read. Whatever goes wrong concerns that group
+alone: it is quarantined with the reason.
 """
 
 import asyncio
-import contextlib
 import inspect
 import json
 import logging
-import threading
+import math
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from buffer.default_functions import (
     Group,
@@ -26,35 +26,13 @@ from buffer.default_functions import (
     v1_get_group_data_meta_info,
     v1_is_valid_group,
 )
+from buffer.group_functions import GroupFunctions, in_own_thread, reason_of
 from buffer.settings import TaskConfig
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
-Fate = Literal["delivered", "invalid", "quarantined", "open"]
-
-
-@dataclass(frozen=True)
-class GroupFunctions:
-    """A task's own functions, by upstream's names; None is the default of the task's dialect."""
-
-    get_group_data_meta_info: Callable[[dict[Any, list[Item]]], dict[str, Any]] | None = None
-    is_valid_group: Callable[..., tuple[bool, bool] | bool] | None = None
-    filter_item: Callable[[Item, str], bool] | None = None
-    normalize_group_data: Callable[[Group], Group] | None = None
-    pad_group_data: Callable[[Group, int], Group] | None = None
-    transform_group: Callable[[Group, str], Group] | None = None
-
-    @classmethod
-    def of_module(cls, module: object) -> "GroupFunctions":
-        """The optional functions that a generator module defines."""
-        found = {field.name: getattr(module, field.name, None) for field in fields(cls)}
-        return cls(**{name: value for name, value in found.items() if callable(value)})
-
-    @property
-    def custom(self) -> bool:
-        """Whether the time limit is needed, because some function is the user's."""
-        return any(getattr(self, field.name) is not None for field in fields(self))
+# "unasked": the read's time was over before its turn came; it stays where it was.
+Fate = Literal["delivered", "invalid", "quarantined", "open", "unasked"]
 
 
 @dataclass(frozen=True)
@@ -66,16 +44,27 @@ class Verdict:
     reason: str = ""
 
 
+UNASKED = Verdict("unasked", [])
+
+
 class Pipeline:
-    """The five steps for one task."""
+    """The five steps for one read of a task; after `patience` seconds no more groups are asked
+    about, but for the first of a step, so that every read gets on."""
 
     def __init__(
-        self, task: str, config: TaskConfig, functions: GroupFunctions, *, timeout: float = 30.0
+        self,
+        task: str,
+        config: TaskConfig,
+        functions: GroupFunctions,
+        *,
+        timeout: float = 30.0,
+        patience: float = math.inf,
     ) -> None:
         self.task = task
         self.config = config
         self.functions = functions
         self._timeout = timeout
+        self._until = time.monotonic() + patience
         v1 = config.dialect == "v1"
         self._is_valid = functions.is_valid_group or (
             v1_is_valid_group if v1 else default_is_valid_group
@@ -98,8 +87,7 @@ class Pipeline:
     async def meta_info(self, raw: dict[Any, list[Item]]) -> dict[str, Any]:
         """A custom function's meta-information; empty with a logged reason where it fails."""
         try:
-            async with asyncio.timeout(self._timeout):
-                said = await _in_own_thread(lambda: self._meta_info(raw))
+            said = await in_own_thread(lambda: self._meta_info(raw), self._timeout)
             if not isinstance(said, Mapping):
                 raise TypeError(f"it returned {type(said).__name__}, not a dict")
             json.dumps(said, allow_nan=False)
@@ -107,20 +95,23 @@ class Pipeline:
         except Exception as failure:  # noqa: BLE001 - a read goes on without it
             log.warning(
                 "get_group_data_meta_info failed",
-                extra={"task": self.task, "reason": _reason(failure)},
+                extra={"task": self.task, "reason": reason_of(failure)},
             )
             return {}
 
     async def _each(self, step: Callable[..., Verdict], groups: list[Any]) -> list[Verdict]:
         if not self.functions.custom:
             return await asyncio.to_thread(lambda: [_guarded(step, *group) for group in groups])
-        return [await self._limited(step, *group) for group in groups]
+        verdicts: list[Verdict] = []
+        for group in groups:
+            asked = not verdicts or time.monotonic() < self._until
+            verdicts.append(await self._limited(step, *group) if asked else UNASKED)
+        return verdicts
 
     async def _limited(self, step: Callable[..., Verdict], *group: Any) -> Verdict:
         """A function that never returns leaves its thread behind, and its group in quarantine."""
         try:
-            async with asyncio.timeout(self._timeout):
-                return await _in_own_thread(lambda: _guarded(step, *group))
+            return await in_own_thread(lambda: _guarded(step, *group), self._timeout)
         except TimeoutError:
             return Verdict(
                 "quarantined", [],
@@ -172,37 +163,11 @@ class Pipeline:
         raise TypeError(f"is_valid_group returned {said!r}, neither (valid, finished) nor a bool")
 
 
-async def _in_own_thread(call: Callable[[], T]) -> T:
-    """Not in the pool: functions that never return would use it up for everybody."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, failure: BaseException | None) -> None:
-        if answer.done():
-            return
-        if failure is None:
-            answer.set_result(cast(T, result))
-        else:
-            answer.set_exception(RuntimeError(_reason(failure)))
-
-    def run() -> None:
-        result, failure = None, None
-        try:
-            result = call()
-        except BaseException as raised:  # noqa: BLE001 - handed to the caller
-            failure = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody asks
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=run, name="penstock-group-function", daemon=True).start()
-    return await answer
-
-
 def _guarded(step: Callable[..., Verdict], *group: Any) -> Verdict:
     try:
         return step(*group)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 - concerns that group alone
-        return Verdict("quarantined", [], _reason(failure))
+        return Verdict("quarantined", [], reason_of(failure))
 
 
 def _items(group: Any) -> list[Item]:
@@ -216,7 +181,3 @@ def _items(group: Any) -> list[Item]:
     if not all(isinstance(item, dict) for item in items):
         raise TypeError("the function returned items that are not dicts")
     return items
-
-
-def _reason(failure: BaseException) -> str:
-    return f"{type(failure).__name__}: {failure}"[:1000]

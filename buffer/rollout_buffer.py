@@ -19,9 +19,9 @@ from buffer.batch import Batch
 from buffer.catalog import Catalog, GroupInfo
 from buffer.default_functions import Item
 from buffer.errors import BufferFull, LeaseLost
+from buffer.group_functions import GroupFunctions
 from buffer.item import Entry, entry_of, instance_key
 from buffer.link import Link
-from buffer.pipeline import GroupFunctions
 from buffer.reader import Reader
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import Task
@@ -54,7 +54,11 @@ class RolloutBuffer:
         )  # fmt: skip
         self._task = Task(link, run, task, config=config, functions=functions)
         self._writer = Writer(self._task)
-        self._reader = Reader(self._task, function_timeout=self._settings.function_timeout)
+        self._reader = Reader(
+            self._task,
+            function_timeout=self._settings.function_timeout,
+            longest_wait=self._settings.longest_wait,
+        )
         self.catalog = Catalog(self._task)
 
     @property

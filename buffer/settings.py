@@ -53,7 +53,11 @@ class BufferSettings(Settings):
         600.0, ge=0, description="Seconds after a group closed in which its items count as late."
     )
     longest_wait: float = Field(
-        90.0, gt=0, le=90, description="Most seconds a read waits; slime's clients give up at 100."
+        90.0,
+        gt=0,
+        le=90,
+        description="Most seconds a read waits, or asks custom functions; "
+        "slime's clients give up at 100.",
     )
     write_patience: float = Field(
         30.0, ge=0, description="Seconds that /buffer/write waits for room before it answers 429."

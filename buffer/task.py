@@ -10,8 +10,8 @@ from typing import Any
 from redis.exceptions import NoPermissionError, ResponseError
 
 from buffer.errors import RolloutReplaced, UnknownTask
+from buffer.group_functions import GroupFunctions
 from buffer.link import Link
-from buffer.pipeline import GroupFunctions
 from buffer.settings import TaskConfig
 from ground import RedisUnfit, Script, check_name, in_run, load_script, tagged
 

@@ -14,8 +14,8 @@ from starlette.requests import Request
 
 from buffer.discovery import Generator, discover
 from buffer.errors import GeneratorError, UnknownTask
+from buffer.group_functions import GroupFunctions
 from buffer.link import Link
-from buffer.pipeline import GroupFunctions
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
 from ground import PenstockError, RedisTarget, tagged

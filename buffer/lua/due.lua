@@ -1,12 +1,13 @@
 -- due.lua: what time alone brings about: groups time out, leases end, what was kept goes.
 -- include: give_back.lua
-local function time_out(gid)
+-- It finished when its time was over, not when somebody looked: that keeps the order.
+local function time_out(gid, last)
   local n = tonumber(redis.call('HGET', meta_of(gid), 'n') or '0')
   if redis.call('EXISTS', group_of(gid)) == 0 then
     count('vanished', 1)
     discard(gid, 'expired')
   elseif n / set.group_size >= set.min_timeout_group_size_ratio then
-    make_ready(gid, 'timeout')
+    make_ready(gid, 'timeout', last + set.group_timeout_ms)
   else
     discard(gid, 'expired')
   end
@@ -15,8 +16,9 @@ end
 local function do_due(limit)
   local late = '(' .. string.format('%d', now - set.group_timeout_ms)
   local done = 0
-  for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('open'), '-inf', late, 'LIMIT', 0, limit)) do
-    time_out(gid)
+  local open = redis.call('ZRANGEBYSCORE', at('open'), '-inf', late, 'WITHSCORES', 'LIMIT', 0, limit)
+  for i = 1, #open, 2 do
+    time_out(open[i], open[i + 1])
     done = done + 1
   end
   for _, receipt in ipairs(redis.call('ZRANGEBYSCORE', at('leases'), '-inf', now, 'LIMIT', 0, 8)) do

@@ -1,16 +1,17 @@
 -- give_back.lua: a batch comes back: its groups are ready again in their old places, and
 -- the discarded ids it reported are reported with another batch.
 -- include: life.lua
+local function put_back(gid)
+  if redis.call('ZREM', at('leased'), gid) == 0 then return end
+  local finished = redis.call('HGET', meta_of(gid), 'finished') or now
+  redis.call('ZADD', at('ready'), finished, gid)
+  redis.call('HSET', meta_of(gid), 'state', 'ready', 'returned', now)
+end
+
 local function give_back(receipt)
   local batch = at('batch:' .. receipt)
   local gids = redis.call('LRANGE', batch .. ':groups', 0, -1)
-  for _, gid in ipairs(gids) do
-    if redis.call('ZREM', at('leased'), gid) == 1 then
-      local finished = redis.call('HGET', meta_of(gid), 'finished') or now
-      redis.call('ZADD', at('ready'), finished, gid)
-      redis.call('HSET', meta_of(gid), 'state', 'ready', 'returned', now)
-    end
-  end
+  for _, gid in ipairs(gids) do put_back(gid) end
   for _, id in ipairs(redis.call('LRANGE', batch .. ':discarded', 0, -1)) do
     redis.call('RPUSH', at('unreported'), id)
   end

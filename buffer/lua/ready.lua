@@ -7,14 +7,14 @@ local function leave_open(gid)
   redis.call('PERSIST', group_of(gid))
 end
 
-local function enter_ready(gid, why)
-  redis.call('ZADD', at('ready'), now, gid)
-  redis.call('HSET', meta_of(gid), 'state', 'ready', 'why', why, 'finished', now)
+local function enter_ready(gid, why, since)
+  redis.call('ZADD', at('ready'), since, gid)
+  redis.call('HSET', meta_of(gid), 'state', 'ready', 'why', why, 'finished', since)
   count('finished', 1)
   ring()
 end
 
-local function make_ready(gid, why)
+local function make_ready(gid, why, since)
   leave_open(gid)
-  enter_ready(gid, why)
+  enter_ready(gid, why, since or now)
 end

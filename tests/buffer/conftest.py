@@ -39,10 +39,11 @@ async def make(redis: ground.Client) -> AsyncIterator[Callable[..., Bench]]:
         run: str = "default",
         functions: GroupFunctions | None = None,
         function_timeout: float = 30.0,
+        longest_wait: float = 90.0,
         **config: Any,
     ) -> Bench:
         config.setdefault("group_size", 4)
-        settings = BufferSettings(function_timeout=function_timeout)
+        settings = BufferSettings(function_timeout=function_timeout, longest_wait=longest_wait)
         buffer = RolloutBuffer(
             redis, task, TaskConfig(**config), run=run, functions=functions, settings=settings
         )

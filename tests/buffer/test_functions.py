@@ -85,6 +85,28 @@ async def test_functions_that_all_run_out_of_time_do_not_outlast_the_lease(make:
         assert await bench.buffer.take() is None
 
 
+@pytest.mark.parametrize("name", ["is_valid_group", "filter_item"])
+async def test_a_read_whose_time_is_over_leaves_the_rest_for_the_next(
+    make: Make, name: str
+) -> None:
+    def step(given: Any, *more: Any) -> Any:
+        return time.sleep(60) if "bad" in str(given) else DEFAULTS[name](given, *more)
+
+    functions = GroupFunctions(**{name: step})
+    bench = make(functions=functions, function_timeout=0.3, longest_wait=0.3)
+    for group in ("bad 1", "bad 2", "good"):
+        await bench.fill(group, [1, 0, 1, 0])
+    assert await bench.buffer.take() is None
+    assert [group.instance_id for group in await bench.buffer.quarantined()] == ["bad 1"]
+    assert await bench.buffer.take() is None
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["good"]
+    assert await bench.buffer.stats() | {"quarantined": 2, "ready_groups": 0} == (
+        await bench.buffer.stats()
+    )
+
+
 def test_the_parameters_have_the_documents_defaults() -> None:
     config = TaskConfig(group_size=8)
     assert config.min_valid_group_size_ratio == 1

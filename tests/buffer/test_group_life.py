@@ -216,6 +216,18 @@ async def test_timeouts_count_raw_items_and_bypass_validity(bench: Bench) -> Non
     assert [found["reward"] for found in batch.items] == [0.0] * 4
 
 
+async def test_groups_that_time_out_together_are_ready_in_the_order_of_their_last_writes(
+    bench: Bench,
+) -> None:
+    for name in ("c", "b", "a"):
+        await bench.fill(name, [1, 0, 1])
+        bench.advance(1)
+    bench.advance(301)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["c", "b", "a"]
+
+
 async def test_too_few_kept_items_make_a_group_invalid_and_told(bench: Bench) -> None:
     await bench.fill("a", [1, -1, -1, -1])
     await bench.fill("b", [1, 0, 0, 1])

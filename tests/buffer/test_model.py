@@ -43,7 +43,7 @@ steps = st.one_of(
 class Group:
     state: str = "open"
     items: list[tuple[str, int]] = field(default_factory=list)
-    last: float = 0
+    last: tuple[float, int] = (0, 0)
     finished: float = 0
     order: int = 0
     closed: float = 0
@@ -82,7 +82,8 @@ class Model:
             return Outcome.SURPLUS
         group.items.append((uid, reward))
         if group.state == "open":
-            group.last = self.now
+            self.ticks += 1
+            group.last = (self.now, self.ticks)
             if len(group.items) >= SIZE:
                 self.finish(group)
         return Outcome.STORED
@@ -90,7 +91,7 @@ class Model:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         for gid, group in sorted(self.groups.items(), key=lambda pair: pair[1].last):
-            if group.state == "open" and self.now - group.last > TIMEOUT:
+            if group.state == "open" and self.now - group.last[0] > TIMEOUT:
                 if len(group.items) / SIZE >= 0.6:
                     group.timed_out = True
                     self.finish(group)

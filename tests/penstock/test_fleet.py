@@ -14,7 +14,7 @@ from rq.worker import WorkerStatus
 import ground
 from buffer import RolloutBuffer, TaskConfig
 from buffer.catalog import REWARD_STEPS
-from buffer.pipeline import GroupFunctions
+from buffer.group_functions import GroupFunctions
 from limiter import TokenBucket
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.figures import families, figures
