@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import parent_process, util
@@ -57,9 +58,12 @@ def _retire(engine: Engine) -> bool:
 
 
 def _end_child() -> None:
-    """A child of multiprocessing may end without `atexit`. It ends its threads after this, and
-    among them one that waits for the others: only then do their permits go back."""
-    threading.Thread(target=_stop_last, name="penstock-end", daemon=False).start()
+    """A child of multiprocessing may end without `atexit`. Up to Python 3.12 it ends its threads
+    after this, and among them one that waits for the others: only then do their permits go back."""
+    if sys.version_info >= (3, 13):
+        stop_all()
+    else:
+        threading.Thread(target=_stop_last, name="penstock-end", daemon=False).start()
 
 
 def _stop_last() -> None:

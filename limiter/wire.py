@@ -69,10 +69,8 @@ class Wire:
             for i, reply in zip(unknown, self._send(whole), strict=True):
                 replies[i] = reply
         for reply in replies:
-            if isinstance(reply, PASSING):
-                raise reply
-            if isinstance(reply, ResponseError) and _PASSING_WORDS.search(str(reply)):
-                raise ConnectionError(str(reply)) from reply
+            if is_passing(reply):
+                raise reply if isinstance(reply, PASSING) else ConnectionError(str(reply))
         return replies
 
     def _send(self, commands: list[Command]) -> list[Any]:
@@ -101,6 +99,13 @@ class Wire:
             return self._client.execute_command(*command)
         except ResponseError as refusal:
             return refusal
+
+
+def is_passing(reply: Any) -> bool:
+    """Whether a reply is an error that the next attempt, on a new connection, may not meet."""
+    return isinstance(reply, PASSING) or (
+        isinstance(reply, ResponseError) and bool(_PASSING_WORDS.search(str(reply)))
+    )
 
 
 def _read(wire: Any) -> Any:

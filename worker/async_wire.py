@@ -12,6 +12,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from ground import RedisTarget, Script, connect_async
+from limiter.wire import is_passing
 
 Command = tuple[Any, ...]
 
@@ -46,6 +47,8 @@ class AsyncWire:
             batch, self._waiting = self._waiting, []
             try:
                 replies = await self._converse([command for command, _ in batch])
+                if any(map(is_passing, replies)):
+                    await self._hang_up()  # of a primary that was demoted, for one
             except (RedisError, OSError) as failure:
                 await self._hang_up()
                 replies = [failure] * len(batch)

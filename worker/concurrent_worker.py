@@ -7,6 +7,7 @@ side that RQ sees; `worker/shift.py` does the work, `worker/pulse.py` keeps it o
 """
 
 import asyncio
+import contextlib
 import importlib
 import json
 from collections.abc import Callable
@@ -262,7 +263,8 @@ class ConcurrentWorker(BaseWorker):
         """Stop the thread first: told in RQ's order, it sleeps on, and an end takes a second."""
         if self.pubsub_thread is not None and self.pubsub is not None:
             self.pubsub_thread.stop()
-            self.pubsub.unsubscribe()
+            with contextlib.suppress(RedisError, OSError):  # Redis was away, and hears us no more
+                self.pubsub.unsubscribe()
             self.pubsub_thread.join(timeout=1)  # it closes what it reads from, when it ends
 
     def _stop_jobs(self, job_id: str | None, execution: str | None) -> None:

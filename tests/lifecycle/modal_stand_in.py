@@ -341,8 +341,8 @@ class StandIn:
         started.set()
         await self._over.wait()
         server.close()
-        await server.wait_closed()
-        for protocol in getattr(server, "protocols", []):
+        for protocol in getattr(server, "protocols", []):  # Python 3.12 waits for the last of them
             if transport := getattr(protocol.connection, "_transport", None):
                 transport.abort()
+        await server.wait_closed()
         await asyncio.sleep(0.05)  # in which the loop closes what was aborted

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import util
 from typing import Any
 
 from limiter import PermitLost, TokenBucket
@@ -38,7 +37,7 @@ def ends_well(url: str, name: str) -> None:
     gate = TokenBucket(url, name, limit=2, lease=600)
     pool, returned = ThreadPoolExecutor(1), threading.Event()
     kept.extend((pool, gate.sync.acquire()))
-    util.Finalize(None, returned.set, exitpriority=-1000)  # when the others were called
+    threading._register_atexit(returned.set)  # as it begins to wait for its threads
 
     def ask_late() -> None:
         returned.wait()

@@ -37,7 +37,8 @@ class Children:
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
-            message = ForkingPickler.dumps((function, args, kwargs))
+            # Bytes: a view that an error's traceback keeps cannot be collected quietly.
+            message = bytes(ForkingPickler.dumps((function, args, kwargs)))
         except Exception as refusal:  # noqa: BLE001 - pickle raises what it likes
             raise ExecutionLost(
                 f"{function!r} cannot be sent to another process ({refusal}): ProcessMode takes "
