@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from worker.lifecycle.box import Box
 from worker.lifecycle.errors import CommandFailed, SandboxLost
 from worker.lifecycle.provider import ExecResult, Kind, Provider, SandboxRef
-from worker.process_loop import on_process_loop, process_loop
+from worker.process_loop import from_thread, on_process_loop
 
 T = TypeVar("T")
 _SPARE = 30.0  # seconds beyond a command's own timeout for the provider to say how it ended
@@ -123,22 +123,13 @@ class SyncSandbox:
         return self._sandbox.name
 
     def exec(self, argv: Sequence[str], **options: Any) -> ExecResult:
-        return blocking(self._sandbox.exec(argv, **options))
+        return from_thread(self._sandbox.exec(argv, **options))
 
     def read_file(self, path: str) -> bytes:
-        return blocking(self._sandbox.read_file(path))
+        return from_thread(self._sandbox.read_file(path))
 
     def write_file(self, path: str, content: bytes | str) -> None:
-        blocking(self._sandbox.write_file(path, content))
+        from_thread(self._sandbox.write_file(path, content))
 
     def is_alive(self) -> bool:
-        return blocking(self._sandbox.is_alive())
-
-
-def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Do it on the process's loop, and wait here."""
-    future = asyncio.run_coroutine_threadsafe(work, process_loop())
-    try:
-        return future.result()
-    finally:
-        future.cancel()  # of one that is done, nothing; else it was us that were interrupted
+        return from_thread(self._sandbox.is_alive())

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from worker.lifecycle.local import wire
-from worker.lifecycle.local.folder import ABOUT, LOG, PID, SOCKET, STATE, put, short_path
+from worker.lifecycle.local.folder import ABOUT, LOG, PID, SOCKET, put, short_path
 from worker.lifecycle.provider import ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
-_LOOK = 0.02
 
 
 class LocalError(Exception):
@@ -63,16 +63,12 @@ class LocalProvider:
         return SandboxRef(name, name)
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        async with asyncio.timeout(timeout):
-            while True:
-                state = self._state(ref.id)
-                if state.get("state") == "ready":
-                    return
-                if state.get("state") == "failed":
-                    raise Unavailable(state["why"])
-                if not self._lives(ref.id):
-                    raise Gone(f"its keeper ended as it started: {self._last_words(ref.id)}")
-                await asyncio.sleep(_LOOK)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._ask(ref.id, {"op": "alive"})
+        except Gone as gone:
+            words = self._last_words(ref.id)
+            raise Gone(f"its keeper ended as it started: {words or gone}") from None
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
         return ref
@@ -127,9 +123,21 @@ class LocalProvider:
         await self._until_gone(id)
 
     async def _until_gone(self, id: str) -> None:
-        while self._lives(id):  # noqa: ASYNC110 - a process that is not ours tells nobody
-            await asyncio.sleep(_LOOK)
+        """The kernel tells when a process ends, also of one that is not our child."""
+        if pid := self._pid(id):
+            with contextlib.suppress(ProcessLookupError):
+                await self._ended(id, os.pidfd_open(pid))
         self._clear(id)
+
+    async def _ended(self, id: str, process: int) -> None:
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(process, readable.set)
+        try:
+            if self._lives(id):  # since it was opened: no other process has its number
+                await readable.wait()
+        finally:
+            loop.remove_reader(process)
+            os.close(process)
 
     async def find(self, name: str) -> SandboxRef | None:
         return SandboxRef(name, name) if self._lives(name) else None
@@ -171,6 +179,8 @@ class LocalProvider:
             raise Gone(f"sandbox {id} ended meanwhile: {problem}") from None
         finally:
             writer.close()
+        if "unavailable" in said:
+            raise Unavailable(said["unavailable"])
         if "gone" in said:
             raise Gone(said["gone"])
         if "error" in said:
@@ -195,18 +205,11 @@ class LocalProvider:
         except FileNotFoundError:
             return 0
 
-    def _state(self, id: str) -> dict[str, Any]:
-        try:
-            state: dict[str, Any] = json.loads((self._root / id / STATE).read_text())
-        except FileNotFoundError:
-            return {}
-        return state
-
     def _last_words(self, id: str) -> str:
         try:
             return (self._root / id / LOG).read_text().strip()[-500:]
         except FileNotFoundError:
-            return "it left no message"
+            return ""
 
     def _clear(self, id: str) -> None:
         """What a keeper that was killed has left."""
@@ -219,10 +222,14 @@ class LocalProvider:
 
 def _launch(folder: Path, about: dict[str, Any]) -> None:
     put(folder / ABOUT, json.dumps(about))
-    with open(folder / LOG, "wb") as log:
+    with socket.socket(socket.AF_UNIX) as door, open(folder / LOG, "wb") as log:
+        with short_path(folder, SOCKET) as path:
+            door.bind(path)
+        door.listen(128)
+        command = [sys.executable, "-m", "worker.lifecycle.local.keeper", str(folder)]
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "worker.lifecycle.local.keeper", str(folder)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            [*command, str(door.fileno())],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(door.fileno(),),
             start_new_session=True,  # it outlives us, and Ctrl-C
         )  # fmt: skip
     put(folder / PID, str(process.pid))
