@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from worker.lifecycle.box import Box
 from worker.lifecycle.errors import CommandFailed, SandboxLost
-from worker.lifecycle.provider import ExecResult, Kind, Provider, SandboxRef
+from worker.lifecycle.provider import Command, ExecResult, Kind, Provider, SandboxRef
 from worker.process_loop import from_thread, on_process_loop
 
 T = TypeVar("T")
@@ -68,12 +68,11 @@ class OpenSandbox:
     ) -> ExecResult:
         """Run one command. Raises `SandboxLost` where the sandbox is gone, else `CommandFailed`."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
+        command = Command(list(argv), timeout, cwd, dict(env or {}), given)
 
         async def work() -> ExecResult:
             async with asyncio.timeout(timeout + _SPARE):
-                return await self._provider.exec(
-                    self._ref, list(argv), timeout=timeout, cwd=cwd, env=env, stdin=given
-                )
+                return await self._provider.exec(self._ref, command)
 
         return await self._asked(work)
 
@@ -121,6 +120,10 @@ class SyncSandbox:
     @property
     def name(self) -> str:
         return self._sandbox.name
+
+    @property
+    def lost(self) -> bool:
+        return self._sandbox.lost
 
     def exec(self, argv: Sequence[str], **options: Any) -> ExecResult:
         return from_thread(self._sandbox.exec(argv, **options))

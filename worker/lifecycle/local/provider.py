@@ -15,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from worker.lifecycle.local import wire
 from worker.lifecycle.local.folder import ABOUT, LOG, PID, SOCKET, put, short_path
-from worker.lifecycle.provider import ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
 
@@ -76,18 +76,10 @@ class LocalProvider:
     async def close_runtime(self, ref: SandboxRef) -> None:
         return
 
-    async def exec(
-        self,
-        ref: SandboxRef,
-        argv: Sequence[str],
-        *,
-        timeout: float,  # noqa: ASYNC109
-        cwd: str = "",
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-    ) -> ExecResult:
-        asked = {"argv": list(argv), "timeout": timeout, "cwd": cwd, "env": dict(env or {})}
-        said = await self._ask(ref.id, {"op": "exec", **asked}, stdin)
+    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
+        asked = {"argv": list(command.argv), "timeout": command.timeout, "cwd": command.cwd}
+        asked["env"] = dict(command.env)
+        said = await self._ask(ref.id, {"op": "exec", **asked}, command.stdin)
         return ExecResult(
             said["exit_code"],
             base64.b64decode(said["stdout"]),
