@@ -231,8 +231,8 @@ async def test_a_permit_whose_sandbox_was_never_asked_for_waits_for_no_startup_t
     life.registry.close()
 
 
-async def starts_once(url: str, address: str, timeout: float) -> None:
-    settings = quick(startup_timeout=timeout, init_wall_budget=timeout, start_attempts=1)
+async def starts_once(url: str, address: str, seconds: float) -> None:
+    settings = quick(startup_timeout=seconds, init_wall_budget=seconds, start_attempts=1)
     life = SandboxLifecycle(url, CloudProvider(address), run="test", settings=settings)
     try:
         await life.stop(await life.start())
@@ -257,7 +257,7 @@ async def test_a_starter_that_stood_still_for_longer_than_its_lease_asks_for_not
 
 async def test_one_that_turns_up_late_is_ended_as_soon_as_it_is_found(lifecycle, cloud, reaper):
     life = lifecycle(sandbox_grace=3600.0)
-    fence, fleet = life.registry.open(
+    life.registry.open(
         "penstock-late", "nobody", 0.0, provider=life.provider.name, instance="", permits=(),
         dies_after=7200.0,
     )  # fmt: skip

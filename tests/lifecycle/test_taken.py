@@ -1,6 +1,7 @@
 """A sandbox that is taken from its user: the work in it ends, as our side's doing."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -37,10 +38,8 @@ async def test_a_body_that_swallows_that_comes_to_no_good_end(lifecycle, cloud, 
     with pytest.raises(SandboxLost):
         async with life.open() as sandbox:
             await reaper().end("test", [sandbox.name], "by hand")
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                pass
 
 
 async def test_cancelled_from_outside_too_it_stays_cancelled(lifecycle, cloud, reaper):
