@@ -6,9 +6,10 @@ import pytest
 
 from tests.lifecycle.conftest import quick
 from worker.errors import SandboxUnfit
-from worker.lifecycle import SandboxLifecycle
+from worker.lifecycle import SandboxLifecycle, SandboxRef
 from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
+from worker.lifecycle.local.provider import LocalError
 from worker.models import CodeRequest
 
 
@@ -36,3 +37,11 @@ async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_re
     assert await life.end_session("sample-7")
     assert [each async for each in provider.list({})] == []
     await sandbox.close()
+
+
+async def test_a_local_sandbox_of_another_machine_is_not_believed_gone(tmp_path):
+    provider = LocalProvider(tmp_path)
+    elsewhere = SandboxRef("penstock-1@another-machine", "penstock-1")
+    with pytest.raises(LocalError, match="is on another-machine"):
+        await provider.terminate(elsewhere.id)
+    assert not await provider.is_alive(elsewhere)

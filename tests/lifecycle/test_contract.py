@@ -108,7 +108,7 @@ async def test_a_name_is_given_once(provider, ref):
 
 async def test_its_time_to_live_ends_it(provider):
     name = f"penstock-{uuid.uuid4().hex[:12]}"
-    ref = await provider.create(SandboxSpec(), name=name, tags={}, ttl=2)
+    ref = await provider.create(SandboxSpec(), name=name, tags={}, ttl=1)
     async with asyncio.timeout(30):
         while await provider.find(ref.name) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -45,11 +45,11 @@ async def empty(life, reaper, within=30):
 
 async def test_the_sandboxes_of_a_killed_process_are_ended(private_redis, cloud):
     server = private_redis(aof=False)
-    with killing.Child(opens_and_waits, server.url, cloud.address, 600) as owner:
+    with killing.Child(opens_and_waits, server.url, cloud.address, 600, 1.0) as owner:
         owner.wait_for("open")
         owner.kill()
     assert cloud.live == 1
-    await ended(cloud, Reaper(server.url, settings=quick()))
+    await ended(cloud, Reaper(server.url, settings=quick(sandbox_lease=1.0)))
 
 
 async def test_a_frozen_owner_within_its_lease_keeps_its_sandbox(private_redis, cloud):
@@ -69,10 +69,10 @@ async def test_a_frozen_owner_within_its_lease_keeps_its_sandbox(private_redis, 
 
 async def test_an_owner_that_wakes_too_late_is_told_and_harms_nobody(private_redis, cloud):
     server = private_redis(aof=False)
-    with killing.Child(opens_and_waits, server.url, cloud.address, 0.5) as owner:
+    with killing.Child(opens_and_waits, server.url, cloud.address, 0.5, 1.0) as owner:
         owner.wait_for("open")
         owner.freeze()
-        await ended(cloud, Reaper(server.url, settings=quick()))
+        await ended(cloud, Reaper(server.url, settings=quick(sandbox_lease=1.0)))
         owner.thaw()
         assert owner.wait_for("done") == {"reached": "done", "alive": False}
         assert owner.outcome().killed is False
@@ -136,7 +136,7 @@ async def test_a_provider_that_lists_the_dead_misleads_nobody(lifecycle, cloud, 
 async def test_a_provider_that_cannot_find_the_young_is_not_believed(lifecycle, cloud, reaper):
     """Its creation was never answered: not found means gone only after the grace."""
     cloud.set(create=["lost"])
-    life = lifecycle(limit=1, start_attempts=1, sandbox_grace=1.5)
+    life = lifecycle(limit=1, start_attempts=1, sandbox_grace=0.8)
 
     async def blind(name):
         return None
@@ -160,7 +160,7 @@ async def test_an_unregistered_sandbox_is_spared_while_it_is_young(lifecycle, cl
     cloud.ask("create", name="penstock-stray", tags=tags, image="", ttl=600)
     cloud.ask("create", name="another-fleets", tags=tags | {"penstock-fleet": "other"}, image="",
               ttl=600)  # fmt: skip
-    eye = reaper(sandbox_grace=1.0)
+    eye = reaper(sandbox_grace=0.5)
     async with asyncio.timeout(30):
         while not (found := (await eye.look(wait=False))["test"]).young:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
