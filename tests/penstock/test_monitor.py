@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,14 +23,6 @@ from worker.models import CodeRequest
 from worker.process_loop import from_thread
 
 TOKEN = {"Authorization": "Bearer secret"}
-
-
-@pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudThread]:
-    """Before the monitor, which is told its address."""
-    with CloudThread(tmp_path) as cloud:
-        monkeypatch.setenv("TEST_CLOUD", cloud.address)
-        yield cloud
 
 
 @pytest.fixture
