@@ -92,8 +92,6 @@ class ControlPlane:
 
     async def ClientHello(self, stream: Any) -> None:
         await stream.recv_message()
-        if stream.metadata.get("x-modal-token-secret") != SECRET:
-            raise GRPCError(Status.UNAUTHENTICATED, "Token validation failed")
         await stream.send_message(api.ClientHelloResponse())
 
     async def AuthTokenGet(self, stream: Any) -> None:
@@ -110,6 +108,8 @@ class ControlPlane:
 
     async def AppGetOrCreate(self, stream: Any) -> None:
         await stream.recv_message()
+        if stream.metadata.get("x-modal-token-secret") != SECRET:
+            raise GRPCError(Status.UNAUTHENTICATED, "Token validation failed")
         await stream.send_message(api.AppGetOrCreateResponse(app_id="ap-1"))
 
     async def ImageGetOrCreate(self, stream: Any) -> None:

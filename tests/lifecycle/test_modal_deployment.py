@@ -101,7 +101,7 @@ async def test_five_retries_asked_for_by_upstreams_environment_are_two_attempts(
     """Hole A: its number went past the limit, and five sandboxes were made."""
     from grpclib import GRPCError, Status
 
-    make, life = deployments
+    make, _ = deployments
     modal_cloud.refuse_creates = [GRPCError(Status.FAILED_PRECONDITION, "no")] * 9
     sample = await agent_loop(make())
     assert (sample.reward_score, sample.extra_fields["traj_masked"]) == (0, 1)
@@ -112,7 +112,6 @@ async def test_five_retries_asked_for_by_upstreams_environment_are_two_attempts(
     modal_cloud.refuse_creates = []
     assert await agent_loop(make()) is True
     assert modal_cloud.living() == []
-    assert life.registry.look().count == 0
 
 
 def test_it_is_made_from_upstreams_config():
