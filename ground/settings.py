@@ -23,8 +23,9 @@ class Settings(BaseSettings):
     """The base of every package's settings."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
-    )
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True,
+        populate_by_name=True, allow_inf_nan=False,
+    )  # fmt: skip
 
     @classmethod
     def load(cls, **given: Any) -> Self:
@@ -113,7 +114,6 @@ class GroundSettings(Settings):
     redis_timeout: float = Field(
         5.0,
         gt=0,
-        allow_inf_nan=False,
         description="Seconds until a Redis command that got no answer has failed.",
     )
     data_dir: Path = Field(

@@ -51,7 +51,6 @@ class WorkerSettings(Settings):
     job_lease: float = Field(
         30.0,
         ge=0.5,
-        allow_inf_nan=False,
         description="Seconds after which the jobs of a dead worker are run again by others.",
     )
     job_deaths: int = Field(

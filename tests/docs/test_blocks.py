@@ -41,10 +41,23 @@ def environment(
         yield clean | {"PATH": path, "PENSTOCK_REDIS_URL": server.url, "PYTHONPATH": str(ROOT)}
 
 
+@pytest.fixture
+def modal() -> Iterator[dict[str, str]]:
+    """Modal's servers, as far as the page needs them, and credentials that they know."""
+    pytest.importorskip("modal", reason="penstock[modal] is not installed")
+    from tests.lifecycle.modal_stand_in import SECRET, StandIn
+
+    with StandIn() as servers:
+        token = {"MODAL_TOKEN_ID": "ak-test", "MODAL_TOKEN_SECRET": SECRET}
+        yield token | {"MODAL_SERVER_URL": servers.url}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
 def test_the_blocks_of_a_document_do_what_they_say(
-    document: Path, environment: dict[str, str], tmp_path: Path
+    document: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    if document.name == "modal.md":
+        environment |= request.getfixturevalue("modal")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     for step in steps(document):

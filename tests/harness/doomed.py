@@ -128,7 +128,8 @@ def _hit(report: dict[str, Any]) -> None:
     if now and _point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if now and _point.action == "freeze":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this very thread: what is sent to the process may stop another first.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _report(report: dict[str, Any]) -> None:

@@ -14,12 +14,12 @@ import socket
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from worker.lifecycle import ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+from worker.lifecycle import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 
 @dataclass
@@ -267,25 +267,17 @@ class CloudProvider:
         if self.runtime_fails is not None:
             raise self.runtime_fails
 
-    async def exec(
-        self,
-        ref: SandboxRef,
-        argv: Sequence[str],
-        *,
-        timeout: float,  # noqa: ASYNC109
-        cwd: str = "",
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-    ) -> ExecResult:
+    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
         folder = Path(await self.ask("folder", id=ref.id))
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *argv, cwd=folder / cwd, env={"PATH": "/usr/bin:/bin", **(env or {})},
+            *command.argv, cwd=folder / command.cwd,
+            env={"PATH": "/usr/bin:/bin", **command.env},
             stdin=pipe, stdout=pipe, stderr=pipe,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(timeout):
-                out, err = await process.communicate(stdin)
+            async with asyncio.timeout(command.timeout):
+                out, err = await process.communicate(command.stdin)
         except TimeoutError:
             process.kill()
             out, err = await process.communicate()

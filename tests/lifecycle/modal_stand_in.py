@@ -17,12 +17,15 @@ from typing import Any, Self
 
 from grpclib import GRPCError, Status
 from grpclib.server import Server
+from modal._utils.grpc_utils import custom_detail_codec
 from modal_proto import api_pb2 as api
 from modal_proto import task_command_router_pb2 as router
 from modal_proto.api_grpc import ModalClientBase
 from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 
 TERMINATED = 137
+SECRET = "as-test"
+RATE_LIMIT = "Sandbox creation rate limit (5/s) exceeded"
 
 
 def jwt() -> str:
@@ -66,6 +69,7 @@ class Cloud:
         self.processes: dict[str, Any] = {}
         self.url = ""
         self.refuse_creates: list[GRPCError] = []
+        self.throttled_for = 0.0  # seconds after which Modal's client is told to ask again
         self.creates = 0
 
     def living(self) -> list[Box]:
@@ -104,6 +108,8 @@ class ControlPlane:
 
     async def AppGetOrCreate(self, stream: Any) -> None:
         await stream.recv_message()
+        if stream.metadata.get("x-modal-token-secret") != SECRET:
+            raise GRPCError(Status.UNAUTHENTICATED, "Token validation failed")
         await stream.send_message(api.AppGetOrCreateResponse(app_id="ap-1"))
 
     async def ImageGetOrCreate(self, stream: Any) -> None:
@@ -116,6 +122,9 @@ class ControlPlane:
     async def SandboxCreateV2(self, stream: Any) -> None:
         asked = await stream.recv_message()
         self.cloud.creates += 1
+        if self.cloud.throttled_for:
+            policy = api.RPCRetryPolicy(retry_after_secs=self.cloud.throttled_for)
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, RATE_LIMIT, [policy])
         if self.cloud.refuse_creates:
             raise self.cloud.refuse_creates.pop(0)
         name = asked.definition.name
@@ -334,7 +343,7 @@ class StandIn:
             service = complete(base, known)()
             service.cloud = self.cloud
             services.append(service)
-        server = Recording(services)
+        server = Recording(services, status_details_codec=custom_detail_codec)
         await server.start("127.0.0.1", 0)
         port = server._server.sockets[0].getsockname()[1]
         self.url = self.cloud.url = f"http://127.0.0.1:{port}"

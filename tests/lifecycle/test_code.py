@@ -7,9 +7,10 @@ import pytest
 
 from tests.lifecycle.conftest import quick
 from worker.errors import SandboxUnfit
-from worker.lifecycle import SandboxLifecycle
+from worker.lifecycle import SandboxLifecycle, SandboxRef
 from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
+from worker.lifecycle.local.provider import LocalError
 from worker.models import CodeRequest
 
 
@@ -56,3 +57,11 @@ async def test_turns_that_overlap_run_a_program_each(lifecycle):
     results = await asyncio.gather(*(sandbox.run(program) for program in programs))
     assert [result.stdout for result in results] == [f"{n}\n" for n in range(4)]
     assert len({result.executor_pod_name for result in results}) == 1
+
+
+async def test_a_local_sandbox_of_another_machine_is_not_believed_gone(tmp_path):
+    provider = LocalProvider(tmp_path)
+    elsewhere = SandboxRef("penstock-1@another-machine", "penstock-1")
+    with pytest.raises(LocalError, match="is on another-machine"):
+        await provider.terminate(elsewhere.id)
+    assert not await provider.is_alive(elsewhere)

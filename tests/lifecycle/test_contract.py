@@ -9,7 +9,7 @@ import pytest
 
 from tests.lifecycle.cloud import CloudThread
 from tests.lifecycle.conftest import LEAVES_OPEN
-from worker.lifecycle import Kind, Provider, SandboxRef, SandboxSpec
+from worker.lifecycle import Command, Kind, Provider, SandboxRef, SandboxSpec
 from worker.lifecycle.local import LocalProvider
 
 
@@ -43,32 +43,30 @@ async def create(provider: Provider, **tags: str) -> SandboxRef:
 
 
 async def test_a_command_tells_how_it_ended(provider, ref):
-    told = await provider.exec(ref, ["sh", "-c", "echo out; echo err >&2; exit 3"], timeout=30)
+    told = await provider.exec(ref, Command(["sh", "-c", "echo out; echo err >&2; exit 3"], 30))
     assert (told.exit_code, told.stdout, told.stderr) == (3, b"out\n", b"err\n")
     assert not told.timed_out
 
 
 async def test_a_command_reads_its_input_environment_and_folder(provider, ref):
     await provider.write_file(ref, "sub/file.txt", b"x")
-    told = await provider.exec(
-        ref, ["sh", "-c", "cat; echo $WORD; ls"], timeout=30, stdin=b"in ", env={"WORD": "env"},
-        cwd="sub",
-    )  # fmt: skip
+    words = ["sh", "-c", "cat; echo $WORD; ls"]
+    told = await provider.exec(ref, Command(words, 30, "sub", {"WORD": "env"}, b"in "))
     assert told.stdout == b"in env\nfile.txt\n"
 
 
 async def test_a_command_that_is_out_of_time_is_ended(provider, ref):
-    told = await provider.exec(ref, ["sleep", "600"], timeout=1.0)
+    told = await provider.exec(ref, Command(["sleep", "600"], 1.0))
     assert told.timed_out
     assert told.exit_code is None
-    assert (await provider.exec(ref, ["echo", "well"], timeout=30)).stdout == b"well\n"
+    assert (await provider.exec(ref, Command(["echo", "well"], 30))).stdout == b"well\n"
 
 
 async def test_files_come_back_as_they_were_and_stay(provider, ref):
     content = bytes(range(256)) * 40
     await provider.write_file(ref, "a/b/c.bin", content)
     assert await provider.read_file(ref, "a/b/c.bin") == content
-    told = await provider.exec(ref, ["sh", "-c", "wc -c < a/b/c.bin"], timeout=30)
+    told = await provider.exec(ref, Command(["sh", "-c", "wc -c < a/b/c.bin"], 30))
     assert told.stdout.strip() == b"10240"
     with pytest.raises(FileNotFoundError):
         await provider.read_file(ref, "absent")
@@ -92,7 +90,7 @@ async def test_what_has_ended_is_not_alive_and_ends_again_without_harm(provider)
     assert not await provider.is_alive(ref)
     await provider.terminate(ref.id)
     with pytest.raises(Exception) as caught:
-        await provider.exec(ref, ["echo"], timeout=5)
+        await provider.exec(ref, Command(["echo"], 5))
     assert provider.classify(caught.value).kind is Kind.GONE
 
 
@@ -110,7 +108,7 @@ async def test_a_name_is_given_once(provider, ref):
 
 async def test_its_time_to_live_ends_it(provider):
     name = f"penstock-{uuid.uuid4().hex[:12]}"
-    ref = await provider.create(SandboxSpec(), name=name, tags={}, ttl=2)
+    ref = await provider.create(SandboxSpec(), name=name, tags={}, ttl=1)
     async with asyncio.timeout(30):
         while await provider.find(ref.name) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

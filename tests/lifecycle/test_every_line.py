@@ -56,7 +56,7 @@ async def reaps(url: str, address: str) -> None:
     """One that is ready, one whose id nobody noted, and one that is in no registry."""
     async with a_lifecycle(url, address) as life:
         ready, provider, registry = await life.start(), life.provider, life.registry
-        tags = {"penstock-fleet": registry.elect("nobody", 0.0).facts["fleet"]}
+        tags = {"penstock-fleet": registry.look(0).facts["fleet"]}
         tags["penstock-run"] = "test"
         unnoted, stray = f"unnoted-{ready.name}", f"stray-{ready.name}"
         registry.open(unnoted, "nobody", 0.0, provider=provider.name, instance="", permits=(),

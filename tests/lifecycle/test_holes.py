@@ -71,14 +71,24 @@ async def test_a_body_that_is_cancelled_has_its_sandbox_ended(lifecycle, cloud):
     await until_gone(cloud, life)
 
 
-async def test_waiting_for_a_permit_costs_nothing_of_the_budget(lifecycle, cloud):
+@pytest.mark.parametrize(
+    ("one", "starts", "budget"),
+    [
+        pytest.param(0.3, 6, 3.0, id="quick"),
+        pytest.param(4.0, 4, 1.5, id="as it was found", marks=pytest.mark.soak),
+    ],
+)
+async def test_waiting_for_a_permit_costs_nothing_of_the_budget(
+    lifecycle, cloud, one, starts, budget
+):
     """D: one permit, four healthy starts, a budget of one and a half: three failed."""
-    one = 0.4
     cloud.set(latency=[one, one])
-    life = lifecycle(limit=1, init_wall_budget=2.5 * one, attempt_floor=0.0)
-    opened = await asyncio.gather(*(life.start() for _ in range(6)))
-    assert len(opened) == 6
-    assert cloud.stats()["creates"] == 6
+    life = lifecycle(
+        limit=1, init_wall_budget=budget * one, attempt_floor=0.0, startup_timeout=60.0
+    )
+    opened = await asyncio.gather(*(life.start() for _ in range(starts)))
+    assert len(opened) == starts
+    assert cloud.stats()["creates"] == starts
     await asyncio.gather(*map(life.stop, opened))
 
 

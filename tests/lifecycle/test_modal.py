@@ -1,5 +1,9 @@
 """Modal's own client, unmodified, under our lifecycle, against a stand-in of Modal's servers."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from tests.lifecycle.conftest import LEAVES_OPEN, forget_modals_client, gate_of, quick
@@ -32,11 +36,33 @@ async def test_a_sandbox_has_its_name_and_tags_from_its_creation_on(life, modal_
     assert (await gate_of(life).status()).in_flight == 0
 
 
-async def test_throttling_is_bounded_and_tried_again(life, modal_cloud):
+async def test_throttling_that_does_not_end_fails_the_attempt(life, modal_cloud):
+    """Left alone, Modal's client asks again for as long as it is told to: for ever."""
+    modal_cloud.throttled_for = 0.2
+    with pytest.raises(StartFailed, match="creation rate limit"):
+        await life.start(attempts=1)
+    assert modal_cloud.creates > 1
+    assert modal_cloud.living() == []
+    assert life.registry.look().count == 0
+    assert (await gate_of(life).status()).in_flight == 0
+
+
+def test_the_bound_of_throttling_is_there_unless_an_operator_has_set_one():
+    bound = (
+        "import worker.lifecycle.modal.provider, os; print(os.environ['MODAL_MAX_THROTTLE_WAIT'])"
+    )
+    for given, found in (({}, "30"), ({"MODAL_MAX_THROTTLE_WAIT": "7"}, "7")):
+        clean = {k: v for k, v in os.environ.items() if k != "MODAL_MAX_THROTTLE_WAIT"}
+        said = subprocess.run(
+            [sys.executable, "-c", bound], env=clean | given, capture_output=True, check=True
+        )
+        assert said.stdout.decode().strip() == found
+
+
+async def test_throttling_that_ends_is_backed_off_from(life, modal_cloud):
     from grpclib import GRPCError, Status
 
-    limit = "Sandbox creation rate limit (5/s) exceeded"
-    modal_cloud.refuse_creates = [GRPCError(Status.RESOURCE_EXHAUSTED, limit)]
+    modal_cloud.refuse_creates = [GRPCError(Status.RESOURCE_EXHAUSTED, "5/s exceeded")]
     life.provider.classify = lambda problem: modal_provider_verdict(life, problem)
     async with life.open():
         assert modal_cloud.creates == 2
@@ -63,8 +89,18 @@ async def test_missing_credentials_are_refused_and_the_message_says_what_to_set(
     forget_modals_client()
     monkeypatch.delenv("MODAL_TOKEN_ID")
     monkeypatch.delenv("MODAL_TOKEN_SECRET")
-    with pytest.raises(StartRefused, match="MODAL_TOKEN_ID"):
-        await life.start()
+    with pytest.raises(StartRefused, match="Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"):
+        await life.start(attempts=5)
+    assert life.registry.look().counters["opened"] == 1
+    assert life.registry.look().count == 0
+
+
+async def test_credentials_that_modal_does_not_know_are_refused_too(life, modal_cloud, monkeypatch):
+    forget_modals_client()
+    monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-wrong")
+    with pytest.raises(StartRefused, match=r"Token validation failed.*MODAL_TOKEN_SECRET"):
+        await life.start(attempts=5)
+    assert life.registry.look().counters["opened"] == 1
 
 
 async def test_a_reaper_ends_what_a_dead_worker_left_at_modal(life, modal_cloud, modal_provider):

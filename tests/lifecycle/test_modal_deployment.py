@@ -1,5 +1,6 @@
 """uni-agent's class over our lifecycle: what its callers do, and what they find."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -66,16 +67,51 @@ async def test_existing_callers_run_unchanged(deployments, modal_cloud):
     assert box.name.startswith("penstock-")
 
 
-async def test_the_callers_max_retries_is_what_happens(deployments, modal_cloud):
+class AgentEnv:
+    """What stands between uni-agent's loop and a deployment, as far as they meet."""
+
+    def __init__(self, deployment):
+        self.deployment = deployment
+
+    async def start(self, max_retries: int = 5):
+        await self.deployment.start(max_retries=max_retries)
+
+    async def close(self):
+        with contextlib.suppress(Exception):
+            await self.deployment.stop()
+
+
+async def agent_loop(deployment):
+    """uni-agent's: a failure becomes a masked sample; the environment is closed either way."""
+    from worker.lifecycle.masked import masked_sample
+
+    env = AgentEnv(deployment)
+    try:
+        await env.start()
+        return await deployment.runtime.is_alive(timeout=5)
+    except Exception:  # noqa: BLE001
+        return masked_sample("agent_loop_failed")
+    finally:
+        await env.close()
+
+
+async def test_five_retries_asked_for_by_upstreams_environment_are_two_attempts(
+    deployments, modal_cloud
+):
+    """Hole A: its number went past the limit, and five sandboxes were made."""
     from grpclib import GRPCError, Status
 
     make, _ = deployments
     modal_cloud.refuse_creates = [GRPCError(Status.FAILED_PRECONDITION, "no")] * 9
-    with pytest.raises(StartFailed, match="after 2 attempts"):
-        await make().start()
-    with pytest.raises(StartFailed, match="after 3 attempts"):
-        await make().start(max_retries=3)
-    assert modal_cloud.creates == 5
+    sample = await agent_loop(make())
+    assert (sample.reward_score, sample.extra_fields["traj_masked"]) == (0, 1)
+    assert modal_cloud.creates == 2
+    with pytest.raises(StartFailed, match="after 1 attempt in"):
+        await make().start(max_retries=1)
+    assert modal_cloud.creates == 3
+    modal_cloud.refuse_creates = []
+    assert await agent_loop(make()) is True
+    assert modal_cloud.living() == []
 
 
 def test_it_is_made_from_upstreams_config():

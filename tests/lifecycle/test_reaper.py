@@ -9,7 +9,7 @@ import ground
 from tests.harness import doomed, killing
 from tests.lifecycle.cloud import CloudProvider
 from tests.lifecycle.conftest import gate_of, quick, until
-from worker.lifecycle import SandboxLifecycle
+from worker.lifecycle import SandboxLifecycle, SandboxLost, StartFailed
 from worker.lifecycle.reaper import Reaper
 
 
@@ -18,10 +18,13 @@ async def opens_and_waits(url: str, address: str, seconds: float, lease: float =
     life = SandboxLifecycle(
         url, CloudProvider(address), run="test", settings=quick(sandbox_lease=lease)
     )
-    async with life.open() as sandbox:
-        doomed.reached("open", box=sandbox.name)
-        await asyncio.sleep(seconds)
-        alive = await sandbox.is_alive()
+    try:
+        async with life.open() as sandbox:
+            doomed.reached("open", box=sandbox.name)
+            await asyncio.sleep(seconds)
+            alive = await sandbox.is_alive()
+    except SandboxLost:
+        alive = False
     doomed.reached("done", alive=alive)
 
 
@@ -42,11 +45,11 @@ async def empty(life, reaper, within=30):
 
 async def test_the_sandboxes_of_a_killed_process_are_ended(private_redis, cloud):
     server = private_redis(aof=False)
-    with killing.Child(opens_and_waits, server.url, cloud.address, 600) as owner:
+    with killing.Child(opens_and_waits, server.url, cloud.address, 600, 1.0) as owner:
         owner.wait_for("open")
         owner.kill()
     assert cloud.live == 1
-    await ended(cloud, Reaper(server.url, settings=quick()))
+    await ended(cloud, Reaper(server.url, settings=quick(sandbox_lease=1.0)))
 
 
 async def test_a_frozen_owner_within_its_lease_keeps_its_sandbox(private_redis, cloud):
@@ -66,10 +69,10 @@ async def test_a_frozen_owner_within_its_lease_keeps_its_sandbox(private_redis, 
 
 async def test_an_owner_that_wakes_too_late_is_told_and_harms_nobody(private_redis, cloud):
     server = private_redis(aof=False)
-    with killing.Child(opens_and_waits, server.url, cloud.address, 0.5) as owner:
+    with killing.Child(opens_and_waits, server.url, cloud.address, 0.5, 1.0) as owner:
         owner.wait_for("open")
         owner.freeze()
-        await ended(cloud, Reaper(server.url, settings=quick()))
+        await ended(cloud, Reaper(server.url, settings=quick(sandbox_lease=1.0)))
         owner.thaw()
         assert owner.wait_for("done") == {"reached": "done", "alive": False}
         assert owner.outcome().killed is False
@@ -133,7 +136,7 @@ async def test_a_provider_that_lists_the_dead_misleads_nobody(lifecycle, cloud, 
 async def test_a_provider_that_cannot_find_the_young_is_not_believed(lifecycle, cloud, reaper):
     """Its creation was never answered: not found means gone only after the grace."""
     cloud.set(create=["lost"])
-    life = lifecycle(limit=1, start_attempts=1, sandbox_grace=1.5)
+    life = lifecycle(limit=1, start_attempts=1, sandbox_grace=0.8)
 
     async def blind(name):
         return None
@@ -157,7 +160,7 @@ async def test_an_unregistered_sandbox_is_spared_while_it_is_young(lifecycle, cl
     cloud.ask("create", name="penstock-stray", tags=tags, image="", ttl=600)
     cloud.ask("create", name="another-fleets", tags=tags | {"penstock-fleet": "other"}, image="",
               ttl=600)  # fmt: skip
-    eye = reaper(sandbox_grace=1.0)
+    eye = reaper(sandbox_grace=0.5)
     async with asyncio.timeout(30):
         while not (found := (await eye.look(wait=False))["test"]).young:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -213,18 +216,70 @@ async def test_permits_of_a_process_killed_while_it_started_come_back(private_re
     life.registry.close()
 
 
-@pytest.mark.parametrize("step", ["open", "advance", "permit_freed"])
-async def test_killed_before_or_after_any_step_nothing_is_left(private_redis, cloud, step):
+async def test_a_permit_whose_sandbox_was_never_asked_for_waits_for_no_startup_timeout(
+    private_redis, cloud
+):
+    """Nobody asks for it any more once its starter is dead: a grace later, not found means gone."""
     server = private_redis(aof=False)
+    at = killing.before("tests.lifecycle.cloud:CloudProvider.create")
+    with killing.Child(starts_once, server.url, cloud.address, 3600.0, at=at) as owner:
+        assert owner.outcome().killed
     life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
-    for point in (killing.before, killing.after):
-        at = point(f"worker.lifecycle.registry:Registry.{step}")
-        with killing.Child(opens_and_waits, server.url, cloud.address, 600, at=at) as owner:
-            assert owner.outcome().killed
-    eye = Reaper(server.url, settings=quick())
-    await ended(cloud, eye)
-    await empty(life, eye)
+    assert (await gate_of(life).status()).in_flight == 1
+    await empty(life, Reaper(server.url, settings=quick()))
+    assert cloud.stats().get("creates", 0) == 0
     life.registry.close()
+
+
+async def starts_once(url: str, address: str, seconds: float) -> None:
+    settings = quick(startup_timeout=seconds, init_wall_budget=seconds, start_attempts=1)
+    life = SandboxLifecycle(url, CloudProvider(address), run="test", settings=settings)
+    try:
+        await life.stop(await life.start())
+    except StartFailed as failed:
+        doomed.reached("failed", why=str(failed))
+
+
+async def test_a_starter_that_stood_still_for_longer_than_its_lease_asks_for_nothing(
+    private_redis, cloud
+):
+    server = private_redis(aof=False)
+    at = killing.freezing(killing.before("worker.lifecycle.attempt:Attempts._bring_up"))
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
+    with killing.Child(starts_once, server.url, cloud.address, 20.0, at=at) as owner:
+        owner.wait_for("worker.lifecycle.attempt:Attempts._bring_up")
+        await empty(life, Reaper(server.url, settings=quick()))
+        owner.thaw()
+        assert "SandboxLost" in owner.wait_for("failed")["why"]
+    assert cloud.stats().get("creates", 0) == 0
+    life.registry.close()
+
+
+async def test_one_that_turns_up_late_is_ended_as_soon_as_it_is_found(lifecycle, cloud, reaper):
+    life = lifecycle(sandbox_grace=3600.0)
+    life.registry.open(
+        "penstock-late", "nobody", 0.0, provider=life.provider.name, instance="", permits=(),
+        dies_after=7200.0,
+    )  # fmt: skip
+    eye = reaper(sandbox_grace=3600.0)
+    assert "not found" in (await eye.look_at("test")).failed["penstock-late"]
+    cloud.ask("create", name="penstock-late", tags={}, image="", ttl=600)
+    await ended(cloud, eye)
+    assert life.registry.look().count == 0
+
+
+async def test_a_sandbox_past_its_providers_time_to_live_is_forgotten(lifecycle, cloud, reaper):
+    """Nobody could end it; its provider has. Until then it is tried again and again."""
+    life = lifecycle(sandbox_ttl=1.0, startup_timeout=0.5, attempt_floor=0.0, sandbox_grace=0.1)
+    sandbox = await life.start()
+    cloud.set(terminate=["fail"] * 1000)
+    assert not await life.stop(sandbox)
+    eye = reaper()
+    assert "cannot terminate" in (await eye.look_at("test")).failed[sandbox.name]
+    async with asyncio.timeout(30):
+        while life.registry.look().count:
+            await eye.look_at("test")
+            await asyncio.sleep(0.05)
 
 
 async def test_a_registry_that_was_lost_leaves_its_owners_to_end_what_is_theirs(real_redis, cloud):

@@ -51,7 +51,8 @@ async def test_who_waits_for_an_opener_that_fails_opens_it_himself(lifecycle, cl
 
 async def test_an_opener_that_is_killed_gives_way(private_redis, cloud):
     server = private_redis(aof=False)
-    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
+    settings = quick(sandbox_lease=1.0)
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=settings)
     at = killing.before("worker.lifecycle.starting:Starter.start")
     with killing.Child(uses_a_session, server.url, cloud.address, at=at) as opener:
         assert opener.outcome().killed
@@ -61,7 +62,8 @@ async def test_an_opener_that_is_killed_gives_way(private_redis, cloud):
 
 
 async def uses_a_session(url: str, address: str) -> None:
-    life = SandboxLifecycle(url, CloudProvider(address), run="test", settings=quick())
+    settings = quick(sandbox_lease=1.0)
+    life = SandboxLifecycle(url, CloudProvider(address), run="test", settings=settings)
     async with life.session("sample-7") as sandbox:
         await sandbox.write_file("state", "from a process that has ended")
 
@@ -92,7 +94,7 @@ async def test_a_session_in_use_is_not_idle(lifecycle, cloud, reaper):
     life = lifecycle(session_idle=0.1, sandbox_lease=0.6)
     eye = reaper(sandbox_lease=0.6)
     async with life.session("s") as sandbox:
-        for _ in range(20):
+        for _ in range(10):  # longer than its lease, and than it may idle
             await eye.look(wait=False)
             await asyncio.sleep(0.1)
         assert await sandbox.is_alive()

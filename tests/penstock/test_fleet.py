@@ -4,10 +4,8 @@ import asyncio
 import io
 import json
 import time
-from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 from rq.worker import WorkerStatus
 
@@ -157,40 +155,38 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
 
 
 async def test_session_sandboxes_and_why_one_does_not_end_are_shown(
-    real_redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_redis: ground.Client, cloud: CloudThread
 ) -> None:
-    with CloudThread(tmp_path) as cloud:
-        monkeypatch.setenv("TEST_CLOUD", cloud.address)
-        life = SandboxLifecycle(real_redis, cloud.provider, run="exp7", settings=quick())
-        kept, failing = await life.start(), await life.start()
-        cloud.set(down=True)
-        assert not await life.stop(failing)
-        fleet = await look(real_redis)
-        (registry,) = fleet.registries
-        assert (registry.states, registry.failing) == ({"READY": 1, "TERMINATING": 1}, 1)
-        assert (registry.counters["opened"], registry.reaper) == (2, "")
-        first, second = fleet.sandboxes
-        assert (first.name, first.failing, first.id) == (failing.name, True, failing.id)
-        assert "503: down" in first.trouble
-        assert (second.name, second.state, second.starting) == (kept.name, "READY", False)
-        assert "run 'exp7': 1 sandbox could not be ended" in fleet.notes[0]
-        assert "no reaper watches" in fleet.notes[1]
-        page = ground.exposition(families(fleet))
-        assert 'penstock_sandboxes{run="exp7",state="READY"} 1.0' in page
-        assert 'penstock_sandboxes_failing{run="exp7"} 1.0' in page
-        assert 'penstock_sandboxes_total{outcome="handed_over",run="exp7"} 1.0' in page
-        history = History()
-        assert history.add(fleet).sandboxes == {"READY": 1, "TERMINATING": 1, "failing": 1}
-        lines = Console(width=100, file=io.StringIO(), record=True)
-        lines.print(picture(fleet, history, 100, 40))
-        assert "exp7" in lines.export_text()
-        cloud.set(down=False)
-        await life.stop(kept)
-        reaper = Reaper(life.target, settings=quick())
-        await reaper.end("exp7", [failing.name], "enough")
-        assert (await look(real_redis)).registries[0].states == {}
-        life.registry.close()
-        await reaper.close()
+    life = SandboxLifecycle(real_redis, cloud.provider, run="exp7", settings=quick())
+    kept, failing = await life.start(), await life.start()
+    cloud.set(down=True)
+    assert not await life.stop(failing)
+    fleet = await look(real_redis)
+    (registry,) = fleet.registries
+    assert (registry.states, registry.failing) == ({"READY": 1, "TERMINATING": 1}, 1)
+    assert (registry.counters["opened"], registry.reaper) == (2, "")
+    first, second = fleet.sandboxes
+    assert (first.name, first.failing, first.id) == (failing.name, True, failing.id)
+    assert "503: down" in first.trouble
+    assert (second.name, second.state, second.starting) == (kept.name, "READY", False)
+    assert "run 'exp7': 1 sandbox could not be ended" in fleet.notes[0]
+    assert "no reaper watches" in fleet.notes[1]
+    page = ground.exposition(families(fleet))
+    assert 'penstock_sandboxes{run="exp7",state="READY"} 1.0' in page
+    assert 'penstock_sandboxes_failing{run="exp7"} 1.0' in page
+    assert 'penstock_sandboxes_total{outcome="handed_over",run="exp7"} 1.0' in page
+    history = History()
+    assert history.add(fleet).sandboxes == {"READY": 1, "TERMINATING": 1, "failing": 1}
+    lines = Console(width=100, file=io.StringIO(), record=True)
+    lines.print(picture(fleet, history, 100, 40))
+    assert "exp7" in lines.export_text()
+    cloud.set(down=False)
+    await life.stop(kept)
+    reaper = Reaper(life.target, settings=quick())
+    await reaper.end("exp7", [failing.name], "enough")
+    assert (await look(real_redis)).registries[0].states == {}
+    life.registry.close()
+    await reaper.close()
 
 
 async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,18 +19,10 @@ from tests.worker import chores
 from tests.worker.crew import burst, open_queue
 from worker.job_hash import data_of
 from worker.lifecycle import SandboxLifecycle
-from worker.lifecycle.sandbox import blocking
 from worker.models import CodeRequest
+from worker.process_loop import from_thread
 
 TOKEN = {"Authorization": "Bearer secret"}
-
-
-@pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudThread]:
-    """Before the monitor, which is told its address."""
-    with CloudThread(tmp_path) as cloud:
-        monkeypatch.setenv("TEST_CLOUD", cloud.address)
-        yield cloud
 
 
 @pytest.fixture
@@ -92,7 +83,7 @@ def test_sandboxes_are_ended_from_the_page_and_one_that_cannot_be_says_why(
     cloud: CloudThread, guarded: httpx.Client, real_redis: ground.Client
 ) -> None:
     life = SandboxLifecycle(real_redis, cloud.provider, run="exp7", settings=quick())
-    one, other = blocking(life.start()), blocking(life.start())
+    one, other = from_thread(life.start()), from_thread(life.start())
     assert guarded.post("/api/sandboxes/exp7/reap").json()["ended"] == []
     assert guarded.post("/api/sandboxes/exp7/penstock-none/end").status_code == 404
     ended = guarded.post(f"/api/sandboxes/exp7/{one.name}/end")

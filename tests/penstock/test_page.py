@@ -10,9 +10,13 @@ import ground
 from limiter import TokenBucket
 from tests.harness.browser import Browser
 from tests.harness.servers import PrivateRedis
+from tests.lifecycle.cloud import CloudThread
+from tests.lifecycle.conftest import quick
 from tests.penstock.serving import monitor
 from tests.worker import chores
 from tests.worker.crew import burst, open_queue
+from worker.lifecycle import SandboxLifecycle
+from worker.process_loop import from_thread
 
 ROWS = "[...document.querySelectorAll('#{} tbody tr')].map((row) => row.innerText).join('|')"
 NOTES = "document.getElementById('notes').innerText"
@@ -58,6 +62,27 @@ def test_it_shows_what_is_wrong_and_acts_with_the_token(
     errors = [problem for problem in browser_problems(page) if "401" not in problem]
     assert errors == []
     assert {address.split("/api")[0].rstrip("/") for address in page.requests()} == {url}
+
+
+def test_a_sandbox_that_does_not_end_is_shown_with_the_reason_and_ended_by_hand(
+    browser: Browser, cloud: CloudThread, url: str, real_redis: ground.Client
+) -> None:
+    life = SandboxLifecycle(real_redis, cloud.provider, run="exp7", settings=quick())
+    sandbox = from_thread(life.start())
+    page = browser.open(f"{url}/#token=secret")
+    page.until(ROWS.format("sandboxes"), lambda rows: sandbox.name in rows and "ready" in rows)
+    cloud.set(down=True)
+    assert not from_thread(life.stop(sandbox))
+    page.until(ROWS.format("sandboxes"), lambda rows: "503: down" in rows)
+    page.until(NOTES, lambda said: "could not be ended" in said)
+    page.until("document.querySelector('#sandboxes tbody tr').className", lambda c: c == "bad")
+    cloud.set(down=False)
+    page.run("document.querySelector('#sandboxes tbody button').click()")
+    page.until(ROWS.format("sandboxes"), lambda rows: rows == "none")
+    assert cloud.live == 0
+    page.run("document.querySelector('#registries tbody button').click()")
+    page.until("document.getElementById('said').textContent", lambda said: said == "done")
+    life.registry.close()
 
 
 def test_without_the_token_it_asks_for_it(browser: Browser, url: str) -> None:

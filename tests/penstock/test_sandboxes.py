@@ -7,17 +7,9 @@ from click.testing import CliRunner
 
 from penstock.sandboxes import command
 from tests.harness import killing
-from tests.lifecycle.cloud import CloudThread
 from tests.lifecycle.conftest import quick
 from tests.lifecycle.test_reaper import opens_and_waits
 from worker.lifecycle import SandboxLifecycle
-
-
-@pytest.fixture
-def cloud(tmp_path, monkeypatch):
-    with CloudThread(tmp_path) as cloud:
-        monkeypatch.setenv("TEST_CLOUD", cloud.address)
-        yield cloud
 
 
 @pytest.fixture

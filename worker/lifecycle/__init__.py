@@ -3,6 +3,7 @@
 from worker.lifecycle.errors import CommandFailed, SandboxLost, StartFailed, StartRefused
 from worker.lifecycle.lifecycle import SandboxLifecycle, SyncLifecycle, open_sandbox
 from worker.lifecycle.provider import (
+    Command,
     ExecResult,
     Kind,
     Provider,
@@ -15,6 +16,7 @@ from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox
 from worker.lifecycle.settings import LifecycleSettings
 
 __all__ = [
+    "Command",
     "CommandFailed",
     "ExecResult",
     "Kind",

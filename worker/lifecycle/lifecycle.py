@@ -24,12 +24,12 @@ from worker.lifecycle.provider import Provider, SandboxSpec
 from worker.lifecycle.providers import provider_named
 from worker.lifecycle.records import StartingPermit
 from worker.lifecycle.registry import Registry, described
-from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox, blocking
+from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox
 from worker.lifecycle.sessions import Sessions
 from worker.lifecycle.settings import LifecycleSettings
 from worker.lifecycle.starting import Starter
 from worker.lifecycle.teardown import Teardown
-from worker.process_loop import process_loop
+from worker.process_loop import from_thread, process_loop
 
 GATE = "starting"
 
@@ -184,25 +184,25 @@ class SyncLifecycle:
 
     @contextmanager
     def open(self, spec: SandboxSpec | None = None) -> Iterator[SyncSandbox]:
-        sandbox = blocking(self._lifecycle.start(spec))
+        sandbox = from_thread(self._lifecycle.start(spec))
         try:
             with checked(sandbox._box):
                 yield sandbox.sync
         finally:
-            blocking(self._lifecycle.stop(sandbox))
+            from_thread(self._lifecycle.stop(sandbox))
 
     @contextmanager
     def session(self, instance_id: str, spec: SandboxSpec | None = None) -> Iterator[SyncSandbox]:
         sessions = self._lifecycle._sessions
-        sandbox = blocking(sessions.enter(instance_id, spec or SandboxSpec()))
+        sandbox = from_thread(sessions.enter(instance_id, spec or SandboxSpec()))
         try:
             with checked(sandbox._box):
                 yield sandbox.sync
         finally:
-            blocking(sessions.leave(sandbox))
+            from_thread(sessions.leave(sandbox))
 
     def end_session(self, instance_id: str) -> bool:
-        return blocking(self._lifecycle.end_session(instance_id))
+        return from_thread(self._lifecycle.end_session(instance_id))
 
 
 @asynccontextmanager

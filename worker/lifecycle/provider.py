@@ -32,6 +32,17 @@ class SandboxRef:
 
 
 @dataclass(frozen=True)
+class Command:
+    """One command to be run inside; `cwd` is seen from where the sandbox itself starts."""
+
+    argv: Sequence[str]
+    timeout: float = 60.0
+    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes = b""
+
+
+@dataclass(frozen=True)
 class ExecResult:
     """How one command inside ended. A command that was out of time has no exit code."""
 
@@ -83,16 +94,7 @@ class Provider(Protocol):
     async def close_runtime(self, ref: SandboxRef) -> None:
         """The reverse. May fail: the sandbox is ended all the same."""
 
-    async def exec(
-        self,
-        ref: SandboxRef,
-        argv: Sequence[str],
-        *,
-        timeout: float,  # noqa: ASYNC109
-        cwd: str = "",
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-    ) -> ExecResult:
+    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
         """Run one command to its end."""
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:

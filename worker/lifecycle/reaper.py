@@ -97,11 +97,13 @@ class Reaper:
                 log.exception("reaper: a look failed; it looks again")
 
     async def look(self, *, strays_now: bool = False, wait: bool = True) -> dict[str, Reaped]:
-        """One look at each registry. `wait`: not before one lease after being elected."""
+        """One look at each registry. `wait`: as the elected one, one lease after the election;
+        else as a person who knows what they do."""
         found = {}
         names = [self._run] if self._run else await aside(lambda: runs(self.target))
         for run in names:
-            found[run] = await self.look_at(run, strays_now=strays_now, wait=wait)
+            look = self._in_office(run) if wait else self.look_at(run, strays_now=strays_now)
+            found[run] = await look
         return found
 
     async def end(self, run: str, names: Iterable[str], why: str) -> Reaped:
@@ -134,28 +136,33 @@ class Reaper:
         for registry in self._registries.values():
             registry.close()
 
-    async def look_at(self, run: str, *, strays_now: bool = False, wait: bool = False) -> Reaped:
-        """One look at one registry, by a reaper that need not be the elected one."""
-        registry, settings = self._registry(run), self._settings
-        reaped = Reaped()
-        lease = max(settings.sandbox_lease, 3 * settings.reap_interval)
-        elected = await aside(lambda: registry.elect(self._me, lease))
-        if wait and not elected.yes:
-            return reaped
-        reaped.elected = elected.yes
+    async def look_at(self, run: str, *, strays_now: bool = False) -> Reaped:
+        """One look at one registry, by whoever it may be: a record is claimed by its fence."""
+        registry, settings, reaped = self._registry(run), self._settings, Reaped()
         await self._free_permits(registry)
-        if wait and elected.since < settings.sandbox_lease:
-            # After an outage every lease has ended. Owners that live renew theirs first.
-            reaped.due = settings.sandbox_lease - elected.since
-            return reaped
         hold, grace = _BATCH_LEASE * settings.teardown_timeout, settings.sandbox_grace
         claimed = await aside(lambda: registry.claim(self._me, hold, _MOST, grace))
         await asyncio.gather(
             *(self._reap(registry, record, claimed.now, reaped) for record in claimed.records)
         )
         reaped.due = 0.0 if claimed.records else claimed.due  # there may be more
-        if elected.age >= grace or strays_now:
-            await self._sweep(registry, elected.facts, reaped, strays_now)
+        seen = await aside(lambda: registry.look(0))
+        if seen.age >= grace or strays_now:
+            await self._sweep(registry, seen.facts, reaped, strays_now)
+        return reaped
+
+    async def _in_office(self, run: str) -> Reaped:
+        registry, settings = self._registry(run), self._settings
+        lease = max(settings.sandbox_lease, 3 * settings.reap_interval)
+        since = await aside(lambda: registry.elect(self._me, lease))
+        if since is None:
+            return Reaped()
+        if since < settings.sandbox_lease:
+            # After an outage every lease has ended. Owners that live renew theirs first.
+            await self._free_permits(registry)
+            return Reaped(elected=True, due=settings.sandbox_lease - since)
+        reaped = await self.look_at(run)
+        reaped.elected = True
         return reaped
 
     # One record

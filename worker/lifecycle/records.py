@@ -64,6 +64,11 @@ class Registered:
         return sum(self.states.values())
 
     @property
+    def age(self) -> float:
+        """In seconds, since the first sandbox was written down."""
+        return self.now - float(self.facts.get("made", self.now * 1e6)) / 1e6
+
+    @property
     def counters(self) -> dict[str, int]:
         """What became of sandboxes since the registry was made."""
         return {name: int(self.facts.get(name, 0)) for name in COUNTERS}
@@ -73,17 +78,6 @@ class Registered:
         """Who reaps it; empty where nobody does."""
         until = float(self.facts.get("reaper_until", 0)) / 1e6
         return self.facts.get("reaper", "") if until > self.now else ""
-
-
-@dataclass(frozen=True)
-class Elected:
-    """Whether the caller reaps this registry, and for how long it has."""
-
-    yes: bool
-    since: float
-    facts: Mapping[str, str]
-    age: float
-    """Of the registry, in seconds."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from ground import (
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.records import (
     Claimed,
-    Elected,
     Registered,
     StartingPermit,
     Turn,
@@ -71,10 +70,10 @@ class Registry:
         """Write down what is about to be made. Its fence, empty if it is lost; the fleet."""
         self._enlist()
         more = ["provider", provider, *(["instance", instance] if instance else [])]
-        fence, fleet = self._call(
-            _OPEN, name, owner, _us(lease), self._its_fleet(), kept(permits), _us(dies_after), *more
-        )
-        return text(fence), text(fleet)
+        fleet = self._fleet or uuid.uuid4().hex[:16]
+        terms = (_us(lease), fleet, kept(permits), _us(dies_after))
+        fence, its_fleet = self._call(_OPEN, name, owner, *terms, *more)
+        return text(fence), text(its_fleet)
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
         """Whether the record was still the caller's."""
@@ -98,10 +97,10 @@ class Registry:
         flat = [part for name, fence, lease in rows for part in (name, fence, _us(lease))]
         return [bool(held) for held in self._call(_RENEW, *flat)]
 
-    def elect(self, reaper: str, lease: float) -> Elected:
-        """Become the one reaper, or stay it."""
-        yes, since, age, facts = self._call(_ELECT, reaper, _us(lease), self._its_fleet())
-        return Elected(bool(yes), since / 1e6, read_fields(facts), age / 1e6)
+    def elect(self, reaper: str, lease: float) -> float | None:
+        """Become the one reaper, or stay it: for how many seconds it has been. None: it is not."""
+        since = self._call(_ELECT, reaper, _us(lease))
+        return None if since < 0 else since / 1e6
 
     def claim(self, reaper: str, lease: float, most: int, grace: float) -> Claimed:
         """Take over what is due; of what was never found, nothing is expected a grace later."""
@@ -155,9 +154,6 @@ class Registry:
     def _enlist(self) -> None:
         """Before anything is there to be found, and again in case Redis has lost it."""
         self._try(lambda client: client.sadd(INDEX, self.run))
-
-    def _its_fleet(self) -> str:
-        return self._fleet or uuid.uuid4().hex[:16]
 
     def _call(self, script: Any, *args: Any) -> Any:
         return self._try(lambda client: script.call(client, self._keys, args))

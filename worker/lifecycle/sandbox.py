@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from worker.lifecycle.box import Box
 from worker.lifecycle.errors import CommandFailed, SandboxLost
-from worker.lifecycle.provider import ExecResult, Kind, Provider, SandboxRef
-from worker.process_loop import on_process_loop, process_loop
+from worker.lifecycle.provider import Command, ExecResult, Kind, Provider, SandboxRef
+from worker.process_loop import from_thread, on_process_loop
 
 T = TypeVar("T")
 _SPARE = 30.0  # seconds beyond a command's own timeout for the provider to say how it ended
@@ -68,12 +68,11 @@ class OpenSandbox:
     ) -> ExecResult:
         """Run one command. Raises `SandboxLost` where the sandbox is gone, else `CommandFailed`."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
+        command = Command(list(argv), timeout, cwd, dict(env or {}), given)
 
         async def work() -> ExecResult:
             async with asyncio.timeout(timeout + _SPARE):
-                return await self._provider.exec(
-                    self._ref, list(argv), timeout=timeout, cwd=cwd, env=env, stdin=given
-                )
+                return await self._provider.exec(self._ref, command)
 
         return await self._asked(work)
 
@@ -122,23 +121,18 @@ class SyncSandbox:
     def name(self) -> str:
         return self._sandbox.name
 
+    @property
+    def lost(self) -> bool:
+        return self._sandbox.lost
+
     def exec(self, argv: Sequence[str], **options: Any) -> ExecResult:
-        return blocking(self._sandbox.exec(argv, **options))
+        return from_thread(self._sandbox.exec(argv, **options))
 
     def read_file(self, path: str) -> bytes:
-        return blocking(self._sandbox.read_file(path))
+        return from_thread(self._sandbox.read_file(path))
 
     def write_file(self, path: str, content: bytes | str) -> None:
-        blocking(self._sandbox.write_file(path, content))
+        from_thread(self._sandbox.write_file(path, content))
 
     def is_alive(self) -> bool:
-        return blocking(self._sandbox.is_alive())
-
-
-def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Do it on the process's loop, and wait here."""
-    future = asyncio.run_coroutine_threadsafe(work, process_loop())
-    try:
-        return future.result()
-    finally:
-        future.cancel()  # of one that is done, nothing; else it was us that were interrupted
+        return from_thread(self._sandbox.is_alive())

@@ -11,28 +11,21 @@ class LifecycleSettings(Settings):
     init_wall_budget: float = Field(
         900.0,
         gt=0,
-        allow_inf_nan=False,
         validation_alias=AliasChoices("PENSTOCK_INIT_WALL_BUDGET", "MODAL_INIT_WALL_BUDGET"),
         description="Seconds that one start may take, all attempts together, counted from the"
         " STARTING permit.",
     )
     start_attempts: int = Field(2, ge=1, description="How often a start is tried.")
-    startup_timeout: float = Field(
-        300.0, gt=0, allow_inf_nan=False, description="Seconds that one attempt may take."
-    )
+    startup_timeout: float = Field(300.0, gt=0, description="Seconds that one attempt may take.")
     attempt_floor: float = Field(
         60.0,
         ge=0,
-        allow_inf_nan=False,
         description="Seconds that an attempt gets at least, within what is left of the budget.",
     )
-    start_backoff: float = Field(
-        10.0, ge=0, allow_inf_nan=False, description="Longest pause between two attempts."
-    )
+    start_backoff: float = Field(10.0, ge=0, description="Longest pause between two attempts.")
     starting_timeout: float = Field(
         3600.0,
         gt=0,
-        allow_inf_nan=False,
         description="Seconds that a start waits for its STARTING permit.",
     )
     max_starting_run: int | None = Field(
@@ -41,34 +34,26 @@ class LifecycleSettings(Settings):
     sandbox_ttl: float = Field(
         3600.0,
         ge=1,
-        allow_inf_nan=False,
         description="Seconds after which the provider itself ends a session sandbox.",
     )
     session_idle: float = Field(
         600.0,
         gt=0,
-        allow_inf_nan=False,
         description="Seconds after its last use when a session by `instance_id` is ended.",
     )
     sandbox_lease: float = Field(
         30.0,
         ge=0.5,
-        allow_inf_nan=False,
         description="Seconds after which the session sandboxes of a dead process are reaped.",
     )
     sandbox_grace: float = Field(
         60.0,
         ge=0,
-        allow_inf_nan=False,
         description="Seconds for which a sandbox may exist without being registered, or be"
         " missing at its provider without being believed gone.",
     )
-    teardown_timeout: float = Field(
-        15.0, gt=0, allow_inf_nan=False, description="Seconds for each step of a teardown."
-    )
-    reap_interval: float = Field(
-        10.0, gt=0, allow_inf_nan=False, description="Seconds between two looks of the reaper."
-    )
+    teardown_timeout: float = Field(15.0, gt=0, description="Seconds for each step of a teardown.")
+    reap_interval: float = Field(10.0, gt=0, description="Seconds between two looks of the reaper.")
     session_provider: str = Field(
         "local",
         description="Where `PENSTOCK_SANDBOX=worker.lifecycle.code.sessions` runs programs:"

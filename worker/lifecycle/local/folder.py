@@ -7,7 +7,6 @@ from pathlib import Path
 
 ABOUT = "about.json"  # what it is to be
 PID = "pid"
-STATE = "state.json"  # ready, or why not
 SOCKET = "socket"
 LOG = "log"
 

@@ -1,8 +1,9 @@
 """The process that keeps one local sandbox: its jail, a socket to reach it by, its time to live.
 
 It outlives whoever made it, and ends by a word on its socket, by its time to live, or
-with its jail. Run as `python -m worker.lifecycle.local.keeper FOLDER`, where `about.json`
-says what it is to be.
+with its jail. Run as `python -m worker.lifecycle.local.keeper FOLDER DOOR`: `about.json` in
+the folder says what it is to be, and the door is a socket that listens already, so that
+whoever asks too early waits for the answer.
 """
 
 import asyncio
@@ -12,12 +13,13 @@ import importlib.resources
 import json
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 from worker.lifecycle.local import wire
-from worker.lifecycle.local.folder import ABOUT, PID, SOCKET, STATE, put, short_path
+from worker.lifecycle.local.folder import ABOUT, PID, put
 from worker.sandbox.local.errors import SandboxError
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.limits import CAPS, MB, Limits
@@ -34,37 +36,37 @@ class Keeper:
         self._folder = folder
         put(folder / PID, str(os.getpid()))  # should its maker die before it does
         self._about = json.loads((folder / ABOUT).read_text())
-        self._session: Session | None = None
+        self._begun: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
 
-    async def keep(self) -> None:
+    async def keep(self, door: socket.socket) -> None:
         """Until it is to end. Nothing of it is left behind."""
         try:
-            await self._serve()
-        except (SandboxError, SessionEnded, OSError) as problem:
-            self._tell("failed", str(problem))
-            await asyncio.sleep(5)  # whoever made it reads that, if anybody does
+            async with await asyncio.start_unix_server(self._hear, sock=door, limit=1 << 20):
+                await self._live()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _serve(self) -> None:
+    async def _live(self) -> None:
         settings = SandboxSettings.load()
         limits = _limits(settings.limits(), self._about)
-        async with Jails(settings.config()) as jails, jails.session(limits) as session:
-            self._session = session
-            await session.run(_first_cell(), 30)
-            if self._about["env"]:
-                await session.run(f"os.environ.update({self._about['env']!r})", 30)
-            with short_path(self._folder, SOCKET) as path:
-                server = await asyncio.start_unix_server(self._hear, path, limit=1 << 20)
-            async with server:
-                self._tell("ready")
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(limits.wall):
-                        await self._over.wait()
+        try:
+            async with Jails(settings.config()) as jails, jails.session(limits) as session:
+                await session.run(_first_cell(), 30)
+                if self._about["env"]:
+                    await session.run(f"os.environ.update({self._about['env']!r})", 30)
+                self._begun.set_result(session)
+                await self._until_over(limits.wall)
+        except (SandboxError, SessionEnded, OSError) as problem:
+            if self._begun.done():
+                return  # it was well, and its jail has ended
+            self._begun.set_exception(problem)
+            await self._until_over(5)  # whoever made it is told, if anybody asks
 
-    def _tell(self, state: str, why: str = "") -> None:
-        put(self._folder / STATE, json.dumps({"state": state, "why": why}))
+    async def _until_over(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):  # a caller that was killed
@@ -74,14 +76,18 @@ class Keeper:
         writer.close()
 
     async def _answer(self, asked: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-        assert self._session is not None  # noqa: S101 - the door opens after it
         if asked["op"] == "end":
             self._over.set()
             return {}, b""
-        if asked["op"] == "alive":
-            return {"alive": self._session.alive}, b""
         try:
-            return await self._in_the_jail(self._session, asked, body)
+            session = await asyncio.shield(self._begun)
+        except (SandboxError, SessionEnded, OSError) as problem:
+            self._over.set()
+            return {"unavailable": str(problem)}, b""
+        if asked["op"] == "alive":
+            return {"alive": session.alive}, b""
+        try:
+            return await self._in_the_jail(session, asked, body)
         except SessionEnded as problem:
             self._over.set()
             return {"gone": str(problem)}, b""
@@ -111,5 +117,10 @@ def _limits(defaults: Limits, about: dict[str, Any]) -> Limits:
     return Limits(**asked)
 
 
+async def _main(folder: str, door: int) -> None:
+    os.set_inheritable(door, False)
+    await Keeper(Path(folder)).keep(socket.socket(fileno=door))
+
+
 if __name__ == "__main__":
-    asyncio.run(Keeper(Path(sys.argv[1])).keep())
+    asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

@@ -10,20 +10,20 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from worker.lifecycle.local import wire
-from worker.lifecycle.local.folder import ABOUT, LOG, PID, SOCKET, STATE, put, short_path
-from worker.lifecycle.provider import ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+from worker.lifecycle.local.folder import ABOUT, LOG, PID, SOCKET, put, short_path
+from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
-_LOOK = 0.02
 
 
 class LocalError(Exception):
@@ -36,6 +36,10 @@ class Gone(LocalError):
 
 class Unavailable(LocalError):
     """This machine cannot run one."""
+
+
+class Elsewhere(LocalError):
+    """It is on another machine, and nothing here can reach it."""
 
 
 class LocalProvider:
@@ -60,19 +64,15 @@ class LocalProvider:
             "memory_mb": spec.memory_mb,
         }  # fmt: skip
         _launch(folder, about)
-        return SandboxRef(name, name)
+        return self._ref(name)
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        async with asyncio.timeout(timeout):
-            while True:
-                state = self._state(ref.id)
-                if state.get("state") == "ready":
-                    return
-                if state.get("state") == "failed":
-                    raise Unavailable(state["why"])
-                if not self._lives(ref.id):
-                    raise Gone(f"its keeper ended as it started: {self._last_words(ref.id)}")
-                await asyncio.sleep(_LOOK)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._ask(ref.id, {"op": "alive"})
+        except Gone as gone:
+            words = self._last_words(ref.name)
+            raise Gone(f"its keeper ended as it started: {words or gone}") from None
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
         return ref
@@ -80,18 +80,10 @@ class LocalProvider:
     async def close_runtime(self, ref: SandboxRef) -> None:
         return
 
-    async def exec(
-        self,
-        ref: SandboxRef,
-        argv: Sequence[str],
-        *,
-        timeout: float,  # noqa: ASYNC109
-        cwd: str = "",
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-    ) -> ExecResult:
-        asked = {"argv": list(argv), "timeout": timeout, "cwd": cwd, "env": dict(env or {})}
-        said = await self._ask(ref.id, {"op": "exec", **asked}, stdin)
+    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
+        asked = {"argv": list(command.argv), "timeout": command.timeout, "cwd": command.cwd}
+        asked["env"] = dict(command.env)
+        said = await self._ask(ref.id, {"op": "exec", **asked}, command.stdin)
         return ExecResult(
             said["exit_code"],
             base64.b64decode(said["stdout"]),
@@ -116,23 +108,36 @@ class LocalProvider:
 
     async def terminate(self, id: str) -> None:
         """By a word; by SIGKILL where that is not heard. Its jail dies with its keeper."""
+        name = _name_here(id)
         with contextlib.suppress(LocalError, OSError, TimeoutError):
             async with asyncio.timeout(2):
                 await self._ask(id, {"op": "end"})
-                await self._until_gone(id)
+                await self._until_gone(name)
                 return
-        if self._lives(id):
+        if self._lives(name):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid(id), signal.SIGKILL)
-        await self._until_gone(id)
+                os.killpg(self._pid(name), signal.SIGKILL)
+        await self._until_gone(name)
 
-    async def _until_gone(self, id: str) -> None:
-        while self._lives(id):  # noqa: ASYNC110 - a process that is not ours tells nobody
-            await asyncio.sleep(_LOOK)
-        self._clear(id)
+    async def _until_gone(self, name: str) -> None:
+        """The kernel tells when a process ends, also of one that is not our child."""
+        if pid := self._pid(name):
+            with contextlib.suppress(ProcessLookupError):
+                await self._ended(name, os.pidfd_open(pid))
+        self._clear(name)
+
+    async def _ended(self, name: str, process: int) -> None:
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(process, readable.set)
+        try:
+            if self._lives(name):  # since it was opened: no other process has its number
+                await readable.wait()
+        finally:
+            loop.remove_reader(process)
+            os.close(process)
 
     async def find(self, name: str) -> SandboxRef | None:
-        return SandboxRef(name, name) if self._lives(name) else None
+        return self._ref(name) if self._lives(name) else None
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
         for folder in sorted(self._root.glob("*")):
@@ -141,7 +146,7 @@ class LocalProvider:
             except (FileNotFoundError, ValueError):
                 continue  # it is coming or going
             if tags.items() <= theirs.items() and self._lives(folder.name):
-                yield SandboxRef(folder.name, folder.name)
+                yield self._ref(folder.name)
 
     def classify(self, problem: BaseException) -> Verdict:
         match problem:
@@ -160,7 +165,7 @@ class LocalProvider:
 
     async def _ask(self, id: str, header: dict[str, Any], body: bytes = b"") -> dict[str, Any]:
         try:
-            with short_path(self._root / id, SOCKET) as path:
+            with short_path(self._root / _name_here(id), SOCKET) as path:
                 reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
         except (FileNotFoundError, ConnectionRefusedError) as missing:
             raise Gone(f"no sandbox {id} on this machine: {missing}") from None
@@ -171,58 +176,67 @@ class LocalProvider:
             raise Gone(f"sandbox {id} ended meanwhile: {problem}") from None
         finally:
             writer.close()
+        if "unavailable" in said:
+            raise Unavailable(said["unavailable"])
         if "gone" in said:
             raise Gone(said["gone"])
         if "error" in said:
             raise LocalError(said["error"])
         return said
 
-    def _lives(self, id: str) -> bool:
+    def _ref(self, name: str) -> SandboxRef:
+        return SandboxRef(f"{name}@{socket.gethostname()}", name)
+
+    def _lives(self, name: str) -> bool:
         """By its command line, which no later process of the same number has."""
-        process = Path(f"/proc/{self._pid(id)}")
+        process = Path(f"/proc/{self._pid(name)}")
         try:
             words = (process / "cmdline").read_bytes()
             state = (process / "stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             return False
         # It has none in the instant in which it is executed.
-        ours = not words or str(self._root / id).encode() in words.split(b"\0")
+        ours = not words or str(self._root / name).encode() in words.split(b"\0")
         return ours and state not in "ZX"
 
-    def _pid(self, id: str) -> int:
+    def _pid(self, name: str) -> int:
         try:
-            return int((self._root / id / PID).read_text() or 0)
+            return int((self._root / name / PID).read_text() or 0)
         except FileNotFoundError:
             return 0
 
-    def _state(self, id: str) -> dict[str, Any]:
+    def _last_words(self, name: str) -> str:
         try:
-            state: dict[str, Any] = json.loads((self._root / id / STATE).read_text())
+            return (self._root / name / LOG).read_text().strip()[-500:]
         except FileNotFoundError:
-            return {}
-        return state
+            return ""
 
-    def _last_words(self, id: str) -> str:
-        try:
-            return (self._root / id / LOG).read_text().strip()[-500:]
-        except FileNotFoundError:
-            return "it left no message"
-
-    def _clear(self, id: str) -> None:
+    def _clear(self, name: str) -> None:
         """What a keeper that was killed has left."""
-        folder = self._root / id
+        folder = self._root / name
         for file in folder.iterdir() if folder.exists() else ():
             file.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
 
 
+def _name_here(id: str) -> str:
+    name, _, machine = id.partition("@")
+    if machine and machine != socket.gethostname():
+        raise Elsewhere(f"{name} is on {machine}; there `penstock sandboxes reap` can end it")
+    return name
+
+
 def _launch(folder: Path, about: dict[str, Any]) -> None:
     put(folder / ABOUT, json.dumps(about))
-    with open(folder / LOG, "wb") as log:
+    with socket.socket(socket.AF_UNIX) as door, open(folder / LOG, "wb") as log:
+        with short_path(folder, SOCKET) as path:
+            door.bind(path)
+        door.listen(128)
+        command = [sys.executable, "-m", "worker.lifecycle.local.keeper", str(folder)]
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "worker.lifecycle.local.keeper", str(folder)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            [*command, str(door.fileno())],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(door.fileno(),),
             start_new_session=True,  # it outlives us, and Ctrl-C
         )  # fmt: skip
     put(folder / PID, str(process.pid))

@@ -83,12 +83,15 @@ class ModalDeployment:
         return cls(run_id or "", **given, **more)
 
     async def start(self, max_retries: int = 2) -> None:
-        """A sandbox whose runtime answers, in at most `max_retries` attempts. Where it is
-        started already, a warning and nothing else."""
+        """A sandbox whose runtime answers, in at most `max_retries` attempts, and no more than
+        `PENSTOCK_START_ATTEMPTS`: upstream's callers ask for 5 of them, whatever that costs.
+        Where it is started already, a warning and nothing else."""
         if self._sandbox is not None:
             self._log.warning("deployment %s is started already", self.run_id)
             return
-        self._sandbox = await self._life().start(self._spec(), attempts=max_retries)
+        life = self._life()
+        most = min(max_retries, life.settings.start_attempts)
+        self._sandbox = await life.start(self._spec(), attempts=most)
 
     async def stop(self) -> None:
         """Never raises; what cannot be confirmed gone is left to the reaper."""

@@ -8,10 +8,10 @@ was throttled is bounded: without that, a refusal looks like a creation that tak
 import asyncio
 import math
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from worker.lifecycle.provider import ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 # Read by Modal's client at each request; an operator's own value wins.
 os.environ.setdefault("MODAL_MAX_THROTTLE_WAIT", "30")
@@ -69,7 +69,7 @@ class ModalProvider:
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
         """Ready is what runs a command."""
         async with asyncio.timeout(timeout):
-            ran = await self.exec(ref, ["true"], timeout=timeout)
+            ran = await self.exec(ref, Command(["true"], timeout))
         if ran.exit_code != 0:
             raise failures.SandboxTerminatedError(f"{ref.id} cannot run `true`: {ran.stderr!r}")
 
@@ -86,23 +86,16 @@ class ModalProvider:
         if (sandbox := self._opened.pop(ref.id, None)) is not None:
             await sandbox.detach.aio()
 
-    async def exec(
-        self,
-        ref: SandboxRef,
-        argv: Sequence[str],
-        *,
-        timeout: float,  # noqa: ASYNC109
-        cwd: str = "",
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-    ) -> ExecResult:
-        words = ["sh", "-c", _IN_FOLDER, "sh", cwd, *argv] if cwd else list(argv)
+    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
+        words = list(command.argv)
+        if command.cwd:
+            words = ["sh", "-c", _IN_FOLDER, "sh", command.cwd, *words]
         sandbox = await self._sandbox(ref.id)
         process = await sandbox.exec.aio(
-            *words, timeout=max(1, math.ceil(timeout)), env=dict(env or {}), text=False
+            *words, timeout=max(1, math.ceil(command.timeout)), env=dict(command.env), text=False
         )
-        if stdin:
-            process.stdin.write(stdin)
+        if command.stdin:
+            process.stdin.write(command.stdin)
         process.stdin.write_eof()
         await process.stdin.drain.aio()
         reading = [asyncio.ensure_future(s.read.aio()) for s in (process.stdout, process.stderr)]
@@ -117,13 +110,14 @@ class ModalProvider:
         return ExecResult(None if timed_out else code, out, err, timed_out)
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        told = await self.exec(ref, ["sh", "-c", _READ, "sh", path], timeout=300)
+        told = await self.exec(ref, Command(["sh", "-c", _READ, "sh", path], 300))
         if told.exit_code == _ABSENT:
             raise FileNotFoundError(f"sandbox {ref.name}: {path}")
         return _done(ref, told, f"read {path}").stdout
 
     async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
-        told = await self.exec(ref, ["sh", "-c", _WRITE, "sh", path], timeout=300, stdin=content)
+        write = Command(["sh", "-c", _WRITE, "sh", path], 300, stdin=content)
+        told = await self.exec(ref, write)
         _done(ref, told, f"write {path}")
 
     async def is_alive(self, ref: SandboxRef) -> bool:

@@ -1,0 +1,53 @@
+"""What cannot work is refused at once, with what to set."""
+
+import pytest
+
+from ground import PenstockError, SettingError
+from tests.lifecycle.conftest import quick
+from worker.lifecycle import LifecycleSettings, SandboxLifecycle, provider_named
+
+
+def broken_account():
+    raise KeyError("ACCOUNT")
+
+
+@pytest.mark.parametrize(
+    "name", ["nowhere", "no.such.module.provider", "worker.lifecycle.absent", ""]
+)
+def test_an_unknown_provider(name):
+    with pytest.raises(SettingError, match="neither of local, modal nor the dotted name"):
+        provider_named(name)
+
+
+def test_a_provider_that_cannot_be_made():
+    with pytest.raises(SettingError, match="could not be made: KeyError: 'ACCOUNT'"):
+        provider_named("tests.lifecycle.test_bad_input.broken_account")
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one(redis, cloud, limit):
+    with pytest.raises(PenstockError, match="limit"):
+        SandboxLifecycle(redis, cloud.provider, settings=quick(), max_starting=limit)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PENSTOCK_MAX_STARTING_RUN", "0"),
+        ("PENSTOCK_START_ATTEMPTS", "0"),
+        ("PENSTOCK_INIT_WALL_BUDGET", "0"),
+        ("MODAL_INIT_WALL_BUDGET", "-5"),
+        ("PENSTOCK_STARTUP_TIMEOUT", "inf"),
+        ("PENSTOCK_SANDBOX_LEASE", "nan"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingError, match=variable):
+        LifecycleSettings.load()
+
+
+def test_without_a_redis_the_message_says_which_variable(monkeypatch, cloud):
+    monkeypatch.delenv("PENSTOCK_REDIS_URL", raising=False)
+    with pytest.raises(SettingError, match="PENSTOCK_REDIS_URL"):
+        SandboxLifecycle.from_settings(cloud.provider)

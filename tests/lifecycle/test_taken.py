@@ -1,0 +1,86 @@
+"""A sandbox that is taken from its user: the work in it ends, as our side's doing."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from tests.lifecycle.conftest import gate_of, until
+from worker.errors import SandboxFailure
+from worker.lifecycle import SandboxLost
+
+
+async def test_the_body_of_a_sandbox_that_was_taken_is_cancelled(lifecycle, cloud, reaper):
+    life = lifecycle(sandbox_lease=0.6)
+    with pytest.raises(SandboxLost, match="taken over") as lost:
+        async with life.open() as sandbox:
+            await reaper().end("test", [sandbox.name], "by hand")
+            await asyncio.Event().wait()
+    assert isinstance(lost.value, SandboxFailure)
+    assert asyncio.current_task().cancelling() == 0
+    assert cloud.live == 0
+    assert life.registry.look().count == 0
+
+
+async def test_so_is_a_sessions_turn_and_the_next_opens_another(lifecycle, cloud, reaper):
+    life = lifecycle(sandbox_lease=0.6)
+    with pytest.raises(SandboxLost):
+        async with life.session("sample-7") as sandbox:
+            await reaper().end("test", [sandbox.name], "by hand")
+            await asyncio.Event().wait()
+    async with life.session("sample-7") as another:
+        assert another.id != sandbox.id
+    await life.end_session("sample-7")
+
+
+async def test_a_body_that_swallows_that_comes_to_no_good_end(lifecycle, cloud, reaper):
+    life = lifecycle(sandbox_lease=0.6)
+    with pytest.raises(SandboxLost):
+        async with life.open() as sandbox:
+            await reaper().end("test", [sandbox.name], "by hand")
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+
+async def test_cancelled_from_outside_too_it_stays_cancelled(lifecycle, cloud, reaper):
+    life, inside = lifecycle(sandbox_lease=0.6), asyncio.Event()
+
+    async def body():
+        async with life.open() as sandbox:
+            await reaper().end("test", [sandbox.name], "by hand")
+            inside.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                asyncio.current_task().cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(body())
+
+
+def test_blocking_code_hears_of_it_at_its_end(lifecycle, cloud, reaper):
+    life = lifecycle(sandbox_lease=0.6)
+    with pytest.raises(SandboxLost), life.sync.open() as sandbox:
+        asyncio.run(reaper().end("test", [sandbox.name], "by hand"))
+        asyncio.run(until(lambda: sandbox.lost))
+    with pytest.raises(SandboxLost), life.sync.session("sample-7") as sandbox:
+        asyncio.run(reaper().end("test", [sandbox.name], "by hand"))
+        asyncio.run(until(lambda: sandbox.lost))
+    assert cloud.live == 0
+
+
+async def test_a_start_that_is_taken_gives_up_that_sandbox_and_tries_another(
+    lifecycle, cloud, reaper
+):
+    cloud.set(create=["never", "ok"])
+    life = lifecycle(sandbox_lease=0.6, startup_timeout=600.0, init_wall_budget=600.0)
+    start = asyncio.create_task(life.start())
+    await until(lambda: cloud.live)
+    (record,) = life.registry.look().records
+    await reaper().end("test", [record.name], "by hand")
+    async with asyncio.timeout(30):
+        sandbox = await start
+    assert sandbox.name != record.name
+    await life.stop(sandbox)
+    assert cloud.stats()["creates"] == 2
+    assert (await gate_of(life).status()).in_flight == 0
