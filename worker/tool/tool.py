@@ -89,6 +89,8 @@ class SandboxFusionTool(BaseTool):
             "response": "",
             "ground_truth": ground_truth,
             "reward": [],
+            # A trajectory that is played again is not to find what its first try left.
+            "session": f"{instance_id}-{uuid4().hex[:12]}",
         }
         return instance_id, ToolResponse()
 
@@ -98,7 +100,7 @@ class SandboxFusionTool(BaseTool):
     ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
         """Run `parameters["code"]`; what to show, no reward, and how it went."""
         agent_data = kwargs.get("agent_data")
-        answer = await self._answer(parameters, _session(instance_id, agent_data))
+        answer = await self._answer(parameters, self._session(instance_id, agent_data))
         self._keep(instance_id, answer)
         extra_fields = getattr(agent_data, "extra_fields", None)
         if isinstance(extra_fields, dict):
@@ -110,7 +112,8 @@ class SandboxFusionTool(BaseTool):
     ) -> ToolResponse:
         """As `execute`, for a thread: what recipes hand to `execution_pool.execute.remote`."""
         try:
-            request = program(code, timeout, language, self._config, instance_id)
+            session = self._session(instance_id, None)
+            request = program(code, timeout, language, self._config, session)
             result = self._open().sync.run(request, timeout=self._config.max_wait)
             answer = self._of_result(request, result)
         except Exception as failure:  # noqa: BLE001 - told apart there
@@ -140,6 +143,11 @@ class SandboxFusionTool(BaseTool):
             return self._of_result(request, result)
         except Exception as failure:  # noqa: BLE001 - told apart there
             return self._of_failure(failure)
+
+    def _session(self, instance_id: str, agent_data: Any) -> str:
+        """The trajectory's: a host of today makes an instance for each call, and names both."""
+        own = self._instance_dict.get(instance_id, {}).get("session", instance_id)
+        return str(getattr(agent_data, "request_id", None) or own)
 
     def _of_result(self, request: CodeRequest, result: CodeResult) -> Answer:
         if request.instance_id is not None:
@@ -188,11 +196,6 @@ class SandboxFusionTool(BaseTool):
                 )
             self._queue = queue
             return queue
-
-
-def _session(instance_id: str, agent_data: Any) -> str:
-    """The trajectory: a host of today makes a new instance for each call, and names it itself."""
-    return str(getattr(agent_data, "request_id", None) or instance_id)
 
 
 def _ensure_gate(gate: TokenBucket) -> None:

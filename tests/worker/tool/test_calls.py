@@ -225,6 +225,15 @@ async def test_a_sandbox_with_sessions_is_told_the_trajectory(url, real_redis) -
         assert [response.text for response, _, _ in asked] == ["trajectory-1", "request-2"]
         stateless = await SandboxFusionTool({}).execute("call-3", {"code": "1"}, agent_data=today)
         assert stateless[0].text == "None"
+        tries = set()
+        for _ in range(2):  # of one trajectory, by a host of one instance a trajectory
+            await tool.create("request-3")
+            turns = [await tool.execute("request-3", {"code": "1"}) for _ in range(2)]
+            await tool.release("request-3")
+            (session,) = {response.text for response, _, _ in turns}
+            tries.add(session)
+        assert len(tries) == 2
+        assert all(session.startswith("request-3-") for session in tries)
 
 
 async def test_a_redis_that_is_down_masks_the_trajectory(monkeypatch) -> None:
