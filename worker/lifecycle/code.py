@@ -1,17 +1,20 @@
 """Code jobs in session sandboxes: `PENSTOCK_SANDBOX=worker.lifecycle.code.sessions`.
 
 A `CodeRequest` with an `instance_id` runs in the session of that name, whichever worker
-takes the job: its files and background processes are there at the next turn, its variables
-are not. One without has a sandbox to itself, for that one program.
+takes the job: its files, its background processes and, in Python, its variables are there
+at the next turn. One without has a sandbox to itself, for that one program.
 """
 
 import base64
 import hashlib
+import importlib.resources
 import time
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 
 from worker.errors import SandboxUnfit
 from worker.lifecycle.errors import SandboxLost
+from worker.lifecycle.interpreter import LOADER
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import ExecResult
 from worker.lifecycle.sandbox import OpenSandbox
@@ -86,7 +89,14 @@ async def _program(sandbox: OpenSandbox, request: CodeRequest) -> list[str]:
     suffix, command = _COMMANDS[request.language]
     file = f"main_{hashlib.sha256(request.code.encode()).hexdigest()[:8]}.{suffix}"
     await sandbox.write_file(file, request.code)
-    return [command, file]
+    if request.instance_id is None or request.language != "python":
+        return [command, file]
+    return [command, "-c", LOADER, _interpreter(), file]
+
+
+@cache
+def _interpreter() -> str:
+    return (importlib.resources.files("worker.lifecycle") / "interpreter.py").read_text()
 
 
 async def _fetched(sandbox: OpenSandbox, names: list[str]) -> dict[str, str]:

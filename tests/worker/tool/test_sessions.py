@@ -39,14 +39,14 @@ async def test_turns_on_different_workers_keep_their_state(url) -> None:
     life = SandboxLifecycle.from_settings("local")
     try:
         with killing.Child(work_in_process, url, ["code"], WORKER) as first:
-            text, metrics = await call(tool, one, "open('n', 'w').write('42'); print('kept')")
+            text, metrics = await call(tool, one, "n = 42; print('kept')")
             assert (text, metrics["error_kind"]) == ("kept\n", "none")
             first.kill()
         with killing.Child(work_in_process, url, ["code"], WORKER):
-            assert (await call(tool, one, "print(open('n').read())"))[0] == "42\n"
-            assert "FileNotFoundError" in (await call(tool, other, "open('n')"))[0]
+            assert (await call(tool, one, "print(n)"))[0] == "42\n"
+            assert "NameError: name 'n' is not defined" in (await call(tool, other, "n"))[0]
             assert await life.end_session("t-1")
-            text, metrics = await call(tool, one, "print(open('n').read())")
+            text, metrics = await call(tool, one, "print(n)")
         assert "for no fault of its own: the session t-1 was in the sandbox" in text
         assert metrics["error_reason"] == "session_lost"
         assert one.extra_fields["extras"]["traj_exit_reason"] == "infrastructure: session_lost"
