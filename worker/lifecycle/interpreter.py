@@ -23,6 +23,7 @@ import types
 LOADER = "import sys; exec(sys.argv[1])"
 DOOR, LOCK = ".penstock-interpreter", ".penstock-interpreter.lock"
 GRACE = 3.0  # seconds that an interrupted program has to end
+INTERRUPTIONS = 10
 
 running = False
 
@@ -78,24 +79,41 @@ def serve(door: socket.socket) -> None:
         line, _ = door.accept()
         with line, contextlib.suppress(OSError):
             message, streams, _, _ = socket.recv_fds(line, 1 << 16, 3)
+            if len(streams) < 3:
+                continue  # killed before it had asked
             give(streams)
-            code = watched(line, *message.decode().split("\0"), main)
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):
-                    stream.flush()
+            code = 1 if gone(line) else watched(line, *message.decode().split("\0"), main)
+            flush()
             give([os.open(os.devnull, os.O_RDWR) for _ in range(3)])
             line.sendall(str(code).encode())
 
 
 def give(streams: list[int]) -> None:
-    """These become stdin, stdout and stderr."""
+    """These become stdin, stdout and stderr, whatever a program made of its own."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name).closed:
-            setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, f"__{name}__").closed:
+            standard = open(number, "w", buffering=1, closefd=False)  # noqa: SIM115
+            setattr(sys, f"__{name}__", standard)
+        setattr(sys, name, getattr(sys, f"__{name}__"))
+
+
+def flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed
+                stream.flush()
+
+
+def gone(line: socket.socket) -> bool:
+    """Whether the caller has been killed while it waited for its turn."""
+    try:
+        return not line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
 
 
 def watched(line: socket.socket, path: str, name: str, main: types.ModuleType) -> int:
@@ -104,10 +122,13 @@ def watched(line: socket.socket, path: str, name: str, main: types.ModuleType) -
 
     def watch() -> None:
         line.recv(1)  # returns when the caller is gone, or as it is shut down below
-        if not over.is_set():
+        if over.is_set():
+            return
+        for _ in range(INTERRUPTIONS):  # a program may catch one
             os.kill(os.getpid(), signal.SIGINT)
-            if not over.wait(GRACE):
-                os._exit(1)
+            if over.wait(GRACE / INTERRUPTIONS):
+                return
+        os._exit(1)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
