@@ -41,7 +41,7 @@ async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_re
 
 async def test_a_session_that_dies_under_a_turn_is_not_opened_anew_for_it(lifecycle, cloud):
     sandbox = SessionSandbox(lifecycle())
-    dying = CodeRequest(code="print(1)", instance_id="s")
+    dying = CodeRequest(code="echo 1", language="bash", instance_id="s")
     assert (await sandbox.run(dying)).stdout == "1\n"
     async with sandbox._lifecycle.session("s") as box:
         cloud.ask("terminate", id=box.id)
@@ -52,7 +52,7 @@ async def test_a_session_that_dies_under_a_turn_is_not_opened_anew_for_it(lifecy
 
 async def test_turns_that_overlap_run_a_program_each(lifecycle):
     sandbox = SessionSandbox(lifecycle())
-    programs = [CodeRequest(code=f"print({n})", instance_id="s") for n in range(4)]
+    programs = [CodeRequest(code=f"echo {n}", language="bash", instance_id="s") for n in range(4)]
     results = await asyncio.gather(*(sandbox.run(program) for program in programs))
     assert [result.stdout for result in results] == [f"{n}\n" for n in range(4)]
     assert len({result.executor_pod_name for result in results}) == 1

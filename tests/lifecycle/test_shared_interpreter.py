@@ -1,35 +1,12 @@
-"""Code jobs of one session: overlapping, dying, and in one interpreter."""
+"""Programs of one session, in one interpreter, in a real jail."""
 
-import asyncio
 from typing import Any
 
-import pytest
-
 from tests.lifecycle.conftest import quick
-from worker.errors import SandboxUnfit
 from worker.lifecycle import SandboxLifecycle
 from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
 from worker.models import CodeRequest
-
-
-async def test_a_session_that_dies_under_a_turn_is_not_opened_anew_for_it(lifecycle, cloud):
-    sandbox = SessionSandbox(lifecycle())
-    dying = CodeRequest(code="echo 1", language="bash", instance_id="s")
-    assert (await sandbox.run(dying)).stdout == "1\n"
-    async with sandbox._lifecycle.session("s") as box:
-        cloud.ask("terminate", id=box.id)
-        with pytest.raises(SandboxUnfit, match="is gone") as lost:
-            await sandbox.run(dying)
-    assert (lost.value.reason, lost.value.retryable) == ("session_lost", False)
-
-
-async def test_turns_that_overlap_run_a_program_each(lifecycle):
-    sandbox = SessionSandbox(lifecycle())
-    programs = [CodeRequest(code=f"echo {n}", language="bash", instance_id="s") for n in range(4)]
-    results = await asyncio.gather(*(sandbox.run(program) for program in programs))
-    assert [result.stdout for result in results] == [f"{n}\n" for n in range(4)]
-    assert len({result.executor_pod_name for result in results}) == 1
 
 
 async def test_programs_of_a_session_share_an_interpreter(real_redis, tmp_path):
