@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from typing import Any
 
 import pytest
 
@@ -56,3 +57,17 @@ async def test_turns_that_overlap_run_a_program_each(lifecycle):
     results = await asyncio.gather(*(sandbox.run(program) for program in programs))
     assert [result.stdout for result in results] == [f"{n}\n" for n in range(4)]
     assert len({result.executor_pod_name for result in results}) == 1
+
+
+async def test_a_command_that_fails_is_not_run_again_in_its_session(lifecycle, monkeypatch):
+    sandbox = SessionSandbox(lifecycle())
+    turn = CodeRequest(code="echo 1", language="bash", instance_id="s")
+    assert (await sandbox.run(turn)).stdout == "1\n"
+
+    async def fails(*_: Any, **__: Any) -> Any:
+        raise OSError("the line was cut")
+
+    monkeypatch.setattr(sandbox._lifecycle.provider, "exec", fails)
+    with pytest.raises(SandboxUnfit, match="the line was cut") as failure:
+        await sandbox.run(turn)
+    assert (failure.value.reason, failure.value.may_be_running) == ("exec_failed", True)

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import cache
 
 from worker.errors import SandboxUnfit
-from worker.lifecycle.errors import SandboxLost
+from worker.lifecycle.errors import CommandFailed, SandboxLost
 from worker.lifecycle.interpreter import LOADER
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import ExecResult
@@ -44,11 +44,13 @@ class SessionSandbox:
         try:
             async with self._sandbox(request) as sandbox:
                 return await self._run_in(sandbox, request)
-        except SandboxLost as lost:
+        except (SandboxLost, CommandFailed) as failure:
             if request.instance_id is None:
                 raise
-            # A new one would run the program without what the session did before it.
-            raise SandboxUnfit(str(lost), reason="session_lost") from lost
+            # Tried again, it would run without what the session did before it, or twice.
+            lost = isinstance(failure, SandboxLost)
+            reason = "session_lost" if lost else failure.reason
+            raise SandboxUnfit(str(failure), reason=reason, may_be_running=not lost) from failure
 
     async def _run_in(self, sandbox: OpenSandbox, request: CodeRequest) -> CodeResult:
         began = time.monotonic()

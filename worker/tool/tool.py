@@ -9,6 +9,7 @@ many, also where there is no Redis; the first call looks for one.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import weakref
@@ -89,8 +90,7 @@ class SandboxFusionTool(BaseTool):
             "response": "",
             "ground_truth": ground_truth,
             "reward": [],
-            # A trajectory that is played again is not to find what its first try left.
-            "session": f"{instance_id}-{uuid4().hex[:12]}",
+            "session": _own_session(instance_id),
         }
         return instance_id, ToolResponse()
 
@@ -146,8 +146,13 @@ class SandboxFusionTool(BaseTool):
 
     def _session(self, instance_id: str, agent_data: Any) -> str:
         """The trajectory's: a host of today makes an instance for each call, and names both."""
-        own = self._instance_dict.get(instance_id, {}).get("session", instance_id)
-        return str(getattr(agent_data, "request_id", None) or own)
+        name = getattr(agent_data, "request_id", None)
+        if not name:
+            return str(self._instance_dict.get(instance_id, {}).get("session", instance_id))
+        if not hasattr(agent_data, "penstock_session"):
+            with contextlib.suppress(AttributeError):  # a host whose object takes no more
+                agent_data.penstock_session = _own_session(name)
+        return str(getattr(agent_data, "penstock_session", name))
 
     def _of_result(self, request: CodeRequest, result: CodeResult) -> Answer:
         if request.instance_id is not None:
@@ -196,6 +201,12 @@ class SandboxFusionTool(BaseTool):
                 )
             self._queue = queue
             return queue
+
+
+def _own_session(name: str) -> str:
+    """Of this try alone: played again, a trajectory finds nothing of the last time. Names recur,
+    verl's too where it is to be deterministic."""
+    return f"{name}-{uuid4().hex[:12]}"
 
 
 def _ensure_gate(gate: TokenBucket) -> None:

@@ -45,15 +45,15 @@ async def test_turns_on_different_workers_keep_their_state(url) -> None:
         with killing.Child(work_in_process, url, ["code"], WORKER):
             assert (await call(tool, one, "print(n)"))[0] == "42\n"
             assert "NameError: name 'n' is not defined" in (await call(tool, other, "n"))[0]
-            assert await life.end_session("t-1")
+            assert await life.end_session(one.penstock_session)
             text, metrics = await call(tool, one, "print(n)")
-        assert "for no fault of its own: the session t-1 was in the sandbox" in text
+        assert f"the session {one.penstock_session} was in the sandbox" in text
         assert metrics["error_reason"] == "session_lost"
         assert one.extra_fields["extras"]["traj_exit_reason"] == "infrastructure: session_lost"
         assert other.extra_fields == {}
     finally:
-        for name in ("t-1", "t-2"):
-            await life.end_session(name)
+        for agent_data in (one, other):
+            await life.end_session(agent_data.penstock_session)
         life.registry.close()
 
 
