@@ -36,7 +36,7 @@ bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose 
 	$(BIN)/python -m bench --quick --without ray
 
 conformance: $(VENV)/.installed $(VERL)/.installed ## verl itself, and slime's clients (SLIME_V0=… SLIME_V1=… name their files)
-	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py
+	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py tests/worker/tool/test_masked_grpo.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
 	$(BIN)/python -m pytest tests/buffer/test_conformance.py
 

@@ -38,4 +38,5 @@ def known_of(
     if enqueued := running.text(b"enqueued_at"):
         queued = max(0.0, running.started - datetime.fromisoformat(enqueued).timestamp())
     timeout = running.number(b"timeout", 0) or default_timeout
-    return Execution(turn, queued, float(timeout) if timeout > 0 else math.inf, settings)
+    seconds = float(timeout) if timeout > 0 else math.inf
+    return Execution(turn, queued, seconds, settings, running.number(b"penstock_deaths", 0))

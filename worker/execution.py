@@ -18,7 +18,7 @@ from worker.errors import SandboxFailure, SandboxTimeout, SandboxUnfit
 from worker.models import CodeRequest, CodeResult
 from worker.retries import RetryPolicy
 from worker.sandbox.protocol import Sandbox
-from worker.turn import Execution, Turn
+from worker.turn import Execution
 
 log = logging.getLogger("penstock.worker")
 
@@ -29,7 +29,7 @@ async def execute(
     request: CodeRequest, execution: Execution, sandbox: Sandbox, policy: RetryPolicy
 ) -> CodeResult:
     """Run the program, again where the sandbox fails, for as long as the worker allows."""
-    attempts = _Attempts(request, execution.turn, sandbox, policy, execution.seconds - SPARE)
+    attempts = _Attempts(request, execution, sandbox, policy)
     try:
         async with asyncio.timeout_at(attempts.deadline):
             result = await attempts.run()
@@ -58,23 +58,22 @@ class _Attempts:
     def __init__(
         self,
         request: CodeRequest,
-        turn: Turn,
+        execution: Execution,
         sandbox: Sandbox,
         policy: RetryPolicy,
-        seconds: float,
     ) -> None:
-        self._request, self._turn, self._sandbox = request, turn, sandbox
+        self._request, self._turn, self._sandbox = request, execution.turn, sandbox
         self._policy = policy
-        self._seconds = seconds
-        self.deadline = asyncio.get_running_loop().time() + seconds
+        self._deaths = execution.deaths
+        self.deadline = asyncio.get_running_loop().time() + execution.seconds - SPARE
         self.count = 0
         self.failure: SandboxFailure | None = None
         self.spent = dict.fromkeys(("permit_seconds", "running_seconds", "backoff_seconds"), 0.0)
         self._busy_until = 0.0
 
     async def run(self) -> CodeResult:
-        if self._request.instance_id is not None and not keeps_sessions(self._sandbox):
-            return CodeResult.of_failure(_no_sessions(self._sandbox))
+        if refusal := self._refusal():
+            return CodeResult.of_failure(refusal)
         for attempt in itertools.count(1):
             with self._spends("permit_seconds"):
                 await self._turn.begin(outlives(self._sandbox, self._request))
@@ -92,6 +91,14 @@ class _Attempts:
                 await asyncio.sleep(wait)
         assert self.failure is not None  # noqa: S101 - the loop ends by a return or a failure
         return CodeResult.of_failure(self.failure)
+
+    def _refusal(self) -> SandboxFailure | None:
+        """Why a program of a session is not to be run."""
+        if self._request.instance_id is None:
+            return None
+        if not keeps_sessions(self._sandbox):
+            return _no_sessions(self._sandbox)
+        return _begun_before() if self._deaths else None
 
     async def _attempt(self) -> CodeResult:
         self.count += 1
@@ -142,6 +149,14 @@ def _no_sessions(sandbox: Sandbox) -> SandboxFailure:
         f"the program belongs to a session, and the sandbox {sandbox.name!r} keeps none: it would "
         "have run without what the session did before",
         reason="no_sessions",
+    )
+
+
+def _begun_before() -> SandboxFailure:
+    return SandboxUnfit(
+        "the program belongs to a session, and the worker that began it has died: run again, it "
+        "would find what it had changed itself",
+        reason="session_repeated",
     )
 
 

@@ -85,6 +85,8 @@ class Execution:
     """From now until the worker would break the job off."""
     settings: "WorkerSettings | None" = None
     """The worker's own; None where only the environment can say."""
+    deaths: int = 0
+    """Workers that died while they ran it, as far as is known."""
 
 
 current_execution: ContextVar[Execution | None] = ContextVar("penstock_execution", default=None)

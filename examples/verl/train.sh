@@ -4,13 +4,15 @@
 #
 #     PENSTOCK_REDIS_URL=redis://redis:6379 sh examples/verl/train.sh trainer.n_gpus_per_node=8 …
 #
-# PYTHON is verl's, where penstock is installed too. Ray's processes have to see PENSTOCK_REDIS_URL and
-# PYTHONPATH: those of a Ray that this starts do; else set them where `ray start` is run.
+# PYTHON is verl's, where penstock is installed too. Ray's processes have to see the three variables
+# exported here: those of a Ray that this starts do; else set them where `ray start` is run.
 here=$(cd "$(dirname "$0")" && pwd)
 : "${PENSTOCK_REDIS_URL:?name the Redis that the workers use: redis://host:6379}"
 export PENSTOCK_REDIS_URL PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
+export VERL_USE_EXTERNAL_MODULES="masked_grpo${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
 
 exec "${PYTHON:-python3}" -m verl.trainer.main_ppo \
+  algorithm.adv_estimator=masked_grpo \
   data.return_raw_chat=True \
   actor_rollout_ref.rollout.mode=async \
   actor_rollout_ref.rollout.multi_turn.enable=True \

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_re
 
 async def test_a_session_that_dies_under_a_turn_is_not_opened_anew_for_it(lifecycle, cloud):
     sandbox = SessionSandbox(lifecycle())
-    dying = CodeRequest(code="print(1)", instance_id="s")
+    dying = CodeRequest(code="echo 1", language="bash", instance_id="s")
     assert (await sandbox.run(dying)).stdout == "1\n"
     async with sandbox._lifecycle.session("s") as box:
         cloud.ask("terminate", id=box.id)
@@ -53,7 +54,7 @@ async def test_a_session_that_dies_under_a_turn_is_not_opened_anew_for_it(lifecy
 
 async def test_turns_that_overlap_run_a_program_each(lifecycle):
     sandbox = SessionSandbox(lifecycle())
-    programs = [CodeRequest(code=f"print({n})", instance_id="s") for n in range(4)]
+    programs = [CodeRequest(code=f"echo {n}", language="bash", instance_id="s") for n in range(4)]
     results = await asyncio.gather(*(sandbox.run(program) for program in programs))
     assert [result.stdout for result in results] == [f"{n}\n" for n in range(4)]
     assert len({result.executor_pod_name for result in results}) == 1
@@ -65,3 +66,17 @@ async def test_a_local_sandbox_of_another_machine_is_not_believed_gone(tmp_path)
     with pytest.raises(LocalError, match="is on another-machine"):
         await provider.terminate(elsewhere.id)
     assert not await provider.is_alive(elsewhere)
+
+
+async def test_a_command_that_fails_is_not_run_again_in_its_session(lifecycle, monkeypatch):
+    sandbox = SessionSandbox(lifecycle())
+    turn = CodeRequest(code="echo 1", language="bash", instance_id="s")
+    assert (await sandbox.run(turn)).stdout == "1\n"
+
+    async def fails(*_: Any, **__: Any) -> Any:
+        raise OSError("the line was cut")
+
+    monkeypatch.setattr(sandbox._lifecycle.provider, "exec", fails)
+    with pytest.raises(SandboxUnfit, match="the line was cut") as failure:
+        await sandbox.run(turn)
+    assert (failure.value.reason, failure.value.may_be_running) == ("exec_failed", True)

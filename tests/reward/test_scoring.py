@@ -177,3 +177,10 @@ async def test_a_worker_that_is_killed_changes_no_score(real_redis, fusion) -> N
         await asyncio.to_thread(doomed.wait)
         with killing.Child(work_in_process, *arguments):
             assert (await running).value == 1.0
+
+
+async def test_what_is_no_case_or_no_sandbox_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="a case's expected is text, not 9"):
+        Case("3", 9)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a CodeQueue or a sandbox, not 'redis://"):
+        await score("print(1)", [Case()], on="redis://127.0.0.1")  # type: ignore[arg-type]

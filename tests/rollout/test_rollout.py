@@ -51,7 +51,13 @@ async def test_rollout_req_creation() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"messages": []}, {"messages": [{"content": "x"}]}, {"max_seq_len": 0}, {"max_turn": 3}],
+    [
+        {"messages": []},
+        {"messages": [{"content": "x"}]},
+        {"max_seq_len": 0},
+        {"max_turn": 3},
+        {"sampling": {"stream": True}},
+    ],
 )
 def test_a_request_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
@@ -412,3 +418,20 @@ async def test_tools_that_do_not_fit_are_refused() -> None:
                 await run_batch(rollout, [request])
             with pytest.raises(ValueError, match=lacking):
                 rollout.request(user("x"), tools=["code_interpreter"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"call_style": "xml"}, "'native', 'hermes'"), ({"score": 1.0}, "a function of a trajectory")],
+)
+async def test_an_option_that_means_nothing_is_refused(wrong: dict[str, Any], words: str) -> None:
+    with script(said("x")) as model, pytest.raises((TypeError, ValueError), match=words):
+        async with playing(model, **wrong):
+            raise AssertionError("it was taken")
+
+
+async def test_a_batch_of_none_at_once_is_refused() -> None:
+    with script(said("x")) as model:
+        async with playing(model) as rollout:
+            with pytest.raises(ValueError, match="must be 1 or more, not 0"):
+                await run_batch(rollout, [rollout.request(user("x"))], concurrency=0)

@@ -1,17 +1,20 @@
 """Code jobs in session sandboxes: `PENSTOCK_SANDBOX=worker.lifecycle.code.sessions`.
 
 A `CodeRequest` with an `instance_id` runs in the session of that name, whichever worker
-takes the job: its files and background processes are there at the next turn, its variables
-are not. One without has a sandbox to itself, for that one program.
+takes the job: its files, its background processes and, in Python, its variables are there
+at the next turn. One without has a sandbox to itself, for that one program.
 """
 
 import base64
 import hashlib
+import importlib.resources
 import time
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 
 from worker.errors import SandboxUnfit
-from worker.lifecycle.errors import SandboxLost
+from worker.lifecycle.errors import CommandFailed, SandboxLost
+from worker.lifecycle.interpreter import LOADER
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import ExecResult
 from worker.lifecycle.sandbox import OpenSandbox
@@ -41,11 +44,13 @@ class SessionSandbox:
         try:
             async with self._sandbox(request) as sandbox:
                 return await self._run_in(sandbox, request)
-        except SandboxLost as lost:
+        except (SandboxLost, CommandFailed) as failure:
             if request.instance_id is None:
                 raise
-            # A new one would run the program without what the session did before it.
-            raise SandboxUnfit(str(lost), reason="session_lost") from lost
+            # Tried again, it would run without what the session did before it, or twice.
+            lost = isinstance(failure, SandboxLost)
+            reason = "session_lost" if lost else failure.reason
+            raise SandboxUnfit(str(failure), reason=reason, may_be_running=not lost) from failure
 
     async def _run_in(self, sandbox: OpenSandbox, request: CodeRequest) -> CodeResult:
         began = time.monotonic()
@@ -86,7 +91,14 @@ async def _program(sandbox: OpenSandbox, request: CodeRequest) -> list[str]:
     suffix, command = _COMMANDS[request.language]
     file = f"main_{hashlib.sha256(request.code.encode()).hexdigest()[:8]}.{suffix}"
     await sandbox.write_file(file, request.code)
-    return [command, file]
+    if request.instance_id is None or request.language != "python":
+        return [command, file]
+    return [command, "-c", LOADER, _interpreter(), file]
+
+
+@cache
+def _interpreter() -> str:
+    return (importlib.resources.files("worker.lifecycle") / "interpreter.py").read_text()
 
 
 async def _fetched(sandbox: OpenSandbox, names: list[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import time
 from functools import cache
 from typing import Any
 
-from ground import PenstockError
+from ground import PenstockError, SettingError
 from worker.code_queue import CodeQueue
 from worker.errors import RequestRefused, SandboxBroken, SandboxFailure
 from worker.models import CodeRequest
@@ -49,22 +49,34 @@ def call_sandbox_api(
         "memory_limit_mb": memory_limit_mb,
     }
     try:
-        CodeRequest(code="", **given)
-        try:
-            request = CodeRequest(code=code, **given)
-        except RequestRefused as refusal:
-            return _uncompilable(str(refusal)), None
-        if queue := _queue_of(sandbox_fusion_url):
-            return _answer_of(queue, request)
-        return _asked(str(sandbox_fusion_url), request), None
+        return _outcome(sandbox_fusion_url, code, given)
     except PenstockError as failure:
         log.warning("a program has no outcome: %s", failure)
         return None, f"API Call Failed: {failure}"
 
 
+def _outcome(
+    sandbox: str | CodeQueue, code: str, given: dict[str, Any]
+) -> tuple[Answer | None, str | None]:
+    if not sandbox:
+        raise SettingError(
+            "sandbox_fusion_url",
+            "is empty: name a sandbox, http://host:8080, or a queue's Redis, redis://host:6379",
+        )
+    CodeRequest(code="", **given)  # what is wrong with this is not the program's fault
+    try:
+        request = CodeRequest(code=code, **given)
+    except RequestRefused as refusal:
+        return _uncompilable(str(refusal)), None
+    if queue := _queue_of(sandbox):
+        return _answer_of(queue, request)
+    return _asked(str(sandbox), request), None
+
+
 def runs_on_queue(sandbox_fusion_url: str | CodeQueue) -> bool:
     """Whether workers run the programs, and take the permits themselves."""
-    return isinstance(sandbox_fusion_url, CodeQueue) or bool(_REDIS.match(sandbox_fusion_url))
+    given = sandbox_fusion_url
+    return isinstance(given, CodeQueue) or bool(given and _REDIS.match(given))
 
 
 def _uncompilable(why: str) -> Answer:

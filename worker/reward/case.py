@@ -21,6 +21,11 @@ class Case:
     expected: str | None = None
     check: str = ""
 
+    def __post_init__(self) -> None:
+        for name, value in (("stdin", self.stdin), ("expected", self.expected)):
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"a case's {name} is text, not {value!r:.60}: as it is printed")
+
 
 @dataclass(frozen=True)
 class CaseResult:

@@ -21,7 +21,7 @@ class RewardUnknown(PenstockError):
     def __init__(
         self, results: list[Any], metadata: list[Metadata], unknown: list[Metadata]
     ) -> None:
-        why = unknown[0]["api_request_error"] or unknown[0]["status"]
+        why = str(unknown[0]["api_request_error"] or unknown[0]["status"]).rstrip(".?")
         super().__init__(
             f"{len(unknown)} of {len(results)} cases have no outcome, one because: {why}. Mask the"
             " sample; or set PENSTOCK_REWARD_FAILURES=zero to have a score of 0 instead"

@@ -68,6 +68,8 @@ async def score(
         code="", language=language, compile_timeout=case_timeout, run_timeout=case_timeout,
         memory_limit_mb=memory_limit_mb,
     )  # fmt: skip
+    if not callable(getattr(on, "run", None)):
+        raise TypeError(f"`on` is a CodeQueue or a sandbox, not {on!r:.60}")
     tried = list(cases)
     if not tried:
         raise ValueError("a program is scored on at least one case")

@@ -49,6 +49,8 @@ async def run_batch(
     off call wrote there are not played again. Progress is shown where stderr is a terminal,
     or on the `console` given.
     """
+    if concurrency < 1:
+        raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
     wanted = list(requests)
     if len({request.request_id for request in wanted}) < len(wanted):
         raise ValueError("two requests of a batch have the same request_id")

@@ -21,7 +21,7 @@ from worker.rollout.trajectory import Masked
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-    from openai.types.chat import ChatCompletion
+    from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 log = logging.getLogger("penstock.rollout")
 
@@ -69,8 +69,9 @@ class Chat:
                 raise TooLong from None
             raise Masked(f"model: {type(refusal).__name__}: {refusal}") from refusal
         except Exception as failure:  # the client's own errors, and those of its transport
-            log.warning("the model's server failed: %s", failure)
-            raise Masked(f"model: {type(failure).__name__}: {failure}") from failure
+            where = self._client.base_url
+            log.warning("the model's server at %s failed: %s", where, failure)
+            raise Masked(f"model: {type(failure).__name__}: {failure} ({where})") from failure
         return _reply(completion, schemas, time.monotonic() - began)
 
     def _payload(
@@ -99,24 +100,28 @@ def _reply(completion: "ChatCompletion", schemas: Schemas, seconds: float) -> Re
     message: Message = {"role": "assistant", "content": said.content or ""}
     if reasoning := getattr(said, "reasoning_content", None):
         message["reasoning_content"] = reasoning
-    calls = []
-    for place, native in enumerate(said.tool_calls or []):
-        if native.type != "function":
-            continue
-        id = native.id or f"call_{place}"
-        written = native.function.arguments or ""
-        message.setdefault("tool_calls", []).append(
-            {
-                "id": id,
-                "type": "function",
-                "function": {"name": native.function.name, "arguments": written},
-            }
-        )
-        calls.append(read_call(native.function.name, written, id, schemas))
-    calls = calls or calls_in(said.content or "", schemas)
+    if native := _native_calls(said):
+        message["tool_calls"] = native
+    calls = [
+        read_call(call["function"]["name"], call["function"]["arguments"], call["id"], schemas)
+        for call in native
+    ] or calls_in(said.content or "", schemas)
     used = completion.usage
     usage = (used.prompt_tokens, used.completion_tokens) if used else None
     return Reply(message, calls, str(choice.finish_reason), usage, seconds)
+
+
+def _native_calls(said: "ChatCompletionMessage") -> list[dict[str, Any]]:
+    """Those that the server read out of the answer."""
+    return [
+        {
+            "id": call.id or f"call_{place}",
+            "type": "function",
+            "function": {"name": call.function.name, "arguments": call.function.arguments or ""},
+        }
+        for place, call in enumerate(said.tool_calls or [])
+        if call.type == "function"
+    ]
 
 
 def on_the_wire(messages: list[Message]) -> list[Message]:

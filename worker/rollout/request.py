@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from worker.tool.schemas import OpenAIFunctionToolSchema
 
 Message = dict[str, Any]
+OURS = {"messages", "model", "stream", "tools"}  # what a request to the server has from us
 
 
 class ToolKwargs(BaseModel):
@@ -47,6 +48,13 @@ class RolloutRequest(BaseModel):
             if not message.get("role"):
                 raise ValueError(f"message {place} has no role")
         return messages
+
+    @field_validator("sampling")
+    @classmethod
+    def _sampling_is_no_more(cls, sampling: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OURS & sampling.keys()):
+            raise ValueError(f"{', '.join(taken)} cannot be given here: the rollout does")
+        return sampling
 
     def kwargs_of(self, tool: str) -> ToolKwargs:
         return self.tools_kwargs.get(tool) or ToolKwargs()

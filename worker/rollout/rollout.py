@@ -12,7 +12,7 @@ import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from worker.reward.scoring import Score
 from worker.rollout.chat import CallStyle, Chat, Reply, TooLong
@@ -52,6 +52,10 @@ class Rollout:
         calls_per_turn: int = 16,
         tool_timeout: float = 900.0,
     ) -> None:
+        if call_style not in get_args(CallStyle):
+            raise ValueError(f"call_style is one of {get_args(CallStyle)}, not {call_style!r}")
+        if score is not None and not callable(score):
+            raise TypeError(f"score is a function of a trajectory, not {score!r:.60}")
         self._chat = Chat(client, model, call_style)
         given = list(tools)
         self._tools = {tool.name: tool for tool in given}

@@ -44,7 +44,7 @@ class ToolConfig(BaseModel):
     )
     max_wait: float = Field(3600.0, gt=0, description="Seconds until a call is given up.")
     max_output: int = Field(8192, ge=64, description="Characters of output that a model is shown.")
-    stateful: bool = Field(False, description="One sandbox for all calls of a trajectory.")
+    stateful: bool = Field(False, description="One interpreter for all calls of a trajectory.")
 
     @classmethod
     def read(cls, config: Mapping[str, Any] | None) -> Self:

@@ -9,6 +9,7 @@ many, also where there is no Redis; the first call looks for one.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import weakref
@@ -89,6 +90,7 @@ class SandboxFusionTool(BaseTool):
             "response": "",
             "ground_truth": ground_truth,
             "reward": [],
+            "session": _own_session(instance_id),
         }
         return instance_id, ToolResponse()
 
@@ -98,7 +100,7 @@ class SandboxFusionTool(BaseTool):
     ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
         """Run `parameters["code"]`; what to show, no reward, and how it went."""
         agent_data = kwargs.get("agent_data")
-        answer = await self._answer(parameters, _session(instance_id, agent_data))
+        answer = await self._answer(parameters, self._session(instance_id, agent_data))
         self._keep(instance_id, answer)
         extra_fields = getattr(agent_data, "extra_fields", None)
         if isinstance(extra_fields, dict):
@@ -110,7 +112,8 @@ class SandboxFusionTool(BaseTool):
     ) -> ToolResponse:
         """As `execute`, for a thread: what recipes hand to `execution_pool.execute.remote`."""
         try:
-            request = program(code, timeout, language, self._config, instance_id)
+            session = self._session(instance_id, None)
+            request = program(code, timeout, language, self._config, session)
             result = self._open().sync.run(request, timeout=self._config.max_wait)
             answer = self._of_result(request, result)
         except Exception as failure:  # noqa: BLE001 - told apart there
@@ -140,6 +143,16 @@ class SandboxFusionTool(BaseTool):
             return self._of_result(request, result)
         except Exception as failure:  # noqa: BLE001 - told apart there
             return self._of_failure(failure)
+
+    def _session(self, instance_id: str, agent_data: Any) -> str:
+        """The trajectory's: a host of today makes an instance for each call, and names both."""
+        name = getattr(agent_data, "request_id", None)
+        if not name:
+            return str(self._instance_dict.get(instance_id, {}).get("session", instance_id))
+        if not hasattr(agent_data, "penstock_session"):
+            with contextlib.suppress(AttributeError):  # a host whose object takes no more
+                agent_data.penstock_session = _own_session(name)
+        return str(getattr(agent_data, "penstock_session", name))
 
     def _of_result(self, request: CodeRequest, result: CodeResult) -> Answer:
         if request.instance_id is not None:
@@ -190,9 +203,10 @@ class SandboxFusionTool(BaseTool):
             return queue
 
 
-def _session(instance_id: str, agent_data: Any) -> str:
-    """The trajectory: a host of today makes a new instance for each call, and names it itself."""
-    return str(getattr(agent_data, "request_id", None) or instance_id)
+def _own_session(name: str) -> str:
+    """Of this try alone: played again, a trajectory finds nothing of the last time. Names recur,
+    verl's too where it is to be deterministic."""
+    return f"{name}-{uuid4().hex[:12]}"
 
 
 def _ensure_gate(gate: TokenBucket) -> None:

@@ -222,9 +222,27 @@ async def test_a_sandbox_with_sessions_is_told_the_trajectory(url, real_redis) -
             await tool.execute("call-1", {"code": "1"}, agent_data=today),
             await tool.execute("request-2", {"code": "1"}),
         ]
-        assert [response.text for response, _, _ in asked] == ["trajectory-1", "request-2"]
+        again = await tool.execute("call-2", {"code": "1"}, agent_data=today)
+        namesake = SimpleNamespace(request_id="trajectory-1", extra_fields={})
+        other = await tool.execute("call-3", {"code": "1"}, agent_data=namesake)
+        first, legacy, second, third = (
+            str(response.text) for response, _, _ in (*asked, again, other)
+        )
+        assert first.startswith("trajectory-1-")
+        assert (second, legacy) == (first, "request-2")
+        assert third.startswith("trajectory-1-")
+        assert third != first
         stateless = await SandboxFusionTool({}).execute("call-3", {"code": "1"}, agent_data=today)
         assert stateless[0].text == "None"
+        tries = set()
+        for _ in range(2):  # of one trajectory, by a host of one instance a trajectory
+            await tool.create("request-3")
+            turns = [await tool.execute("request-3", {"code": "1"}) for _ in range(2)]
+            await tool.release("request-3")
+            (session,) = {response.text for response, _, _ in turns}
+            tries.add(session)
+        assert len(tries) == 2
+        assert all(session.startswith("request-3-") for session in tries)
 
 
 async def test_a_redis_that_is_down_masks_the_trajectory(monkeypatch) -> None:

@@ -277,6 +277,7 @@ def test_the_training_run_names_what_is_there() -> None:
 
 @only_real
 def test_verl_takes_the_options_of_the_training_run() -> None:
+    RealVerl()  # with its stubs
     hydra = importlib.import_module("hydra")
     options = options_of_the_training_run()
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
@@ -286,6 +287,7 @@ def test_verl_takes_the_options_of_the_training_run() -> None:
     rollout = config.actor_rollout_ref.rollout
     assert rollout.multi_turn.tool_config_path == str(YAML)
     assert rollout.agent.default_agent_loop == "masking_tool_agent"
+    assert config.algorithm.adv_estimator == "masked_grpo"
     assert config.data.tool_config_path == str(YAML)  # so that prompts are counted with schemas
 
 

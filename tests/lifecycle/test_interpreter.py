@@ -1,0 +1,100 @@
+"""The interpreter of a session by itself, as a provider runs it, but in no jail."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.servers import until
+from worker.lifecycle import interpreter
+
+SOURCE = Path(interpreter.__file__).read_text()
+Run = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Run]:
+    """Begin a program of the session; it is ended with the interpreter."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(code: str) -> "subprocess.Popen[str]":
+        file = tmp_path / f"{len(begun)}.py"
+        file.write_text(code)
+        begun.append(
+            subprocess.Popen(
+                [sys.executable, "-c", interpreter.LOADER, SOURCE, file.name],
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return begun[-1]
+
+    yield begin
+    begin("import os; os._exit(0)").communicate(timeout=60)
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def ran(program: "subprocess.Popen[str]") -> tuple[str, str, int]:
+    printed, told = program.communicate(timeout=60)
+    return printed, told, program.returncode
+
+
+def test_a_program_whose_caller_was_killed_is_interrupted_and_the_next_one_runs(begin, tmp_path):
+    endless = begin("x = 1\nopen('began', 'w').close()\nwhile True: pass")
+    until((tmp_path / "began").exists, "it to run")
+    endless.kill()
+    assert ran(begin("print(x)")) == ("1\n", "", 0)
+
+
+def test_one_that_catches_an_interruption_gets_another(begin, tmp_path):
+    stubborn = begin(
+        "x = 1\ntry:\n    open('began', 'w').close()\n    while True: pass\n"
+        "except KeyboardInterrupt:\n    x = 2\nwhile True: pass"
+    )
+    until((tmp_path / "began").exists, "it to run")
+    stubborn.kill()
+    assert ran(begin("print(x)")) == ("2\n", "", 0)
+
+
+def test_one_that_ignores_them_takes_the_interpreter_with_it(begin, tmp_path):
+    deaf = begin(
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "x = 1\nopen('began', 'w').close()\nwhile True: pass"
+    )
+    until((tmp_path / "began").exists, "it to run")
+    deaf.kill()
+    deaf.communicate(timeout=60)  # its end is that of what it printed
+    printed, told, code = ran(begin("print(x)"))
+    assert (printed, code) == ("", 1)
+    assert told.startswith("[a new interpreter: the variables of earlier programs are gone]\n")
+
+
+def test_a_program_whose_caller_was_killed_before_its_turn_never_runs(begin, tmp_path):
+    first = begin("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)")
+    until((tmp_path / ".penstock-interpreter").exists, "the interpreter")
+    second = begin("open('ran', 'w').close()")
+    second.kill()
+    second.communicate(timeout=60)
+    (tmp_path / "go").touch()
+    assert ran(first) == ("", "", 0)
+    assert ran(begin("print('next')")) == ("next\n", "", 0)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_a_program_did_to_its_streams_is_over_with_it(begin):
+    assert ran(begin("import sys; print(1); sys.stdout.close(); sys.stderr = None")) == (
+        "1\n", "", 0,
+    )  # fmt: skip
+    assert ran(begin("import sys; print(2); print(3, file=sys.stderr)")) == ("2\n", "3\n", 0)
+
+
+def test_programs_that_begin_together_share_one_interpreter(begin):
+    pids = {ran(each)[0] for each in [begin("import os; print(os.getpid())") for _ in range(5)]}
+    assert len(pids) == 1
