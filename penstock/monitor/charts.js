@@ -16,9 +16,7 @@ class Chart {
     this.caption.append(name);
     this.labels = series.map(([label], at) => {
       const item = document.createElement("span"), mark = document.createElement("i");
-      mark.className = "mark" + at;
-      mark.style.borderColor = `var(--c${at + 1})`;
-      mark.style.borderTopStyle = ["solid", "dashed", "dotted", "double"][at];
+      mark.style.background = stroke(DASHES[at], `var(--c${at + 1})`);
       const text = document.createTextNode("");
       item.append(mark, text);
       this.caption.append(item);
@@ -74,6 +72,12 @@ class Chart {
     pen.textAlign = "right"; pen.fillText("now", width, floor + 13 * scale);
     pen.textAlign = "left";
   }
+}
+
+function stroke(dash, colour) { // what the pen draws with such dashes, as a background
+  let end = 0;
+  const parts = dash.map((length, at) => `${at % 2 ? "transparent" : colour} ${end}px ${(end += length)}px`);
+  return parts.length ? `repeating-linear-gradient(90deg, ${parts.join(", ")})` : colour;
 }
 
 function prepared(canvas) { // wiped, and as sharp as the screen; null while it is not shown

@@ -90,6 +90,9 @@ function show(fleet) {
     fleet.gates, (g) => g.name, (g) => [g.name, g.in_flight, g.limit ?? "–", g.waiting, g.waiting ? age(g.oldest_wait) : "",
       g.granted, g.expired, g.timeouts, gateState(g), null],
     (g) => g.paused || (gateState(g) === "full" && g.waiting) ? "warn" : "", gateActions);
+  for (const row of at("gates").tBodies[0].rows) {
+    if (row.item) row.querySelector("button").textContent = row.item.paused ? "Resume" : "Pause";
+  }
   showWorkers(fleet);
   fill("tasks", [["task"], ["open", 1], ["ready", 1], ["leased", 1], ["delivered", 1], ["discarded", 1], ["quarantined", 1], ["items", 1], ["bytes", 1], ["mean reward", 1]],
     fleet.tasks, (t) => t.name, (t) => [t.name, ...["open", "ready", "leased", "delivered", "discarded", "quarantined"].map((s) => t.groups[s] || 0),
@@ -101,7 +104,7 @@ function show(fleet) {
   fill("quarantine", heads, fleet.quarantine, key, cells, () => "warn", (g) =>
     button("Requeue", () => act(`api/groups/${encodeURIComponent(g.task)}/requeue`, { instance_id: g.instance_id, round: g.round })));
   fill("groups", heads.slice(0, 6), fleet.groups, key, (g) => cells(g).slice(0, 6), () => "");
-  const jobHeads = [["job"], ["queue"], ["what"], ["worker"], ["ended", 1], ["waited", 1], ["took", 1], ["tries", 1]];
+  const jobHeads = [["job"], ["queue"], ["what", 3], ["worker"], ["ended", 1], ["waited", 1], ["took", 1], ["tries", 1]];
   const jobCells = (j) => [link(j.id, () => openJob(j.id)), j.queue, j.description, j.worker.slice(0, 24), j.ended ? `${age(fleet.at - j.ended)} ago` : "",
     j.waited === null ? "" : age(j.waited), j.took === null ? "" : age(j.took), j.attempts];
   fill("failed", [...jobHeads, ["action"]], fleet.failed, (j) => j.id, (j) => [...jobCells(j), null], () => "bad",
@@ -174,14 +177,13 @@ function fill(id, heads, rows, keyOf, cellsOf, classOf, actionOf) {
     let row = known.get(key);
     if (!row) {
       known.set(key, (row = document.createElement("tr")));
-      heads.forEach(([, kind]) => { row.insertCell().className = kind === 1 ? "number" : kind === 2 ? "long" : ""; });
+      heads.forEach(([, kind]) => { row.insertCell().className = ["", "number", "long", "clip"][kind || 0]; });
     }
     row.item = item;
     const cells = cellsOf(item);
     cells.forEach((value, n) => put(row.cells[n], value, () => actionOf(item)));
     const look = classOf(item);
     if (row.className !== look) row.className = look;
-    if (row.refresh) row.refresh(item);
     if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
   });
   for (const [key, row] of known) if (!live.has(key)) { row.remove(); known.delete(key); }
@@ -226,7 +228,7 @@ function gateState(gate) {
 
 function gateActions(gate) {
   const box = document.createElement("span"), path = `api/gates/${gate.name.split("/").map(encodeURIComponent).join("/")}`;
-  const turn = button("Pause or resume", () => {
+  const turn = button("", () => {
     const now = latest.gates.find((one) => one.name === gate.name);
     act(path, { paused: !(now && now.paused) });
   });
