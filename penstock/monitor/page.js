@@ -127,10 +127,10 @@ function showNotes(fleet) {
 
 function showCharts(fleet) {
   const host = at("charts");
-  const have = (key, title, series, unit) => charts.has(key) || charts.set(key, new Chart(host, title, series, unit));
+  const have = (key, title, series, tell) => charts.has(key) || charts.set(key, new Chart(host, title, series, tell));
   have("queue", "Jobs", [["waiting", (p) => p.depth], ["running", (p) => p.running]]);
-  have("rate", "Throughput", [["done", (p) => p.done_per_second]], "/s");
-  have("latency", "Latency, median", [["waited", (p) => ms(p.wait_median)], ["took", (p) => ms(p.took_median)]], " ms");
+  have("rate", "Throughput", [["done", (p) => p.done_per_second]], (n) => `${shortly(n)}/s`);
+  have("latency", "Latency, median", [["waited", (p) => p.wait_median], ["took", (p) => p.took_median]], (n) => (n === null ? "–" : age(n)));
   have("workers", "Workers", [["busy", (p) => p.workers.busy || 0], ["idle", (p) => p.workers.idle || 0], ["dead", (p) => p.workers.dead || 0]]);
   have("groups", "Groups", ["open", "ready", "leased", "quarantined"].map((s) => [s, (p) => p.groups[s] || 0]));
   have("reward", "Mean reward since the last read", [["reward", (p) => p.mean_reward]]);
@@ -289,8 +289,6 @@ function say(text) {
   clearTimeout(say.timer);
   say.timer = setTimeout(() => (at("said").textContent = ""), 4000);
 }
-
-const ms = (seconds) => (seconds === null ? null : seconds * 1000);
 
 function age(seconds) {
   if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
