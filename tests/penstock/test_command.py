@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import pytest
 
-from penstock.cli import COMMANDS
+from penstock.cli import COMMANDS, command
 from tests.harness.servers import PrivateRedis
 from tests.harness.terminal import Terminal
 
@@ -86,6 +87,24 @@ def test_every_subcommand_teaches_by_example() -> None:
         assert result.returncode == 0
         assert name == "version" or f"  penstock {name}" in result.stdout
     assert set(COMMANDS) <= set(run("--help").stdout.split())
+
+
+def test_every_listing_is_json_if_asked() -> None:
+    lists = {"demo", "doctor", "run", "sandbox selftest", "top"}
+    for path, found in subcommands(command):
+        if found.name == "ls" or path in lists:
+            assert "--json" in {name for option in found.params for name in option.opts}, path
+            lists.discard(path)
+    assert not lists
+
+
+def subcommands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        assert found is not None
+        yield f"{path} {name}".strip(), found
+        if isinstance(found, click.Group):
+            yield from subcommands(found, f"{path} {name}".strip())
 
 
 def test_a_shell_completes_subcommands_and_options() -> None:
