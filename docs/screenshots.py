@@ -59,10 +59,10 @@ def main() -> None:
 def _roll_out(url: str) -> None:
     """Trajectories of two kinds of reward, and a function that fails on some groups."""
 
-    def normalize(data: list[dict[str, Any]], *_: object) -> list[dict[str, Any]]:
-        if any(item["reward"] < -0.85 for item in data):
+    def normalize(group: tuple[Any, list[dict[str, Any]]], *_: object) -> Any:
+        if any(item["reward"] < -0.85 for item in group[1]):
             raise KeyError("score")
-        return data
+        return group
 
     buffer = RolloutBuffer(
         url, "math", TaskConfig(group_size=4),

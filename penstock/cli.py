@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from ground import PenstockError
-from penstock.entry import INTERRUPTED, loading
+from penstock.entry import INTERRUPTED, Loading
 from penstock.options import examples, settings_options
 
 COMMANDS = {
@@ -47,7 +47,7 @@ class _Rooms(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            with loading():
+            with Loading():
                 found: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
         except ImportError:
             from penstock.doctor.packages import require_own_packages

@@ -2,31 +2,28 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 INTERRUPTED = 130
 
 
 def main() -> None:
     """The command; see `penstock.cli`."""
-    with loading():
+    with Loading():
         from penstock.cli import main as run
     run()
 
 
-@contextmanager
-def loading() -> Iterator[None]:
+class Loading:
     """Ctrl-C ends the process on the spot: while modules load there is nothing to put right,
     and an exception in the middle of one comes out as any other."""
-    before = signal.signal(signal.SIGINT, _quit)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGINT, _quit)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
 
 
-def _quit(number: int, frame: FrameType | None) -> None:
+def _quit(number: int, frame: object) -> None:
     os.write(2, b"penstock: interrupted\n")
     os._exit(INTERRUPTED)

@@ -19,6 +19,7 @@ from ground import (
 )
 from penstock.doctor.embedded import running_server, server_version
 from penstock.doctor.finding import Finding, fail, ok, warn
+from penstock.doctor.queues import check_queues
 
 # The newest lines that `make test` has passed on.
 TESTED = {"Redis": (7, 0), "Valkey": (9, 1)}
@@ -51,6 +52,7 @@ def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Findi
         yield _clock(client)
         if target.kind == "cluster":
             yield warn("queues", "RQ cannot keep them on a cluster", "give them one primary")
+        yield from check_queues(client)
     except RedisError as trouble:
         yield fail("server", str(trouble))
     finally:

@@ -8,8 +8,15 @@ class Bars {
     this.figure = document.createElement("figure");
     const caption = document.createElement("figcaption"), name = document.createElement("b");
     name.textContent = title;
-    this.said = document.createElement("span");
-    caption.append(name, this.said);
+    const [all, lately] = ["outline", "filled"].map((look) => {
+      const item = document.createElement("span"), mark = document.createElement("i"), text = document.createTextNode("");
+      mark.className = look;
+      item.append(mark, text);
+      caption.append(item);
+      return text;
+    });
+    caption.prepend(name);
+    this.said = { all, lately };
     this.canvas = document.createElement("canvas");
     this.canvas.setAttribute("role", "img");
     this.figure.append(caption, this.canvas);
@@ -22,7 +29,8 @@ class Bars {
     const lately = all.map((count, at) => Math.max(0, count - (before[at] || 0)));
     const total = sum(all), fresh = sum(lately), minutes = Math.round(seconds / 60);
     const most = all.indexOf(Math.max(...all));
-    this.said.textContent = total ? `▯ ${shortly(total)} of the run ▮ ${shortly(fresh)} of the last ${minutes} min` : "none yet";
+    this.said.all.data = `run ${shortly(total)}`;
+    this.said.lately.data = `last ${minutes} min ${shortly(fresh)}`;
     this.canvas.setAttribute("aria-label", total
       ? `${this.title}: ${total} in all, ${fresh} in the last ${minutes} min; most of them, ${Math.round((100 * all[most]) / total)} %, ${stepName(most)}`
       : `${this.title}: none yet`);

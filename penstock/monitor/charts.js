@@ -4,9 +4,9 @@
 const DASHES = [[], [6, 3], [2, 3], [9, 3, 2, 3]];
 
 class Chart {
-  constructor(host, title, series, unit = "") {
+  constructor(host, title, series, tell = shortly) {
     this.series = series; // [name, function of a point, or null where there is no value]
-    this.unit = unit;
+    this.tell = tell; // how a value is written
     this.figure = document.createElement("figure");
     this.caption = document.createElement("figcaption");
     this.canvas = document.createElement("canvas");
@@ -16,9 +16,7 @@ class Chart {
     this.caption.append(name);
     this.labels = series.map(([label], at) => {
       const item = document.createElement("span"), mark = document.createElement("i");
-      mark.className = "mark" + at;
-      mark.style.borderColor = `var(--c${at + 1})`;
-      mark.style.borderTopStyle = ["solid", "dashed", "dotted", "double"][at];
+      mark.style.background = stroke(DASHES[at], `var(--c${at + 1})`);
       const text = document.createTextNode("");
       item.append(mark, text);
       this.caption.append(item);
@@ -53,7 +51,7 @@ class Chart {
       pen.stroke();
     });
     const said = this.labels.map(([label, text], at) => {
-      text.data = `${label} ${shortly(values[at][points.length - 1])}${this.unit}`;
+      text.data = `${label} ${this.tell(values[at][points.length - 1])}`;
       return text.data;
     });
     this.canvas.setAttribute("aria-label", `${this.title}: ${said.join(", ")}`);
@@ -68,12 +66,18 @@ class Chart {
     for (const part of [0, 0.5, 1]) {
       const y = Math.max(1, floor * (1 - part) + 2);
       pen.beginPath(); pen.moveTo(0, y); pen.lineTo(width, y); pen.stroke();
-      if (part) pen.fillText(shortly(most * part / 1.08), 2 * scale, y + 11 * scale);
+      if (part) pen.fillText(this.tell(most * part / 1.08), 2 * scale, y + 11 * scale);
     }
     pen.textAlign = "left"; pen.fillText(`${Math.round(seconds / 60)} min ago`, 0, floor + 13 * scale);
     pen.textAlign = "right"; pen.fillText("now", width, floor + 13 * scale);
     pen.textAlign = "left";
   }
+}
+
+function stroke(dash, colour) { // what the pen draws with such dashes, as a background
+  let end = 0;
+  const parts = dash.map((length, at) => `${at % 2 ? "transparent" : colour} ${end}px ${(end += length)}px`);
+  return parts.length ? `repeating-linear-gradient(90deg, ${parts.join(", ")})` : colour;
 }
 
 function prepared(canvas) { // wiped, and as sharp as the screen; null while it is not shown

@@ -30,7 +30,7 @@ async def job_in_full(client: Any, id: str) -> dict[str, Any] | None:
         **{name: text.get(name, "") for name in ("enqueued_at", "started_at", "ended_at")},
         "call": _call(fields.get(b"data", b"")),
         "result": _result(last.get(b"return_value")),
-        "error": _error(last.get(b"exc_string")) or _text(fields.get(b"exc_info"))[-_MOST:],
+        "error": error_text(last.get(b"exc_string")) or _text(fields.get(b"exc_info"))[-_MOST:],
     }
 
 
@@ -59,7 +59,7 @@ def _requeue(target: RedisTarget, id: str) -> bool:
 def _call(data: bytes) -> dict[str, Any]:
     """The function and its arguments; a program is shown apart."""
     try:
-        function, _, arguments, named = json.loads(_unpacked(data))
+        function, _, arguments, named = json.loads(unpacked(data))
     except (ValueError, TypeError):
         return {"function": "", "note": "its arguments are not JSON, and are not opened here"}
     first = arguments[0] if arguments else None
@@ -78,7 +78,7 @@ def _result(value: bytes | None) -> Any:
         return "it is not JSON, and is not opened here"
 
 
-def _error(value: bytes | None) -> str:
+def error_text(value: bytes | None) -> str:
     """In a result's stream RQ keeps it as base64 of zlib's."""
     try:
         return _text(base64.b64decode(value or b""))[-_MOST:]
@@ -86,7 +86,7 @@ def _error(value: bytes | None) -> str:
         return _text(value)[-_MOST:]
 
 
-def _unpacked(data: bytes) -> bytes:
+def unpacked(data: bytes) -> bytes:
     try:
         return zlib.decompressobj().decompress(data, 64 << 20)
     except zlib.error:
@@ -99,4 +99,4 @@ def _cut(value: Any) -> Any:
 
 
 def _text(value: bytes | None) -> str:
-    return _unpacked(value).decode(errors="replace") if value else ""
+    return unpacked(value).decode(errors="replace") if value else ""

@@ -90,6 +90,9 @@ function show(fleet) {
     fleet.gates, (g) => g.name, (g) => [g.name, g.in_flight, g.limit ?? "–", g.waiting, g.waiting ? age(g.oldest_wait) : "",
       g.granted, g.expired, g.timeouts, gateState(g), null],
     (g) => g.paused || (gateState(g) === "full" && g.waiting) ? "warn" : "", gateActions);
+  for (const row of at("gates").tBodies[0].rows) {
+    if (row.item) row.querySelector("button").textContent = row.item.paused ? "Resume" : "Pause";
+  }
   showWorkers(fleet);
   fill("tasks", [["task"], ["open", 1], ["ready", 1], ["leased", 1], ["delivered", 1], ["discarded", 1], ["quarantined", 1], ["items", 1], ["bytes", 1], ["mean reward", 1]],
     fleet.tasks, (t) => t.name, (t) => [t.name, ...["open", "ready", "leased", "delivered", "discarded", "quarantined"].map((s) => t.groups[s] || 0),
@@ -102,7 +105,7 @@ function show(fleet) {
   fill("quarantine", heads, fleet.quarantine, key, cells, () => "warn", (g) =>
     button("Requeue", () => act(`api/groups/${encodeURIComponent(g.task)}/requeue`, { instance_id: g.instance_id, round: g.round })));
   fill("groups", heads.slice(0, 6), fleet.groups, key, (g) => cells(g).slice(0, 6), () => "");
-  const jobHeads = [["job"], ["queue"], ["what"], ["worker"], ["ended", 1], ["waited", 1], ["took", 1], ["tries", 1]];
+  const jobHeads = [["job"], ["queue"], ["what", 3], ["worker"], ["ended", 1], ["waited", 1], ["took", 1], ["tries", 1]];
   const jobCells = (j) => [link(j.id, () => openJob(j.id)), j.queue, j.description, j.worker.slice(0, 24), j.ended ? `${age(fleet.at - j.ended)} ago` : "",
     j.waited === null ? "" : age(j.waited), j.took === null ? "" : age(j.took), j.attempts];
   fill("failed", [...jobHeads, ["action"]], fleet.failed, (j) => j.id, (j) => [...jobCells(j), null], () => "bad",
@@ -125,10 +128,10 @@ function showNotes(fleet) {
 
 function showCharts(fleet) {
   const host = at("charts");
-  const have = (key, title, series, unit) => charts.has(key) || charts.set(key, new Chart(host, title, series, unit));
+  const have = (key, title, series, tell) => charts.has(key) || charts.set(key, new Chart(host, title, series, tell));
   have("queue", "Jobs", [["waiting", (p) => p.depth], ["running", (p) => p.running]]);
-  have("rate", "Throughput", [["done", (p) => p.done_per_second]], "/s");
-  have("latency", "Latency, median", [["waited", (p) => ms(p.wait_median)], ["took", (p) => ms(p.took_median)]], " ms");
+  have("rate", "Throughput", [["done", (p) => p.done_per_second]], (n) => `${shortly(n)}/s`);
+  have("latency", "Latency, median", [["waited", (p) => p.wait_median], ["took", (p) => p.took_median]], (n) => (n === null ? "–" : age(n)));
   have("workers", "Workers", [["busy", (p) => p.workers.busy || 0], ["idle", (p) => p.workers.idle || 0], ["dead", (p) => p.workers.dead || 0]]);
   have("groups", "Groups", ["open", "ready", "leased", "quarantined"].map((s) => [s, (p) => p.groups[s] || 0]));
   if (fleet.registries.length) have("sandboxes", "Session sandboxes", [["starting", (p) => (p.sandboxes.CREATING || 0) + (p.sandboxes.STARTING || 0)],
@@ -167,82 +170,13 @@ function showWorkers(fleet) {
     (w) => (w.state === "dead" ? "bad" : w.state === "suspended" ? "warn" : ""));
 }
 
-// Tables keep their rows, so that focus and what is being typed stay where they are.
-
-function fill(id, heads, rows, keyOf, cellsOf, classOf, actionOf) {
-  const table = at(id);
-  if (!table.tHead) {
-    const head = table.createTHead().insertRow();
-    for (const [text, kind] of heads) {
-      const cell = document.createElement("th");
-      cell.scope = "col";
-      cell.textContent = text;
-      if (kind === 1) cell.className = "number";
-      head.append(cell);
-    }
-    table.createTBody();
-    table.rowsByKey = new Map();
-  }
-  const body = table.tBodies[0], known = table.rowsByKey, live = new Set();
-  rows.forEach((item, index) => {
-    const key = keyOf(item);
-    live.add(key);
-    let row = known.get(key);
-    if (!row) {
-      known.set(key, (row = document.createElement("tr")));
-      heads.forEach(([, kind]) => { row.insertCell().className = kind === 1 ? "number" : kind === 2 ? "long" : ""; });
-    }
-    row.item = item;
-    const cells = cellsOf(item);
-    cells.forEach((value, n) => put(row.cells[n], value, () => actionOf(item)));
-    const look = classOf(item);
-    if (row.className !== look) row.className = look;
-    if (row.refresh) row.refresh(item);
-    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
-  });
-  for (const [key, row] of known) if (!live.has(key)) { row.remove(); known.delete(key); }
-  if (table.caption) table.deleteCaption();
-  for (const row of [...body.rows]) if (row.dataset.empty) row.remove();
-  if (!rows.length) {
-    const row = body.insertRow(), cell = row.insertCell();
-    row.dataset.empty = "1";
-    cell.colSpan = heads.length;
-    cell.className = "empty";
-    cell.textContent = "none";
-  }
-}
-
-function put(cell, value, makeAction) {
-  if (value === null) { if (!cell.firstChild) cell.append(makeAction()); return; }
-  if (value && value.text !== undefined) {
-    if (!cell.firstChild) cell.append(button(value.text, value.open, "link"));
-    if (cell.firstChild.textContent !== value.text) cell.firstChild.textContent = value.text;
-    cell.firstChild.onclick = value.open;
-    return;
-  }
-  const text = String(value);
-  if (cell.textContent !== text) cell.textContent = text;
-}
-
-const link = (text, open) => ({ text, open });
-
-function button(text, deed, look = "") {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.textContent = text;
-  made.className = look;
-  made.onclick = deed;
-  if (!look && !mayAct) { made.disabled = true; made.title = "This monitor only shows: it has no token"; }
-  return made;
-}
-
 function gateState(gate) {
   return gate.paused ? "paused" : gate.limit !== null && gate.in_flight >= gate.limit ? "full" : "open";
 }
 
 function gateActions(gate) {
   const box = document.createElement("span"), path = `api/gates/${gate.name.split("/").map(encodeURIComponent).join("/")}`;
-  const turn = button("Pause or resume", () => {
+  const turn = button("", () => {
     const now = latest.gates.find((one) => one.name === gate.name);
     act(path, { paused: !(now && now.paused) });
   });
@@ -303,8 +237,6 @@ function say(text) {
   clearTimeout(say.timer);
   say.timer = setTimeout(() => (at("said").textContent = ""), 4000);
 }
-
-const ms = (seconds) => (seconds === null ? null : seconds * 1000);
 
 function age(seconds) {
   if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import pytest
 
-from penstock.cli import COMMANDS
+from penstock.cli import COMMANDS, command
 from tests.harness.servers import PrivateRedis
 from tests.harness.terminal import Terminal
 
@@ -88,6 +89,24 @@ def test_every_subcommand_teaches_by_example() -> None:
     assert set(COMMANDS) <= set(run("--help").stdout.split())
 
 
+def test_every_listing_is_json_if_asked() -> None:
+    lists = {"demo", "doctor", "run", "sandbox selftest", "top"}
+    for path, found in subcommands(command):
+        if found.name == "ls" or path in lists:
+            assert "--json" in {name for option in found.params for name in option.opts}, path
+            lists.discard(path)
+    assert not lists
+
+
+def subcommands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        assert found is not None
+        yield f"{path} {name}".strip(), found
+        if isinstance(found, click.Group):
+            yield from subcommands(found, f"{path} {name}".strip())
+
+
 def test_a_shell_completes_subcommands_and_options() -> None:
     assert "_PENSTOCK_COMPLETE=bash_complete" in run(_PENSTOCK_COMPLETE="bash_source").stdout
     asked = {"_PENSTOCK_COMPLETE": "bash_complete", "COMP_CWORD": "1"}
@@ -107,7 +126,7 @@ def test_no_colours_where_no_terminal_reads() -> None:
 
 
 def test_a_terminal_gets_colours_unless_it_says_no(tmp_path: Path) -> None:
-    colour = re.compile(r"\x1b\[[\d;]*\b(3[0-8]|9[0-7])\b[\d;]*m")
+    colour = re.compile(r"\x1b\[(\d+;)*(3[0-8]|9[0-7])(;\d+)*m")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "NO_COLOR"))}
     for said, more in ((True, {}), (False, {"NO_COLOR": "1"})):
         env = clean | {"PENSTOCK_REDIS_URL": "redis://127.0.0.1:1"} | more

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -172,6 +173,45 @@ def test_the_primary_behind_a_sentinel_is_examined(sentinel_pair) -> None:
     found = by_name(list(check_server(sentinel_pair.target)))
     assert {"reached", "version", "clock"} <= set(found)
     assert found["settings"].verdict == "ok"
+
+
+def test_a_queue_whose_ends_write_and_read_differently_is_found(server: EmbeddedServer) -> None:
+    from rq import Queue, SimpleWorker
+    from rq.serializers import DefaultSerializer, JSONSerializer
+
+    from worker.jobs import run_code
+
+    client = connect(server.target)
+    ours = {"connection": client, "serializer": JSONSerializer}
+    Queue("read", **ours).enqueue(run_code, {"code": "print(1)"})
+    Queue("others", connection=client, serializer=DefaultSerializer).enqueue(len, "pickled")
+    found = by_name(list(check_server(server.target)))
+    assert found["serializer"].verdict == "ok"
+    SimpleWorker(["read"], connection=client, serializer=DefaultSerializer).work(burst=True)
+    Queue("written", connection=client, serializer=DefaultSerializer).enqueue(run_code, {})
+    found = by_name(list(check_server(server.target)))
+    assert "serializer" not in found
+    assert (found["queue read"].verdict, found["queue written"].verdict) == ("warn", "warn")
+    assert "--serializer rq.serializers.JSONSerializer read" in found["queue read"].remedy
+    assert "is not JSON" in found["queue written"].fact
+    client.flushall()
+    client.close()
+
+
+@pytest.mark.parametrize(("skew", "verdict"), [(0.0, "ok"), (-30.0, "warn"), (30.0, "warn")])
+def test_a_clock_that_is_off_is_told_with_its_distance(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, skew: float, verdict: str
+) -> None:
+    from penstock.doctor import redis as checks
+
+    there = time.time
+    monkeypatch.setattr(checks.time, "time", lambda: there() + skew)
+    found = by_name(list(check_server(server.target)))["clock"]
+    assert found.verdict == verdict
+    if skew:
+        assert found.fact.startswith(("30.", "29."))
+        assert found.fact.endswith("ahead of ours" if skew < 0 else "behind ours")
+        assert "NTP" in found.remedy
 
 
 def test_a_server_that_says_little_is_warned_about_not_refused() -> None:

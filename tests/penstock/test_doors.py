@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def test_every_subcommand_that_serves_is_among_these() -> None:
 def listens_on(pid: int) -> set[str]:
     """The addresses of TCP on which a process or a child of its takes callers."""
     family = [pid, *descendants(pid)]
-    sockets = {os.readlink(fd) for one in family for fd in open_files(one)}
+    sockets = {file for one in family for file in open_files(one)}
     found = set()
     for table, width in (("tcp", 8), ("tcp6", 32)):
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -138,8 +138,9 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def open_files(pid: int) -> list[Path]:
-    try:
-        return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
-    except OSError:
-        return []
+def open_files(pid: int) -> list[str]:
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(FileNotFoundError):  # closed since, or its process is gone
+            found.append(os.readlink(fd))
+    return found

@@ -30,7 +30,10 @@ LASTING = {
 }
 # Ctrl-C is how these are ended, once they are up.
 WELL_ENDED = {"top", "up", "worker"}
-OURS = re.compile(rf'File "{re.escape(str(ROOT))}/({"|".join(sorted(PACKAGES))})/')
+# Less the few lines that run before anything can listen.
+OURS = re.compile(
+    rf'File "{re.escape(str(ROOT))}/({"|".join(sorted(PACKAGES))})/(?!(__init__|entry)\.py)'
+)
 
 
 @pytest.fixture(autouse=True)

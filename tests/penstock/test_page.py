@@ -1,5 +1,6 @@
 """The monitor's page in a real headless Chromium."""
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -7,14 +8,18 @@ from typing import Any
 import pytest
 
 import ground
+from buffer import GroupFunctions, RolloutBuffer, TaskConfig
 from limiter import TokenBucket
+from tests.harness import killing
 from tests.harness.browser import Browser
 from tests.harness.servers import PrivateRedis
 from tests.lifecycle.cloud import CloudThread
 from tests.lifecycle.conftest import quick
+from tests.harness.terminal import Terminal
 from tests.penstock.serving import monitor
+from tests.penstock.test_command import PENSTOCK
 from tests.worker import chores
-from tests.worker.crew import burst, open_queue
+from tests.worker.crew import burst, open_queue, work_in_process
 from worker.lifecycle import SandboxLifecycle
 from worker.process_loop import from_thread
 
@@ -83,6 +88,40 @@ def test_a_sandbox_that_does_not_end_is_shown_with_the_reason_and_ended_by_hand(
     page.run("document.querySelector('#registries tbody button').click()")
     page.until("document.getElementById('said').textContent", lambda said: said == "done")
     life.registry.close()
+
+
+def test_a_death_a_pause_and_a_quarantine_are_on_the_page_and_in_top(
+    browser: Browser, url: str, shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such key: score")
+
+    page = browser.open(f"{url}/#token=secret")
+    env = os.environ | {"PENSTOCK_REDIS_URL": shared_server.url}
+    with (
+        killing.Child(work_in_process, shared_server.url, ["code"], {"job_lease": 1.0}) as child,
+        Terminal([PENSTOCK, "top", "--every", "0.3"], env) as top,
+    ):
+        page.until(ROWS.format("workers"), lambda rows: "idle" in rows)
+        top.until("idle")
+        child.kill()
+        TokenBucket(real_redis, "rewards", limit=2).sync.pause()
+        buffer = RolloutBuffer(
+            real_redis, "math", TaskConfig(group_size=2),
+            functions=GroupFunctions(normalize_group_data=broken),
+        ).sync  # fmt: skip
+        buffer.write_many([
+            {"instance_id": "sad", "uid": str(n), "messages": [], "reward": n} for n in (0, 1)
+        ])  # fmt: skip
+        buffer.take()
+        page.until(NOTES, lambda said: "1 worker is silent" in said and "in quarantine" in said)
+        page.until(ROWS.format("workers"), lambda rows: "dead" in rows)
+        page.until(ROWS.format("gates"), lambda rows: "rewards" in rows and "paused" in rows)
+        page.until(ROWS.format("quarantine"), lambda rows: "sad" in rows and "no such key" in rows)
+        for words in ("1 worker is silent", "dead", "paused", "1 group in quarantine"):
+            top.until(words)
+        top.press(Terminal.CTRL_C)
+        assert top.ends() == 0
 
 
 def test_without_the_token_it_asks_for_it(browser: Browser, url: str) -> None:

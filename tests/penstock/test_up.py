@@ -92,6 +92,9 @@ def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Pat
         up.hears("redis ended; it is started again with its data")
         until(lambda: _attended(up), "a worker at the new server", within=60)
         assert up.runs("print('after redis')") == "after redis\n"
+        os.kill(_parent(_server_pid(up.folder)), signal.SIGKILL)  # the server's keeper
+        up.hears("redis ended; it is started again with its data", times=2)
+        until(lambda: _attended(up), "a worker at the third server", within=60)
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(60) == 0
         assert not (up.folder / "up.json").exists()
@@ -145,3 +148,7 @@ def _server_pid(folder: Path) -> int:
         if b"valkey-server" in words.split(b"\0")[0] and (entry / "cwd").resolve() == folder:
             return int(entry.name)
     raise AssertionError("no server runs there")
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,52 @@
+"""Whether the two ends of a queue write and read alike: JSON, and not RQ's default, pickle."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+
+from penstock.doctor.finding import Finding, ok, warn
+from penstock.monitor.jobs import error_text, unpacked
+
+_LOOKED_AT = 5  # jobs at each end of a queue
+_OURS = b"worker.jobs."
+_SAID = ("DeserializationError", "UnpicklingError")
+
+
+def check_queues(client: Any) -> Iterator[Finding]:
+    """The jobs that wait in queues of ours, and those that failed there."""
+    if not isinstance(client, redis.Redis):
+        return  # RQ's queues do not live on a Cluster
+    names = sorted(key.decode().removeprefix("rq:queue:") for key in client.smembers("rq:queues"))
+    wrong = [found for name in names if (found := _check_queue(client, name))]
+    yield from wrong
+    if names and not wrong:
+        yield ok("serializer", f"JSON, as far as {len(names)} queues show")
+
+
+def _check_queue(client: redis.Redis, name: str) -> Finding | None:
+    waiting: Any = client.lrange(f"rq:queue:{name}", 0, _LOOKED_AT - 1)
+    failed: Any = client.zrevrange(f"rq:failed:{name}", 0, _LOOKED_AT - 1)
+    for id in map(bytes.decode, [*waiting, *failed]):
+        data, description = client.hmget(f"rq:job:{id}", "data", "description")  # type: ignore[misc]
+        if not (description or b"").startswith(_OURS):
+            continue  # somebody else's: they may write as they like
+        if data and not unpacked(data).lstrip().startswith(b"["):
+            return warn(
+                f"queue {name}",
+                f"job {id} is not JSON, and workers of ours do not open it",
+                "enqueue with Queue(…, serializer=rq.serializers.JSONSerializer), or use CodeQueue",
+            )
+        if any(said in _failure_of(client, id) for said in _SAID):
+            return warn(
+                f"queue {name}",
+                f"a worker could not read job {id}: it expects pickle",
+                "start stock workers with: rq worker --serializer rq.serializers.JSONSerializer "
+                f"{name}",
+            )
+    return None
+
+
+def _failure_of(client: redis.Redis, id: str) -> str:
+    results: Any = client.xrevrange(f"rq:results:{id}", count=1)
+    return error_text(results[0][1].get(b"exc_string")) if results else ""
