@@ -79,10 +79,7 @@ class Wire:
         wire = self._connection
         if wire is None:
             return [self._ask_node(command) for command in commands]
-        if _pack is None:
-            wire.send_packed_command(wire.pack_commands(commands))
-        else:
-            wire.send_packed_command([b"".join(map(_pack, commands))])
+        wire.send_packed_command(packed(wire, commands))
         return [_read(wire) for _ in commands]
 
     def close(self) -> None:
@@ -101,6 +98,13 @@ class Wire:
             return self._client.execute_command(*command)
         except ResponseError as refusal:
             return refusal
+
+
+def packed(connection: Any, commands: list[Command]) -> list[bytes]:
+    """The bytes of some commands, for redis-py's connection to send in one write."""
+    if _pack is None:
+        return list(connection.pack_commands(commands))
+    return [b"".join(map(_pack, commands))]
 
 
 def _read(wire: Any) -> Any:

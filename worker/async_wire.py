@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError
 
 from ground import RedisTarget, Script, connect_async
+from limiter.wire import packed
 
 Command = tuple[Any, ...]
 
@@ -20,7 +21,9 @@ class AsyncWire:
     """One connection of one event loop."""
 
     def __init__(self, target: RedisTarget, scripts: Mapping[str, Script], timeout: float) -> None:
-        self._client: Any = connect_async(target, timeout=timeout)
+        # redis-py's own timeouts cost a task for each write: one of ours spans the exchange.
+        self._client: Any = connect_async(target, timeout=None)
+        self._timeout = timeout
         self._fake = target.kind == "fake"
         self._scripts = scripts
         self._connection: Any = None
@@ -34,6 +37,11 @@ class AsyncWire:
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
         return await answer
+
+    def break_off(self) -> None:
+        """Wait no longer for what was asked; who asked it is told of a broken line."""
+        if self._flushing is not None:
+            self._flushing.cancel()
 
     async def close(self) -> None:
         if self._flushing is not None:
@@ -49,6 +57,9 @@ class AsyncWire:
             except (RedisError, OSError) as failure:
                 await self._hang_up()
                 replies = [failure] * len(batch)
+            except asyncio.CancelledError:
+                await self._hang_up()
+                replies = [ConnectionError("broken off")] * len(batch)
             for (_, answer), reply in zip(batch, replies, strict=True):
                 _settle(answer, reply)
         self._flushing = None
@@ -68,8 +79,9 @@ class AsyncWire:
         if self._connection is None:
             self._connection = await self._client.connection_pool.get_connection()
         line = self._connection
-        await line.send_packed_command(line.pack_commands(commands))
-        return [await _read(line) for _ in commands]
+        async with asyncio.timeout(self._timeout):
+            await line.send_packed_command(packed(line, commands))
+            return [await _read(line) for _ in commands]
 
     async def _ask_fake(self, command: Command) -> Any:
         try:
