@@ -209,7 +209,7 @@ class ClientEngine:
             due = orders.next_due() <= 0
         self._deliver()
         if due:
-            self.post(_look_up)
+            self.post(lambda: None)  # it has only to see that there is something to send
 
     def _deliver(self) -> None:
         with self._books:
@@ -231,10 +231,6 @@ class ClientEngine:
                 self._wire.converse([("DEL", self._key, self._notices)])
             except (RedisError, OSError):
                 log.debug("the client's keys will expire by themselves", exc_info=True)
-
-
-def _look_up() -> None:
-    """What is posted to a thread that only has to see that there is something to send."""
 
 
 def stop_all() -> None:

@@ -62,3 +62,9 @@ class Outcome:
     value: Any = None
     error: ExcInfo | None = None
     stopped: bool = False
+
+    @classmethod
+    def broken_off(cls, running: Running) -> "Outcome":
+        """In the words of RQ, whose horse is killed."""
+        error = RuntimeError("Work-horse terminated unexpectedly; it was told to (kill-horse)")
+        return cls(running, error=(RuntimeError, error, None))

@@ -169,7 +169,7 @@ class Shift:
             if running.why in ("cold", "lost"):
                 self.ended(running)
                 return
-            outcome = _broken_off(running)
+            outcome = Outcome.broken_off(running)
         if running.why == "stopped":
             outcome.stopped = True
         if running.why not in ("cold", "lost"):
@@ -248,9 +248,3 @@ class Shift:
         tasks = [running.task for running in held if running.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=2.0)
-
-
-def _broken_off(running: Running) -> Outcome:
-    words = "Work-horse terminated unexpectedly; it was told to (kill-horse)"
-    error = RuntimeError(words)
-    return Outcome(running, error=(RuntimeError, error, None))
