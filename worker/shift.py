@@ -21,12 +21,12 @@ from worker.gate_line import GateLine
 from worker.parking import ParkingLot
 from worker.performer import Performer
 from worker.queue_order import QueueOrder
-from worker.work_commands import MOST, WorkCommands
+from worker.work_commands import WorkCommands
 
 log = logging.getLogger("penstock.worker")
 
+_AT_ONCE = 128  # jobs in one claim: the server works on the next one while we start these
 _SUSPENDED_FOR = 1.0  # seconds between two looks at whether `rq resume` was said
-_TURNS = 32  # claims of one job each, in one write, where queues take turns
 
 
 class Shift:
@@ -92,7 +92,7 @@ class Shift:
 
     def _room(self) -> int:
         """For how many jobs, beside those that the parking may bring."""
-        room = min(self._concurrency - len(self.running), self._most - self.started, MOST)
+        room = min(self._concurrency - len(self.running), self._most - self.started)
         return int(room) - self._parking.wanted
 
     async def _claim(self) -> bool | None:
@@ -131,7 +131,8 @@ class Shift:
         for queue, want in self._order.turns(
             room, lambda queue: queue in empty or self._parking.taken(queue)
         ):
-            claim = read_claim(await self._wire.ask(self._commands[queue].claim(want, granted)))
+            claiming = self._commands[queue].claim(min(want, _AT_ONCE), granted)
+            claim = read_claim(await self._wire.ask(claiming))
             if claim.jobs:
                 granted = ""
             took += self._start(queue, claim)
