@@ -86,6 +86,7 @@ def measure(quick: bool) -> Suite:
             Target("penstock gated noop jobs/s vs penstock", at_least=0.9),
             Target("penstock noop server us", at_most=35),
             Target("penstock long second seconds", at_most=2.4),
+            Target("penstock long second memory MB", at_most=25),
             Target("penstock x2 noop jobs/s vs penstock x1", at_least=1.7),
             Target(f"{CLIENT} round trip ms, p50", at_most=1.5),
             Target(f"{CLIENT} round trip ms, p99", at_most=3),
@@ -100,14 +101,17 @@ def measure(quick: bool) -> Suite:
 def _run(url: str, name: str, kind: str, count: int) -> dict[str, float]:
     """One burst in a process of its own, from its first job to its last."""
     client: Any = _filled(url, kind, count)
-    before = _server_seconds(client)
+    before, told = _server_seconds(client), _script_calls(client)
     with _start(url, name) as worker:
         said, _ = worker.communicate()
     used = json.loads(said.splitlines()[-1])
-    server = _server_seconds(client) - before
+    server, scripts = _server_seconds(client) - before, _script_calls(client) - told
     _require_finished(client, count)
     client.close()
-    return {f"{kind} seconds": used["seconds"]} | _metrics(kind, count, used, server)
+    more = {f"{kind} seconds": used["seconds"], f"{kind} memory MB": used["memory"]}
+    if name in OURS:
+        more[f"{kind} script calls a job"] = scripts / count
+    return more | _metrics(kind, count, used, server)
 
 
 def _run_fleet(url: str, size: int, count: int) -> dict[str, float]:
@@ -193,17 +197,28 @@ def _server_seconds(client: Any) -> float:
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
+def _script_calls(client: Any) -> int:
+    stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+
+
 def _work(url: str, name: str) -> None:
     from worker import ConcurrentWorker
 
     client: Any = redis.Redis.from_url(url)
     make = KINDS.get(name, ConcurrentWorker)
     worker = make(["bench"], connection=client, serializer=JSONSerializer)
-    cpu, began = _processor(), time.time()
+    cpu, memory, began = _processor(), _memory(), time.time()
     worker.work(burst=name != CLIENT, logging_level="WARNING")
     ended = time.time()
-    used = {"began": began, "ended": ended, "seconds": ended - began, "cpu": _processor() - cpu}
+    used = {"began": began, "ended": ended, "seconds": ended - began,
+            "cpu": _processor() - cpu, "memory": _memory() - memory}  # fmt: skip
     print(json.dumps(used))
+
+
+def _memory() -> float:
+    """The most that this process had at once, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _processor() -> float:

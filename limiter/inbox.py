@@ -13,7 +13,8 @@ from weakref import WeakValueDictionary
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from ground import RedisTarget, connect
+from ground import RedisTarget
+from limiter.wire import Wire
 
 log = logging.getLogger("penstock.limiter")
 
@@ -39,7 +40,7 @@ class Inbox:
         self._seen: dict[str, str] = {}
         self._reading: str | None = None
         self._listening, self._stopping = threading.Event(), threading.Event()
-        self._client: Any = None
+        self._wire: Wire | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-inbox", daemon=True)
 
     def listen(self, stream: str, owner: Any) -> str | None:
@@ -81,13 +82,13 @@ class Inbox:
         self._disconnect()
 
     def _disconnect(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
 
     def _read(self) -> None:
-        if self._client is None:
-            self._client = connect(self._target, timeout=_BLOCK + _GRACE)
+        if self._wire is None:
+            self._wire = Wire(self._target, _BLOCK + _GRACE, {})
         with self._guard:
             if self._stopping.is_set():
                 return  # who stops us found nothing to nudge
@@ -99,9 +100,21 @@ class Inbox:
         if not streams:  # every gate that waited is gone
             self._listening.wait()
             return
-        found = self._client.xread(streams, block=int(_BLOCK * 1000)) or []
-        for name, entries in found.items() if isinstance(found, dict) else found:
+        for name, entries in self._found(streams):
             stream = name.decode()
             self._seen[stream] = entries[-1][0].decode()
             if (owner := self._owners.get(stream)) is not None:
-                self._received(owner, [fields for _, fields in entries])
+                self._received(owner, [_fields(entry) for _, entry in entries])
+
+    def _found(self, streams: dict[str, str]) -> list[Any]:
+        assert self._wire is not None  # noqa: S101 - `_read` has opened it
+        block = ("XREAD", "BLOCK", int(_BLOCK * 1000), "STREAMS", *streams, *streams.values())
+        (found,) = self._wire.converse([block])
+        if isinstance(found, RedisError):
+            raise found
+        return list(found.items()) if isinstance(found, dict) else found or []
+
+
+def _fields(entry: Any) -> dict[bytes, bytes]:
+    """As a server writes them, or as redis-py reads them on a Cluster."""
+    return entry if isinstance(entry, dict) else dict(zip(entry[::2], entry[1::2], strict=True))

@@ -77,10 +77,7 @@ class Wire:
         wire = self._connection
         if wire is None:
             return [self._ask_node(command) for command in commands]
-        if _pack is None:
-            wire.send_packed_command(wire.pack_commands(commands))
-        else:
-            wire.send_packed_command([b"".join(map(_pack, commands))])
+        wire.send_packed_command(packed(wire, commands))
         return [_read(wire) for _ in commands]
 
     def close(self) -> None:
@@ -106,6 +103,13 @@ def is_passing(reply: Any) -> bool:
     return isinstance(reply, PASSING) or (
         isinstance(reply, ResponseError) and bool(_PASSING_WORDS.search(str(reply)))
     )
+
+
+def packed(connection: Any, commands: list[Command]) -> list[bytes]:
+    """The bytes of some commands, for redis-py's connection to send in one write."""
+    if _pack is None:
+        return list(connection.pack_commands(commands))
+    return [b"".join(map(_pack, commands))]
 
 
 def _read(wire: Any) -> Any:

@@ -67,9 +67,10 @@ class ClaimedTurn:
         else:
             await self._return_claimed(fence, 0)
 
-    async def end(self, still_running: float) -> None:
+    def end(self, still_running: float) -> None:
         if self._permit is not None:
-            await self.pause(still_running)
+            self._release(self._permit, still_running)
+            self._permit = None
         self._running.still_running = still_running
 
     def _release(self, permit: Permit, still_running: float) -> None:

@@ -60,6 +60,9 @@ class ClientEngine:
         self._key = tagged("client", client)
         self._notices = tagged("client", client, "done")
         self.orders = Orders(client, self._notices)
+        self._books = (
+            threading.Lock()
+        )  # held by whoever touches `orders`: never while Redis is asked
         self._posted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._wire: Wire | None = None
         self._inbox: Inbox | None = None
@@ -91,8 +94,9 @@ class ClientEngine:
             self._farewell()
         except BaseException as failure:
             log.exception("the queue's engine failed; everyone who waits is refused")
-            self.orders.refuse(str(self.target), f"internal error: {failure}")
-            deliver(self._settled())
+            with self._books:
+                self.orders.refuse(str(self.target), f"internal error: {failure}")
+            self._deliver()
             raise
         finally:
             self.stopped = True
@@ -105,7 +109,8 @@ class ClientEngine:
         try:
             deed = self._posted.get(timeout=self._idle_for())
             while deed is not None:
-                deed()
+                with self._books:
+                    deed()
                 deed = self._posted.get_nowait()
         except Empty:
             return True
@@ -122,30 +127,35 @@ class ClientEngine:
         return min(max(0.0, due - self.clock()), threading.TIMEOUT_MAX)
 
     def _work(self) -> None:
-        self.orders.tick(self.clock())
+        with self._books:
+            self.orders.tick(self.clock())
         self._exchange()
-        deliver(self._settled())
+        self._deliver()
 
     def _exchange(self) -> None:
         """One pipeline with everything that is due; on failure it stays due."""
         now = self.clock()
         if self._down_since is not None and now < self._retry_at:
             return
-        work = [*self._heartbeat(now), *self.orders.exchange()]
+        with self._books:
+            work = [*self._heartbeat(now), *self.orders.exchange()]
         if not work:
             return
         try:
             replies = self._connected().converse([command for command, _ in work])
         except FINAL as refusal:
             self._disconnect()
-            self.orders.refuse(str(self.target), refusal)
+            with self._books:
+                self.orders.refuse(str(self.target), refusal)
         except PASSING as failure:
-            self._fail(failure)
+            with self._books:
+                self._fail(failure)
         else:
-            if self._down_since is not None:
-                self._down_since, self._pause = None, 0.0
-                self.orders.check_now()
-            self._digest(work, replies)
+            with self._books:
+                if self._down_since is not None:
+                    self._down_since, self._pause = None, 0.0
+                    self.orders.check_now()
+                self._digest(work, replies)
             self._listen()
 
     def _heartbeat(self, now: float) -> list[tuple[Command, Callable[[Any], None]]]:
@@ -192,17 +202,19 @@ class ClientEngine:
             self._inbox.listen(self._notices, self.orders)
 
     def _received(self, orders: Orders, notices: list[dict[bytes, bytes]]) -> None:
-        """Called by the inbox's thread."""
-
-        def deed() -> None:
+        """Called by the inbox's thread, which wakes the callers itself: one wake-up less."""
+        with self._books:
             for notice in notices:
                 orders.read_notice(notice)
+            due = orders.next_due() <= 0
+        self._deliver()
+        if due:
+            self.post(lambda: None)  # it has only to see that there is something to send
 
-        self.post(deed)
-
-    def _settled(self) -> list[tuple[Any, Any]]:
-        settled, self.orders.settled = self.orders.settled, []
-        return settled
+    def _deliver(self) -> None:
+        with self._books:
+            settled, self.orders.settled = self.orders.settled, []
+        deliver(settled)
 
     def _disconnect(self) -> None:
         wire, self._wire = self._wire, None
@@ -211,7 +223,8 @@ class ClientEngine:
 
     def _farewell(self) -> None:
         """What nobody will wait for is not to be run."""
-        self.orders.leave()
+        with self._books:
+            self.orders.leave()
         self._work()
         if self._wire is not None and self._down_since is None:
             try:

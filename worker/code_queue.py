@@ -30,7 +30,7 @@ from worker.client_engine import ClientEngine, client_engine
 from worker.handle import Handle, as_completed, read_outcome
 from worker.job_hash import JobHash, data_of, description_of, job_seconds
 from worker.models import CodeRequest, CodeResult
-from worker.orders import Order
+from worker.order import Order
 from worker.rq_job import require_rqs_own_keys
 
 if TYPE_CHECKING:

@@ -13,33 +13,30 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from redis import Redis
 from redis.exceptions import RedisError
 from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
 
 from ground import target_of
-from limiter import Gate, named_gate
+from limiter import Gate
 from limiter.commands import INDEX, GateCommands
 from worker.async_wire import AsyncWire, Command
-from worker.claimed_turn import ClaimedTurn
-from worker.claims import fields_of, known_of
-from worker.execution_record import Outcome, Running
+from worker.execution_record import Outcome
 from worker.finishing import Finisher
-from worker.gate_line import GateLine
+from worker.gate_line import GateLine, gate_of
 from worker.lifecycle.reaper import reap_sandboxes
-from worker.parking import Parking
-from worker.performing import perform
+from worker.parking import Parking, ParkingLot
+from worker.performer import Performer
 from worker.pulse import Pulse
+from worker.rq_commands import RqCommands
 from worker.rq_ending import CallbackLimit, end_in_rqs_way
-from worker.rq_job import follow_tasks, late_job, require_rqs_own_keys
+from worker.rq_job import follow_tasks, require_rqs_own_keys
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
 from worker.shift import Shift
 from worker.signals import Signals
 from worker.threads import Threads
-from worker.turn import Turn, Unlimited, current_execution
 from worker.work_commands import SCRIPTS, WorkCommands
 
 
@@ -55,8 +52,9 @@ class ConcurrentWorker(BaseWorker):
         self._shift: Shift | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gate: Gate | None = None
-        self._wire: AsyncWire | None = None
         self._threads = Threads()
+        self._parking = ParkingLot({})
+        self._rq_commands: RqCommands | None = None
         self._noting: asyncio.Task[None] | None = None
         self._commands: dict[str, WorkCommands] = {}
 
@@ -88,20 +86,18 @@ class ConcurrentWorker(BaseWorker):
             self.teardown()  # type: ignore[no-untyped-call,unused-ignore]
 
     async def _work(self, burst: bool, max_jobs: int | None, max_idle: int | None) -> bool:
-        settings = self._settings
-        assert settings is not None  # noqa: S101 - set by `work`
-        target = target_of(self.connection)
-        gate = self._gate = _gate(self.connection, settings)
-        names = list(dict.fromkeys(self.queue_names()))
-        self._commands = commands = self._commands_for(names, settings, gate)
-        wire = self._wire = AsyncWire(target, SCRIPTS, timeout=5.0)
         self._loop = asyncio.get_running_loop()
-        shift = self._shift = self._shift_over(wire, commands, settings)
-        shift.line = GateLine(gate, shift.stir) if gate else None
+        settings, target = self._settings, target_of(self.connection)
+        assert settings is not None  # noqa: S101 - set by `work`
+        gate = self._gate = gate_of(self.connection, settings)
+        self._commands = commands = self._commands_for(settings, gate)
+        wire = AsyncWire(target, SCRIPTS, timeout=5.0)
+        shift = self._shift = self._shift_over(wire, settings)
         pulse = Pulse(
             target, commands, lease=settings.job_lease, deaths=settings.job_deaths,
             running=lambda: list(shift.running.values()), about_worker=self._about_myself,
-            lost=lambda gone: self._call(shift.lose, gone), condemned=self._condemned,
+            lost=lambda gone: self._call(shift.lose, gone),
+            condemned=lambda queue, jobs: self._call(self._fail_condemned, queue, jobs),
         )  # fmt: skip
         pulse.start()
         maintenance = asyncio.create_task(self._maintain(burst))
@@ -114,27 +110,26 @@ class ConcurrentWorker(BaseWorker):
             maintenance.cancel()
             reaping.cancel()
             await asyncio.wait([maintenance, reaping, *([self._noting] if self._noting else [])])
-            await self._leave(wire, commands)
+            await self._leave(wire)
         return shift.started > 0
 
-    def _commands_for(
-        self, names: list[str], settings: WorkerSettings, gate: Gate | None
-    ) -> dict[str, WorkCommands]:
+    def _commands_for(self, settings: WorkerSettings, gate: Gate | None) -> dict[str, WorkCommands]:
         at = GateCommands(gate.name, gate.terms, self.name) if gate else None
+        names = dict.fromkeys(self.queue_names())
         return {name: WorkCommands(name, self.name, settings.job_lease, at) for name in names}
 
-    def _shift_over(
-        self, wire: AsyncWire, commands: dict[str, WorkCommands], settings: WorkerSettings
-    ) -> Shift:
-        target = target_of(self.connection)
-        parkings = {
-            name: Parking(target, each.jobs, each.hand, lambda: shift.stir())
-            for name, each in commands.items()
-        }
+    def _shift_over(self, wire: AsyncWire, settings: WorkerSettings) -> Shift:
+        target, commands, gate = target_of(self.connection), self._commands, self._gate
+        self._parking = ParkingLot(
+            {name: Parking(target, each, lambda: shift.stir()) for name, each in commands.items()}
+        )
         shift = Shift(
-            wire, commands, parkings, concurrency=settings.jobs_at_once,
+            wire, commands, self._parking, concurrency=settings.jobs_at_once,
             strategy=str(getattr(self._dequeue_strategy, "value", self._dequeue_strategy)),
-            new_running=self._new_running, perform=self._perform,
+        )  # fmt: skip
+        shift.performer = Performer(
+            self, settings, gate=gate, wire=wire, commands=commands, threads=self._threads,
+            lose=shift.lose,
         )  # fmt: skip
         shift.finisher = Finisher(
             wire, commands, serializer=self.serializer,
@@ -142,42 +137,11 @@ class ConcurrentWorker(BaseWorker):
             plain_failures=not self._exc_handlers and not self.disable_default_exception_handler,
             in_rqs_way=self._in_rqs_way, ended=shift.ended, busy=lambda: len(shift.running),
         )  # fmt: skip
+        shift.line = GateLine(gate, shift.stir) if gate else None
+        self._rq_commands = RqCommands(self.name, shift, self.request_stop_here)
         return shift
 
-    # One job
-
-    def _new_running(self, queue: str, job: list[Any], moment: float) -> Running:
-        id, execution, fields = job[0].decode(), job[1].decode(), fields_of(job[2])
-        late = late_job(id, fields, self.job_class, self.connection, self.serializer)
-        running = Running(queue, id, execution, fields, moment, late)
-        if len(job) > 3:
-            running.permit, running.ticket = int(job[3]), _text(job[4])
-        return running
-
-    async def _perform(self, running: Running) -> Outcome:
-        default = self.queue_class.DEFAULT_TIMEOUT
-        turn = self._turn(running)
-        current_execution.set(known_of(running, turn, default, self._settings))
-        return await perform(running, running.job, self.serializer, default, self._threads)
-
-    def _turn(self, running: Running) -> Turn:
-        if self._gate is None:
-            return Unlimited()
-        return ClaimedTurn(
-            running, self._gate, prolong=self._prolong_permit, give_back=self._free_permit
-        )
-
-    async def _prolong_permit(self, running: Running) -> None:
-        assert self._wire is not None and self._shift is not None  # noqa: S101, PT018 - jobs run
-        row = running.beat_row()
-        beat = self._commands[running.queue].beat(utcformat(now()), [row])
-        (answer,) = await self._wire.ask(beat)
-        if running.is_lost(row, answer):
-            self._shift.lose([running])
-
-    async def _free_permit(self, running: Running, fence: int) -> None:
-        assert self._wire is not None  # noqa: S101 - it is open for as long as jobs run
-        await self._wire.ask(self._commands[running.queue].free_permit(running.member, fence))
+    # How an execution ends in RQ's way
 
     async def _in_rqs_way(self, outcome: Outcome) -> None:
         await self._threads.run(lambda: end_in_rqs_way(self, outcome))
@@ -206,20 +170,18 @@ class ConcurrentWorker(BaseWorker):
             *([("SADD", INDEX, gate)] if gate else []),
         ]
 
-    def _condemned(self, queue: str, jobs: list[Any]) -> None:
-        """Jobs whose workers died too often, now ours to fail."""
-        self._call(self._fail_condemned, queue, jobs)
-
     def _fail_condemned(self, queue: str, jobs: list[Any]) -> None:
-        assert self._shift is not None  # noqa: S101 - there is a pulse only within a shift
+        """Jobs whose workers died too often, now ours to fail."""
+        shift = self._shift
+        assert shift is not None  # noqa: S101 - there is a pulse only within a shift
         for job in jobs:
-            running = self._new_running(queue, job, now().timestamp())
+            running = shift.performer.new_running(queue, job, now().timestamp())
             deaths = running.number(b"penstock_deaths", 0)
             error = WorkerDied(
                 f"job {running.id}: {deaths} workers died while they ran it; it is not run again"
             )
-            self._shift.running[running.member] = running
-            self._shift.finisher.finish(Outcome(running, error=(WorkerDied, error, None)))
+            shift.running[running.member] = running
+            shift.finisher.finish(Outcome(running, error=(WorkerDied, error, None)))
 
     async def _maintain(self, burst: bool) -> None:
         """RQ's own maintenance: registries of stock workers' jobs, dead worker keys, scheduler."""
@@ -232,13 +194,11 @@ class ConcurrentWorker(BaseWorker):
                 return
             await asyncio.sleep(self.maintenance_interval)
 
-    async def _leave(self, wire: AsyncWire, commands: dict[str, WorkCommands]) -> None:
+    async def _leave(self, wire: AsyncWire) -> None:
         try:
-            for each in commands.values():
+            for each in self._commands.values():
                 await wire.ask(each.give_back([], leaving=True))
-            if self._shift is not None:
-                for parking in self._shift._parkings.values():
-                    await parking.close()
+            await self._parking.close()
         finally:
             await close_sandboxes_here()
             await wire.close()
@@ -247,17 +207,8 @@ class ConcurrentWorker(BaseWorker):
 
     def handle_payload(self, message: Any) -> None:
         """RQ's commands; called by its thread that listens for them."""
-        payload = json.loads(message["data"].decode())
-        handler: dict[str, Callable[[], None]] = {
-            "stop-job": lambda: self._stop_jobs(payload.get("job_id"), None),
-            "stop-execution": lambda: self._stop_jobs(
-                payload.get("job_id"), payload.get("execution_id")
-            ),
-            "kill-horse": self._kill_all,
-            "shutdown": self.request_stop_here,
-        }
-        if payload.get("command") in handler:
-            self._call(handler[payload["command"]])
+        if self._rq_commands is not None:
+            self._call(self._rq_commands.obey, json.loads(message["data"].decode()))
 
     def unsubscribe(self) -> None:
         """Stop the thread first: told in RQ's order, it sleeps on, and an end takes a second."""
@@ -266,21 +217,6 @@ class ConcurrentWorker(BaseWorker):
             with contextlib.suppress(RedisError, OSError):  # Redis was away, and hears us no more
                 self.pubsub.unsubscribe()
             self.pubsub_thread.join(timeout=1)  # it closes what it reads from, when it ends
-
-    def _stop_jobs(self, job_id: str | None, execution: str | None) -> None:
-        assert self._shift is not None  # noqa: S101 - there is a loop to call us
-        found = [
-            running
-            for running in self._shift.running.values()
-            if running.id == job_id and execution in (None, running.execution)
-        ]
-        if not found:
-            self.log.warning("Worker %s: not working on job %s, command ignored", self.name, job_id)
-        self._shift.break_off(found, "stopped")
-
-    def _kill_all(self) -> None:
-        if self._shift is not None:
-            self._shift.break_off(list(self._shift.running.values()), "killed")
 
     def request_stop_here(self) -> None:
         """The first time warm, the second cold; within a second of each other they are one."""
@@ -310,18 +246,6 @@ class ConcurrentWorker(BaseWorker):
 
 class WorkerDied(Exception):
     """The outcome of a job that nobody lived to finish."""
-
-
-def _gate(connection: "Redis", settings: WorkerSettings) -> Gate | None:
-    if not settings.gate:
-        return None
-    # What a dead worker was granted while it waited comes back when its jobs do.
-    lease = max(1.0, settings.job_lease)
-    return named_gate(connection, settings.gate, settings.gate_limit, lease=lease)
-
-
-def _text(score: bytes | int) -> str:
-    return score.decode() if isinstance(score, bytes) else str(score)
 
 
 __all__ = ["ConcurrentWorker", "WorkerDied", "WorkerStatus"]

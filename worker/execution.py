@@ -38,8 +38,9 @@ async def execute(
     except GateError as failure:
         result = CodeResult.of_failure(SandboxFailure(str(failure), reason="gate"))
     finally:
-        # Shielded: a permit that is not given back is missing to everybody else.
-        await asyncio.shield(execution.turn.end(attempts.still_running()))
+        if (rest := execution.turn.end(attempts.still_running())) is not None:
+            # Shielded: a permit that is not given back is missing to everybody else.
+            await asyncio.shield(rest)
     if result.error_kind == "infrastructure":
         log.warning("no outcome: %s", result.error_reason, extra={"attempts": attempts.count})
     return result.model_copy(

@@ -20,9 +20,9 @@ class Running:
     queue: str
     id: str
     execution: str
-    fields: dict[bytes, bytes]
+    fields: dict[bytes, bytes]  # as they were before the claim
     started: float  # the server's time, in seconds
-    job: Any  # RQ's Job, made at its first use
+    job: Any = None  # RQ's Job, made at its first use
     permit: int = 0  # fence of its permit at the gate; 0 where it holds none
     ticket: str = ""  # the place in the gate's line that the claim had
     hold: float = 0.0  # seconds that its program may outlive us: so long its permit stays
@@ -62,3 +62,9 @@ class Outcome:
     value: Any = None
     error: ExcInfo | None = None
     stopped: bool = False
+
+    @classmethod
+    def broken_off(cls, running: Running) -> "Outcome":
+        """In the words of RQ, whose horse is killed."""
+        error = RuntimeError("Work-horse terminated unexpectedly; it was told to (kill-horse)")
+        return cls(running, error=(RuntimeError, error, None))

@@ -1,12 +1,27 @@
-"""A worker's place in the line of a shut gate: it waits there, and sends nothing meanwhile."""
+"""A worker's gate, and its place in the line when that is shut.
+
+There it waits, and sends nothing meanwhile.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
-from limiter import Gate, GateError, Permit
+from redis import Redis
+
+from limiter import Gate, GateError, Permit, named_gate
+from worker.settings import WorkerSettings
 
 log = logging.getLogger("penstock.worker")
+
+
+def gate_of(connection: Redis, settings: WorkerSettings) -> Gate | None:
+    """The one that the settings name, made where it is missing and they say its limit."""
+    if not settings.gate:
+        return None
+    # What a dead worker was granted while it waited comes back when its jobs do.
+    lease = max(1.0, settings.job_lease)
+    return named_gate(connection, settings.gate, settings.gate_limit, lease=lease)
 
 
 class GateLine:

@@ -12,7 +12,7 @@ from worker.models import CodeResult
 
 if TYPE_CHECKING:
     from worker.client_engine import ClientEngine
-    from worker.orders import Order
+    from worker.order import Order
 
 
 class AnyHandle:

@@ -21,7 +21,7 @@ from ground import load_script
 from worker.models import CodeRequest
 
 if TYPE_CHECKING:
-    from worker.orders import Order
+    from worker.order import Order
 
 Command = tuple[Any, ...]
 

@@ -1,15 +1,13 @@
 """The jobs that this process waits for on one Redis.
 
-Touched by the engine's thread only. It writes the commands of the next exchange
+Whoever touches it holds the engine's lock. It writes the commands of the next exchange
 and reads their replies; what got no reply stays and is written again, which every
 script allows.
 """
 
-import base64
 import heapq
 import itertools
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,47 +15,18 @@ from limiter.answers import Answer
 from worker.errors import (
     DeadlineExceeded,
     JobCancelled,
-    JobFailed,
     NoWorkers,
     QueueError,
     QueueUnavailable,
-    ResultExpired,
 )
 from worker.job_hash import Command, JobHash, look, withdraw
+from worker.order import Order, outcome_of
 
 CHECK_EVERY = 5.0  # seconds between looks at jobs of which no notice came
 _CHUNK = 200  # jobs in one script call: keeps a call below a few milliseconds
 _SOON = 0.001
-_SUCCESSFUL, _STOPPED = b"1", b"3"
 
 Digest = Callable[[Any], None]
-
-
-class Order:
-    """One job, from the caller's wish to its outcome."""
-
-    __slots__ = (
-        "acks", "answers", "began", "correlation", "data", "deadline", "description", "hash", "id",
-        "job_seconds", "outcome", "tries",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        hash: JobHash,
-        id: str,
-        own: tuple[int, str, str, bytes],
-        began: float,
-        deadline: float,
-    ) -> None:
-        self.hash = hash
-        self.id = id
-        self.job_seconds, self.description, self.correlation, self.data = own
-        self.began = began
-        self.deadline = deadline
-        self.acks: list[Answer] = []
-        self.answers: list[Answer] = []
-        self.outcome: bytes | QueueError | None = None
-        self.tries = 0
 
 
 class Orders:
@@ -202,7 +171,7 @@ class Orders:
                 self._alone_since.pop(hash, None)
             for order, status, last in zip(orders, reply[2::2], reply[3::2], strict=True):
                 self._looks.pop(order.id, None)
-                outcome = _outcome(order.id, status, _pairs(last))
+                outcome = outcome_of(order.id, status, last)
                 alone = 0.0 if live else self.now - max(since, order.began)
                 if outcome is None and status == b"queued" and alone >= hash.no_workers_after:
                     nobody = NoWorkers(hash.queue, waiting, alone)
@@ -217,7 +186,9 @@ class Orders:
     # What came back
 
     def read_notice(self, notice: dict[bytes, bytes]) -> None:
-        order = self._open.get(notice.get(b"job", b"").decode(errors="replace"))
+        id = notice.get(b"job", b"").decode(errors="replace")
+        # It may come before the reply to the enqueue is read.
+        order = self._open.get(id) or self._fresh.get(id)
         if order is None:
             return  # a second notice, or one for somebody who gave up
         if result := notice.get(b"result"):
@@ -254,23 +225,6 @@ class Orders:
         self.settled.extend((ack, error) for ack in acks)
 
 
-def _outcome(id: str, status: bytes, last: dict[bytes, bytes]) -> "bytes | QueueError | None":
-    """What a job's status and last result say; None while it is not over."""
-    kind = last.get(b"type")
-    if kind == _SUCCESSFUL:
-        return base64.b64decode(last.get(b"return_value", b""))
-    if kind == _STOPPED or status == b"stopped":
-        return JobCancelled(id, "stopped")
-    if status == b"failed":
-        trace = last.get(b"exc_string", b"")
-        return JobFailed(id, zlib.decompress(base64.b64decode(trace)).decode() if trace else "")
-    if status == b"canceled":
-        return JobCancelled(id, "cancelled")
-    if status in (b"", b"finished"):
-        return ResultExpired(id)
-    return None
-
-
 def _by_hash(orders: Iterable[Order]) -> Iterator[tuple[JobHash, list[Order]]]:
     groups: dict[JobHash, list[Order]] = {}
     for order in orders:
@@ -278,7 +232,3 @@ def _by_hash(orders: Iterable[Order]) -> Iterator[tuple[JobHash, list[Order]]]:
     for hash, group in groups.items():
         for i in range(0, len(group), _CHUNK):
             yield hash, group[i : i + _CHUNK]
-
-
-def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))

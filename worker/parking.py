@@ -1,11 +1,12 @@
 """Where an idle worker waits: blocked on its queue, until a job is put into its hand.
 
-One connection a queue, and one waiter a push: each job wakes one worker. An id in
-the hand is claimed next, or goes back to the front of the queue.
+One connection a queue, and one waiter a push: each job wakes one worker. The claim of
+what falls into the hand is sent along with the command that blocks, and is run the moment
+that one returns: so a job is claimed before its worker has heard of it. An id that could
+not be claimed stays in the hand; it is claimed next, or goes back to the front of the queue.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from ground import RedisTarget, connect_async
+from worker.async_wire import AsyncWire
+from worker.claims import Claim, read_claim
+from worker.work_commands import SCRIPTS, WorkCommands
 
 log = logging.getLogger("penstock.worker")
 
@@ -26,16 +30,16 @@ class Parking:
     """The place before one queue."""
 
     def __init__(
-        self, target: RedisTarget, jobs: str, hand: str, woken: Callable[[], object]
+        self, target: RedisTarget, commands: WorkCommands, woken: Callable[[], object]
     ) -> None:
+        self.wanted = 0  # jobs that its claim may take: 0 or 1
         self._target = target
-        self._jobs = jobs
-        self._hand = hand
+        self._commands = commands
         self._woken = woken
-        self._client: Any = None
-        self._line: Any = None
-        self._id = 0  # the line's, at the server
+        self._wire = AsyncWire(target, SCRIPTS, _BLOCK + _GRACE)
+        self._id = 0
         self._leaving = False
+        self._brought: Claim | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -43,9 +47,15 @@ class Parking:
         """Whether the worker is parked here: then the queue is empty, and so is the hand."""
         return self._task is not None
 
-    def park(self) -> None:
+    def park(self, wanted: int) -> None:
         if self._task is None:
+            self.wanted = wanted
             self._task = asyncio.create_task(self._wait())
+
+    def brought(self) -> Claim | None:
+        """What was claimed here since the last question."""
+        claim, self._brought = self._brought, None
+        return claim
 
     async def leave(self) -> None:
         """Return when nothing can fall into the hand any more."""
@@ -53,7 +63,7 @@ class Parking:
         try:
             while (task := self._task) is not None:
                 if self._target.kind == "fake":
-                    task.cancel()
+                    self._wire.break_off()
                 elif self._id:
                     await self._unblock()
                 await asyncio.wait([task], timeout=0.1)
@@ -62,52 +72,76 @@ class Parking:
 
     async def close(self) -> None:
         await self.leave()
-        await self._hang_up()
+        await self._wire.close()
 
     async def _wait(self) -> None:
-        block = ("BLMOVE", self._jobs, self._hand, "LEFT", "RIGHT", _BLOCK)
         try:
-            if self._client is None:
-                self._client = connect_async(self._target, timeout=_BLOCK + _GRACE)
-            if self._target.kind == "fake":
-                await self._client.execute_command(*block)
-            else:
-                await self._block_on_our_line(block)
+            if not self._id and self._target.kind != "fake":
+                self._id = int(await self._wire.ask(("CLIENT", "ID")))
+            if not self._leaving:
+                await self._block_and_claim()
         except (RedisError, OSError) as failure:
-            log.debug("parked at %s: %s", self._jobs, failure)
-            await self._hang_up()
-            await asyncio.sleep(0.2)
+            log.debug("parked at %s: %s", self._commands.jobs, failure)
+            self._id = 0
+            if not self._leaving:
+                await asyncio.sleep(0.2)
         finally:
             self._task = None
+            self.wanted = 0
             self._woken()
 
-    async def _block_on_our_line(self, block: tuple[Any, ...]) -> None:
-        """To leave it must be known by its id: redis-py would change a broken one unseen."""
-        if self._line is None:
-            self._line = await self._client.connection_pool.get_connection()
-            self._id = int(await self._ask("CLIENT", "ID"))
-        if not self._leaving:
-            await self._ask(*block)
-
-    async def _ask(self, *command: Any) -> Any:
-        await self._line.send_command(*command)
-        return await self._line.read_response()
-
-    async def _hang_up(self) -> None:
-        client, self._client = self._client, None
-        line, self._line, self._id = self._line, None, 0
-        with contextlib.suppress(RedisError, OSError):  # it may be broken: that is why
-            if line is not None:
-                await line.disconnect(nowait=True)
-                await client.connection_pool.release(line)
-            if client is not None:
-                await client.aclose()
+    async def _block_and_claim(self) -> None:
+        here = self._commands
+        asked = [("BLMOVE", here.jobs, here.hand, "LEFT", "RIGHT", _BLOCK)]
+        if self.wanted:
+            asked.append(here.claim(self.wanted))
+        moved, *claims = await asyncio.gather(*map(self._wire.ask, asked), return_exceptions=True)
+        for claim in claims:
+            if not isinstance(claim, BaseException):
+                self._brought = read_claim(claim)
+        for reply in (moved, *claims):
+            if isinstance(reply, BaseException):
+                raise reply
 
     async def _unblock(self) -> None:
         client: Any = connect_async(self._target)
         try:
             await client.execute_command("CLIENT", "UNBLOCK", self._id)
         except (RedisError, OSError):
-            log.debug("parked at %s: not unblocked", self._jobs, exc_info=True)
+            log.debug("parked at %s: not unblocked", self._commands.jobs, exc_info=True)
         finally:
             await client.aclose()
+
+
+class ParkingLot:
+    """The places before all queues of one worker."""
+
+    def __init__(self, places: dict[str, Parking]) -> None:
+        self._places = places
+
+    @property
+    def wanted(self) -> int:
+        """Jobs that may be brought from here: room is kept for them."""
+        return sum(place.wanted for place in self._places.values())
+
+    def taken(self, queue: str) -> bool:
+        return self._places[queue].taken
+
+    def park(self, room: int) -> None:
+        """At every queue; where there is room for a job, it is claimed at once."""
+        for place in self._places.values():
+            if not place.taken:
+                place.park(wanted=min(1, room))
+                room -= place.wanted
+
+    def brought(self) -> dict[str, Claim]:
+        claims = {queue: place.brought() for queue, place in self._places.items()}
+        return {queue: claim for queue, claim in claims.items() if claim is not None}
+
+    async def leave(self) -> None:
+        for place in self._places.values():
+            await place.leave()
+
+    async def close(self) -> None:
+        for place in self._places.values():
+            await place.close()

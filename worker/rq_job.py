@@ -15,7 +15,8 @@ from typing import Any
 import rq.defaults
 import rq.job
 from rq.executions import Execution
-from rq.job import Job
+from rq.job import Job, JobStatus
+from rq.utils import utcformat
 
 from ground import SettingError
 from worker.execution_record import Running
@@ -24,17 +25,28 @@ _stacked: ContextVar[list[Any]] = ContextVar("penstock_current_jobs", default=[]
 
 
 def late_job(
-    id: str, fields: dict[bytes, bytes], job_class: type[Job], connection: Any, serializer: Any
+    running: Running, job_class: type[Job], connection: Any, serializer: Any, worker: str
 ) -> Job:
-    """A Job that is made of these fields at the first use of any attribute."""
+    """A Job that is made of what was claimed, at the first use of any attribute."""
     job: Job = object.__new__(_late(job_class))  # type: ignore[arg-type]
 
     def fill() -> None:
-        job_class.__init__(job, id=id, connection=connection, serializer=serializer)
-        job.restore(fields)
+        job_class.__init__(job, id=running.id, connection=connection, serializer=serializer)
+        job.restore(running.fields | _as_claimed(running, worker))
 
     object.__setattr__(job, "_fill", fill)
     return job
+
+
+def _as_claimed(running: Running, worker: str) -> dict[bytes, bytes]:
+    """What the claim wrote: its fields are those from before."""
+    moment = utcformat(_moment(running.started)).encode()
+    return {
+        b"status": JobStatus.STARTED.value.encode(),
+        b"started_at": moment,
+        b"last_heartbeat": moment,
+        b"worker_name": worker.encode(),
+    }
 
 
 def is_made(job: Job) -> bool:

@@ -8,10 +8,8 @@ queue or, with a gate, in the gate's line.
 
 import asyncio
 import logging
-import random
+import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -20,13 +18,15 @@ from worker.claims import Claim, read_claim
 from worker.execution_record import Outcome, Running
 from worker.finishing import Finisher, returned
 from worker.gate_line import GateLine
-from worker.parking import Parking
-from worker.work_commands import MOST, WorkCommands
+from worker.parking import ParkingLot
+from worker.performer import Performer
+from worker.queue_order import QueueOrder
+from worker.work_commands import WorkCommands
 
 log = logging.getLogger("penstock.worker")
 
+_AT_ONCE = 128  # jobs in one claim: the server works on the next one while we start these
 _SUSPENDED_FOR = 1.0  # seconds between two looks at whether `rq resume` was said
-_TURNS = 32  # claims of one job each, in one write, where queues take turns
 
 
 class Shift:
@@ -36,21 +36,17 @@ class Shift:
         self,
         wire: AsyncWire,
         commands: dict[str, WorkCommands],
-        parkings: dict[str, Parking],
+        parking: ParkingLot,
         *,
         concurrency: int,
         strategy: str,
-        new_running: Callable[[str, list[Any], float], Running],
-        perform: Callable[[Running], Any],
     ) -> None:
         self._wire = wire
         self._commands = commands
-        self._parkings = parkings
+        self._parking = parking
         self._concurrency = concurrency
-        self._strategy = strategy
-        self._order = list(commands)
-        self._new_running = new_running
-        self._perform = perform
+        self._order = QueueOrder(list(commands), strategy)
+        self.performer: Performer
         self.finisher: Finisher
         self.line: GateLine | None = None
         self.running: dict[str, Running] = {}
@@ -60,6 +56,7 @@ class Shift:
         self._stopping = False
         self._cold = False
         self._idle_since = time.monotonic()
+        self._most = math.inf
 
     def stir(self) -> None:
         """Something has changed: look again."""
@@ -77,30 +74,37 @@ class Shift:
 
     async def work(self, *, burst: bool, max_jobs: int | None, max_idle: float | None) -> None:
         """Until stopped; in a burst, until the queues are empty."""
-        most = max_jobs if max_jobs is not None else float("inf")
-        while not self._stopping and self.started < most:
+        self._most = max_jobs if max_jobs is not None else math.inf
+        while not self._stopping and self.started < self._most:
             self._stirred.clear()
-            room = int(min(self._concurrency - len(self.running), most - self.started, MOST))
-            left = await self._claim(room) if room > 0 else True
-            if left is None:
-                continue  # jobs were taken; there may be more
-            if burst and not self.running and (not left or self.suspended):
+            more = await self._claim()
+            if more is None:
+                continue  # jobs were taken, and others wait
+            if burst and not self.running and (not more or self.suspended):
                 break
-            if not left and not burst:
-                self._park()
+            if not more and not burst:
+                self._parking.park(self._room())
             if not await self._rest(max_idle):
                 break
         await self._wind_up()
 
     # Claiming
 
-    async def _claim(self, room: int) -> bool | None:
-        """None if jobs were started; else whether any wait that we may not take now."""
-        if self.line is not None and self.line.waiting:
-            return True
-        permit = self.line.take() if self.line else None
+    def _room(self) -> int:
+        """For how many jobs, beside those that the parking may bring."""
+        room = min(self._concurrency - len(self.running), self._most - self.started)
+        return int(room) - self._parking.wanted
+
+    async def _claim(self) -> bool | None:
+        """None if jobs were started and others wait; else whether any wait, as far as we look."""
+        permit = None
         try:
-            took, left = await self._claim_in_order(room, permit.id if permit else "")
+            empty = await self._start_what_was_brought()
+            room = self._room()
+            if room <= 0 or (self.line is not None and self.line.waiting):
+                return True
+            permit = self.line.take() if self.line else None
+            took, more = await self._claim_in_order(room, permit.id if permit else "", empty)
         except (RedisError, OSError) as failure:
             log.warning("claiming: Redis does not answer: %s", failure)
             await asyncio.sleep(0.2)
@@ -109,40 +113,43 @@ class Shift:
         finally:
             if permit is not None:
                 permit.release()
-        return None if took else left
+        return None if took and more else more
 
-    async def _claim_in_order(self, room: int, granted: str) -> tuple[int, bool]:
+    async def _start_what_was_brought(self) -> set[str]:
+        """Returns the queues that are known to be empty."""
+        empty = set()
+        brought = self._parking.brought()
+        for queue, claim in brought.items():
+            self._start(queue, claim)
+        for queue, claim in brought.items():
+            if not await self._must_stop_here(queue, claim) and not claim.left:
+                empty.add(queue)
+        return empty
+
+    async def _claim_in_order(self, room: int, granted: str, empty: set[str]) -> tuple[int, bool]:
         took, waiting = 0, False
-        for queue, want in self._turns(room):
-            claim = read_claim(await self._wire.ask(self._commands[queue].claim(want, granted)))
+        for queue, want in self._order.turns(
+            room, lambda queue: queue in empty or self._parking.taken(queue)
+        ):
+            claiming = self._commands[queue].claim(min(want, _AT_ONCE), granted)
+            claim = read_claim(await self._wire.ask(claiming))
             if claim.jobs:
                 granted = ""
             took += self._start(queue, claim)
             waiting = waiting or bool(claim.left)
-            if await self._must_stop_here(queue, claim) or took >= room:
+            if await self._must_stop_here(queue, claim):
                 break
-            if self._strategy != "default" and claim.jobs:
-                break
+            if took >= room or (self._order.takes_turns and claim.jobs):
+                return took, True  # the other queues were not asked
         return took, waiting
-
-    def _turns(self, room: int) -> Iterator[tuple[str, int]]:
-        """Which queues to ask, in which order, and for how many jobs."""
-        asked = [queue for queue in self._order if not self._parkings[queue].taken]
-        if self._strategy == "default" or len(self._order) == 1:
-            yield from ((queue, room) for queue in asked)
-            return
-        if self._strategy == "random":
-            random.shuffle(asked)
-        yield from ((queue, 1) for queue in asked)
 
     def _start(self, queue: str, claim: Claim) -> int:
         for job in claim.jobs:
-            running = self._new_running(queue, job, claim.now)
+            running = self.performer.new_running(queue, job, claim.now)
             self.running[running.member] = running
             running.task = asyncio.get_running_loop().create_task(self._live(running))
-        if claim.jobs and self._strategy == "round_robin":
-            at = self._order.index(queue) + 1
-            self._order = self._order[at:] + self._order[:at]
+        if claim.jobs:
+            self._order.had_its_turn(queue)
         self.started += len(claim.jobs)
         return len(claim.jobs)
 
@@ -158,12 +165,12 @@ class Shift:
 
     async def _live(self, running: Running) -> None:
         try:
-            outcome = await self._perform(running)
+            outcome = await self.performer.perform(running)
         except asyncio.CancelledError:
             if running.why in ("cold", "lost"):
                 self.ended(running)
                 return
-            outcome = _broken_off(running)
+            outcome = Outcome.broken_off(running)
         if running.why == "stopped":
             outcome.stopped = True
         if running.why not in ("cold", "lost"):
@@ -196,10 +203,6 @@ class Shift:
 
     # Waiting, and the end
 
-    def _park(self) -> None:
-        for parking in self._parkings.values():
-            parking.park()
-
     async def _rest(self, max_idle: float | None) -> bool:
         """Until something changes; False if the worker has been idle for too long."""
         timeout = _SUSPENDED_FOR if self.suspended else None
@@ -216,11 +219,10 @@ class Shift:
         return True
 
     async def _wind_up(self) -> None:
-        for parking in self._parkings.values():
-            await parking.leave()
+        await self._parking.leave()
         if self.line is not None:
             await self.line.leave()
-        await self._give_back_hands()
+        await self._give_back_the_unstarted()
         while self.running and not self._cold:
             self._stirred.clear()
             await self._stirred.wait()
@@ -228,12 +230,15 @@ class Shift:
             await self._break_all_off()
         await self.finisher.drain()
 
-    async def _give_back_hands(self) -> None:
-        for commands in self._commands.values():
+    async def _give_back_the_unstarted(self) -> None:
+        brought = self._parking.brought()
+        for queue, commands in self._commands.items():
+            jobs = brought[queue].jobs if queue in brought else []
+            rows = [(id, execution, 0) for id, execution, *_ in jobs]
             try:
-                await self._wire.ask(commands.give_back([], leaving=False))
+                await self._wire.ask(commands.give_back(rows, leaving=False))
             except (RedisError, OSError) as failure:
-                log.warning("what was in the hand goes back at the lease's end: %s", failure)
+                log.warning("what was not started goes back at the lease's end: %s", failure)
 
     async def _break_all_off(self) -> None:
         held = list(self.running.values())
@@ -244,9 +249,3 @@ class Shift:
         tasks = [running.task for running in held if running.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=2.0)
-
-
-def _broken_off(running: Running) -> Outcome:
-    words = "Work-horse terminated unexpectedly; it was told to (kill-horse)"
-    error = RuntimeError(words)
-    return Outcome(running, error=(RuntimeError, error, None))

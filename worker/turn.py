@@ -9,9 +9,10 @@ that nobody waits for may still be running.
 import asyncio
 import logging
 import math
+from collections.abc import Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from limiter import Gate, GateError, Permit
 
@@ -32,8 +33,9 @@ class Turn(Protocol):
         """Another attempt will follow. The permit goes back now; or in `still_running` seconds,
         for so long the sandbox may be busy with this one."""
 
-    async def end(self, still_running: float) -> None:
-        """No attempt will follow, also where `begin` failed or was cancelled."""
+    def end(self, still_running: float) -> Coroutine[Any, Any, None] | None:
+        """No attempt will follow, also where `begin` failed or was cancelled.
+        What is left to do for that, if anything, is to be awaited."""
 
 
 class Unlimited:
@@ -43,7 +45,7 @@ class Unlimited:
 
     async def pause(self, still_running: float) -> None: ...
 
-    async def end(self, still_running: float) -> None: ...
+    def end(self, still_running: float) -> None: ...
 
 
 class GateTurn:

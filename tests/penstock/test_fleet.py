@@ -88,7 +88,7 @@ async def test_the_gate_that_holds_a_queue_back_is_named(
         gate.sync.resume()
         until(lambda: real_redis.hexists("ran", "second"), "the second job runs")
         assert (await look(real_redis)).queues[0].verdict == "working"
-        worker._call(worker._kill_all)
+        worker._call(worker._rq_commands.kill_all)
         until(lambda: not worker._shift.running, "all ended")
 
 

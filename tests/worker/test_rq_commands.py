@@ -71,7 +71,7 @@ def test_rq_info_shows_the_worker_and_counts_its_jobs(real_redis, queue) -> None
         assert "queue code 1" in said
         assert f"worker {worker.name} (" in said
         assert ") busy code" in said
-        worker._call(worker._kill_all)
+        worker._call(worker._rq_commands.kill_all)
         until(lambda: running.get_status() == "failed", "its end")
 
 

@@ -17,7 +17,7 @@ SHIFT, FINISHER = "worker.shift:Shift", "worker.finishing:Finisher"
 PHASES = [
     killing.after("worker.shift:read_claim"),
     killing.before(f"{SHIFT}._start"),
-    killing.before("worker.concurrent_worker:perform"),
+    killing.before("worker.performer:perform"),
     killing.named("running"),
     killing.before(f"{FINISHER}.finish"),
     killing.before(f"{FINISHER}._record"),

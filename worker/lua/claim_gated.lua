@@ -9,7 +9,7 @@
 -- include: limiter:watch.lua
 local JOBS, HAND, WIP, WORK = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local RUNNING, WORKER, EXECUTIONS, OFF = KEYS[11], KEYS[12], KEYS[13], 4
--- include: claiming.lua
+-- include: taking.lua
 local ours = fence_of(ARGV[10]) and 1 or 0
 if ours == 1 then
   free({ ARGV[10] })

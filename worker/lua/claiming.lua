@@ -2,7 +2,7 @@
 -- Reads lease_us, keep_s, want and the worker's name from ARGV[OFF + 1] on.
 -- include: unwanted.lua
 local LEASE, KEEP, NAME = ARGV[OFF + 1], tonumber(ARGV[OFF + 2]), ARGV[OFF + 4]
-local taken, dropped, running, wip, members = {}, 0, {}, {}, {}
+local taken, running, wip, members = {}, {}, {}, {}
 
 local function claim(id, job, flat)
   local execution, key, n = next_fence(), job_key(id), #members
@@ -21,29 +21,3 @@ local function claim(id, job, flat)
   wip[2 * n + 1], wip[2 * n + 2] = seconds + KEEP, member
   taken[n + 1] = { id, execution, flat }
 end
-
-local function take_or_drop(id)
-  local flat, job = call('HGETALL', job_key(id)), {}
-  for i = 1, #flat, 2 do job[flat[i]] = flat[i + 1] end
-  if unwanted(id, job) then dropped = dropped + 1 else claim(id, job, flat) end
-end
-
-local function claim_up_to(want)
-  while #taken < want do
-    local ids = call('LPOP', HAND, want - #taken) or call('LPOP', JOBS, want - #taken)
-    if not ids or #ids == 0 then break end
-    for _, id in ipairs(ids) do take_or_drop(id) end
-  end
-  if #taken > 0 then
-    call('ZADD', RUNNING, unpack(running))
-    call('ZADD', WIP, unpack(wip))
-    call('SADD', EXECUTIONS, unpack(members))
-    call('EXPIRE', EXECUTIONS, KEEP)
-    call('HSET', WORK, 'fence', format('%.0f', fence))
-    call('HSET', WORKER, 'state', 'busy')
-  end
-  tally('claimed', #taken)
-  tally('dropped', dropped)
-end
-
-local function suspended() return call('EXISTS', 'rq:suspended') == 1 end

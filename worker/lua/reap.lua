@@ -7,31 +7,15 @@ local JOBS, WIP, WORK, RUNNING, WORKERS, EXECUTIONS = KEYS[1], KEYS[2], KEYS[3],
 -- include: clock.lua
 -- include: putting_back.lua
 local LEASE, KEEP = ARGV[1], tonumber(ARGV[2])
-local condemned, requeued, from_hands = {}, 0, 0
-
--- Whether it may run once more; counts this death.
-local function spared(key)
-  local deaths = call('HINCRBY', key, 'penstock_deaths', 1)
-  local retries = tonumber(call('HGET', key, 'retries_left') or -1)
-  if retries > 0 then call('HINCRBY', key, 'retries_left', -1) end
-  return retries > 0 or (retries < 0 and deaths <= tonumber(ARGV[4]))
-end
-
-local function take_over(id)
-  local execution = next_fence()
-  call('HSET', job_key(id), 'penstock_execution', execution)
-  call('ZADD', RUNNING, now + LEASE, id .. ':' .. execution)
-  call('ZADD', WIP, seconds + KEEP, id .. ':' .. execution)
-  call('HSET', WORK, 'fence', format('%.0f', fence))
-  condemned[#condemned + 1] = { id, execution, call('HGETALL', job_key(id)) }
-end
+-- include: condemning.lua
+local requeued, from_hands = 0, 0
 
 local expired = call('ZRANGEBYSCORE', RUNNING, '-inf', now, 'LIMIT', 0, 200)
 for i = #expired, 1, -1 do
   local id, execution = string.match(expired[i], '^(.*):(%d+)$')
   forget(id, execution)
   if call('HGET', job_key(id), 'penstock_execution') == execution then
-    if spared(job_key(id)) then
+    if spared(job_key(id), tonumber(ARGV[4])) then
       put_back(id)
       requeued = requeued + 1
     else

@@ -1,0 +1,32 @@
+-- ending.lua: the end of one execution, as RQ writes it, only while its lease is ours.
+-- `free_permit(member, hold_us)` is the includer's.
+-- include: recording.lua
+-- include: tallying.lua
+local moment, members, gone, dependents = rq_time(), {}, {}, false
+
+-- Most jobs have none: one question for all of a batch.
+local function look_for_dependents(ids)
+  local keys = {}
+  for n, id in ipairs(ids) do keys[n] = job_key(id) .. ':dependents' end
+  dependents = #keys > 0 and call('EXISTS', unpack(keys)) > 0
+end
+
+local function finish(id, execution, ok, ttl, payload, started, notice, hold_us)
+  local key, member, status = job_key(id), id .. ':' .. execution, ok and 'finished' or 'failed'
+  local job = call('HMGET', key, 'origin', 'penstock_execution', 'penstock_reply_to', 'dependency_ids')
+  if job[1] and job[2] ~= execution then return 0 end
+  if dependents and call('EXISTS', key .. ':dependents') == 1 then return 2 end
+  local n = #members
+  members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
+  free_permit(member, hold_us)
+  if job[1] then -- else it was deleted while it ran
+    call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '')
+    record(id, execution, ok, payload, started, ttl)
+    register(id, ok, ttl > 0 and seconds + ttl or '+inf')
+    if ttl > 0 then call('EXPIRE', key, ttl) end
+    if ttl > 0 and job[4] then call('EXPIRE', key .. ':dependencies', ttl) end
+  end
+  tell(job[3], id, status, notice)
+  count_end(ok, now / 1000000 - started)
+  return 1
+end

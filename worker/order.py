@@ -1,0 +1,55 @@
+"""One job, from its caller's wish to its outcome; and how Redis tells the outcome."""
+
+import base64
+import zlib
+
+from limiter.answers import Answer
+from worker.errors import JobCancelled, JobFailed, QueueError, ResultExpired
+from worker.job_hash import JobHash
+
+_SUCCESSFUL, _STOPPED = b"1", b"3"
+
+
+class Order:
+    """See the module."""
+
+    __slots__ = (
+        "acks", "answers", "began", "correlation", "data", "deadline", "description", "hash", "id",
+        "job_seconds", "outcome", "tries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        hash: JobHash,
+        id: str,
+        own: tuple[int, str, str, bytes],
+        began: float,
+        deadline: float,
+    ) -> None:
+        self.hash = hash
+        self.id = id
+        self.job_seconds, self.description, self.correlation, self.data = own
+        self.began = began
+        self.deadline = deadline
+        self.acks: list[Answer] = []
+        self.answers: list[Answer] = []
+        self.outcome: bytes | QueueError | None = None
+        self.tries = 0
+
+
+def outcome_of(id: str, status: bytes, last: list[bytes]) -> bytes | QueueError | None:
+    """What a job's status and its last result's fields say; None while it is not over."""
+    fields = dict(zip(last[::2], last[1::2], strict=True))
+    kind = fields.get(b"type")
+    if kind == _SUCCESSFUL:
+        return base64.b64decode(fields.get(b"return_value", b""))
+    if kind == _STOPPED or status == b"stopped":
+        return JobCancelled(id, "stopped")
+    if status == b"failed":
+        trace = fields.get(b"exc_string", b"")
+        return JobFailed(id, zlib.decompress(base64.b64decode(trace)).decode() if trace else "")
+    if status == b"canceled":
+        return JobCancelled(id, "cancelled")
+    if status in (b"", b"finished"):
+        return ResultExpired(id)
+    return None
