@@ -6,7 +6,7 @@ error that is an answer comes back as a value; one that may pass is raised.
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import redis
@@ -82,8 +82,13 @@ class Wire:
         if _pack is None:
             wire.send_packed_command(wire.pack_commands(commands))
         else:
-            wire.send_packed_command([b"".join(map(_pack, commands))])
+            wire.send_packed_command([packed(commands)])
         return [_read(wire) for _ in commands]
+
+    @property
+    def socket(self) -> Any:
+        """What it talks through, where that is one socket: for who goes on by himself."""
+        return self._connection._sock
 
     def close(self) -> None:
         try:
@@ -101,6 +106,11 @@ class Wire:
             return self._client.execute_command(*command)
         except ResponseError as refusal:
             return refusal
+
+
+def packed(commands: Iterable[Command]) -> bytes:
+    """The bytes to send, by hiredis."""
+    return b"".join(map(_pack, commands))
 
 
 def _read(wire: Any) -> Any:

@@ -1,0 +1,315 @@
+"""The shortcut: an event loop's own connection, for permits that need no waiting.
+
+By way of the engine's thread a permit costs four wake-ups, by the shortcut two: the
+server's and the loop's. What is asked in one tick goes out as one command a gate, and the
+releases made meanwhile ride with it. It only saves time. Whatever is not granted at once
+goes on with the engine under the same id, and so does everything when the connection
+fails; what is still held at the next heartbeat is the engine's to renew (`direct`). A
+shortcut never overtakes what the engine has yet to do at the gate.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from limiter import dialogue
+from limiter.answers import LoopAnswer
+from limiter.errors import GateError
+from limiter.ledger import Ledger
+from limiter.permit import Lease
+from limiter.wire import Wire, packed
+from limiter.wishes import Ask
+
+try:
+    from hiredis import Reader, ReplyError
+except ImportError:  # it is an extra; without it everything goes by the engine
+    Reader = None  # type: ignore[assignment, misc]
+
+if TYPE_CHECKING:
+    from limiter.engine import Engine
+
+log = logging.getLogger("penstock.limiter")
+
+_WORTH_IT = 8  # asks after which a loop gets a connection of its own
+_SILENCE = 1.0  # seconds without a reply after which the engine takes over
+_AT_ONCE = 65536  # bytes read at once
+_ABORT = struct.pack("ii", 1, 0)  # close without sending what has not been sent yet
+
+
+class _Sent(NamedTuple):
+    ledger: Ledger
+    turn: dialogue.Turn
+    at: float
+
+
+class _Due:
+    """Of one gate, in this tick."""
+
+    __slots__ = ("asks", "released")
+
+    def __init__(self) -> None:
+        self.asks: list[Ask] = []
+        self.released: list[tuple[str, int]] = []
+
+
+class Shortcut:
+    """One event loop's. A signal's handler may raise at any line of it."""
+
+    def __init__(self, engine: "Engine", loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._missed = 0
+        self._opening = False
+        self._wire: Wire | None = None
+        self._socket: Any = None
+        self._reader: Any = None
+        self._due: dict[Ledger, _Due] = {}
+        self._flushing = False
+        self._flight: deque[_Sent] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # For the loop's callers
+
+    def ask(self, ledger: Ledger, ask: Ask) -> bool:
+        """Take care of it, or leave it to the engine."""
+        if self._socket is None:
+            self._missed += 1
+            if self._missed % _WORTH_IT == 0 and not self._opening:
+                self._opening = True
+                self._engine.post(self._open)
+            return False
+        if not self._may_pass(ledger):
+            return False
+        ledger.direct.asked[ask.id] = ask
+        self._at(ledger).asks.append(ask)
+        return True
+
+    def release(self, ledger: Ledger, lease: Lease) -> bool:
+        """The same for what was granted here and is held since."""
+        if self._socket is None or not self._may_pass(ledger):
+            return False
+        if ledger.direct.held.pop(lease.id, None) is None:
+            return False
+        self._give_back(ledger, lease.id, lease.fence)
+        return True
+
+    def _may_pass(self, ledger: Ledger) -> bool:
+        if ledger.at_rest and not self._engine.stopped:
+            return True
+        if self._due:
+            self._flush()  # what goes by the engine goes behind it
+        return False
+
+    def _at(self, ledger: Ledger) -> _Due:
+        due = self._due.get(ledger)
+        if due is None:
+            due = self._due[ledger] = _Due()
+        if not self._flushing:
+            self._loop.call_soon(self._flush)
+            self._flushing = True
+        return due
+
+    def _give_back(self, ledger: Ledger, id: str, fence: int) -> None:
+        ledger.direct.given[id] = fence
+        self._at(ledger).released.append((id, fence))
+
+    # The connection
+
+    def _open(self) -> None:
+        """On the engine's thread, which may wait for the server."""
+        try:
+            if not self._engine.contact.lost:
+                wire = Wire(self._engine.target, self._engine.contact.timeout)
+                try:
+                    self._loop.call_soon_threadsafe(self._begin, wire)
+                except RuntimeError:
+                    wire.close()  # the loop is closed
+        except (RedisError, OSError) as failure:
+            log.debug("gates: no shortcut to %s: %s", self._engine.target, failure)
+        finally:
+            self._opening = False
+
+    def _begin(self, wire: Wire) -> None:
+        if self._wire is not None or self._engine.stopped or self._engine.contact.lost:
+            return wire.close()
+        wire.socket.setblocking(False)
+        try:
+            self._loop.add_reader(wire.socket.fileno(), self._readable)
+        except NotImplementedError:  # Windows' proactor
+            return wire.close()
+        self._reader = Reader()
+        self._wire, self._socket = wire, wire.socket
+        return None
+
+    def end(self) -> None:
+        """From any thread: the engine does everything from now on."""
+        if self._wire is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._break)
+            except RuntimeError:
+                self._hang_up()  # the loop is closed: it reads no more
+
+    def _break(self) -> None:
+        self._hang_up()
+        while self._flight:
+            self._pass_on(*self._flight[0], None)
+            self._flight.popleft()
+        for ledger, due in [*self._due.items()]:
+            self._pass_on(
+                ledger, dialogue.Turn((), dialogue.ignore, due.asks, due.released), 0, None
+            )
+            self._due.pop(ledger, None)
+
+    def _hang_up(self) -> None:
+        wire, at, self._wire, self._socket = self._wire, self._socket, None, None
+        if wire is None:
+            return
+        if not self._loop.is_closed():
+            self._loop.remove_reader(at.fileno())
+        with contextlib.suppress(OSError):  # what the engine asks again must not arrive behind it
+            at.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+        wire.close()
+
+    # Commands and replies
+
+    def _flush(self) -> None:
+        self._flushing = False
+        try:
+            now = self._engine.clock()
+            commands = []
+            for ledger, due in self._due.items():
+                asks = [ask for ask in due.asks if ask.id in ledger.direct.asked]
+                for turn in dialogue.give_and_take(ledger, asks, due.released):
+                    self._flight.append(_Sent(ledger, turn, now))
+                    commands.append(turn.command)
+                if not ledger.direct.watched:
+                    self._engine.watch(ledger)
+            self._due = {}
+            if commands:
+                self._send(packed(commands))
+        except OSError:
+            self._break()
+        except BaseException:
+            self._break()
+            raise
+
+    def _send(self, data: bytes) -> None:
+        if self._socket is None or self._socket.send(data) < len(data):
+            raise ConnectionError("the shortcut is jammed")
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._patience, self._watch)
+
+    def _readable(self) -> None:
+        try:
+            for reply in self._received():
+                self._digest(*self._flight[0], reply)
+                self._flight.popleft()
+        except OSError:
+            self._break()
+        except BaseException:
+            self._break()
+            raise
+
+    def _received(self) -> Iterator[Any]:
+        try:
+            data = self._socket.recv(_AT_ONCE)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionError("the server hung up")
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            yield reply
+
+    @property
+    def _patience(self) -> float:
+        return min(_SILENCE, self._engine.contact.timeout)
+
+    def _watch(self) -> None:
+        """While something is on its way: the server may have fallen silent."""
+        self._timer = None
+        if self._socket is not None:
+            self._readable()  # a loop that was blocked may have let a reply lie
+        if self._flight:
+            if self._engine.clock() >= self._flight[0].at + self._patience:
+                self._break()
+            else:
+                self._timer = self._loop.call_later(self._patience, self._watch)
+
+    def _digest(self, ledger: Ledger, turn: dialogue.Turn, sent: float, reply: Any) -> None:
+        if isinstance(reply, ReplyError):
+            self._pass_on(ledger, turn, sent, None)
+            if not str(reply).startswith("NOSCRIPT"):
+                raise ConnectionError(str(reply))
+        elif not dialogue.is_plain(ledger, turn, reply, sent):
+            self._pass_on(ledger, turn, sent, reply)
+        else:
+            for id, _ in turn.released:
+                ledger.direct.given.pop(id, None)
+            for ask, fence, score in zip(turn.asks, reply[7::2], reply[8::2], strict=True):
+                self._granted(ledger, ask, fence, score, sent)
+
+    def _granted(self, ledger: Ledger, ask: Ask, fence: int, score: int, sent: float) -> None:
+        ours = ledger.direct.asked.pop(ask.id, None) is not None
+        if ask.given_up:
+            self._give_back(ledger, ask.id, fence)  # its cancellation may have come too early
+        elif ours:
+            ask.score = ask.score or str(score)
+            ask.lease = lease = ledger.new_lease(ask, fence, sent)
+            ledger.direct.held[ask.id] = lease
+            ask.answer.outcome = lease
+            ask.answer.settle()
+
+    def _pass_on(self, ledger: Ledger, turn: dialogue.Turn, sent: float, reply: Any) -> None:
+        """The engine reads the reply, or asks again where there is none."""
+        try:
+            self._engine.take_over(ledger, turn, sent, reply)
+        except GateError as refusal:
+            for ask in turn.asks:
+                if ledger.direct.asked.pop(ask.id, None) is not None:
+                    ask.answer.outcome = refusal
+                    ask.answer.settle()
+
+
+class Shortcuts:
+    """Those of an engine's event loops."""
+
+    def __init__(self, engine: "Engine") -> None:
+        target = engine.target
+        self._engine = engine
+        self._possible = (
+            Reader is not None and target.kind in ("single", "sentinel") and not target.tls
+        )
+        self._all: dict[asyncio.AbstractEventLoop, Shortcut] = {}
+
+    def ask(self, ledger: Ledger, ask: Ask) -> bool:
+        if not (self._possible and isinstance(ask.answer, LoopAnswer)):
+            return False
+        loop = ask.answer.loop
+        shortcut = self._all.get(loop)
+        if shortcut is None:
+            self._sweep()
+            shortcut = self._all[loop] = Shortcut(self._engine, loop)
+        return shortcut.ask(ledger, ask)
+
+    def release(self, ledger: Ledger, lease: Lease) -> bool:
+        """Only on the loop itself: a permit may be given back by any thread."""
+        loop = asyncio._get_running_loop()
+        shortcut = self._all.get(loop) if loop is not None else None
+        return shortcut is not None and shortcut.release(ledger, lease)
+
+    def end(self) -> None:
+        for shortcut in [*self._all.values()]:
+            shortcut.end()
+
+    def _sweep(self) -> None:
+        for loop in [*self._all]:
+            if loop.is_closed() and (shortcut := self._all.pop(loop, None)) is not None:
+                shortcut.end()
