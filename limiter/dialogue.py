@@ -32,7 +32,7 @@ class Turn(NamedTuple):
 def exchange(ledger: Ledger, now: float) -> list[Turn]:
     """Every command to send now, each with what reads its reply."""
     if ledger.beat_at <= now:
-        ledger.take_over()
+        ledger.take_over(now)
     elif ledger.fresh or ledger.tries or ledger.calls:
         ledger.releases.update(ledger.direct.given)  # whoever asks now gave them back before
     if not (ledger.line or ledger.leases or ledger.direct.watched):
@@ -110,9 +110,10 @@ def _acquire(
     ledger: Ledger, asks: list[Ask], *, join: bool, released: Sequence[tuple[str, int]] = ()
 ) -> Turn:
     term = ledger.term_us
-    rows = [(ask.id, ask.lane, ask.score, term + ask.hold_us, ask.sent) for ask in asks]
+    rows = [(ask.id, ask.lane, ask.score, term + ask.hold_us, int(ask.sent > 0)) for ask in asks]
+    now = ledger.engine.clock()
     for ask in asks:
-        ask.sent = 1
+        ask.sent = ask.sent or now
     command = ledger.commands.acquire(rows, term, join=join, released=released)
     return Turn(command, _reads_asks(ledger, asks, join, released), asks, released)
 

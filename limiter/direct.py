@@ -6,12 +6,12 @@ what is still there, to renew it, to ask again, to give it back.
 """
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 from limiter.permit import Lease
 from limiter.wishes import Ask
 
-_V = TypeVar("_V")
+# So long ago an ask was sent that the engine's own, on another connection, comes after it.
+_SETTLED = 1.0
 
 
 class Direct:
@@ -23,16 +23,13 @@ class Direct:
         self.given: dict[str, int] = {}  # back, and not yet confirmed
         self.watched = False  # whether the engine will look here within a heartbeat
 
-    def take_all(self) -> Iterator[Ask | Lease]:
-        """What loops asked and did not hear about, and what they hold."""
-        self.watched = False  # before the look: who puts something in after it tells the engine
-        yield from _popped(self.asked)
-        yield from _popped(self.held)
+    def take_asked(self, now: float) -> Iterator[Ask]:
+        """Those that their loop has not heard about, perhaps because it is blocked or gone."""
+        for ask in [*self.asked.values()]:
+            if ask.sent < now - _SETTLED and self.asked.pop(ask.id, None) is not None:
+                yield ask
 
-
-def _popped(entries: dict[str, _V]) -> Iterator[_V]:
-    for _ in range(len(entries)):
-        try:
-            yield entries.popitem()[1]
-        except KeyError:
-            return  # its loop was faster
+    def take_held(self) -> Iterator[Lease]:
+        for lease in [*self.held.values()]:
+            if self.held.pop(lease.id, None) is not None:
+                yield lease

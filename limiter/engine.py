@@ -109,7 +109,11 @@ class Engine:
 
     def take_over(self, ledger: Ledger, turn: dialogue.Turn, sent: float, reply: Any) -> None:
         """Go on with what a shortcut began."""
-        self.request(lambda: dialogue.take_over(ledger, turn, sent, reply), ledger)
+
+        def deed() -> None:
+            dialogue.take_over(ledger, turn, sent, None if self.stopped else reply)
+
+        self.request(deed, ledger)
 
     def watch(self, ledger: Ledger) -> None:
         """Look within a heartbeat at what shortcuts do there."""

@@ -64,13 +64,13 @@ class Ledger:
         (self.fresh if join else self.tries)[ask.id] = ask
         self.engine.deadlines.add(self, ask)
 
-    def take_over(self) -> None:
+    def take_over(self, now: float) -> None:
         """What event loops asked, hold and gave back by themselves is the engine's from now on."""
-        for each in self.direct.take_all():
-            if isinstance(each, Ask):
-                self.ask(each, join=True)
-            else:
-                self.leases[each.id] = each
+        self.direct.watched = False  # before the look: who puts something in after it says so
+        for ask in self.direct.take_asked(now):
+            self.ask(ask, join=True)
+        for lease in self.direct.take_held():
+            self.leases[lease.id] = lease
         self.releases.update(self.direct.given)
 
     def call(self, call: Call) -> None:
@@ -208,7 +208,7 @@ class Ledger:
 
     def close(self, error: GateError) -> None:
         """Give back everything, and tell those who wait."""
-        self.take_over()
+        self.take_over(NEVER)
         for ask in (*self.line.values(), *self.fresh.values(), *self.tries.values()):
             self.answer(ask, error)
             self.cancels[ask.id] = None

@@ -73,6 +73,7 @@ class Shortcut:
         self._due: dict[Ledger, _Due] = {}
         self._flushing = False
         self._flight: deque[_Sent] = deque()
+        self._granting: Ask | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     # For the loop's callers
@@ -87,7 +88,6 @@ class Shortcut:
             return False
         if not self._may_pass(ledger):
             return False
-        ledger.direct.asked[ask.id] = ask
         self._at(ledger).asks.append(ask)
         return True
 
@@ -114,6 +114,8 @@ class Shortcut:
         if not self._flushing:
             self._loop.call_soon(self._flush)
             self._flushing = True
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._patience, self._watch)
         return due
 
     def _give_back(self, ledger: Ledger, id: str, fence: int) -> None:
@@ -152,19 +154,29 @@ class Shortcut:
         """From any thread: the engine does everything from now on."""
         if self._wire is not None:
             try:
-                self._loop.call_soon_threadsafe(self._break)
+                self._loop.call_soon_threadsafe(self._end)
             except RuntimeError:
                 self._hang_up()  # the loop is closed: it reads no more
 
+    def _end(self) -> None:
+        if not (self._engine.stopped and self._flight):  # else what is granted yet is given back
+            self._break()
+
     def _break(self) -> None:
         self._hang_up()
+        if (ask := self._granting) is not None:  # a signal's handler raised in the midst of it
+            self._granting = None
+            if ask.lease is not None:
+                self._deliver(self._flight[0].ledger, ask, ask.lease)
+            elif not ask.given_up:
+                self._flight[0].ledger.direct.asked[ask.id] = ask
         while self._flight:
             self._pass_on(*self._flight[0], None)
             self._flight.popleft()
         for ledger, due in [*self._due.items()]:
-            self._pass_on(
-                ledger, dialogue.Turn((), dialogue.ignore, due.asks, due.released), 0, None
-            )
+            ledger.direct.asked.update((ask.id, ask) for ask in due.asks if not ask.given_up)
+            unsent = dialogue.Turn((), dialogue.ignore, due.asks, due.released)
+            self._pass_on(ledger, unsent, 0, None)
             self._due.pop(ledger, None)
 
     def _hang_up(self) -> None:
@@ -180,15 +192,16 @@ class Shortcut:
     # Commands and replies
 
     def _flush(self) -> None:
-        self._flushing = False
         try:
+            self._flushing = False
             now = self._engine.clock()
             commands = []
             for ledger, due in self._due.items():
-                asks = [ask for ask in due.asks if ask.id in ledger.direct.asked]
+                asks = [ask for ask in due.asks if not ask.given_up]
                 for turn in dialogue.give_and_take(ledger, asks, due.released):
                     self._flight.append(_Sent(ledger, turn, now))
                     commands.append(turn.command)
+                ledger.direct.asked.update((ask.id, ask) for ask in asks)
                 if not ledger.direct.watched:
                     self._engine.watch(ledger)
             self._due = {}
@@ -203,14 +216,14 @@ class Shortcut:
     def _send(self, data: bytes) -> None:
         if self._socket is None or self._socket.send(data) < len(data):
             raise ConnectionError("the shortcut is jammed")
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._patience, self._watch)
 
     def _readable(self) -> None:
         try:
             for reply in self._received():
                 self._digest(*self._flight[0], reply)
                 self._flight.popleft()
+            if self._engine.stopped:
+                self._end()
         except OSError:
             self._break()
         except BaseException:
@@ -237,6 +250,8 @@ class Shortcut:
         self._timer = None
         if self._socket is not None:
             self._readable()  # a loop that was blocked may have let a reply lie
+        if self._due:
+            self._flush()  # a signal's handler may have come in its way
         if self._flight:
             if self._engine.clock() >= self._flight[0].at + self._patience:
                 self._break()
@@ -248,7 +263,7 @@ class Shortcut:
             self._pass_on(ledger, turn, sent, None)
             if not str(reply).startswith("NOSCRIPT"):
                 raise ConnectionError(str(reply))
-        elif not dialogue.is_plain(ledger, turn, reply, sent):
+        elif self._engine.stopped or not dialogue.is_plain(ledger, turn, reply, sent):
             self._pass_on(ledger, turn, sent, reply)
         else:
             for id, _ in turn.released:
@@ -257,25 +272,38 @@ class Shortcut:
                 self._granted(ledger, ask, fence, score, sent)
 
     def _granted(self, ledger: Ledger, ask: Ask, fence: int, score: int, sent: float) -> None:
+        self._granting = ask
         ours = ledger.direct.asked.pop(ask.id, None) is not None
         if ask.given_up:
             self._give_back(ledger, ask.id, fence)  # its cancellation may have come too early
         elif ours:
             ask.score = ask.score or str(score)
-            ask.lease = lease = ledger.new_lease(ask, fence, sent)
-            ledger.direct.held[ask.id] = lease
-            ask.answer.outcome = lease
-            ask.answer.settle()
+            ask.lease = ledger.new_lease(ask, fence, sent)
+            self._deliver(ledger, ask, ask.lease)
+        self._granting = None
+
+    def _deliver(self, ledger: Ledger, ask: Ask, lease: Lease) -> None:
+        ledger.direct.held[ask.id] = lease
+        ask.answer.outcome = lease
+        ask.answer.settle()
 
     def _pass_on(self, ledger: Ledger, turn: dialogue.Turn, sent: float, reply: Any) -> None:
         """The engine reads the reply, or asks again where there is none."""
         try:
             self._engine.take_over(ledger, turn, sent, reply)
         except GateError as refusal:
-            for ask in turn.asks:
-                if ledger.direct.asked.pop(ask.id, None) is not None:
-                    ask.answer.outcome = refusal
-                    ask.answer.settle()
+            self._refuse(ledger, turn, refusal)
+
+    def _refuse(self, ledger: Ledger, turn: dialogue.Turn, refusal: GateError) -> None:
+        """The engine has ended: nobody would renew what is granted now."""
+        for ask in turn.asks:
+            if ledger.direct.asked.pop(ask.id, None) is not None:
+                ask.answer.outcome = refusal
+                ask.answer.settle()
+        if turn.asks and self._socket is not None:
+            cancel = ledger.commands.cancel("cancelled", [ask.id for ask in turn.asks])
+            self._flight.append(_Sent(ledger, dialogue.Turn(cancel, dialogue.ignore), 0.0))
+            self._send(packed([cancel]))
 
 
 class Shortcuts:

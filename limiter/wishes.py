@@ -36,7 +36,7 @@ class Ask:
         self.lane = lane
         self.hold_us = hold_us
         self.score = score
-        self.sent = 0
+        self.sent = 0.0  # when first
         self.lease: Lease | None = None
         self.given_up = False
 
