@@ -163,6 +163,7 @@ class Shortcut:
             self._break()
 
     def _break(self) -> None:
+        self._flushing = False
         self._hang_up()
         if (ask := self._granting) is not None:  # a signal's handler raised in the midst of it
             self._granting = None
@@ -180,11 +181,12 @@ class Shortcut:
             self._due.pop(ledger, None)
 
     def _hang_up(self) -> None:
-        wire, at, self._wire, self._socket = self._wire, self._socket, None, None
+        wire, at = self._wire, self._socket
         if wire is None:
             return
         if not self._loop.is_closed():
             self._loop.remove_reader(at.fileno())
+        self._wire = self._socket = None
         with contextlib.suppress(OSError):  # what the engine asks again must not arrive behind it
             at.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
         wire.close()
@@ -248,15 +250,14 @@ class Shortcut:
     def _watch(self) -> None:
         """While something is on its way: the server may have fallen silent."""
         self._timer = None
+        if self._flight or self._due:
+            self._timer = self._loop.call_later(self._patience, self._watch)
         if self._socket is not None:
             self._readable()  # a loop that was blocked may have let a reply lie
+        if self._flight and self._engine.clock() >= self._flight[0].at + self._patience:
+            self._break()
         if self._due:
-            self._flush()  # a signal's handler may have come in its way
-        if self._flight:
-            if self._engine.clock() >= self._flight[0].at + self._patience:
-                self._break()
-            else:
-                self._timer = self._loop.call_later(self._patience, self._watch)
+            self._flush()  # a signal's handler came in its way
 
     def _digest(self, ledger: Ledger, turn: dialogue.Turn, sent: float, reply: Any) -> None:
         if isinstance(reply, ReplyError):

@@ -161,6 +161,17 @@ def test_a_thread_interrupted_at_any_line_of_an_acquire_keeps_no_permit(shared_s
     assert child.exitcode == 0
 
 
+def test_a_loop_interrupted_at_any_statement_of_its_shortcut_keeps_no_permit(shared_server):
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(
+        target=scenarios.is_interrupted_at_every_statement_of_a_shortcut,
+        args=(shared_server.url,),
+    )
+    child.start()
+    child.join(100)
+    assert child.exitcode == 0
+
+
 async def test_a_timeout_at_a_paused_gate_says_so(gate):
     await gate.pause()
     with pytest.raises(LimitTimeout, match="paused: penstock limits resume g") as late:
