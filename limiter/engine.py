@@ -31,7 +31,7 @@ from limiter.errors import GateError
 from limiter.inbox import Inbox
 from limiter.ledger import Ledger, Outcome
 from limiter.permit import Lease
-from limiter.shortcut import Shortcuts
+from limiter.shortcuts import Shortcuts
 from limiter.wire import PASSING
 from limiter.wishes import NEVER, Ask
 

@@ -9,28 +9,20 @@ shortcut never overtakes what the engine has yet to do at the gate.
 """
 
 import asyncio
-import contextlib
 import logging
-import socket
-import struct
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
 from limiter import dialogue
-from limiter.answers import LoopAnswer
+from limiter.commands import Command
 from limiter.errors import GateError
 from limiter.ledger import Ledger
+from limiter.loop_wire import LoopWire
 from limiter.permit import Lease
-from limiter.wire import Wire, packed
+from limiter.wire import Wire
 from limiter.wishes import Ask
-
-try:
-    from hiredis import Reader, ReplyError
-except ImportError:  # it is an extra; without it everything goes by the engine
-    Reader = None  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
     from limiter.engine import Engine
@@ -39,8 +31,6 @@ log = logging.getLogger("penstock.limiter")
 
 _WORTH_IT = 8  # asks after which a loop gets a connection of its own
 _SILENCE = 1.0  # seconds without a reply after which the engine takes over
-_AT_ONCE = 65536  # bytes read at once
-_ABORT = struct.pack("ii", 1, 0)  # close without sending what has not been sent yet
 
 
 class _Sent(NamedTuple):
@@ -67,9 +57,7 @@ class Shortcut:
         self._loop = loop
         self._missed = 0
         self._opening = False
-        self._wire: Wire | None = None
-        self._socket: Any = None
-        self._reader: Any = None
+        self._wire: LoopWire | None = None
         self._due: dict[Ledger, _Due] = {}
         self._flushing = False
         self._flight: deque[_Sent] = deque()
@@ -80,7 +68,7 @@ class Shortcut:
 
     def ask(self, ledger: Ledger, ask: Ask) -> bool:
         """Take care of it, or leave it to the engine."""
-        if self._socket is None:
+        if self._wire is None:
             self._missed += 1
             if self._missed % _WORTH_IT == 0 and not self._opening:
                 self._opening = True
@@ -93,7 +81,7 @@ class Shortcut:
 
     def release(self, ledger: Ledger, lease: Lease) -> bool:
         """The same for what was granted here and is held since."""
-        if self._socket is None or not self._may_pass(ledger):
+        if self._wire is None or not self._may_pass(ledger):
             return False
         if ledger.direct.held.pop(lease.id, None) is None:
             return False
@@ -141,13 +129,10 @@ class Shortcut:
     def _begin(self, wire: Wire) -> None:
         if self._wire is not None or self._engine.stopped or self._engine.contact.lost:
             return wire.close()
-        wire.socket.setblocking(False)
         try:
-            self._loop.add_reader(wire.socket.fileno(), self._readable)
+            self._wire = LoopWire(self._loop, wire, self._readable)
         except NotImplementedError:  # Windows' proactor
-            return wire.close()
-        self._reader = Reader()
-        self._wire, self._socket = wire, wire.socket
+            wire.close()
         return None
 
     def end(self) -> None:
@@ -181,15 +166,9 @@ class Shortcut:
             self._due.pop(ledger, None)
 
     def _hang_up(self) -> None:
-        wire, at = self._wire, self._socket
-        if wire is None:
-            return
-        if not self._loop.is_closed():
-            self._loop.remove_reader(at.fileno())
-        self._wire = self._socket = None
-        with contextlib.suppress(OSError):  # what the engine asks again must not arrive behind it
-            at.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
-        wire.close()
+        if self._wire is not None:
+            self._wire.hang_up()
+            self._wire = None
 
     # Commands and replies
 
@@ -208,20 +187,21 @@ class Shortcut:
                     self._engine.watch(ledger)
             self._due = {}
             if commands:
-                self._send(packed(commands))
+                self._send(commands)
         except OSError:
             self._break()
         except BaseException:
             self._break()
             raise
 
-    def _send(self, data: bytes) -> None:
-        if self._socket is None or self._socket.send(data) < len(data):
-            raise ConnectionError("the shortcut is jammed")
+    def _send(self, commands: list[Command]) -> None:
+        if self._wire is None:
+            raise ConnectionError("it ended meanwhile")
+        self._wire.send(commands)
 
     def _readable(self) -> None:
         try:
-            for reply in self._received():
+            for reply in self._wire.received() if self._wire is not None else ():
                 self._digest(*self._flight[0], reply)
                 self._flight.popleft()
             if self._engine.stopped:
@@ -232,17 +212,6 @@ class Shortcut:
             self._break()
             raise
 
-    def _received(self) -> Iterator[Any]:
-        try:
-            data = self._socket.recv(_AT_ONCE)
-        except BlockingIOError:
-            return
-        if not data:
-            raise ConnectionError("the server hung up")
-        self._reader.feed(data)
-        while (reply := self._reader.gets()) is not False:
-            yield reply
-
     @property
     def _patience(self) -> float:
         return min(_SILENCE, self._engine.contact.timeout)
@@ -252,7 +221,7 @@ class Shortcut:
         self._timer = None
         if self._flight or self._due:
             self._timer = self._loop.call_later(self._patience, self._watch)
-        if self._socket is not None:
+        if self._wire is not None:
             self._readable()  # a loop that was blocked may have let a reply lie
         if self._flight and self._engine.clock() >= self._flight[0].at + self._patience:
             self._break()
@@ -260,7 +229,7 @@ class Shortcut:
             self._flush()  # a signal's handler came in its way
 
     def _digest(self, ledger: Ledger, turn: dialogue.Turn, sent: float, reply: Any) -> None:
-        if isinstance(reply, ReplyError):
+        if isinstance(reply, Exception):
             self._pass_on(ledger, turn, sent, None)
             if not str(reply).startswith("NOSCRIPT"):
                 raise ConnectionError(str(reply))
@@ -301,44 +270,7 @@ class Shortcut:
             if ledger.direct.asked.pop(ask.id, None) is not None:
                 ask.answer.outcome = refusal
                 ask.answer.settle()
-        if turn.asks and self._socket is not None:
+        if turn.asks and self._wire is not None:
             cancel = ledger.commands.cancel("cancelled", [ask.id for ask in turn.asks])
             self._flight.append(_Sent(ledger, dialogue.Turn(cancel, dialogue.ignore), 0.0))
-            self._send(packed([cancel]))
-
-
-class Shortcuts:
-    """Those of an engine's event loops."""
-
-    def __init__(self, engine: "Engine") -> None:
-        target = engine.target
-        self._engine = engine
-        self._possible = (
-            Reader is not None and target.kind in ("single", "sentinel") and not target.tls
-        )
-        self._all: dict[asyncio.AbstractEventLoop, Shortcut] = {}
-
-    def ask(self, ledger: Ledger, ask: Ask) -> bool:
-        if not (self._possible and isinstance(ask.answer, LoopAnswer)):
-            return False
-        loop = ask.answer.loop
-        shortcut = self._all.get(loop)
-        if shortcut is None:
-            self._sweep()
-            shortcut = self._all[loop] = Shortcut(self._engine, loop)
-        return shortcut.ask(ledger, ask)
-
-    def release(self, ledger: Ledger, lease: Lease) -> bool:
-        """Only on the loop itself: a permit may be given back by any thread."""
-        loop = asyncio._get_running_loop()
-        shortcut = self._all.get(loop) if loop is not None else None
-        return shortcut is not None and shortcut.release(ledger, lease)
-
-    def end(self) -> None:
-        for shortcut in [*self._all.values()]:
-            shortcut.end()
-
-    def _sweep(self) -> None:
-        for loop in [*self._all]:
-            if loop.is_closed() and (shortcut := self._all.pop(loop, None)) is not None:
-                shortcut.end()
+            self._send([cancel])

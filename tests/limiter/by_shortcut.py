@@ -17,4 +17,4 @@ def takes_it(gate: Any) -> bool:
     """Whether the running loop's next acquire goes that way."""
     engine, ledger = gate._at()
     own = engine._shortcuts._all.get(asyncio.get_running_loop())
-    return own is not None and own._socket is not None and ledger.at_rest
+    return own is not None and own._wire is not None and ledger.at_rest

@@ -12,7 +12,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from limiter import PermitLost, TokenBucket, engine, shortcut
+from limiter import PermitLost, TokenBucket, shortcut, shortcuts
 from tests.harness import doomed
 from tests.limiter.by_shortcut import on_its_shortcut
 from tests.limiter.in_flight import settled_sync
@@ -98,7 +98,7 @@ def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
     tree = Interruptible().visit(ast.parse(source))
     vars(shortcut)["interrupt"] = interrupt
     exec(compile(tree, shortcut.__file__, "exec"), vars(shortcut))
-    engine.Shortcuts = shortcut.Shortcuts
+    shortcuts.Shortcut = shortcut.Shortcut
     shortcut._WORTH_IT = 1
     gate = TokenBucket(url, "interrupted", limit=2, lease=0.6)
     loop = asyncio.new_event_loop()

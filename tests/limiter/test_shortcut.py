@@ -16,7 +16,7 @@ from limiter import (
     TokenBucket,
     contact,
     engines,
-    shortcut,
+    loop_wire,
 )
 from tests.harness.servers import until
 from tests.limiter.by_shortcut import on_its_shortcut, takes_it
@@ -87,7 +87,7 @@ async def test_more_asks_than_one_command_holds_are_granted_together(real_redis)
 
 
 async def test_without_hiredis_the_engine_does_it(real_redis, monkeypatch, by_the_engine):
-    monkeypatch.setattr(shortcut, "Reader", None)
+    monkeypatch.setattr(loop_wire, "Reader", None)
     gate = TokenBucket(real_redis, "g", limit=1)
     for _ in range(5):
         async with gate:
