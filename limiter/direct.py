@@ -26,7 +26,7 @@ class Direct:
     def take_asked(self, now: float) -> Iterator[Ask]:
         """Those that their loop has not heard about, perhaps because it is blocked or gone."""
         for ask in [*self.asked.values()]:
-            if ask.sent < now - _SETTLED and self.asked.pop(ask.id, None) is not None:
+            if 0 < ask.sent < now - _SETTLED and self.asked.pop(ask.id, None) is not None:
                 yield ask
 
     def take_held(self) -> Iterator[Lease]:

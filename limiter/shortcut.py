@@ -59,6 +59,7 @@ class Shortcut:
         self._opening = False
         self._wire: LoopWire | None = None
         self._due: dict[Ledger, _Due] = {}
+        self._sending: dict[Ledger, _Due] = {}
         self._flushing = False
         self._flight: deque[_Sent] = deque()
         self._granting: Ask | None = None
@@ -91,7 +92,7 @@ class Shortcut:
     def _may_pass(self, ledger: Ledger) -> bool:
         if ledger.at_rest and not self._engine.stopped:
             return True
-        if self._due:
+        if self._due and not self._sending:  # a permit may be dropped in the midst of that
             self._flush()  # what goes by the engine goes behind it
         return False
 
@@ -156,14 +157,17 @@ class Shortcut:
                 self._deliver(self._flight[0].ledger, ask, ask.lease)
             elif not ask.given_up:
                 self._flight[0].ledger.direct.asked[ask.id] = ask
+        sent = {ask.id for _, turn, _ in self._flight for ask in turn.asks}
         while self._flight:
             self._pass_on(*self._flight[0], None)
             self._flight.popleft()
-        for ledger, due in [*self._due.items()]:
-            ledger.direct.asked.update((ask.id, ask) for ask in due.asks if not ask.given_up)
-            unsent = dialogue.Turn((), dialogue.ignore, due.asks, due.released)
-            self._pass_on(ledger, unsent, 0, None)
-            self._due.pop(ledger, None)
+        for pending in (self._sending, self._due):
+            for ledger, due in [*pending.items()]:
+                asks = [ask for ask in due.asks if not (ask.given_up or ask.id in sent)]
+                ledger.direct.asked.update((ask.id, ask) for ask in asks)
+                unsent = dialogue.Turn((), dialogue.ignore, asks, due.released)
+                self._pass_on(ledger, unsent, 0.0, None)
+                pending.pop(ledger, None)
 
     def _hang_up(self) -> None:
         if self._wire is not None:
@@ -177,17 +181,18 @@ class Shortcut:
             self._flushing = False
             now = self._engine.clock()
             commands = []
-            for ledger, due in self._due.items():
+            self._sending, self._due = self._due, {}
+            for ledger, due in self._sending.items():
                 asks = [ask for ask in due.asks if not ask.given_up]
+                ledger.direct.asked.update((ask.id, ask) for ask in asks)
                 for turn in dialogue.give_and_take(ledger, asks, due.released):
                     self._flight.append(_Sent(ledger, turn, now))
                     commands.append(turn.command)
-                ledger.direct.asked.update((ask.id, ask) for ask in asks)
                 if not ledger.direct.watched:
                     self._engine.watch(ledger)
-            self._due = {}
             if commands:
                 self._send(commands)
+            self._sending = {}
         except OSError:
             self._break()
         except BaseException:
