@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from redis.exceptions import RedisError
 
 from ground import RedisTarget
-from limiter import dialogue
+from limiter import dialogue, replies
 from limiter.answers import Answer, deliver
 from limiter.commands import nudge
 from limiter.contact import Contact
@@ -239,7 +239,7 @@ class Engine:
 
         def deed() -> None:
             for letter in letters:
-                dialogue.read_letter(ledger, letter)
+                replies.read_letter(ledger, letter)
 
         self.post(deed, ledger)
 

@@ -1,7 +1,7 @@
 """What this process holds and waits for at one gate.
 
-Touched by the engine's thread only. What is said to Redis about it, and what Redis
-answers, is in `dialogue`.
+Touched by the engine's thread only, but for `direct`. What is said to Redis about it is
+in `dialogue`, what Redis answers in `replies`.
 """
 
 import logging

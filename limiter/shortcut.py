@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from limiter import dialogue
+from limiter import dialogue, replies
 from limiter.commands import Command
 from limiter.errors import GateError
 from limiter.ledger import Ledger
@@ -165,7 +165,7 @@ class Shortcut:
             for ledger, due in [*pending.items()]:
                 asks = [ask for ask in due.asks if not (ask.given_up or ask.id in sent)]
                 ledger.direct.asked.update((ask.id, ask) for ask in asks)
-                unsent = dialogue.Turn((), dialogue.ignore, asks, due.released)
+                unsent = dialogue.Turn((), replies.ignore, asks, due.released)
                 self._pass_on(ledger, unsent, 0.0, None)
                 pending.pop(ledger, None)
 
@@ -277,5 +277,5 @@ class Shortcut:
                 ask.answer.settle()
         if turn.asks and self._wire is not None:
             cancel = ledger.commands.cancel("cancelled", [ask.id for ask in turn.asks])
-            self._flight.append(_Sent(ledger, dialogue.Turn(cancel, dialogue.ignore), 0.0))
+            self._flight.append(_Sent(ledger, dialogue.Turn(cancel, replies.ignore), 0.0))
             self._send([cancel])

@@ -20,6 +20,7 @@ from limiter import (
     inbox,
     ledger,
     permit,
+    replies,
     shortcut,
     sync_gate,
 )
@@ -33,8 +34,8 @@ AT_ONCE = 4  # they mostly wait for Redis
 # What runs from Redis's grant to the caller's permit, and from its release to Redis.
 STATIONS = [
     contact.Contact._digest, engine.Engine._hand_out, engine.Engine._received,
-    dialogue._reads_asks, ledger.Ledger.granted, dialogue.read_letter,
-    ledger.Ledger.release, dialogue._reads_release,
+    replies.reads_asks, ledger.Ledger.granted, replies.read_letter,
+    ledger.Ledger.release, replies.reads_release,
     answers.deliver, inbox.Inbox._read, permit.HeldPermit.__init__, permit.HeldPermit.release,
     gate.Gate._granted, gate.Gate.acquire, sync_gate.SyncGate._granted,
     shortcut.Shortcut.ask, shortcut.Shortcut._flush, shortcut.Shortcut._readable,
