@@ -43,6 +43,7 @@ LINES = {f"{OURS}, 0 waiting": 0, SHORT: 1, f"{OURS}, 1,000 waiting": 1_000, LON
 COSTS = tuple(f"server µs per {call}" for call in ("acquire", "cancel", "pair", "release"))
 
 TAKEN = {"alone": 200, "fleet": 8 * (1 + 16 * 5)}  # permits, by the workload's part
+Metrics = dict[str, float]
 ACQUIRE = load_script("limiter", "acquire").sha
 OPENING = {"AUTH", "CLIENT", "COMMAND", "HELLO", "PING", "SELECT"}  # what a new connection says
 
@@ -52,7 +53,7 @@ def measure(quick: bool) -> Suite:
     server = EmbeddedServer(home, binary=bundled_server())
     seconds, hand_overs, calls = ("0.2", "10", "100") if quick else ("1", "100", "500")
 
-    def contend(name: str) -> dict[str, float]:
+    def contend(name: str) -> Metrics:
         once = partial(_run, name, server.url, seconds, hand_overs)
         metrics = once("fleet", "hand-over", "pairs")
         if name != "ray":
@@ -60,8 +61,15 @@ def measure(quick: bool) -> Suite:
                 metrics |= _count_commands(part, server.url, partial(once, part))
         return metrics
 
-    def stand_in_line(waiting: int) -> dict[str, float]:
-        return _program(Path(sys.executable), "line.py", server.url, str(waiting), calls)
+    lines: dict[int, Metrics] = {}
+
+    def stand_in_line(waiting: int) -> Metrics:
+        """The first of a round measures all lengths, in turns, and the others read theirs."""
+        if waiting not in lines:
+            lengths = [str(length) for length in LINES.values()]
+            measured = _program(Path(sys.executable), "line.py", server.url, calls, *lengths)
+            lines.update({int(length): metrics for length, metrics in measured.items()})
+        return lines.pop(waiting)
 
     def clean_up() -> None:
         server.stop()
@@ -95,19 +103,19 @@ def _targets() -> Iterator[Target]:
         yield Target(Ratio(cost, LONG, SHORT).name, at_most=2)
 
 
-def _run(name: str, *arguments: str) -> dict[str, float]:
+def _run(name: str, *arguments: str) -> Metrics:
     pins = PINS.get(name)
     python = environment(name, pins) if pins else Path(sys.executable)
-    return _program(python, PROGRAMS[name], *arguments)
-
-
-def _program(python: Path, name: str, *arguments: str) -> dict[str, float]:
-    program = Path(__file__).parent / "gates_contenders" / name
-    metrics: dict[str, float] = run_json(python, program, *arguments, env=os.environ)
+    metrics: Metrics = _program(python, PROGRAMS[name], *arguments)
     return metrics
 
 
-def _count_commands(part: str, url: str, deed: Callable[[], object]) -> dict[str, float]:
+def _program(python: Path, name: str, *arguments: str) -> Any:
+    program = Path(__file__).parent / "gates_contenders" / name
+    return run_json(python, program, *arguments, env=os.environ)
+
+
+def _count_commands(part: str, url: str, deed: Callable[[], object]) -> Metrics:
     """What was sent to the server meanwhile, by the server's own account."""
     seen: Counter[str] = Counter()
     client: Any = connect(url, timeout=None)

@@ -14,7 +14,7 @@ class Agreement:
         self._name = name
         self._manner = manner
         self._manners = {manner}
-        self._made = 0  # when the gate in Redis was made: another time, another gate
+        self.made = 0  # when the gate in Redis was made: another time, another gate
         self._met: dict[Terms, bool] = {}  # and whether they are to be enforced
         self._unsettled: dict[Terms, bool] = {}  # to be compared, or enforced
 
@@ -48,9 +48,9 @@ class Agreement:
 
     def see(self, made: int) -> None:
         """A gate made anew after a loss of data has forgotten what was enforced."""
-        if self._made not in (0, made):
+        if self.made not in (0, made):
             self._unsettled = dict(self._met)
-        self._made = made
+        self.made = made
 
     def compare(self, found: list[bytes]) -> None:
         theirs = tuple(float(text) if text else None for text in found)

@@ -54,7 +54,7 @@ class Contact:
         if not work:
             return None
         try:
-            replies = self.converse([command for _, (command, _) in work])
+            replies = self.converse([turn.command for _, turn in work])
         except PASSING as failure:
             if isinstance(failure, FINAL):
                 self._refuse_all(busy, failure)
@@ -76,11 +76,11 @@ class Contact:
 
     def _digest(self, work: list[tuple[Ledger, dialogue.Turn]], replies: list[Any]) -> None:
         refused: dict[Ledger, RedisError] = {}
-        for (ledger, (_, digest)), reply in zip(work, replies, strict=True):
+        for (ledger, turn), reply in zip(work, replies, strict=True):
             if isinstance(reply, RedisError):
                 refused[ledger] = reply
             else:
-                digest(reply)
+                turn.digest(reply, self.sent_at)
         # Afterwards, so that no reply speaks of who was refused already.
         for ledger, reply in refused.items():
             ledger.refuse(GateError(f"gate {ledger.name!r}: {self.target} answered: {reply}"))

@@ -16,12 +16,13 @@ import uuid
 import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Any
 from weakref import WeakValueDictionary
 
 from redis.exceptions import RedisError
 
 from ground import RedisTarget
-from limiter import dialogue
+from limiter import dialogue, replies
 from limiter.answers import Answer, deliver
 from limiter.commands import nudge
 from limiter.contact import Contact
@@ -30,6 +31,7 @@ from limiter.errors import GateError
 from limiter.inbox import Inbox
 from limiter.ledger import Ledger, Outcome
 from limiter.permit import Lease
+from limiter.shortcuts import Shortcuts
 from limiter.wire import PASSING
 from limiter.wishes import NEVER, Ask
 
@@ -55,8 +57,9 @@ class Engine:
         self._ledgers: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
         self._busy: dict[Ledger, None] = {}
         self._guard = threading.Lock()
-        self._deadlines = Deadlines()
+        self.deadlines = Deadlines()
         self._inbox: Inbox | None = None
+        self._shortcuts = Shortcuts(self)
         self._retire = retire
         self._unwanted_since = NEVER
         self._thread = threading.Thread(target=self._run, name="penstock-gates", daemon=True)
@@ -66,6 +69,8 @@ class Engine:
 
     def post(self, deed: Callable[[], None], ledger: Ledger | None = None) -> None:
         """Have the engine's thread do something, soon; with the ledger that it changes."""
+        if ledger is not None:
+            ledger.posted.append(None)
         self._posted.put((deed, ledger))
 
     def new_id(self) -> str:
@@ -94,23 +99,39 @@ class Engine:
 
     def request(self, deed: Callable[[], None], ledger: Ledger | None = None) -> None:
         """The same for who waits for an answer: refused when none would come."""
-        self._posted.put((deed, ledger))
+        self.post(deed, ledger)
         if self.stopped:  # set before the last look at what was posted
             raise GateError(f"{self.target}: the process is ending, its gates are closed")
 
     def ask(self, ledger: Ledger, ask: Ask, *, join: bool) -> None:
+        if not (join and self._shortcuts.ask(ledger, ask)):
+            self.request(lambda: ledger.ask(ask, join=join), ledger)
+
+    def take_over(self, ledger: Ledger, turn: dialogue.Turn, sent: float, reply: Any) -> None:
+        """Go on with what a shortcut began."""
+
         def deed() -> None:
-            ledger.ask(ask, join=join)
-            if ask.deadline < NEVER:
-                self._deadlines.add(ledger, ask)
+            dialogue.take_over(ledger, turn, sent, None if self.stopped else reply)
 
         self.request(deed, ledger)
 
+    def watch(self, ledger: Ledger) -> None:
+        """Look within a heartbeat at what shortcuts do there."""
+        ledger.direct.watched = True
+        by = self.clock() + ledger.heartbeat
+
+        def deed() -> None:
+            self._busy[ledger] = None
+            ledger.beat_at = min(ledger.beat_at, by)
+
+        self.post(deed)
+
     def abandon(self, ledger: Ledger, ask: Ask) -> None:
+        ask.given_up = True
         self.post(lambda: ledger.abandon(ask), ledger)
 
     def release(self, ledger: Ledger, lease: Lease) -> None:
-        if not self.stopped:
+        if not (self.stopped or self._shortcuts.release(ledger, lease)):
             self.post(lambda: ledger.release(lease), ledger)
 
     def entrusted(self, ledger: Ledger, lease: Lease) -> None:
@@ -136,7 +157,9 @@ class Engine:
         try:
             while self._gather() and not self._retires():
                 self.contact.exchange(self._busy)  # first: a timeout of 0 is one try
-                self._deadlines.pass_by(self.clock())
+                if self.contact.lost:
+                    self._shortcuts.end()  # whatever they are still connected to
+                self.deadlines.pass_by(self.clock())
                 self._listen()
                 self._hand_out()
             self._farewell()
@@ -147,6 +170,7 @@ class Engine:
             raise
         finally:
             self.stopped = True
+            self._shortcuts.end()
             self._end_inbox()
             self.contact.end()
 
@@ -165,12 +189,14 @@ class Engine:
         if ledger is not None:
             self._busy[ledger] = None
         deed()
+        if ledger is not None:
+            ledger.posted.popleft()
 
     def _idle_for(self) -> float | None:
         due = NEVER
         for ledger in self._busy:
             due = min(due, ledger.next_due())
-        due = min(self.contact.due(due), self._deadlines.first, self._unwanted_since + _KEPT)
+        due = min(self.contact.due(due), self.deadlines.first, self._unwanted_since + _KEPT)
         if due == NEVER:
             return None
         return min(max(0.0, due - self.clock()), threading.TIMEOUT_MAX)
@@ -213,7 +239,7 @@ class Engine:
 
         def deed() -> None:
             for letter in letters:
-                dialogue.read_letter(ledger, letter)
+                replies.read_letter(ledger, letter)
 
         self.post(deed, ledger)
 

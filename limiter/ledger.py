@@ -1,15 +1,17 @@
 """What this process holds and waits for at one gate.
 
-Touched by the engine's thread only. What is said to Redis about it, and what Redis
-answers, is in `dialogue`.
+Touched by the engine's thread only, but for `direct`. What is said to Redis about it is
+in `dialogue`, what Redis answers in `replies`.
 """
 
 import logging
+from collections import deque
 from typing import Any
 
 from limiter.agreement import Agreement
 from limiter.answers import Answer
 from limiter.commands import GateCommands
+from limiter.direct import Direct
 from limiter.errors import GateError, GateUnavailable, PermitLost
 from limiter.permit import Lease
 from limiter.terms import Manner, Terms
@@ -35,6 +37,8 @@ class Ledger:
         self.engine = engine
         self.server_ahead = 0.0  # its clock minus ours, never less than it really is
         self.agreement = Agreement(name, manner)
+        self.direct = Direct()
+        self.posted: deque[None] = deque()  # for each deed that the engine has yet to do here
         self.line: dict[str, Ask] = {}  # in line, or about to be
         self.fresh: dict[str, Ask] = {}  # not yet known to the server
         self.tries: dict[str, Ask] = {}
@@ -58,12 +62,22 @@ class Ledger:
 
     def ask(self, ask: Ask, *, join: bool) -> None:
         (self.fresh if join else self.tries)[ask.id] = ask
+        self.engine.deadlines.add(self, ask)
+
+    def take_over(self, now: float) -> None:
+        """What event loops asked, hold and gave back by themselves is the engine's from now on."""
+        self.direct.watched = False  # before the look: who puts something in after it says so
+        for ask in self.direct.take_asked(now):
+            self.ask(ask, join=True)
+        for lease in self.direct.take_held():
+            self.leases[lease.id] = lease
+        self.releases.update(self.direct.given)
 
     def call(self, call: Call) -> None:
         self.calls.append(call)
 
     def release(self, lease: Lease) -> None:
-        if self.leases.pop(lease.id, None) is not None:
+        if self._drop(lease):
             self.releases[lease.id] = lease.fence
             # A renewal sent after the release would take the permit in again.
             for call in [call for call in self.calls if call.lease is lease]:
@@ -72,11 +86,16 @@ class Ledger:
 
     def forget_lease(self, lease: Lease) -> None:
         """It is somebody else's to give back."""
-        self.leases.pop(lease.id, None)
+        self._drop(lease)
+
+    def _drop(self, lease: Lease) -> bool:
+        """Whether it was ours, or a loop's."""
+        known = [held.pop(lease.id, None) for held in (self.leases, self.direct.held)]
+        return any(known)
 
     def give_back(self, lease: Lease, answer: Answer) -> None:
         """Release with an answer: for a process that ends as soon as it has come."""
-        self.leases.pop(lease.id, None)
+        self._drop(lease)
         command = self.commands.release([(lease.id, lease.fence)])
         self.calls.append(Call(command, answer, lease.deadline))
 
@@ -89,7 +108,8 @@ class Ledger:
 
     def _forget(self, ask: Ask) -> bool:
         """Whether the server may know of the ask and must be told."""
-        known = [asks.pop(ask.id, None) for asks in (self.line, self.fresh, self.tries)]
+        places = (self.line, self.fresh, self.tries, self.direct.asked)
+        known = [asks.pop(ask.id, None) for asks in places]
         return any(known)
 
     # What is due
@@ -112,7 +132,15 @@ class Ledger:
         return not (
             self.line or self.fresh or self.tries or self.leases or self.releases
             or self.cancels or self.timeouts or self.calls or self.outcomes
-            or self.agreement.enforcing
+            or self.agreement.enforcing or self.direct.watched
+        )  # fmt: skip
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the engine has nothing to do here that a shortcut might overtake."""
+        return not (
+            self.posted or self.fresh or self.line or self.tries or self.releases
+            or self.cancels or self.timeouts or self.agreement.unsettled
         )  # fmt: skip
 
     def wants(self, ask: Ask) -> bool:
@@ -165,11 +193,13 @@ class Ledger:
 
     def beat_now(self) -> None:
         """Renew and ask everything again at the next exchange: the server may have forgotten."""
-        if self.line or self.leases:
+        if self.line or self.leases or self.direct.watched:
             self.beat_at = 0.0
 
     def renew(self, lease: Lease, answer: Answer) -> None:
         """Renew one lease out of turn."""
+        if self.direct.held.pop(lease.id, None) is not None:
+            self.leases[lease.id] = lease
         if lease.id not in self.leases:
             self.outcomes.append((answer, PermitLost(self.name, lease.id)))
             return
@@ -178,6 +208,7 @@ class Ledger:
 
     def close(self, error: GateError) -> None:
         """Give back everything, and tell those who wait."""
+        self.take_over(NEVER)
         for ask in (*self.line.values(), *self.fresh.values(), *self.tries.values()):
             self.answer(ask, error)
             self.cancels[ask.id] = None
@@ -198,6 +229,8 @@ class Ledger:
             return  # told twice, by a reply and by a letter
         now, deadline = self.engine.clock(), self.deadline(since)
         ask = self.line.get(id) or self.fresh.get(id) or self.tries.get(id)
+        if ask is None and (ask := self.direct.asked.pop(id, None)) is not None:
+            self.ask(ask, join=True)  # its loop has yet to hear that it stands in line
         if ask is None:
             if id not in self.cancels and id not in self.timeouts:
                 self.releases[id] = fence  # an old command came through after its cancellation
@@ -206,12 +239,14 @@ class Ledger:
             self.beat_now()  # we were frozen until it was over: ask again, from the same place
             return
         self._forget(ask)
-        waited = max(0.0, now - ask.began)
-        term_us = self.term_us + ask.hold_us
-        ask.lease = Lease(id, fence, term_us, deadline, waited, ask.score)
-        self.leases[id] = ask.lease
+        self.leases[id] = ask.lease = self.new_lease(ask, fence, since)
         self.beat_at = min(self.beat_at, since + self.heartbeat)
         self.answer(ask, ask.lease)
+
+    def new_lease(self, ask: Ask, fence: int, since: float) -> Lease:
+        waited = max(0.0, self.engine.clock() - ask.began)
+        term_us = self.term_us + ask.hold_us
+        return Lease(ask.id, fence, term_us, self.deadline(since), waited, ask.score)
 
     def lose(self, lease: Lease) -> None:
         self.release(lease)  # should it still be there, it is not wanted

@@ -104,8 +104,8 @@ class HeldPermit:
         In a forked child this does nothing: the permit is its parent's.
         """
         if not self._released:
-            self._released = True
             self._engine.release(self._ledger, self._lease)
+            self._released = True  # last: where a signal's handler raised, `__del__` does it again
 
     def __bool__(self) -> Literal[True]:
         return True

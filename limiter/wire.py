@@ -6,7 +6,7 @@ error that is an answer comes back as a value; one that may pass is raised.
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import redis
@@ -79,6 +79,11 @@ class Wire:
             return [self._ask_node(command) for command in commands]
         wire.send_packed_command(packed(wire, commands))
         return [_read(wire) for _ in commands]
+
+    @property
+    def socket(self) -> Any:
+        """What it talks through, where that is one socket: for who goes on by himself."""
+        return self._connection._sock
 
     def close(self) -> None:
         try:

@@ -13,7 +13,10 @@ _BENEFIT_OF_DOUBT = 2.0  # seconds: a busy machine may not have run our thread f
 class Ask:
     """One caller's wish for a permit."""
 
-    __slots__ = ("answer", "began", "deadline", "hold_us", "id", "lane", "lease", "score", "sent")
+    __slots__ = (
+        "answer", "began", "deadline", "given_up", "hold_us", "id", "lane", "lease", "score",
+        "sent",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -33,8 +36,9 @@ class Ask:
         self.lane = lane
         self.hold_us = hold_us
         self.score = score
-        self.sent = 0
+        self.sent = 0.0  # when first
         self.lease: Lease | None = None
+        self.given_up = False
 
     def patience(self, now: float) -> float | None:
         """Seconds after which the caller stops believing that the engine will answer."""

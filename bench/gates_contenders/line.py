@@ -1,7 +1,8 @@
-"""What one call costs the server while so many wait: `line.py URL WAITING CALLS`.
+"""What one call costs the server while so many wait: `line.py URL CALLS WAITING...`.
 
 Median microseconds by the server's own account (INFO commandstats), taken call by call, so
-that one which the machine interrupted counts for no more than the others.
+that one which the machine interrupted counts for no more than the others. All lengths stand
+on one server and are called in turns: the same call may take twice as long a minute later.
 """
 
 import json
@@ -22,18 +23,25 @@ CHUNK = 500
 class Line:
     """A gate whose one permit is held, and those who wait for it, in order."""
 
-    def __init__(self, url: str, length: int) -> None:
-        self._redis: Any = connect(url)
-        self._redis.flushall()
-        for script in SCRIPTS.values():
-            self._redis.script_load(script.source)
-        self._waiters = GateCommands("line", Terms(limit=1), "bench:1:waiters")
-        self._holders = GateCommands("line", Terms(limit=1), "bench:2:holders")
+    def __init__(self, redis: Any, length: int) -> None:
+        self._redis = redis
+        self._name = f"line-{length}"
+        self._waiters = GateCommands(self._name, Terms(limit=1), "bench:1:waiters")
+        self._holders = GateCommands(self._name, Terms(limit=1), "bench:2:holders")
         self._holder = ""
         self._waiting: list[str] = []
         self.acquire()
         while len(self._waiting) < length:
             self.acquire(min(CHUNK, length - len(self._waiting)))
+
+    def go_round(self) -> dict[str, int]:
+        """One call of each kind; the line is as long as before."""
+        taken = {
+            "acquire": self.acquire(), "cancel": self.cancel(), "pair": self.pair(),
+            "release": self.release(),
+        }  # fmt: skip
+        self.acquire()
+        return taken
 
     def acquire(self, count: int = 1) -> int:
         ids = [uuid.uuid4().hex for _ in range(count)]
@@ -69,7 +77,7 @@ class Line:
 
     def _given_back(self) -> tuple[str, int]:
         held, self._holder = self._holder, ""
-        return held, int(self._redis.hget(tagged("gate", "line"), "fence"))
+        return held, int(self._redis.hget(tagged("gate", self._name), "fence"))
 
     def _let_in(self) -> None:
         if not self._holder and self._waiting:
@@ -86,17 +94,24 @@ class Line:
 
 
 def main() -> None:
-    url, waiting, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    line = Line(url, waiting)
-    taken: dict[str, list[int]] = {"acquire": [], "cancel": [], "pair": [], "release": []}
-    for _ in range(calls):  # each time round, the line is as long as before
-        taken["acquire"].append(line.acquire())
-        taken["cancel"].append(line.cancel())
-        taken["pair"].append(line.pair())
-        taken["release"].append(line.release())
-        line.acquire()
-    metrics = {f"server µs per {call}": statistics.median(cost) for call, cost in taken.items()}
-    print(json.dumps(metrics))
+    url, calls, *lengths = sys.argv[1:]
+    redis: Any = connect(url)
+    redis.flushall()
+    for script in SCRIPTS.values():
+        redis.script_load(script.source)
+    lines = {waiting: Line(redis, int(waiting)) for waiting in lengths}
+    taken: dict[str, list[dict[str, int]]] = {waiting: [] for waiting in lengths}
+    for _ in range(int(calls)):
+        for waiting, line in lines.items():
+            taken[waiting].append(line.go_round())
+    print(json.dumps({waiting: _medians(costs) for waiting, costs in taken.items()}))
+
+
+def _medians(costs: list[dict[str, int]]) -> dict[str, float]:
+    return {
+        f"server µs per {call}": statistics.median(cost[call] for cost in costs)
+        for call in costs[0]
+    }
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from limiter import TokenBucket
+from limiter import TokenBucket, shortcut
 from tests.harness.servers import until
 
 LONG = 60.0  # a lease whose end no test waits for
@@ -42,3 +42,9 @@ def _idle() -> bool:
     before, began = time.process_time(), time.monotonic()
     time.sleep(0.2)
     return time.process_time() - before < 0.7 * (time.monotonic() - began)
+
+
+@pytest.fixture(autouse=True)
+def shortcuts_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that every test on a real server takes them, and not only the long ones."""
+    monkeypatch.setattr(shortcut, "_WORTH_IT", 1)

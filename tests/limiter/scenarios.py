@@ -1,15 +1,19 @@
 """What happens in processes that tests kill and freeze; they start sooner without pytest."""
 
+import ast
 import asyncio
+import gc
 import os
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-from limiter import PermitLost, TokenBucket
+from limiter import PermitLost, TokenBucket, shortcut, shortcuts
 from tests.harness import doomed
+from tests.limiter.by_shortcut import on_its_shortcut
 from tests.limiter.in_flight import settled_sync
 
 
@@ -61,6 +65,67 @@ def many_wait(url: str, name: str, lease: float, number: int) -> None:
         await asyncio.gather(*(gate.acquire() for _ in range(number)))
 
     asyncio.run(all_of_them())
+
+
+class Interruptible(ast.NodeTransformer):
+    """Puts `interrupt()` before every statement of every function: a signal's handler may raise
+    there. (In CPython 3.11 a trace function that raises may end in an endless loop.)"""
+
+    def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:
+        for node in ast.walk(function):
+            for part in ("body", "orelse", "finalbody"):
+                if isinstance(block := getattr(node, part, None), list):
+                    setattr(node, part, [s for line in block for s in (self._call(line), line)])
+        return function
+
+    def _call(self, line: ast.stmt) -> ast.stmt:
+        (call,) = ast.parse("interrupt()").body
+        return ast.fix_missing_locations(ast.copy_location(call, line))
+
+
+def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
+    """As a loop takes it: who waits is served all the same, and every permit comes back."""
+    left = 0
+
+    def interrupt() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    source = Path(shortcut.__file__).read_text()
+    tree = Interruptible().visit(ast.parse(source))
+    vars(shortcut)["interrupt"] = interrupt
+    exec(compile(tree, shortcut.__file__, "exec"), vars(shortcut))
+    shortcuts.Shortcut = shortcut.Shortcut
+    shortcut._WORTH_IT = 1
+    gate = TokenBucket(url, "interrupted", limit=2, lease=0.6)
+    loop = asyncio.new_event_loop()
+
+    async def pair() -> None:
+        async with gate.hold(timeout=60):
+            await asyncio.sleep(0)
+
+    async def pairs() -> None:
+        await asyncio.gather(pair(), pair(), pair(), return_exceptions=True)
+
+    statements, last = 0, False
+    while not last:
+        loop.run_until_complete(on_its_shortcut(gate))
+        playing = loop.create_task(pairs())
+        statements, left = statements + 1, statements + 1
+        try:
+            loop.run_until_complete(playing)
+            last = left > 0
+        except KeyboardInterrupt:
+            pass
+        left = 0
+        loop.run_until_complete(asyncio.wait_for(asyncio.wait([playing]), 60))
+        del playing  # and with its traceback the permit
+        gc.collect()
+        settled_sync(gate, in_flight=0, waiting=0)
+    loop.close()
+    assert statements > 50
 
 
 def is_interrupted_at_every_line(url: str) -> None:

@@ -20,9 +20,12 @@ from limiter import (
     inbox,
     ledger,
     permit,
+    replies,
+    shortcut,
     sync_gate,
 )
 from tests.harness import killing
+from tests.limiter.by_shortcut import on_its_shortcut
 
 LEASE = 2.0
 SOON = 60.0
@@ -31,17 +34,24 @@ AT_ONCE = 4  # they mostly wait for Redis
 # What runs from Redis's grant to the caller's permit, and from its release to Redis.
 STATIONS = [
     contact.Contact._digest, engine.Engine._hand_out, engine.Engine._received,
-    dialogue._reads_asks, ledger.Ledger.granted, dialogue.read_letter,
-    ledger.Ledger.release, dialogue._reads_release,
+    replies.reads_asks, ledger.Ledger.granted, replies.read_letter,
+    ledger.Ledger.release, replies.reads_release,
     answers.deliver, inbox.Inbox._read, permit.HeldPermit.__init__, permit.HeldPermit.release,
     gate.Gate._granted, gate.Gate.acquire, sync_gate.SyncGate._granted,
+    shortcut.Shortcut.ask, shortcut.Shortcut._flush, shortcut.Shortcut._readable,
+    shortcut.Shortcut._digest, shortcut.Shortcut._granted, shortcut.Shortcut._deliver,
+    shortcut.Shortcut._pass_on, shortcut.Shortcut.release, shortcut.Shortcut._give_back,
+    dialogue.take_over, engine.Engine.watch,
     sync_gate.SyncGate.acquire, hold.Hold.__aenter__, hold.Hold.__aexit__, hold.Hold.__enter__,
 ]  # fmt: skip
 
 
 async def both_ways(url, name):
-    """Permits granted at once and permits handed over, to a coroutine and to a thread."""
+    """Permits granted at once and permits handed over, to a coroutine and to a thread; the
+    engine's and those by a loop's shortcut."""
+    shortcut._WORTH_IT = 1
     door = TokenBucket(url, name, limit=1, lease=LEASE)
+    await on_its_shortcut(door)
     async with door.hold():
         waiting = asyncio.create_task(door.acquire())
         while (await door.status()).waiting != 1:  # noqa: ASYNC110 - Redis tells nobody

@@ -119,7 +119,7 @@ async def test_long_timeouts_that_were_not_needed_are_forgotten(redis):
         permits = await asyncio.gather(*(gate.acquire(timeout=3600) for _ in range(100)))
         for permit in permits:
             permit.release()
-    assert len(gate._at()[0]._deadlines) <= 1024
+    assert len(gate._at()[0].deadlines) <= 1024
 
 
 def test_a_thread_interrupted_as_it_waits_leaves_the_line(gate):
@@ -155,6 +155,17 @@ def test_a_thread_interrupted_at_any_line_of_an_acquire_keeps_no_permit(shared_s
     context = multiprocessing.get_context("spawn")
     child = context.Process(
         target=scenarios.is_interrupted_at_every_line, args=(shared_server.url,)
+    )
+    child.start()
+    child.join(100)
+    assert child.exitcode == 0
+
+
+def test_a_loop_interrupted_at_any_statement_of_its_shortcut_keeps_no_permit(shared_server):
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(
+        target=scenarios.is_interrupted_at_every_statement_of_a_shortcut,
+        args=(shared_server.url,),
     )
     child.start()
     child.join(100)

@@ -1,0 +1,70 @@
+"""A connection that an event loop reads and writes itself, never waiting for either.
+
+It is opened by a thread that may wait, as any other wire is, and then is the loop's.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ground import RedisTarget
+from limiter.commands import Command
+from limiter.wire import Wire
+
+try:
+    from hiredis import Reader, pack_command
+except ImportError:  # it is an extra
+    Reader = pack_command = None  # type: ignore[assignment, misc]
+
+_AT_ONCE = 65536  # bytes read at once
+_ABORT = struct.pack("ii", 1, 0)  # close without sending what has not been sent yet
+
+
+def possible(target: RedisTarget) -> bool:
+    """One socket that needs nobody's care: not those of a Cluster, not TLS; and hiredis."""
+    return Reader is not None and target.kind in ("single", "sentinel") and not target.tls
+
+
+class LoopWire:
+    """See the module."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, wire: Wire, readable: Callable[[], None]
+    ) -> None:
+        """Raises `NotImplementedError` where a loop watches no sockets."""
+        self._loop = loop
+        self._wire = wire
+        self._socket: socket.socket = wire.socket
+        self._reader = Reader()
+        self._socket.setblocking(False)
+        loop.add_reader(self._socket.fileno(), readable)
+
+    def send(self, commands: Iterable[Command]) -> None:
+        data = b"".join(map(pack_command, commands))
+        if self._socket.send(data) < len(data):
+            raise ConnectionError("the server reads too slowly")
+
+    def received(self) -> Iterator[Any]:
+        """The replies that are there; an error is one."""
+        try:
+            data = self._socket.recv(_AT_ONCE)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionError("the server hung up")
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            yield reply
+
+    def hang_up(self) -> None:
+        """What has not been sent yet never will be: others ask again."""
+        if self._socket.fileno() < 0:
+            return
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._socket.fileno())
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+        self._wire.close()

@@ -1,0 +1,144 @@
+"""What Redis's replies and letters mean for a gate's ledger."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from limiter.errors import LimitTimeout
+from limiter.ledger import Ledger
+from limiter.permit import Lease, Wait
+from limiter.terms import Terms
+from limiter.wishes import NEVER, Ask, Call
+
+Digest = Callable[[list[Any], float], None]  # the reply, and when we sent what it answers
+
+
+def ignore(reply: Any, sent: float) -> None:
+    """What reads a reply that says nothing."""
+
+
+def read_letter(ledger: Ledger, letter: dict[bytes, bytes]) -> None:
+    """A message of somebody who freed a permit, from the inbox."""
+    since = min(ledger.engine.clock(), int(letter[b"at"]) / 1e6 - ledger.server_ahead)
+    _read_grants(ledger, letter.get(b"grants", b""), since)
+    if b"wake" in letter:
+        ledger.look_at = min(ledger.look_at, since + int(letter[b"wake"]) / 1e6)
+
+
+def _read_grants(ledger: Ledger, grants: bytes, since: float) -> None:
+    words = grants.decode().split()
+    for id, fence in zip(words[::2], words[1::2], strict=True):
+        ledger.granted(id, int(fence), since)
+
+
+def read_time(ledger: Ledger, reply: list[Any], sent: float) -> None:
+    """Every reply begins with the server's time, when to look again, and grants of ours."""
+    # It read its clock after we sent: its time T is no earlier here than this says.
+    ledger.server_ahead = int(reply[0]) / 1e6 - sent
+    if reply[2]:
+        _read_grants(ledger, reply[2], sent)
+    wake = int(reply[1])
+    ledger.look_at = sent + wake / 1e6 if wake >= 0 and ledger.line else NEVER
+
+
+def reads_asks(
+    ledger: Ledger, asks: list[Ask], join: bool, released: Sequence[tuple[str, int]]
+) -> Digest:
+    def digest(reply: list[Any], sent: float) -> None:
+        _gave_back(ledger, released)
+        ledger.agreement.see(int(reply[3]))
+        if ledger.agreement.unsettled:
+            ledger.agreement.compare(reply[4:7])
+        for ask, verdict, score in zip(asks, reply[7::2], reply[8::2], strict=True):
+            if (number := int(verdict)) > 0:
+                ask.score = ask.score or _text(score)
+                ledger.granted(ask.id, number, sent)
+            elif not ledger.wants(ask):
+                pass  # a shortcut's: the engine heard more of it than this
+            elif join:
+                ask.score = _text(score)
+                ledger.line[ask.id] = ask  # before it leaves the others: see `at_rest`
+                ledger.fresh.pop(ask.id, None)
+            else:
+                ledger.tries.pop(ask.id, None)
+                wait = int(reply[1])
+                ledger.answer(ask, Wait(wait / 1e6 if wait >= 0 else math.inf))
+        if ledger.line:
+            ledger.beat_at = min(ledger.beat_at, sent + ledger.heartbeat)
+        read_time(ledger, reply, sent)
+
+    return digest
+
+
+def reads_enforcing(ledger: Ledger, terms: Terms) -> Digest:
+    def digest(reply: list[Any], sent: float) -> None:
+        ledger.agreement.enforced(terms)
+        read_time(ledger, reply, sent)
+
+    return digest
+
+
+def reads_renewal(ledger: Ledger, leases: list[Lease]) -> Digest:
+    def digest(reply: list[Any], sent: float) -> None:
+        deadline = ledger.deadline(sent)
+        # One that has been lost by our own clock stays lost, whatever the server says.
+        ledger.agreement.see(int(reply[3]))
+        for lease, held in zip(leases, reply[4:], strict=True):
+            if int(held) and ledger.engine.clock() < lease.deadline:
+                lease.deadline = deadline
+            elif lease.id in ledger.leases:
+                ledger.lose(lease)
+        read_time(ledger, reply, sent)
+
+    return digest
+
+
+def _gave_back(ledger: Ledger, released: Sequence[tuple[str, int]]) -> None:
+    for id, _ in released:
+        ledger.releases.pop(id, None)
+        ledger.direct.given.pop(id, None)
+
+
+def reads_release(ledger: Ledger, released: list[tuple[str, int]]) -> Digest:
+    def digest(reply: list[Any], sent: float) -> None:
+        _gave_back(ledger, released)
+        read_time(ledger, reply, sent)
+
+    return digest
+
+
+def reads_cancel(ledger: Ledger, ids: list[str]) -> Digest:
+    def digest(reply: list[Any], sent: float) -> None:
+        limit, in_flight, holders = reply[3].decode() or "any", int(reply[4]), reply[5].decode()
+        for id, place in zip(ids, reply[7:], strict=True):
+            ledger.cancels.pop(id, None)
+            if (ask := ledger.timeouts.pop(id, None)) is not None:
+                waited = ledger.engine.clock() - ask.began
+                ledger.answer(
+                    ask,
+                    LimitTimeout(
+                        ledger.name, waited=waited, limit=limit, in_flight=in_flight,
+                        place=int(place), holders=sorted(set(holders.split())),
+                        paused=bool(int(reply[6])),
+                    ),
+                )  # fmt: skip
+        read_time(ledger, reply, sent)
+
+    return digest
+
+
+def reads_call(ledger: Ledger, call: Call) -> Digest:
+    def digest(reply: list[Any], sent: float) -> None:
+        if call in ledger.calls:  # else it was answered meanwhile
+            ledger.calls.remove(call)
+            ledger.outcomes.append((call.answer, reply))
+        if call.lease is None:
+            read_time(ledger, reply, sent)
+        else:
+            reads_renewal(ledger, [call.lease])(reply, sent)
+
+    return digest
+
+
+def _text(score: bytes | int) -> str:
+    return score.decode() if isinstance(score, bytes) else str(score)

@@ -1,0 +1,20 @@
+"""Waiting, in tests, until the running event loop takes the shortcut to a gate."""
+
+import asyncio
+from typing import Any
+
+PATIENCE = 30.0
+
+
+async def on_its_shortcut(gate: Any) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not takes_it(gate):
+            (await gate.acquire()).release()
+            await asyncio.sleep(0.001)
+
+
+def takes_it(gate: Any) -> bool:
+    """Whether the running loop's next acquire goes that way."""
+    engine, ledger = gate._at()
+    own = engine._shortcuts._all.get(asyncio.get_running_loop())
+    return own is not None and own._wire is not None and ledger.at_rest
