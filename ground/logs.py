@@ -14,7 +14,9 @@ from contextvars import ContextVar
 from typing import Literal
 
 _correlation: ContextVar[str] = ContextVar("penstock_correlation", default="")
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "correlation"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {
+    "message", "asctime", "correlation", "color_message",  # uvicorn's copy for terminals
+}  # fmt: skip
 
 
 @contextmanager

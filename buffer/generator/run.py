@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from buffer.discovery import load_module
-from ground import GroundSettings, configure_logging
+from ground import GroundSettings, PenstockError, configure_logging
 
 
 def main() -> None:
@@ -22,7 +22,10 @@ def main() -> None:
     settings = GroundSettings.load()
     configure_logging(settings.log_format, settings.log_level)
     payload = json.load(sys.stdin)
-    load_module(path).run_rollout(payload)
+    try:
+        load_module(path).run_rollout(payload)
+    except PenstockError as fault:
+        raise SystemExit(f"penstock: {fault}") from None
 
 
 def _end_with(parent: int) -> None:

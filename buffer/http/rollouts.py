@@ -158,6 +158,8 @@ Running = Annotated[Rollouts, Depends(_of)]
 
 
 def _task_of(payload: dict[str, Any]) -> str:
+    if "task_type" not in payload:
+        raise Refused(400, "task_type is missing: it names the task, and so its generator")
     try:
         task = check_name(str(payload.get("task_type", "")), "a task_type")
     except ValueError as wrong:
