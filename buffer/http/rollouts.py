@@ -84,7 +84,8 @@ class Rollouts:
             await asyncio.sleep(_BEAT)
 
     async def end(self) -> None:
-        """Stop every generator of ours; their records say so, and nobody takes them over."""
+        """Stop every generator of ours. Their records stay: another server, or the next one
+        here, goes on with them once our leases have ended."""
         for task in list(self._running):
             await self._stop(task)
 

@@ -161,7 +161,7 @@ async def test_the_root_says_that_it_runs(redis: ground.Client) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [
-        (b"", 400, "not JSON"),
+        (b"", 400, "empty"),
         (b"{", 400, "not JSON"),
         (b"\xff", 400, "UTF-8"),
         (b"[1]", 400, "a JSON object"),
