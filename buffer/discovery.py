@@ -32,7 +32,11 @@ def discover(folder: Path | None) -> dict[str, Generator]:
     found = {"math": Generator("math", built_in, GroupFunctions.of_module(base_generator))}
     named: dict[str, Path] = {}
     faults: list[str] = []
-    for path in sorted(folder.glob("*_generator.py")) if folder else []:
+    files = sorted(folder.glob("*_generator.py")) if folder else []
+    if folder and folder.is_dir() and not files:
+        log.warning("PENSTOCK_GENERATORS: no file there ends in _generator.py; only the math task "
+                    "can be generated for", extra={"folder": str(folder)})  # fmt: skip
+    for path in files:
         try:
             generator = _load(path)
         except GeneratorError as fault:

@@ -67,6 +67,8 @@ def parse_json(body: bytes) -> tuple[Any, str]:
     """Any JSON value and its text, without NaN and infinities."""
     try:
         text = body.decode().strip()
+        if not text:
+            raise ItemRefused("the body is empty: send JSON")
         return _decoder.decode(text), text
     except UnicodeDecodeError:
         raise ItemRefused("the body is not UTF-8") from None

@@ -15,7 +15,7 @@ from typing import Literal
 
 _correlation: ContextVar[str] = ContextVar("penstock_correlation", default="")
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {
-    "message", "asctime", "correlation", "color_message",  # the last is uvicorn's, for terminals
+    "message", "asctime", "correlation", "color_message",  # uvicorn's copy for terminals
 }  # fmt: skip
 
 

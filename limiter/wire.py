@@ -6,7 +6,7 @@ error that is an answer comes back as a value; one that may pass is raised.
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import redis

@@ -47,5 +47,4 @@ def serve(host: str | None, port: int | None, generators: Path | None) -> None:
     given = {"buffer_host": host, "buffer_port": port, "generators": generators}
     settings = BufferSettings.load(**{k: v for k, v in given.items() if v is not None})
     with running_redis(ground) as url:
-        click.echo(f"buffer server on port {settings.buffer_port}", err=True)
         serve_until_told(url, ground.run, settings)

@@ -6,7 +6,6 @@ as a failure, so that its group still finishes.
 """
 
 import contextlib
-import json
 import logging
 import multiprocessing
 import random
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from buffer.generator.samples import samples_of
 from buffer.generator.sender import Sender
 from buffer.generator.trajectory import (
     Question,
@@ -82,10 +82,7 @@ class BaseGenerator:
         self._sender.send(data)
 
     def _questions(self, input_file: str, rounds: range) -> Iterator[Question]:
-        with open(input_file, encoding="utf-8") as lines:
-            samples = [json.loads(line) for line in lines if line.strip()]
-        for number, sample in enumerate(samples):
-            sample.setdefault("instance_id", number)
+        samples = samples_of(input_file)
         random.shuffle(samples)
         for number in rounds:
             for sample in samples:

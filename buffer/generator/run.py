@@ -5,6 +5,7 @@ would do everything twice.
 """
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 from buffer.discovery import load_module
-from ground import GroundSettings, configure_logging
+from ground import GroundSettings, PenstockError, configure_logging
 
 
 def main() -> None:
@@ -21,8 +22,13 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     settings = GroundSettings.load()
     configure_logging(settings.log_format, settings.log_level)
+    for chatty in ("httpx", "openai"):  # a line for each item and each try
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     payload = json.load(sys.stdin)
-    load_module(path).run_rollout(payload)
+    try:
+        load_module(path).run_rollout(payload)
+    except PenstockError as fault:
+        raise SystemExit(f"penstock: {fault}") from None
 
 
 def _end_with(parent: int) -> None:

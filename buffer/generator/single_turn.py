@@ -42,7 +42,11 @@ def query_single_turn(
         try:
             response = client.chat.completions.create(**payload)
         except OpenAIError as failure:
-            log.warning("query failed", extra={"attempt": attempt + 1, "reason": str(failure)})
+            log.warning(
+                "query failed",
+                extra={"attempt": attempt + 1, "engine": str(client.base_url),
+                       "reason": str(failure)},
+            )  # fmt: skip
             _pause(ERROR_PAUSE * 2**attempt, attempt)
             continue
         if not response.choices:

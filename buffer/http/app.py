@@ -37,6 +37,11 @@ def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> H
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
+        log.info(
+            "buffer server is up",
+            extra={"url": f"http://{settings.buffer_host}:{settings.buffer_port}", "run": run,
+                   "redis": str(desk.link.target), "generators": ", ".join(desk.generators)},
+        )  # fmt: skip
         chores = [
             asyncio.create_task(desk.keep_time()), asyncio.create_task(rollouts.look_after())
         ]  # fmt: skip

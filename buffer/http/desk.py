@@ -15,6 +15,7 @@ from starlette.requests import Request
 from buffer.discovery import Generator, discover
 from buffer.errors import GeneratorError, UnknownTask
 from buffer.group_functions import GroupFunctions
+from buffer.http.answers import Refused, integer
 from buffer.link import Link
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
@@ -109,7 +110,9 @@ class Desk:
         }
         given.update({k: v for k, v in payload.items() if k in TaskConfig.model_fields})
         if "num_repeat_per_sample" in payload:
-            given["group_size"] = payload["num_repeat_per_sample"]
+            given["group_size"] = integer(payload, "num_repeat_per_sample", least=1)
+        elif "group_size" not in given:
+            raise Refused(400, "num_repeat_per_sample is missing: how many answers make a group")
         return TaskConfig.load(**given)
 
     def _make(self, task: str) -> RolloutBuffer:

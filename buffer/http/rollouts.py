@@ -84,7 +84,8 @@ class Rollouts:
             await asyncio.sleep(_BEAT)
 
     async def end(self) -> None:
-        """Stop every generator of ours; their records say so, and nobody takes them over."""
+        """Stop every generator of ours. Their records stay: another server, or the next one
+        here, goes on with them once our leases have ended."""
         for task in list(self._running):
             await self._stop(task)
 
@@ -158,6 +159,8 @@ Running = Annotated[Rollouts, Depends(_of)]
 
 
 def _task_of(payload: dict[str, Any]) -> str:
+    if "task_type" not in payload:
+        raise Refused(400, "task_type is missing: it names the task, and so its generator")
     try:
         task = check_name(str(payload.get("task_type", "")), "a task_type")
     except ValueError as wrong:

@@ -203,6 +203,25 @@ def test_a_worker_that_dies_is_replaced_and_its_question_asked_again(
     assert all(item["reward"] == 1 for item in post.items)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"prompt": []}\n{"prompt": [}\n', "line 2 is not JSON"),
+        ('"a question"\n', "line 1 is not a JSON object"),
+        (None, "No such file"),
+    ],
+)
+def test_a_data_set_that_cannot_be_read_is_named(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    data = tmp_path / "data.jsonl"
+    if text is not None:
+        data.write_text(text)
+    with pytest.raises(GeneratorError, match=said) as refusal:
+        BaseGenerator("http://engine", "http://buffer").run(str(data), answered, lambda _: 0.0)
+    assert "data.jsonl" in str(refusal.value)
+
+
 def test_sending_goes_on_until_the_buffer_has_room(post: Post) -> None:
     post.refusals = [httpx.Response(429, headers={"Retry-After": "1"}), httpx.Response(503)]
     BaseGenerator("http://engine", "http://buffer").send_data_to_buffer({"instance_id": "a"})

@@ -161,7 +161,7 @@ async def test_the_root_says_that_it_runs(redis: ground.Client) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [
-        (b"", 400, "not JSON"),
+        (b"", 400, "empty"),
         (b"{", 400, "not JSON"),
         (b"\xff", 400, "UTF-8"),
         (b"[1]", 400, "a JSON object"),
@@ -214,8 +214,8 @@ async def test_a_full_buffer_answers_429_with_a_time(redis: ground.Client) -> No
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"num_repeat_per_sample": "x"}, "group_size"),
-        ({"num_repeat_per_sample": 0}, "group_size"),
+        ({"num_repeat_per_sample": "x"}, "num_repeat_per_sample"),
+        ({"num_repeat_per_sample": 0}, "num_repeat_per_sample"),
         ({"min_valid_item_size_ratio": 2}, "min_valid_item_size_ratio"),
         ({"group_timeout_seconds": -1}, "group_timeout_seconds"),
         ({"task_type": "a/b"}, "task_type"),
@@ -230,6 +230,16 @@ async def test_a_start_that_cannot_work_is_refused_with_its_reason(
         answer = await client.post("/start_rollout", json={**START, **changes})
         assert answer.status_code == 400
         assert reason in answer.json()["message"]
+
+
+@pytest.mark.parametrize("name", ["task_type", "num_repeat_per_sample"])
+async def test_a_start_without_a_name_it_needs_is_told_which(
+    redis: ground.Client, name: str
+) -> None:
+    async with served(redis) as client:
+        given = {key: value for key, value in START.items() if key != name}
+        answer = await client.post("/start_rollout", json=given)
+        assert (answer.status_code, f"{name} is missing" in answer.text) == (400, True)
 
 
 async def test_two_trainers_on_two_tasks_and_two_servers_do_not_meet(redis: ground.Client) -> None:
