@@ -7,7 +7,6 @@ program that a fork bomb, a memory bomb and a flood of output run beside it, aga
 
 import asyncio
 import shutil
-import socket
 import statistics
 import threading
 import time
@@ -21,6 +20,7 @@ import uvicorn
 
 from bench.peers import environment
 from bench.suite import Ratio, Suite, Target
+from ground import listen
 from worker.sandbox.local import DEFAULTS, Jails, Program, ServerConfig
 from worker.sandbox.local.limits import MB
 from worker.sandbox.serve import App, Line
@@ -229,8 +229,7 @@ class _Served:
         return str(answer.json()["run_result"]["stdout"]).encode()
 
     async def _start(self) -> httpx.AsyncClient:
-
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = listen("127.0.0.1", 0, "--port")
         app = App(self._jails, DEFAULTS, Line(8, 64, 30.0))
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         self._serving = asyncio.ensure_future(self._server.serve([listening]))
