@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -195,17 +194,6 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
-
-
-def room_for_descriptors() -> int:
-    """Let this process have as many open as it may, and say how many that is.
-
-    The kernel counts those that a user has under way in sockets, and sends no more for whoever is
-    beyond his own limit. So ours must be well above what a program can get under way.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most
 
 
 def _launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.Popen[bytes]":
