@@ -65,6 +65,10 @@ os.write(4, len(header).to_bytes(4, "big") + len(blob).to_bytes(8, "big") + head
         claim("'[]'"),
         claim("'{\"blobs\": [2]}'", "'{}'"),
         claim("'{\"blobs\": [50000]}'", "'[' * 50_000"),
+        claim(
+            "'{\"blobs\": [58]}'",
+            '\'{"stdout": "", "stderr": "", "display": [], "error": [{}]}\'',
+        ),
         claim("'{\"blobs\": [50000]}' + '[' * 50_000", "'x' * 50_000"),
         "import os; os.write(4, b'\\xff' * 100)",
         "import os; os.write(4, (5).to_bytes(4, 'big') + (0).to_bytes(8, 'big') + b'x' * 5)",

@@ -79,5 +79,13 @@ class Session:
 
 
 def _read(said: dict[str, Any]) -> Cell:
-    display, error = ([dict(entry) for entry in said[name]] for name in ("display", "error"))
+    display = [dict(entry) for entry in said["display"]]
+    error = [
+        {
+            "ename": str(entry["ename"]),
+            "evalue": str(entry["evalue"]),
+            "traceback": [str(line) for line in entry["traceback"]],
+        }
+        for entry in said["error"]
+    ]
     return Cell(str(said["stdout"]), str(said["stderr"]), display, error)
