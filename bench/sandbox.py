@@ -6,8 +6,9 @@ program that a fork bomb, a memory bomb and a flood of output run beside it, aga
 """
 
 import asyncio
+import contextlib
+import os
 import shutil
-import socket
 import statistics
 import threading
 import time
@@ -16,14 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
-import uvicorn
-
+from bench._sandbox_doors import Queued, Served
 from bench.peers import environment
 from bench.suite import Ratio, Suite, Target
 from worker.sandbox.local import DEFAULTS, Jails, Program, ServerConfig
 from worker.sandbox.local.limits import MB
-from worker.sandbox.serve import App, Line
 
 _PRINT = "print(1)"
 _NUMPY = "import numpy as np; print(int(np.arange(1000).sum()))"
@@ -55,18 +53,19 @@ class _Loop:
 
 
 def measure(quick: bool) -> Suite:
-    """Plain, bubblewrap, ours, ours preloaded, ours over HTTP."""
+    """Plain, bubblewrap, ours; ours preloaded, over HTTP, and through the queue."""
     python = environment("sandbox", [_NUMPY_PINNED])
     count = 40 if quick else 200
     loop = _Loop()
     cold = loop.run(Jails(ServerConfig(str(python)), concurrency=8).start())
     warm = loop.run(Jails(ServerConfig(str(python), preload=("numpy",)), concurrency=8).start())
-    http = _Served(cold)
+    http, queue = Served(cold), Queued(python)
     ways: dict[str, Once] = {
         "plain python -c": _spawned([str(python), "-c"]),
         "penstock": _jailed(cold),
         "penstock, numpy preloaded": _jailed(warm),
         "penstock over HTTP": http.post,
+        "penstock through the queue": queue.run,
     }
     if bwrap := shutil.which("bwrap"):
         ways["bubblewrap"] = _spawned(_bubblewrapped(bwrap, python))
@@ -74,6 +73,7 @@ def measure(quick: bool) -> Suite:
 
     def clean_up() -> None:
         loop.run(http.stop())
+        loop.run(queue.stop())
         for jails in (cold, warm):
             loop.run(jails.close())
         loop.stop()
@@ -92,6 +92,7 @@ def measure(quick: bool) -> Suite:
         ratios=[
             Ratio("start_p50_ms", "penstock", "plain python -c"),
             Ratio("per_second_at_4", "penstock", "plain python -c"),
+            Ratio("cpu_ms_at_4", "penstock", "plain python -c"),
             Ratio("numpy_p50_ms", "penstock, numpy preloaded", "plain python -c"),
             Ratio("start_p50_ms", "penstock beside bombs", "penstock"),
         ],
@@ -121,8 +122,22 @@ async def _measured(once: Once, count: int) -> dict[str, float]:
         "numpy_p50_ms": statistics.median(await _latencies(once, _NUMPY, count // 4)),
     }
     for at_once in _AT_ONCE:
+        before = _processor()
         metrics[f"per_second_at_{at_once}"] = await _rate(once, at_once, count)
+        metrics[f"cpu_ms_at_{at_once}"] = (_processor() - before) / count * 1000
     return metrics
+
+
+def _processor() -> float:
+    """Seconds of processor time: of this process, all below it, and those that these outlived."""
+    ticks, left = 0, [os.getpid()]
+    while left:
+        process = Path(f"/proc/{left.pop()}")
+        with contextlib.suppress(OSError):  # it ends while we look
+            ticks += sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
+            for children in process.glob("task/*/children"):
+                left += map(int, children.read_text().split())
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def _beside_bombs(jails: Jails, count: int) -> dict[str, float]:
@@ -212,34 +227,3 @@ def _bubblewrapped(bwrap: str, python: Path) -> list[str]:
         str(python),
         "-c",
     ]
-
-
-class _Served:
-    """Our HTTP server in this process, on a thread of its own, and one keep-alive client."""
-
-    def __init__(self, jails: Jails) -> None:
-        self._client: httpx.AsyncClient | None = None
-        self._jails = jails
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
-
-    async def post(self, code: str) -> bytes:
-        client = self._client or await self._start()
-        answer = await client.post("/run_code", json={"code": code, "language": "python"})
-        return str(answer.json()["run_result"]["stdout"]).encode()
-
-    async def _start(self) -> httpx.AsyncClient:
-
-        listening = socket.create_server(("127.0.0.1", 0))
-        app = App(self._jails, DEFAULTS, Line(8, 64, 30.0))
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-        self._serving = asyncio.ensure_future(self._server.serve([listening]))
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        self._client = httpx.AsyncClient(base_url=url, timeout=60)
-        return self._client
-
-    async def stop(self) -> None:
-        if self._server and self._serving and self._client:
-            await self._client.aclose()
-            self._server.should_exit = True
-            await self._serving

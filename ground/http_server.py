@@ -16,7 +16,8 @@ log = logging.getLogger("penstock.http")
 def listen(host: str, port: int, setting: str) -> socket.socket:
     """A listening socket; port 0 picks a free one. `SettingError` names the port's setting."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Only where the socket names its protocol does asyncio send small answers at once.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

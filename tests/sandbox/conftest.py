@@ -14,6 +14,8 @@ import pytest_asyncio
 
 from worker.sandbox.local import DEFAULTS, Jails, Outcome, Program, ServerConfig
 
+from .serving import served
+
 MB = 1 << 20
 QUICK = replace(DEFAULTS, wall=20.0, memory=256 * MB)
 ORDINARY_USER = 64123
@@ -80,3 +82,9 @@ def run(sandbox: Jails) -> Run:
         return await sandbox.run(Program(code, language, limits=limits, **given))
 
     return _run
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A sandbox behind HTTP, with 256 MB for a program."""
+    yield from served(memory="256")

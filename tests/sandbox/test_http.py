@@ -1,59 +1,21 @@
-"""`penstock sandbox serve` speaks Sandbox Fusion's contract, to its own SDK and to verl."""
+"""`penstock sandbox serve` speaks Sandbox Fusion's contract."""
 
-import base64
-import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from worker import CodeRequest, WorkerSettings
-from worker.sandbox.choice import make_sandbox
 from worker.sandbox.local import languages
 
-START = [sys.executable, "-m", "penstock", "sandbox", "serve", "--port", "0"]
-
-
-def served(*options: str, memory: str = "512", **environment: str) -> Iterator[str]:
-    given = {**os.environ, "PENSTOCK_SANDBOX_MEMORY_MB": memory, **environment}
-    with subprocess.Popen(
-        [*START, *options], stdout=subprocess.PIPE, text=True, env=given
-    ) as server:
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
-        assert url.startswith("http"), "it did not start"
-        yield url
-        server.terminate()
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    yield from served(memory="256")
+from .serving import encoded, post, served
 
 
 @pytest.fixture(scope="module")
 def narrow_url() -> Iterator[str]:
     """One place, one may wait, for half a second."""
     yield from served("--concurrency", "1", "--line", "1", "--patience", "0.5")
-
-
-def post(url: str, **fields: Any) -> dict[str, Any]:
-    body = {"language": "python", **fields}
-    response = httpx.post(f"{url}/run_code", json=body, timeout=60)
-    assert response.status_code == 200, response.text
-    answer: dict[str, Any] = response.json()
-    return answer
-
-
-def encoded(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 def test_the_answer_has_every_field_of_upstreams(url: str) -> None:
@@ -202,82 +164,6 @@ def test_many_at_once_all_finish_right(url: str) -> None:
     assert printed == [f"{n}\n" for n in range(128)]
 
 
-# --- upstream's own SDK ---------------------------------------------------------------------
-
-
-def sdk() -> Any:
-    return pytest.importorskip("sandbox_fusion", reason="upstream's SDK is not installed")
-
-
-def test_upstreams_sdk_runs_code(url: str) -> None:
-    fusion = sdk()
-    ran = fusion.run_code(
-        fusion.RunCodeRequest(code="print(input())", language="python", stdin="hi\n"),
-        endpoint=url,
-    )
-    assert ran.status == fusion.RunStatus.Success
-    assert ran.run_result.stdout == "hi\n"
-
-
-def test_upstreams_sdk_runs_many_and_summarises(url: str) -> None:
-    fusion = sdk()
-    fusion.set_endpoint(url)
-    requests = [
-        fusion.RunCodeRequest(code=f"assert {n} % 2 == 0", language="python") for n in range(20)
-    ]
-    results = fusion.run_concurrent(fusion.run_code, args=[[r] for r in requests], concurrency=8)
-    names = [fusion.summary_run_code_result(r, fusion.SummaryMapping()) for r in results]
-    assert [str(getattr(n, "value", n)) for n in names] == ["Success", "Failed"] * 10
-
-
-async def test_upstreams_sdk_runs_compiled_code_asynchronously(url: str) -> None:
-    fusion = sdk()
-    request = fusion.RunCodeRequest(code="int main( {", language="cpp")
-    ran = await fusion.run_code_async(request, endpoint=url)
-    assert ran.status == fusion.RunStatus.Failed
-    assert ran.compile_result.return_code == 1
-    assert ran.run_result is None
-
-
-def test_verls_client_semantics(url: str) -> None:
-    """The eight fields it posts, and the codes it makes of the answers."""
-
-    def verl(code: str, expected: str, stdin: str = "", timeout: float = 10) -> object:
-        payload = {
-            "compile_timeout": timeout, "run_timeout": timeout, "code": code, "stdin": stdin,
-            "memory_limit_MB": 1024, "language": "python", "files": {}, "fetch_files": [],
-        }  # fmt: skip
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        response = httpx.post(
-            f"{url}/run_code", headers=headers, content=json.dumps(payload), timeout=30
-        )
-        answer = response.json()
-        run = answer["run_result"]
-        if answer["status"] == "SandboxError":
-            return -1
-        if run["status"] == "TimeLimitExceeded":
-            return -3
-        if run["return_code"] != 0:
-            return -2
-        return bool(run["stdout"].rstrip("\n") == expected.rstrip("\n"))
-
-    assert verl("print(int(input()) * 2)", "42\n", "21") is True
-    assert verl("print(1)", "2") is False
-    assert verl("1 / 0", "") == -2
-    assert verl("while True: pass", "", timeout=0.5) == -3
-
-
-def test_it_ends_in_order_when_told(tmp_path: Any) -> None:
-    with subprocess.Popen(START, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
-        assert httpx.get(f"{address}/v1/ping").status_code == 200
-        began = time.monotonic()
-        server.terminate()
-        server.wait(30)
-    assert time.monotonic() - began < 30
-
-
 def jupyter(url: str, cells: list[str], **fields: Any) -> dict[str, Any]:
     response = httpx.post(f"{url}/run_jupyter", json={"cells": cells, **fields}, timeout=60)
     assert response.status_code == 200, response.text
@@ -311,74 +197,3 @@ def test_cells_beyond_the_total_time_are_cut_off(url: str) -> None:
     assert answer["status"] == "Failed"
     assert answer["driver"]["status"] == "TimeLimitExceeded"
     assert len(answer["cells"]) <= 2
-
-
-def test_upstreams_sdk_runs_cells(url: str) -> None:
-    fusion = sdk()
-    ran = fusion.run_jupyter(fusion.RunJupyterRequest(cells=["x = 2", "x * 21"]), endpoint=url)
-    assert ran.status == fusion.RunStatus.Success
-    assert ran.cells[1].display == [{"text/plain": "42"}]
-
-
-def test_the_self_test_shows_each_probe_and_what_it_met() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "penstock", "sandbox", "selftest", "--json"],
-        capture_output=True,
-        check=True,
-    )
-    facts = json.loads(ran.stdout)
-    assert facts["isolation"] == "ns"
-    assert all(probe["refused"] for probe in facts["probes"])
-
-
-def test_the_level_none_is_loud_and_in_every_answer() -> None:
-    with subprocess.Popen(
-        [*START, "--level", "none", "--python", "/usr/bin/python3"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        assert server.stderr is not None
-        url = server.stdout.readline().strip()
-        if url:
-            answer = post(url, code="print(1)")
-            assert (answer["status"], answer["isolation"]) == ("Success", "none")
-            assert httpx.get(f"{url}/healthz").json()["isolation"] == "none"
-        server.terminate()
-        said = server.stderr.read()
-    if not url:
-        pytest.skip(f"no interpreter for an ordinary user here: {said}")
-    assert "UNCONFINED" in said
-
-
-def test_a_setting_without_sense_is_refused_by_name() -> None:
-    ran = subprocess.run(
-        [*START, "--expose", "relative/path"], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 2
-    assert "PENSTOCK_SANDBOX_EXPOSE" in ran.stderr
-
-
-def test_a_token_is_asked_of_everybody_when_one_is_set(tmp_path: Path) -> None:
-    secret = tmp_path / "token"
-    secret.write_text("secret\n")
-    for url in served(memory="256", PENSTOCK_SANDBOX_TOKEN_FILE=str(secret)):
-        body = {"language": "python", "code": "print(1)"}
-        for given in ({}, {"Authorization": "Bearer wrong"}):
-            assert httpx.post(f"{url}/run_code", json=body, headers=given).status_code == 401
-            assert httpx.get(f"{url}/metrics", headers=given).status_code == 401
-        assert httpx.get(f"{url}/healthz").json()["status"] == "healthy"
-        known = {"Authorization": "Bearer secret"}
-        assert httpx.post(f"{url}/run_code", json=body, headers=known).json()["status"] == "Success"
-        figures = httpx.get(f"{url}/metrics", headers=known).text
-        assert 'penstock_sandbox_programs_total{outcome="finished"} 1.0' in figures
-        assert "process_open_fds" in figures
-
-
-async def test_a_worker_shows_the_sandboxs_token() -> None:
-    for url in served(memory="256", PENSTOCK_SANDBOX_TOKEN="secret"):
-        settings = WorkerSettings.load(sandbox_fusion_url=url, sandbox_token="secret")
-        sandbox = make_sandbox(settings)
-        assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
-        await sandbox.close()

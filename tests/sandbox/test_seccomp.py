@@ -92,6 +92,11 @@ def test_arguments_decide(machine: str) -> None:
     assert verdict(seccomp._PRLIMIT, 0, 7) == ALLOW
     assert verdict(seccomp._PRLIMIT, 1, 7) == EPERM
     assert verdict(seccomp._PERSONALITY, 0x0040000) == EPERM
+    for which, expected in ((0, ALLOW), (1, EPERM), (2, EPERM)):  # of a process, a group, a user
+        assert verdict((141, 140), which, 0, 5) == expected
+    assert verdict((141, 140), 0, 1, 5) == EPERM
+    assert verdict((251, 30), 1, 0) == ALLOW
+    assert verdict((251, 30), 3, 0) == EPERM
 
 
 @on_each

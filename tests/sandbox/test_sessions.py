@@ -49,9 +49,27 @@ async def test_a_cell_that_will_not_be_interrupted_loses_the_session(sandbox: Ja
             await session.run("1")
 
 
+def claim(header: str, blob: str = "''") -> str:
+    """A cell that answers for its interpreter, in a message that is whole."""
+    return f"""
+import os
+header, blob = ({header}).encode(), ({blob}).encode()
+os.write(4, len(header).to_bytes(4, "big") + len(blob).to_bytes(8, "big") + header + blob)
+"""
+
+
 @pytest.mark.parametrize(
     "lie",
     [
+        claim("'{}'"),
+        claim("'[]'"),
+        claim("'{\"blobs\": [2]}'", "'{}'"),
+        claim("'{\"blobs\": [50000]}'", "'[' * 50_000"),
+        claim(
+            "'{\"blobs\": [58]}'",
+            '\'{"stdout": "", "stderr": "", "display": [], "error": [{}]}\'',
+        ),
+        claim("'{\"blobs\": [50000]}' + '[' * 50_000", "'x' * 50_000"),
         "import os; os.write(4, b'\\xff' * 100)",
         "import os; os.write(4, (5).to_bytes(4, 'big') + (0).to_bytes(8, 'big') + b'x' * 5)",
         "import os; os.write(4, (2).to_bytes(4, 'big') + (1 << 60).to_bytes(8, 'big') + b'{}')",

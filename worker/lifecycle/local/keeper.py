@@ -103,7 +103,10 @@ class Keeper:
         cell = await session.run(f"penstock_{op}({json.dumps(asked)!r})", within)
         if cell.error:
             return {"error": f"{cell.error[0]['ename']}: {cell.error[0]['evalue']}"}, b""
-        return json.loads(cell.stdout), b""
+        try:
+            return dict(json.loads(cell.stdout)), b""
+        except (ValueError, TypeError, RecursionError):
+            return {"error": f"its interpreter answered {cell.stdout[:100]!r}"}, b""
 
 
 def _first_cell() -> str:

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from worker.sandbox.local.cgroups import Group, Hierarchy
 from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
 from worker.sandbox.local.inside import wire
 from worker.sandbox.local.languages import Language, LanguageAbsent
-from worker.sandbox.local.limits import CAPS, Limits
+from worker.sandbox.local.limits import CAPS, DEFAULTS, Limits, room_for_descriptors
 from worker.sandbox.local.outcome import Outcome, Program, Step
 from worker.sandbox.local.server import ForkServer, JailLost, ServerConfig
 from worker.sandbox.local.session import Session
@@ -45,7 +46,8 @@ class Jails:
     ) -> None:
         self.config = config or ServerConfig()
         self.level = self.config.level
-        self.caps = caps
+        most_open = max(DEFAULTS.open_files, room_for_descriptors() // 4)
+        self.caps = replace(caps, open_files=min(caps.open_files, most_open))
         self.concurrency = concurrency or 4 * (os.cpu_count() or 1)
         self._use_cgroups = use_cgroups
         self._slots = asyncio.Semaphore(self.concurrency)

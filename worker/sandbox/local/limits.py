@@ -4,6 +4,7 @@ A request names the ones it wants otherwise; the operator's caps bound them, and
 one beyond its cap is refused rather than quietly lowered.
 """
 
+import resource
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -64,3 +65,14 @@ CAPS = Limits(
     output=64 * MB,
     fetched=256 * MB,
 )
+
+
+def room_for_descriptors() -> int:
+    """Let this process have as many open as it may, and say how many that is.
+
+    The kernel counts those that a user has under way in sockets, and sends no more for whoever is
+    beyond his own limit. So ours must be well above what a program can get under way.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most

@@ -78,6 +78,8 @@ _ITS_SUPERVISORS = {
     "list the supervisor's descriptors": "os.listdir(f'/proc/{supervisor}/fd')",
     "limit the supervisor": "resource.prlimit(supervisor, 7, (900, 900))",
     "slow the supervisor down": "os.setpriority(os.PRIO_PROCESS, supervisor, 5)",
+    "slow all of the user's processes down": "os.setpriority(os.PRIO_USER, 0, 5)",
+    "put off all of the user's reads and writes": "syscall(either(251, 30), 3, 0, 2 << 13 | 7)",
     "pin the supervisor": "os.sched_setaffinity(supervisor, os.sched_getaffinity(0))",
     "take the supervisor's descriptor": "syscall(438, os.pidfd_open(supervisor), 0, 0)",
 }

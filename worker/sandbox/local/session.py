@@ -18,6 +18,9 @@ from worker.sandbox.local.server import receive
 
 _GRACE = 1.0  # for the kernel's own timer to interrupt the cell first
 _FRAMING = 1 << 16
+_ESCAPED = 4  # bytes of JSON for one of text, at the most that is usual
+# What an interpreter that is the program's own can make of its answer: nothing in it is believed.
+_LIES = (OSError, TimeoutError, ValueError, TypeError, LookupError, RecursionError)
 
 
 class SessionEnded(Exception):
@@ -56,7 +59,7 @@ class Session:
             try:
                 async with asyncio.timeout(seconds + _GRACE):
                     return await self._exchange(code, seconds)
-            except (OSError, TimeoutError, ValueError, TypeError) as problem:
+            except _LIES as problem:
                 self._channel.close()  # out of step from here on; nothing more is believed
                 raise SessionEnded(f"the interpreter gave no answer: {problem!r}") from None
 
@@ -65,7 +68,7 @@ class Session:
         message = wire.pack({"timeout": seconds}, [code.encode(errors="replace")])
         await loop.sock_sendall(self._channel, message)
         _, (answer,) = wire.unpack(
-            await receive(self._channel, self._limits.output + self._limits.fetched + _FRAMING)
+            await receive(self._channel, _ESCAPED * self._limits.output + _FRAMING)
         )
         return _read(json.loads(answer))
 
@@ -76,5 +79,13 @@ class Session:
 
 
 def _read(said: dict[str, Any]) -> Cell:
-    display, error = ([dict(entry) for entry in said[name]] for name in ("display", "error"))
+    display = [dict(entry) for entry in said["display"]]
+    error = [
+        {
+            "ename": str(entry["ename"]),
+            "evalue": str(entry["evalue"]),
+            "traceback": [str(line) for line in entry["traceback"]],
+        }
+        for entry in said["error"]
+    ]
     return Cell(str(said["stdout"]), str(said["stderr"]), display, error)

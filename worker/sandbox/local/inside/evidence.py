@@ -1,11 +1,10 @@
 """What the kernel counted about a jail's cgroup, read through files that the client opened."""
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Descriptors of the group's own accounts; the hierarchy itself is not visible in a jail."""
 
     memory_events: int

@@ -40,6 +40,7 @@ class Namespaces:
         self._user, self._group = os.geteuid(), os.getegid()
         self._covered = covered
         self._filter = seccomp.program()
+        self._masked = [f"/proc/{name}" for name in _MASKED if os.path.exists(f"/proc/{name}")]
         self.environment: dict[str, str] = {}
         self.server = os.pidfd_open(os.getpid())
 
@@ -54,7 +55,7 @@ class Namespaces:
         for path in self._covered:
             os.makedirs(path, exist_ok=True)
             kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
-        _proc()
+        _proc(self._masked)
         loopback()
         socket.sethostname("sandbox")
 
@@ -115,12 +116,11 @@ def _scratch() -> None:
         kernel.mount(source, folder, None, kernel.MS_BIND)
 
 
-def _proc() -> None:
+def _proc(masked: list[str]) -> None:
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "/proc", "proc", flags)
-    for name in _MASKED:
-        if os.path.exists(f"/proc/{name}"):
-            kernel.mount("/dev/null", f"/proc/{name}", None, kernel.MS_BIND)
+    for path in masked:
+        kernel.mount("/dev/null", path, None, kernel.MS_BIND)
 
 
 def loopback() -> None:

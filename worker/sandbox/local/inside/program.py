@@ -8,20 +8,24 @@ import atexit
 import contextlib
 import fcntl
 import gc
+import json
 import os
 import resource
 import signal
+import socket
 import sys
 import traceback
 import types
 from typing import Any, NoReturn
 
-from . import cells, kernel
+from . import cells, kernel, wire
 from .place import Place
 
 _STDIN_SEALS = 1 | 2 | 4 | 8  # no further seal, no shrink, no grow, no write
 _COMPLAINT = 3
-
+_ORDER = cells.CHANNEL  # the line by which the order comes, before a session's channel is there
+_LARGEST_ORDER = 4096
+_MOST_FDS = 8
 
 _OWN_DATA = 16 << 20  # the interpreter's own, and what is preloaded; see `measure`
 
@@ -33,57 +37,67 @@ def measure() -> None:
         _OWN_DATA = next(int(line.split()[1]) << 10 for line in file if line.startswith(b"VmData"))
 
 
-def become(
-    place: Place,
-    step: dict[str, Any],
-    header: dict[str, Any],
-    stdin: bytes,
-    ends: list[int],
-    joins: list[int],
-    channel: int | None,
-) -> NoReturn:
+def become(place: Place, line: int, ends: list[int]) -> NoReturn:
+    """Wait for the order, ready but for what it says; then never return."""
     complaint = ends[2]
     try:
-        _join(joins)
-        _connect(stdin, ends if channel is None else [*ends, channel])
+        os.setsid()
+        _take_places([os.open("/dev/null", os.O_RDONLY), *ends, line])
         complaint = _COMPLAINT
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
-        granted = header["limits"]["processes"]
-        _limit(header["limits"], place.process_limit(granted, counted=bool(joins)))
-        _set_environment({"HOME": place.home, **place.environment, **header["env"]})
         os.chdir(place.home)
+        step, header = _take_order(place)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
+        _set_environment({"HOME": place.home, **place.environment, **header["env"]})
         place.confine()
         if step["argv"]:
-            os.closerange(_COMPLAINT + 1, 1 << 16)
             _execute(step["argv"])
     except BaseException as problem:  # noqa: BLE001  a program that is not confined must not run
         with contextlib.suppress(OSError):
             os.write(complaint, f"!{type(problem).__name__}: {problem}".encode())
         os._exit(125)
     os.close(_COMPLAINT)
-    os.closerange(_COMPLAINT + 1 if channel is None else cells.CHANNEL + 1, 1 << 16)
     _run_python(place.home, step["script"])
 
 
-def _join(joins: list[int]) -> None:
+def _take_places(sources: list[int]) -> None:
+    """Descriptors 0 to 4, and no others: what init holds is not the program's."""
+    # First out of the way of 0 to 4, where they are going.
+    high = [fcntl.fcntl(at, fcntl.F_DUPFD_CLOEXEC, 64) for at in sources]
+    for target, at in enumerate(high):
+        os.dup2(at, target, inheritable=target < _COMPLAINT)
+    os.closerange(_ORDER + 1, 1 << 16)
+
+
+def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Which step of which request it is; joins its cgroups, and takes its limits and stdin."""
+    with socket.socket(fileno=_ORDER) as line:
+        message, fds, _, _ = socket.recv_fds(line, _LARGEST_ORDER, _MOST_FDS)
+    if not message:
+        os._exit(0)  # none will come
+    order = json.loads(message)
+    request, *joins = fds
+    header, stdin = wire.beginning(request)
+    step = header["steps"][order["step"]]
+    channel = joins.pop(0) if order["session"] else None
     for at in joins:
         os.write(at, b"0")
+    granted = header["limits"]["processes"]
+    _limit(header["limits"], place.process_limit(granted, counted=bool(joins)))
+    if stdin and step is header["steps"][-1]:
+        os.dup2(_sealed(stdin), 0)
+    if channel is not None:
+        os.dup2(channel, cells.CHANNEL)
+    os.closerange(_ORDER if channel is None else cells.CHANNEL + 1, 1 << 16)
+    return step, header
 
 
-def _connect(stdin: bytes, ends: list[int]) -> None:
-    os.setsid()
-    if stdin:
-        source = os.memfd_create("stdin", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-        with open(source, "wb", closefd=False) as file:
-            file.write(stdin)
-        os.lseek(source, 0, os.SEEK_SET)
-        fcntl.fcntl(source, fcntl.F_ADD_SEALS, _STDIN_SEALS)
-    else:
-        source = os.open("/dev/null", os.O_RDONLY)
-    # First out of the way of 0 to 4, where they are going.
-    high = [fcntl.fcntl(at, fcntl.F_DUPFD_CLOEXEC, 64) for at in (source, *ends)]
-    for target, at in enumerate(high):
-        os.dup2(at, target, inheritable=target != _COMPLAINT)
+def _sealed(stdin: bytes) -> int:
+    source = os.memfd_create("stdin", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    with open(source, "wb", closefd=False) as file:
+        file.write(stdin)
+    os.lseek(source, 0, os.SEEK_SET)
+    fcntl.fcntl(source, fcntl.F_ADD_SEALS, _STDIN_SEALS)
+    return source
 
 
 def _limit(limits: dict[str, Any], processes: int) -> None:

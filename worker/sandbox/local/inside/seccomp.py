@@ -35,6 +35,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
     "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "memfd_create": (319, 279),
     "memfd_secret": (447, 447), "seccomp": (317, 277), "set_mempolicy_home_node": (450, 450),
+    # Write back what the whole machine has changed.
+    "sync": (162, 81), "syncfs": (306, 267),
     # Counted against the host's user, whose limits are small.
     "inotify_init": (253, None), "inotify_init1": (294, 26),
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mbind": (237, 235),
@@ -57,13 +59,13 @@ _LAST_KNOWN = 462  # mseal; what came later was not judged and so does not exist
 
 _CLONE, _SOCKET, _SOCKETPAIR, _IOCTL = (56, 220), (41, 198), (53, 199), (16, 29)
 _PRLIMIT, _PERSONALITY = (302, 261), (135, 92)
-_OF_SELF_ONLY = {  # call: index of the argument that names the process, and must be 0
-    (203, 122): 0,  # sched_setaffinity
-    (144, 119): 0,  # sched_setscheduler
-    (142, 118): 0,  # sched_setparam
-    (314, 274): 0,  # sched_setattr
-    (141, 140): 1,  # setpriority
-    (251, 30): 1,  # ioprio_set
+_OF_SELF_ONLY = {  # call: what its first arguments must be, to mean the caller alone
+    (203, 122): (0,),  # sched_setaffinity
+    (144, 119): (0,),  # sched_setscheduler
+    (142, 118): (0,),  # sched_setparam
+    (314, 274): (0,),  # sched_setattr
+    (141, 140): (0, 0),  # setpriority: of a process, not of all that a user has
+    (251, 30): (1, 0),  # ioprio_set, likewise
 }
 _NAMESPACES = 0x7E020080
 _FAMILIES, _PROTOCOLS = (1, 2, 10), (0, 6, 17)  # unix, inet, inet6; any, tcp, udp
@@ -102,8 +104,9 @@ def _judged(column: int) -> dict[int, list[bytes]]:
     # Limits, niceness and affinity of others: the jail's init runs as the same user.
     rules[_PRLIMIT[column]] = _only(0, (0,)) + allow
     rules[_PERSONALITY[column]] = _only(0, (0, 0xFFFFFFFF)) + allow
-    for names, index in _OF_SELF_ONLY.items():
-        rules[names[column]] = _only(index, (0,)) + allow
+    for names, wanted in _OF_SELF_ONLY.items():
+        tests = [_only(index, (value,)) for index, value in enumerate(wanted)]
+        rules[names[column]] = [line for test in tests for line in test] + allow
     return rules
 
 

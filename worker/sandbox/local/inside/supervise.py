@@ -10,8 +10,7 @@ import os
 import select
 import socket
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import files, program, wire
 from .evidence import Evidence
@@ -24,14 +23,13 @@ _CHUNK = 1 << 16
 _LONGEST_REAP = 5.0
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """What the fork server hands to an init: the client's descriptors."""
 
     request: int
     reply: int
-    channel: int | None  # a session's, for the program
-    joins: list[int]
+    session: bool
+    for_program: list[int]  # a session's channel first, then what it joins its cgroups by
     evidence: Evidence | None
     place: Place
 
@@ -41,11 +39,12 @@ def main(place: Place, line: socket.socket) -> None:
     problem = ""
     try:
         place.enter()
+        first = _fork_ahead(place)
     except Exception as refusal:  # noqa: BLE001  told to the client whose program comes
         problem = f"{type(refusal).__name__}: {refusal}"
     job = _wait_for(place, line)
     report, blobs = (
-        _run(job) if not problem else ({"status": "infrastructure", "error": problem}, [])
+        _run(job, first) if not problem else ({"status": "infrastructure", "error": problem}, [])
     )
     _send(job.reply, wire.pack(report, blobs))
     place.leave()
@@ -63,18 +62,19 @@ def _wait_for(place: Place, line: socket.socket) -> Job:
         os._exit(0)  # nobody will come
     line.close()
     request, reply, *rest = fds
-    channel = rest.pop(0) if json.loads(message)["session"] else None
+    session = json.loads(message)["session"]
+    channel = [rest.pop(0)] if session else []
     evidence = Evidence(*rest[:3]) if rest else None
-    return Job(request, reply, channel, rest[3:], evidence, place)
+    return Job(request, reply, session, channel + rest[3:], evidence, place)
 
 
-def _run(job: Job) -> tuple[dict[str, Any], list[bytes]]:
+def _run(job: Job, first: Running) -> tuple[dict[str, Any], list[bytes]]:
     try:
-        with open(job.request, "rb") as payload:
+        with open(job.request, "rb", closefd=False) as payload:
             header, given = wire.unpack(payload.read())
         job.place.furnish(header["limits"])
         files.write(job.place, header["files"], given[1:])
-        report, blobs = _run_steps(job, header, given[0])
+        report, blobs = _run_steps(job, header, first)
         fetched, refused = files.fetch(job.place, header["fetch"], header["limits"]["fetched"])
         report |= {"files": list(fetched), "refused_files": refused}
         return report, [*blobs, *fetched.values()]
@@ -89,17 +89,19 @@ def _our_failure(problem: Exception) -> dict[str, Any]:
 
 
 def _run_steps(
-    job: Job, header: dict[str, Any], stdin: bytes
+    job: Job, header: dict[str, Any], running: Running
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Compile, then run; a step that fails is the last."""
     results: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     status = "finished"
-    for step in header["steps"]:
-        if results and step["argv"][0].startswith("./"):
-            job.place.allow_to_run(step["argv"][0])
+    for number, step in enumerate(header["steps"]):
+        if results:
+            running = _fork_ahead(job.place)
+            if step["argv"][0].startswith("./"):
+                job.place.allow_to_run(step["argv"][0])
         meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids)
-        running = _start(job, step, header, stdin if step is header["steps"][-1] else b"")
+        _begin(running, job, number)
         _watch(running, job, meter, step["wall"], header["limits"]["output"])
         result = close(running, meter, job.evidence)
         results.append(result)
@@ -110,20 +112,28 @@ def _run_steps(
     return {"status": status, "steps": results}, blobs
 
 
-def _start(job: Job, step: dict[str, Any], header: dict[str, Any], stdin: bytes) -> Running:
+def _fork_ahead(place: Place) -> Running:
+    """A process that waits to become a program: made before there is one, used for one."""
     pipes = [os.pipe() for _ in range(3)]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
-        ends = [end for _, end in pipes]
-        program.become(job.place, step, header, stdin, ends, job.joins, job.channel)
-    for _, end in pipes:
-        os.close(end)
-    if job.channel is not None:
-        os.close(job.channel)
-    for end, _ in pipes:
+        program.become(place, theirs.fileno(), [end for _, end in pipes])
+    theirs.close()
+    for end, other in pipes:
+        os.close(other)
         os.set_blocking(end, False)
     out, err, complaint = (end for end, _ in pipes)
-    return Running(pid, {out: bytearray(), err: bytearray()}, complaint)
+    return Running(pid, {out: bytearray(), err: bytearray()}, complaint, ours)
+
+
+def _begin(running: Running, job: Job, number: int) -> None:
+    order = json.dumps({"step": number, "session": job.session}).encode()
+    socket.send_fds(running.line, [order], [job.request, *job.for_program])
+    running.line.close()
+    running.started = time.monotonic()
+    if job.session:
+        os.close(job.for_program.pop(0))
 
 
 def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -> None:

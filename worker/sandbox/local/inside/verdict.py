@@ -2,8 +2,8 @@
 
 import os
 import signal
+import socket
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from .evidence import Evidence
@@ -14,16 +14,19 @@ _FORK_ERRORS = (b"Resource temporarily unavailable", b"can't start new thread", 
 _COMPLAINT_SIZE = 4096
 
 
-@dataclass
 class Running:
-    """One step while it runs, and after."""
+    """One step's process: while it waits for its order, while it runs, and after."""
 
-    pid: int
-    streams: dict[int, bytearray]
-    complaint: int
-    started: float = field(default_factory=time.monotonic)
-    wait_status: int | None = None
-    verdict: str | None = None
+    def __init__(
+        self, pid: int, streams: dict[int, bytearray], complaint: int, line: socket.socket
+    ) -> None:
+        self.pid = pid
+        self.streams = streams
+        self.complaint = complaint
+        self.line = line  # for the order
+        self.started = 0.0
+        self.wait_status: int | None = None
+        self.verdict: str | None = None
 
 
 def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ its caps: only the jail's init can write one, and the program cannot reach init.
 """
 
 import json
+import os
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,13 @@ def length(start: bytes | bytearray) -> int | None:
         return None
     text, rest = _LENGTHS.unpack_from(start)
     return int(_LENGTHS.size + text + rest)
+
+
+def beginning(at: int) -> tuple[dict[str, Any], bytes]:
+    """The header and the first blob of the message in a file, whatever its position."""
+    text, _ = _LENGTHS.unpack(os.pread(at, _LENGTHS.size, 0))
+    header = json.loads(os.pread(at, text, _LENGTHS.size))
+    return header, os.pread(at, header["blobs"][0], _LENGTHS.size + text)
 
 
 def unpack(message: bytes) -> tuple[dict[str, Any], list[bytes]]:

@@ -15,10 +15,9 @@ import select
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from typing import Any
 
-from . import folder, jail, kernel, landlock, program, root, supervise, wire
+from . import jail, kernel, landlock, program, root, supervise, wire
 from .place import Place
 
 _BOOT = "import sys; sys.path.insert(0, {!r}); from inside.zygote import main; main()"
@@ -64,7 +63,8 @@ def launch(config: dict[str, Any]) -> None:
     # One thread only, whatever is preloaded: a fork copies no others.
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     argv = command("serve", config)
-    os.execve(argv[0], argv, {"LANG": "C.UTF-8", **threads})  # noqa: S606
+    # Libraries are linked at once, where else every clone would look the same names up again.
+    os.execve(argv[0], argv, {"LANG": "C.UTF-8", "LD_BIND_NOW": "1", **threads})  # noqa: S606
 
 
 def _become(user: int, group: int) -> None:
@@ -79,6 +79,8 @@ def _become(user: int, group: int) -> None:
 def _place(config: dict[str, Any]) -> Place:
     if config["level"] == "ns":
         return jail.Namespaces(config["covered"])
+    from . import folder  # with modules that only it needs; each makes every clone dearer
+
     return folder.Folder(config["scratch"], config["exposed"], config["level"] == "landlock")
 
 
@@ -108,13 +110,13 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
     return {"pid": os.getpid(), "lacks": lacks}
 
 
-@dataclass
 class Jail:
     """One clone: a spare that waits for a program, or one that has its own."""
 
-    pid: int
-    line: socket.socket
-    number: int | None = None
+    def __init__(self, pid: int, line: socket.socket) -> None:
+        self.pid = pid
+        self.line = line
+        self.number: int | None = None
 
 
 class Server:
@@ -155,19 +157,26 @@ class Server:
         return True
 
     def _hand_over(self, order: dict[str, Any], message: bytes, fds: list[int]) -> None:
-        while True:
-            try:
-                held = self._jails[self._spares.pop() if self._spares else self._clone()]
-            except OSError as problem:
-                os.write(fds[1], wire.pack({"status": "infrastructure", "error": str(problem)}))
-                return
-            held.number = order["run"]
-            try:
-                socket.send_fds(held.line, [message], fds)
-            except OSError:
-                continue  # this spare has died since
-            held.line.close()
-            return
+        try:
+            while not self._send(order["run"], message, fds):
+                pass  # it was a spare, and is dead
+        except OSError as problem:
+            os.write(fds[1], wire.pack({"status": "infrastructure", "error": str(problem)}))
+
+    def _send(self, run: int, message: bytes, fds: list[int]) -> bool:
+        """To a spare or a new jail, which from now on is this run's; False if it has died."""
+        pidfd = self._spares.pop() if self._spares else self._clone()
+        held = self._jails[pidfd]
+        try:
+            socket.send_fds(held.line, [message], fds)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        except OSError:
+            self._spares.append(pidfd)  # nothing is wrong with it
+            raise
+        held.number = run
+        held.line.close()
+        return True
 
     def _make_spare(self) -> None:
         try:
