@@ -13,9 +13,9 @@ from limiter import TokenBucket
 from tests.harness import killing
 from tests.harness.browser import Browser
 from tests.harness.servers import PrivateRedis
+from tests.harness.terminal import Terminal
 from tests.lifecycle.cloud import CloudThread
 from tests.lifecycle.conftest import quick
-from tests.harness.terminal import Terminal
 from tests.penstock.serving import monitor
 from tests.penstock.test_command import PENSTOCK
 from tests.worker import chores
