@@ -57,11 +57,13 @@ class Keeper:
                 await session.run(f"os.environ.update({self._about['env']!r})", 30)
             with short_path(self._folder, SOCKET) as path:
                 server = await asyncio.start_unix_server(self._hear, path, limit=1 << 20)
-            async with server:
+            try:
                 self._tell("ready")
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(limits.wall):
                         await self._over.wait()
+            finally:
+                server.close()  # not waited for: from Python 3.12 on, until the last caller is gone
 
     def _tell(self, state: str, why: str = "") -> None:
         put(self._folder / STATE, json.dumps({"state": state, "why": why}))
