@@ -69,8 +69,8 @@ class Cloud:
         server = await asyncio.start_unix_server(self._hear, self.address, backlog=4096)
         started()
         self._closing = asyncio.Event()
-        async with server:
-            await self._closing.wait()
+        await self._closing.wait()
+        server.close()  # and not waited for: from Python 3.12 on that is until the last has gone
         shutil.rmtree(self._root, ignore_errors=True)
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

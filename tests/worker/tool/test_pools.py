@@ -184,7 +184,7 @@ class TestProcesses:
     def test_a_result_that_cannot_be_sent_is_the_functions_failure(self, pools, caplog) -> None:
         pool = pools(enable_global_rate_limit=False)
         assert pool.execute.remote(unsendable).result(60) is None
-        assert "pickle" in caplog.text
+        assert "local object" in caplog.text
 
     def test_a_closed_pool_leaves_no_process(self, pools, url, real_redis) -> None:
         pool = pools(enable_global_rate_limit=False)

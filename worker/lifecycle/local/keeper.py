@@ -41,10 +41,11 @@ class Keeper:
 
     async def keep(self, door: socket.socket) -> None:
         """Until it is to end. Nothing of it is left behind."""
+        server = await asyncio.start_unix_server(self._hear, sock=door, limit=1 << 20)
         try:
-            async with await asyncio.start_unix_server(self._hear, sock=door, limit=1 << 20):
-                await self._live()
+            await self._live()
         finally:
+            server.close()  # not waited for: from Python 3.12 on, until the last caller is gone
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _live(self) -> None:
