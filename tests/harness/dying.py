@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -50,7 +51,7 @@ def _die_over_and_over(
             elif status:
                 failed.append(str(point))
         if n < len(points):
-            running[_forked(lambda n=n: _armed(points[n], scenario, arguments))] = points[n]
+            running[_forked(partial(_armed, points[n], scenario, arguments))] = points[n]
     return len(points), killed, failed
 
 
@@ -58,7 +59,7 @@ def _lines(scenario: str, arguments: list[Any], of: list[str]) -> list[killing.P
     """That the scenario runs, each once, in the order of the first time."""
     codes = {code: name for name in of for code in doomed.codes_of(doomed._find(name))}
     read, write = os.pipe()
-    pid = _forked(lambda: _watched(codes, write, scenario, arguments))
+    pid = _forked(partial(_watched, codes, write, scenario, arguments))
     os.close(write)
     with open(read) as told:
         seen = dict.fromkeys(told.read().splitlines())

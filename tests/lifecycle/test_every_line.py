@@ -99,7 +99,7 @@ async def test_killed_at_one_of_many_lines(
     scenario: Callable[..., object], of: list[str],
 ) -> None:  # fmt: skip
     server = private_redis(aof=False)
-    dying.at_every_line(scenario, server.url, cloud.address, of=of, every=7)
+    dying.at_every_line(scenario, server.url, cloud.address, of=of, every=11)
     await nothing_left(server, cloud)
 
 

@@ -16,6 +16,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from redis.exceptions import RedisError
 
@@ -114,13 +115,8 @@ class Reaper:
         registry, settings = self._registry(run), self._settings
         # A creation that an owner waits for goes on until that one has heard.
         unheard = settings.startup_timeout + settings.sandbox_grace
-        doomed = {
-            name
-            for name in names
-            if await aside(
-                lambda name=name: registry.condemn(name, "", why, gone_after=unheard)  # type: ignore[misc]
-            )
-        }
+        condemn = partial(registry.condemn, fence="", why=why, gone_after=unheard)
+        doomed = {name for name in names if await aside(partial(condemn, name))}
         looked = await self.look_at(run) if doomed else Reaped()
         left = [name for name in doomed if name not in looked.ended]
         return Reaped(
@@ -224,9 +220,9 @@ class Reaper:
     async def _free_permits(self, registry: Registry) -> None:
         """Of sandboxes that are ready, or past the life that their provider gives them."""
         for name, permits in (await aside(registry.permits)).items():
-            state = await aside(lambda name=name: registry.state(name))  # type: ignore[misc]
+            state = await aside(partial(registry.state, name))
             if state in ("READY", "") and await self._freed(permits):
-                await aside(lambda name=name: registry.permit_freed(name))  # type: ignore[misc]
+                await aside(partial(registry.permit_freed, name))
 
     async def _freed(self, permits: tuple[StartingPermit, ...]) -> bool:
         try:
