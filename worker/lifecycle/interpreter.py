@@ -82,7 +82,8 @@ def serve(door: socket.socket) -> None:
             if len(streams) < 3:
                 continue  # killed before it had asked
             give(streams)
-            code = 1 if gone(line) else watched(line, *message.decode().split("\0"), main)
+            path, _, name = message.decode().partition("\0")
+            code = 1 if gone(line) else watched(line, path, name, main)
             flush()
             give([os.open(os.devnull, os.O_RDWR) for _ in range(3)])
             line.sendall(str(code).encode())
