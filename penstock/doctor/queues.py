@@ -17,7 +17,8 @@ def check_queues(client: Any) -> Iterator[Finding]:
     """The jobs that wait in queues of ours, and those that failed there."""
     if not isinstance(client, redis.Redis):
         return  # RQ's queues do not live on a Cluster
-    names = sorted(key.decode().removeprefix("rq:queue:") for key in client.smembers("rq:queues"))
+    members: Any = client.smembers("rq:queues")
+    names = sorted(key.decode().removeprefix("rq:queue:") for key in members)
     wrong = [found for name in names if (found := _check_queue(client, name))]
     yield from wrong
     if names and not wrong:
@@ -28,7 +29,8 @@ def _check_queue(client: redis.Redis, name: str) -> Finding | None:
     waiting: Any = client.lrange(f"rq:queue:{name}", 0, _LOOKED_AT - 1)
     failed: Any = client.zrevrange(f"rq:failed:{name}", 0, _LOOKED_AT - 1)
     for id in map(bytes.decode, [*waiting, *failed]):
-        data, description = client.hmget(f"rq:job:{id}", "data", "description")  # type: ignore[misc]
+        fields: Any = client.hmget(f"rq:job:{id}", "data", "description")
+        data, description = fields
         if not (description or b"").startswith(_OURS):
             continue  # somebody else's: they may write as they like
         if data and not unpacked(data).lstrip().startswith(b"["):
