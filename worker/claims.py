@@ -19,6 +19,12 @@ class Claim:
     suspended: bool
     shut: bool
     jobs: list[list[Any]]
+    stale: bool = False  # it may be over before we heard of it
+
+    @property
+    def rows(self) -> list[tuple[bytes, bytes, int]]:
+        """Its executions, to be given back unstarted."""
+        return [(id, execution, 0) for id, execution, *_ in self.jobs]
 
 
 def read_claim(reply: list[Any]) -> Claim:

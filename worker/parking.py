@@ -8,6 +8,7 @@ not be claimed stays in the hand; it is claimed next, or goes back to the front 
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,9 @@ from worker.work_commands import SCRIPTS, WorkCommands
 
 log = logging.getLogger("penstock.worker")
 
-# Seconds of one blocked command; a server that fell silent is noticed soon after. Well below the
-# minute for which `reap.lua` looks into a dead worker's hand.
+# Seconds of one blocked command, at most; a server that fell silent is noticed soon after. Also a
+# third of a lease at most: a worker that froze is blocked no more when others get its jobs, and
+# the minute for which `reap.lua` looks into its hand is long.
 _BLOCK = 15.0
 _GRACE = 5.0
 
@@ -37,6 +39,8 @@ class Parking:
         self._commands = commands
         self._woken = woken
         self._wire = AsyncWire(target, SCRIPTS, _BLOCK + _GRACE)
+        self._block = min(_BLOCK, commands.lease / 3)
+        self._sent = 0.0
         self._id = 0
         self._leaving = False
         self._brought: Claim | None = None
@@ -53,8 +57,13 @@ class Parking:
             self._task = asyncio.create_task(self._wait())
 
     def brought(self) -> Claim | None:
-        """What was claimed here since the last question."""
+        """What was claimed here since the last question.
+
+        It is stale if we stood still for so long that its lease may have ended.
+        """
         claim, self._brought = self._brought, None
+        if claim is not None:
+            claim.stale = time.monotonic() - self._sent > self._commands.lease * 5 / 6
         return claim
 
     async def leave(self) -> None:
@@ -92,9 +101,10 @@ class Parking:
 
     async def _block_and_claim(self) -> None:
         here = self._commands
-        asked = [("BLMOVE", here.jobs, here.hand, "LEFT", "RIGHT", _BLOCK)]
+        asked = [("BLMOVE", here.jobs, here.hand, "LEFT", "RIGHT", self._block)]
         if self.wanted:
             asked.append(here.claim(self.wanted))
+        self._sent = time.monotonic()
         moved, *claims = await asyncio.gather(*map(self._wire.ask, asked), return_exceptions=True)
         for claim in claims:
             if not isinstance(claim, BaseException):

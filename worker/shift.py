@@ -120,7 +120,10 @@ class Shift:
         empty = set()
         brought = self._parking.brought()
         for queue, claim in brought.items():
-            self._start(queue, claim)
+            if claim.stale:
+                await self._wire.ask(self._commands[queue].give_back(claim.rows, leaving=False))
+            else:
+                self._start(queue, claim)
         for queue, claim in brought.items():
             if not await self._must_stop_here(queue, claim) and not claim.left:
                 empty.add(queue)
@@ -233,8 +236,7 @@ class Shift:
     async def _give_back_the_unstarted(self) -> None:
         brought = self._parking.brought()
         for queue, commands in self._commands.items():
-            jobs = brought[queue].jobs if queue in brought else []
-            rows = [(id, execution, 0) for id, execution, *_ in jobs]
+            rows = brought[queue].rows if queue in brought else []
             try:
                 await self._wire.ask(commands.give_back(rows, leaving=False))
             except (RedisError, OSError) as failure:

@@ -33,6 +33,7 @@ class WorkCommands:
         self.hand = tagged("work", queue, f"hand:{worker}")
         self._worker = worker
         self._gate = gate
+        self.lease = lease
         self._lease_us = int(lease * 1_000_000)
         self._keep = int(lease) + KEEP
         self._wip = f"rq:wip:{queue}"
