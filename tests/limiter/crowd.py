@@ -18,7 +18,8 @@ LEASE = 3.0
 def crowd(url, gate, observer, seed, threads, end):
     """A process whose threads take permits in every way there is, until that file exists; with
     `loops` each keeps an event loop, and a shortcut, for all that time."""
-    shortcut._WORTH_IT = 1
+    if gate.get("loops"):
+        shortcut._WORTH_IT = 1
     dice = Random(seed)
     door = TokenBucket(url, gate["name"], **gate["terms"], lease=LEASE)
     counts, failures = Counter(), []
