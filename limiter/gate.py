@@ -15,12 +15,10 @@ of t seconds there are at most burst + rate * t grants.
 """
 
 import asyncio
-import functools
-import inspect
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ground import (
     AnyClient,
@@ -37,13 +35,12 @@ from limiter.engines import station
 from limiter.errors import GateUnavailable
 from limiter.hold import Hold
 from limiter.ledger import Ledger
+from limiter.limited import F, limited
 from limiter.permit import Permit, SyncPermit, Wait
 from limiter.status import GateStatus, read_status
 from limiter.sync_gate import SyncGate
 from limiter.terms import Manner, Terms, changes, check_terms, check_wish
 from limiter.wishes import Ask, Call
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Gate:
@@ -135,26 +132,7 @@ class Gate:
 
     def limited(self, function: F) -> F:
         """Decorate a function or coroutine function: each call holds a permit."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"gate {self.name!r}: `limited` cannot hold a permit for {function!r}: a call "
-                "of a generator function ends before its body begins; use `with` inside it"
-            )
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def call_async(*args: Any, **kwargs: Any) -> Any:
-                async with self.hold():
-                    return await function(*args, **kwargs)
-
-            return call_async  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.hold():
-                return function(*args, **kwargs)
-
-        return call  # type: ignore[return-value]
+        return limited(self.name, self.hold, function)
 
     async def __aenter__(self) -> Permit:
         hold = self.hold()

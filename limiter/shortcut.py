@@ -117,7 +117,8 @@ class Shortcut:
         """On the engine's thread, which may wait for the server."""
         try:
             if not self._engine.contact.lost:
-                wire = Wire(self._engine.target, self._engine.contact.timeout)
+                # The engine has loaded the scripts, and sees to those that the server forgets.
+                wire = Wire(self._engine.target, self._engine.contact.timeout, scripts={})
                 try:
                     self._loop.call_soon_threadsafe(self._begin, wire)
                 except RuntimeError:

@@ -58,7 +58,8 @@ class Wire:
             self._connection = self._client.connection_pool.get_connection()
         # All at once: a script that is unknown among others that are known would be run
         # after them, a release after the acquire that it makes room for.
-        self._send([("SCRIPT", "LOAD", script.source) for script in scripts.values()])
+        if scripts:
+            self._send([("SCRIPT", "LOAD", script.source) for script in scripts.values()])
 
     def converse(self, commands: list[Command]) -> list[Any]:
         """The reply to each command, or the error that is its answer."""

@@ -8,20 +8,26 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from limiter import LimitTimeout, PermitLost, TokenBucket
+from limiter import LimitTimeout, PermitLost, TokenBucket, shortcut
+from tests.limiter import by_shortcut
 from tests.limiter.observer import seen
 
 LEASE = 3.0
 
 
 def crowd(url, gate, observer, seed, threads, end):
-    """A process whose threads take permits in every way there is, until that file exists."""
+    """A process whose threads take permits in every way there is, until that file exists; with
+    `loops` each keeps an event loop, and a shortcut, for all that time."""
+    if gate.get("loops"):
+        shortcut._WORTH_IT = 1
     dice = Random(seed)
     door = TokenBucket(url, gate["name"], **gate["terms"], lease=LEASE)
     counts, failures = Counter(), []
 
     def guard(member, dice):
         try:
+            if gate.get("loops"):
+                asyncio.run(time_and_again(door, observer, dice, counts, end))
             while not Path(end).exists():
                 member(door, observer, dice, counts)
         except BaseException as failure:
@@ -59,6 +65,13 @@ def thread(gate, observer, dice, counts):
 def coroutine(gate, observer, dice, counts):
     """Some coroutines at once, each cancelled if it is not done after a random time."""
     asyncio.run(cancelled_at_random(gate, observer, dice, counts))
+
+
+async def time_and_again(gate, observer, dice, counts, end):
+    while not Path(end).exists():
+        await cancelled_at_random(gate, observer, dice, counts)
+        await asyncio.sleep(dice.expovariate(100))
+        counts["direct"] += by_shortcut.takes_it(gate)
 
 
 async def cancelled_at_random(gate, observer, dice, counts):

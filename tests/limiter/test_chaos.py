@@ -98,12 +98,15 @@ class Limits:
         self._bounds.append(limit)
 
 
-def a_crowd_at_a_gate(real_redis, url, observer, dice, end, *, seconds):
+def a_crowd_at_a_gate(real_redis, url, observer, dice, end, *, seconds, loops=0):
     """The story of this file: kills and new limits at random, then a look at what was seen."""
     gate = TokenBucket(url, "chaos", limit=8, lease=LEASE)
     limits = Limits(real_redis, gate, first=8)
-    terms = {"name": "chaos", "terms": {"limit": 8}}
-    with Processes(dice, url, terms, observer.address, number=8, threads=16, end=end) as processes:
+    terms = {"name": "chaos", "terms": {"limit": 8}, "loops": loops}
+    number, threads = (4, loops) if loops else (8, 16)
+    with Processes(
+        dice, url, terms, observer.address, number=number, threads=threads, end=end
+    ) as processes:
         observer.wait_until(lambda seen: len(seen.arrivals) > 20)
         over = time.monotonic() + seconds
         while time.monotonic() < over or len(observer.arrivals) < 100:
@@ -122,7 +125,8 @@ def a_crowd_at_a_gate(real_redis, url, observer, dice, end, *, seconds):
     ]
     assert not above
     assert not [one for one in observer.arrivals if one.get("lost") and not overdue(one)]
-    assert min(counts["timeouts"], counts["cancelled"], processes.killed) > 0
+    ways = ("direct",) if loops else ("timeouts", "cancelled")
+    assert min(processes.killed, *(counts[way] for way in ways)) > 0
     every_permit_is_there(gate, limits.now)
 
 
@@ -150,6 +154,13 @@ def test_the_limit_holds_over_kills_cancellations_and_new_limits(
     real_redis, shared_server, observer, dice, tmp_path
 ):
     a_crowd_at_a_gate(real_redis, shared_server.url, observer, dice, tmp_path / "end", seconds=4)
+
+
+def test_the_limit_holds_for_event_loops_that_take_their_shortcuts(
+    real_redis, shared_server, observer, dice, tmp_path
+):
+    end = tmp_path / "end"
+    a_crowd_at_a_gate(real_redis, shared_server.url, observer, dice, end, seconds=3, loops=2)
 
 
 @pytest.mark.soak

@@ -32,26 +32,30 @@ SOON = 60.0
 AT_ONCE = 4  # they mostly wait for Redis
 
 # What runs from Redis's grant to the caller's permit, and from its release to Redis.
-STATIONS = [
+BY_THE_ENGINE = [
     contact.Contact._digest, engine.Engine._hand_out, engine.Engine._received,
     replies.reads_asks, ledger.Ledger.granted, replies.read_letter,
     ledger.Ledger.release, replies.reads_release,
     answers.deliver, inbox.Inbox._read, permit.HeldPermit.__init__, permit.HeldPermit.release,
     gate.Gate._granted, gate.Gate.acquire, sync_gate.SyncGate._granted,
-    shortcut.Shortcut.ask, shortcut.Shortcut._flush, shortcut.Shortcut._readable,
-    shortcut.Shortcut._digest, shortcut.Shortcut._granted, shortcut.Shortcut._deliver,
-    shortcut.Shortcut._pass_on, shortcut.Shortcut.release, shortcut.Shortcut._give_back,
-    dialogue.take_over, engine.Engine.watch,
     sync_gate.SyncGate.acquire, hold.Hold.__aenter__, hold.Hold.__aexit__, hold.Hold.__enter__,
 ]  # fmt: skip
 
 
-async def both_ways(url, name):
-    """Permits granted at once and permits handed over, to a coroutine and to a thread; the
-    engine's and those by a loop's shortcut."""
-    shortcut._WORTH_IT = 1
+BY_SHORTCUT = [
+    shortcut.Shortcut.ask, shortcut.Shortcut._flush, shortcut.Shortcut._readable,
+    shortcut.Shortcut._digest, shortcut.Shortcut._granted, shortcut.Shortcut._deliver,
+    shortcut.Shortcut._pass_on, shortcut.Shortcut.release, shortcut.Shortcut._give_back,
+    dialogue.take_over, engine.Engine.watch, permit.HeldPermit.release,
+]  # fmt: skip
+
+
+async def both_ways(url, name, stations):
+    """Permits granted at once and permits handed over, to a coroutine and to a thread."""
     door = TokenBucket(url, name, limit=1, lease=LEASE)
-    await on_its_shortcut(door)
+    if stations is BY_SHORTCUT:
+        shortcut._WORTH_IT = 1
+        await on_its_shortcut(door)
     async with door.hold():
         waiting = asyncio.create_task(door.acquire())
         while (await door.status()).waiting != 1:  # noqa: ASYNC110 - Redis tells nobody
@@ -73,9 +77,9 @@ def codes(function):
     return found
 
 
-def watch(reached):
+def watch(reached, stations):
     """Call `reached(code, line)` as a line of a station is about to run."""
-    watched = {code for station in STATIONS for code in codes(station)}
+    watched = {code for station in stations for code in codes(station)}
 
     def trace(frame, event, _):
         if frame.f_code not in watched:
@@ -88,8 +92,9 @@ def watch(reached):
     sys.settrace(trace)
 
 
-def killed_at_every_line(url):
+def killed_at_every_line(url, way):
     """Fork once for each line and each of its first two runs; the names of the gates they held."""
+    stations = {"engine": BY_THE_ENGINE, "shortcut": BY_SHORTCUT}[way]
     reading, writing = os.pipe()
     if os.fork() == 0:
         runs = {}
@@ -98,8 +103,8 @@ def killed_at_every_line(url):
             place = (code.co_qualname, line)
             runs[place] = min(2, runs.get(place, 0) + 1)
 
-        watch(note)
-        asyncio.run(both_ways(url, "rehearsal"))
+        watch(note, stations)
+        asyncio.run(both_ways(url, "rehearsal", stations))
         sys.settrace(None)
         os.write(writing, repr(sorted(runs.items())).encode())
         os._exit(0)
@@ -119,8 +124,8 @@ def killed_at_every_line(url):
         child = os.fork()
         if child == 0:
             (where, line), nth = place
-            die_at(where, line, nth)
-            asyncio.run(both_ways(url, f"line-{n}"))
+            die_at(where, line, nth, stations)
+            asyncio.run(both_ways(url, f"line-{n}", stations))
             os._exit(0)
         running[child] = place
         if len(running) == AT_ONCE:
@@ -130,7 +135,7 @@ def killed_at_every_line(url):
     return [f"{where}, line {line}, time {nth}" for (where, line), nth in places]
 
 
-def die_at(where, number, nth):
+def die_at(where, number, nth, stations):
     left = [nth]
 
     def maybe_die(code, line):
@@ -139,13 +144,14 @@ def die_at(where, number, nth):
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    watch(maybe_die)
+    watch(maybe_die, stations)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded everything")
-async def test_a_kill_at_any_line_leaks_nothing_past_the_lease(real_redis, shared_server):
+@pytest.mark.parametrize("way", ["engine", "shortcut"])
+async def test_a_kill_at_any_line_leaks_nothing_past_the_lease(real_redis, shared_server, way):
     places = (
-        await asyncio.to_thread(killing.run, killed_at_every_line, shared_server.url)
+        await asyncio.to_thread(killing.run, killed_at_every_line, shared_server.url, way)
     ).returned
     assert len(places) > 50
     gates = [
