@@ -52,10 +52,11 @@ def test_a_claim_whose_reply_is_lost_is_given_up_and_made_again(
     queue = open_queue(real_redis)
     claim = sha_of("claim_gated" if gate else "claim")
     with at_work(ground.connect(proxy.target), **QUICK, **gate):
-        warm = queue.enqueue(chores.add, 1, 2)
-        until(lambda: warm.get_status() == "finished", "the scripts to be known")
         until(lambda: parked(real_redis) == 1, "it to have nothing to do")
-        proxy.lose_reply_to(claim)
+        proxy.lose_reply_to(claim)  # the next, which it sends ahead when it parks again
+        warm = queue.enqueue(chores.add, 1, 2)
+        until(lambda: warm.get_status() == "finished", "what it had sent before")
+        until(lambda: parked(real_redis) == 1, "it to have nothing to do again")
         job = queue.enqueue(chores.told, shared_server.url, "it")
         until(lambda: job.get_status() == "finished", "the job")
         until(lambda: nothing_left(real_redis) == {}, "everything to be put away")

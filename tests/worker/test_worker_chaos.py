@@ -90,7 +90,7 @@ def brisk_fusion(settings: WorkerSettings) -> SandboxFusion:
     return SandboxFusion(settings.fusion_urls, margin=1.4)
 
 
-def in_scripted_sandbox(client: Any, count: int, every: float, within: float) -> None:
+def in_scripted_sandbox(client: Any, count: int, every: int, within: float) -> None:
     with ScriptedFusion(default=Answer.ok("ok\n", seconds=0.05)) as fusion:
         sandbox = "tests.worker.test_worker_chaos.brisk_fusion"
         settings = SETTINGS | {"sandbox_fusion_url": fusion.url, "sandbox": sandbox}
@@ -101,7 +101,7 @@ def in_scripted_sandbox(client: Any, count: int, every: float, within: float) ->
         assert fusion.peak <= LIMIT
 
 
-def in_embedded_sandbox(client: Any, count: int, every: float, within: float) -> None:
+def in_embedded_sandbox(client: Any, count: int, every: int, within: float) -> None:
     """Each worker has a fork server of its own, which must not outlive it."""
     with tempfile.TemporaryDirectory() as mark, pytest.MonkeyPatch.context() as environment:
         environment.setenv("PENSTOCK_SANDBOX_EXPOSE", mark)
@@ -112,9 +112,11 @@ def in_embedded_sandbox(client: Any, count: int, every: float, within: float) ->
 
 
 def run_chaos(
-    client: Any, count: int, every: float, within: float, settings: dict[str, Any], code: str
+    client: Any, count: int, every: int, within: float, settings: dict[str, Any], code: str
 ) -> tuple[list[str], int, dict[str, str]]:
-    """The jobs, the kills among those who ran them, and what each job's program printed."""
+    """The jobs, the kills among those who ran them, and what each job's program printed.
+
+    One worker is killed for every so many jobs."""
     TokenBucket(client, "code", limit=LIMIT).sync.status()  # makes the gate
     url = url_of(client)
     crew = Crew(url, 4, count, settings)
@@ -123,8 +125,8 @@ def run_chaos(
     try:
         while client.llen("second life") < count:
             assert time.monotonic() < deadline, (lives, finished(client), nothing_left(client))
-            pause.wait(every)
-            if finished(client) < count * 0.9:
+            pause.wait(0.1)
+            if finished(client) >= (crew.kills + 1) * every:
                 crew.kill_one()
             if lives == 1 and finished(client) > count // 3:
                 trainer.interrupt()
@@ -171,17 +173,17 @@ def lasting_keys(client: Any) -> list[bytes]:
 
 @pytest.mark.timeout(150)
 def test_jobs_survive_workers_that_are_killed_at_random(real_redis) -> None:
-    in_scripted_sandbox(real_redis, 1_500, every=1.5, within=120)
+    in_scripted_sandbox(real_redis, 1_500, every=200, within=120)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the embedded sandbox is Linux's")
 @pytest.mark.timeout(150)
 def test_jobs_in_the_embedded_sandbox_survive_the_death_of_their_workers(real_redis) -> None:
-    in_embedded_sandbox(real_redis, 300, every=1.5, within=120)
+    in_embedded_sandbox(real_redis, 300, every=40, within=120)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("run", [in_scripted_sandbox, in_embedded_sandbox])
 def test_ten_thousand_jobs_survive_workers_that_are_killed_at_random(real_redis, run) -> None:
-    run(real_redis, 10_000, every=3.0, within=1000)
+    run(real_redis, 10_000, every=200, within=1000)
