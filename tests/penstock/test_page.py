@@ -114,6 +114,7 @@ def test_a_death_a_pause_and_a_quarantine_are_on_the_page_and_in_top(
             {"instance_id": "sad", "uid": str(n), "messages": [], "reward": n} for n in (0, 1)
         ])  # fmt: skip
         buffer.take()
+        buffer.close()
         page.until(NOTES, lambda said: "1 worker is silent" in said and "in quarantine" in said)
         page.until(ROWS.format("workers"), lambda rows: "dead" in rows)
         page.until(ROWS.format("gates"), lambda rows: "rewards" in rows and "paused" in rows)
