@@ -49,6 +49,7 @@ lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproj
 docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, references, pictures
 	$(BIN)/python docs/settings_table.py
 	$(BIN)/python -m docs.reference
+	$(BIN)/python -m docs.measured
 	$(BIN)/python docs/picture.py
 
 chromium: ## a browser for the tests of the monitor's page, where there is none (Debian, as root)

@@ -4,7 +4,7 @@ import re
 import tomllib
 from html import unescape
 
-from docs import reference, settings_table
+from docs import measured, reference, settings_table
 from penstock.demo.command import summary
 from penstock.demo.record import Outcome
 from penstock.doctor import packages
@@ -22,6 +22,13 @@ def test_the_table_of_settings_is_what_the_models_say() -> None:
 def test_the_references_are_what_the_code_says() -> None:
     for name, text in reference.documents().items():
         assert (ROOT / "docs" / name).read_text() == text, f"docs/{name}: run `make docs`"
+
+
+def test_the_tables_of_benchmarks_are_what_was_measured() -> None:
+    page = measured.PAGE.read_text()
+    assert measured.updated(page) == page, "run `make docs`"
+    reports = {report.stem for report in measured.FIGURES.glob("*.json")}
+    assert {suite for suite in reports if f"<!-- figures: {suite} -->" not in page} == set()
 
 
 def test_every_route_of_the_monitor_says_what_it_is_for() -> None:

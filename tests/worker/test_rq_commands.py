@@ -23,7 +23,7 @@ from tests.worker import chores, stock
 from tests.worker.crew import LEASE, at_work, burst, nothing_left, open_queue
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from tests.worker.test_worker_delivery import QUICK, url_of
+from tests.worker.test_worker_delivery import QUICK, parked, url_of
 from worker import CodeQueue
 
 
@@ -84,7 +84,7 @@ def started(real_redis: Any) -> Iterator[Any]:
             PENSTOCK_SANDBOX_FUSION_URL=fusion.url, PENSTOCK_JOB_LEASE=str(LEASE),
         )  # fmt: skip
         try:
-            until(lambda: real_redis.hget("rq:worker:ours", "state") == b"idle", "the worker")
+            until(lambda: parked(real_redis) == 1, "the worker to wait for jobs")
             yield process, fusion
         finally:
             said = stock.end(process)
