@@ -225,6 +225,7 @@ class Engine:
         ready: list[tuple[Ledger, list[Outcome]]] = []
         for ledger in [*self._busy]:
             if ledger.outcomes:
+                self._shortcuts.lend(ledger)
                 ready.append((ledger, ledger.outcomes))
                 ledger.outcomes = []
             if ledger.idle:

@@ -73,6 +73,12 @@ class Ledger:
             self.leases[lease.id] = lease
         self.releases.update(self.direct.given)
 
+    def lend(self, lease: Lease) -> None:
+        """To the loop that was granted it, until the next heartbeat."""
+        if self.leases.pop(lease.id, None) is not None:
+            self.direct.watched = True
+            self.direct.held[lease.id] = lease
+
     def call(self, call: Call) -> None:
         self.calls.append(call)
 
@@ -225,7 +231,7 @@ class Ledger:
 
     def granted(self, id: str, fence: int, since: float) -> None:
         """A permit of ours, granted no earlier than `since` on this process's clock."""
-        if id in self.leases:
+        if id in self.leases or id in self.direct.held:
             return  # told twice, by a reply and by a letter
         now, deadline = self.engine.clock(), self.deadline(since)
         ask = self.line.get(id) or self.fresh.get(id) or self.tries.get(id)

@@ -65,6 +65,10 @@ class Shortcut:
         self._granting: Ask | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def open(self) -> bool:
+        return self._wire is not None
+
     # For the loop's callers
 
     def ask(self, ledger: Ledger, ask: Ask) -> bool:

@@ -38,6 +38,15 @@ class Shortcuts:
         shortcut = self._all.get(loop) if loop is not None else None
         return shortcut is not None and shortcut.release(ledger, lease)
 
+    def lend(self, ledger: Ledger) -> None:
+        """What is granted now to a loop that has a shortcut is the loop's to give back by it:
+        else a task that takes and gives without a pause would never leave the engine's way."""
+        for answer, outcome in ledger.outcomes:
+            if isinstance(outcome, Lease) and isinstance(answer, LoopAnswer):
+                shortcut = self._all.get(answer.loop)
+                if shortcut is not None and shortcut.open:
+                    ledger.lend(outcome)
+
     def end(self) -> None:
         for shortcut in [*self._all.values()]:
             shortcut.end()

@@ -1,0 +1,88 @@
+"""Write the tables of benchmarks.md from the reports in docs/figures/.
+
+    python -m bench gates --json > docs/figures/gates.json; make docs
+
+A test fails where the tables and the reports differ.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE, FIGURES = HERE / "benchmarks.md", HERE / "figures"
+_PART = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+
+Results = dict[str, dict[str, dict[str, float]]]
+
+
+def main() -> None:
+    PAGE.write_text(updated(PAGE.read_text()))
+
+
+def updated(page: str) -> str:
+    return _PART.sub(lambda part: f"{part[1]}{_figures(part[2])}{part[3]}", page)
+
+
+def _figures(suite: str) -> str:
+    report = json.loads((FIGURES / f"{suite}.json").read_text())
+    tables = [_table(report["results"], names) for names in _comparable(report["results"])]
+    return "\n".join([_conditions(report["conditions"]), *tables, _targets(report["targets"])])
+
+
+def _conditions(conditions: dict[str, Any]) -> str:
+    rounds = f"{conditions['rounds']} round{'s' * (conditions['rounds'] != 1)}"
+    return (
+        f"Measured on {conditions['when'][:10]}, on {conditions['cores']} cores of an "
+        f"{conditions['cpu']}, Python {conditions['python']}, redis-py {conditions['redis-py']}, "
+        f"RQ {conditions['rq']}; {rounds}, load average {conditions['load before']} before and "
+        f"{conditions['load after']} after. Medians (least–most).\n"
+    )
+
+
+def _comparable(results: Results) -> list[list[str]]:
+    """Contenders that share a metric stand in one table."""
+    groups: list[list[str]] = []
+    for name, metrics in results.items():
+        near = [group for group in groups if any(metrics.keys() & results[o].keys() for o in group)]
+        apart = [group for group in groups if group not in near]
+        groups = [*apart, [*sum(near, list[str]()), name]]
+    return groups
+
+
+def _table(results: Results, names: list[str]) -> str:
+    metrics = dict.fromkeys(metric for name in names for metric in results[name])
+    rows = [[metric, *(_spread(results[name].get(metric)) for name in names)] for metric in metrics]
+    return _lines(["", *names], rows)
+
+
+def _targets(targets: list[dict[str, Any]]) -> str:
+    rows = [
+        [one["what"], one["goal"].replace(">=", "≥").replace("<=", "≤"), _number(one["measured"]),
+         "met" if one["met"] else "**missed**"]
+        for one in targets
+    ]  # fmt: skip
+    return _lines(["Target", "Goal", "Measured", ""], rows)
+
+
+def _lines(head: list[str], rows: list[list[str]]) -> str:
+    written = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n".replace("| --- ", "|---") for cells in written)
+
+
+def _spread(spread: dict[str, float] | None) -> str:
+    if spread is None:
+        return "–"
+    median, least, most = (_number(spread[name]) for name in ("median", "min", "max"))
+    return median if least == most else f"{median} ({least}–{most})"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()
