@@ -206,6 +206,7 @@ class Ledger:
         """Renew one lease out of turn."""
         if self.direct.held.pop(lease.id, None) is not None:
             self.leases[lease.id] = lease
+            self.beat_at = min(self.beat_at, self.engine.clock() + self.heartbeat)
         if lease.id not in self.leases:
             self.outcomes.append((answer, PermitLost(self.name, lease.id)))
             return

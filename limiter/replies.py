@@ -54,7 +54,10 @@ def reads_asks(
                 ask.score = ask.score or _text(score)
                 ledger.granted(ask.id, number, sent)
             elif not ledger.wants(ask):
-                pass  # a shortcut's: the engine heard more of it than this
+                # A shortcut's: the engine heard more of it than this. Where that was its end,
+                # it may have joined the line after it was cancelled.
+                if join and ask.given_up and ask.lease is None:
+                    ledger.cancels[ask.id] = None
             elif join:
                 ask.score = _text(score)
                 ledger.line[ask.id] = ask  # before it leaves the others: see `at_rest`

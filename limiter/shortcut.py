@@ -158,8 +158,10 @@ class Shortcut:
         self._hang_up()
         if (ask := self._granting) is not None:  # a signal's handler raised in the midst of it
             self._granting = None
-            if ask.lease is not None:
+            if ask.lease is not None and ask.id not in self._flight[0].ledger.leases:
                 self._deliver(self._flight[0].ledger, ask, ask.lease)
+            elif ask.lease is not None:
+                ask.answer.settle()  # the engine has seen it, and renews it
             elif not ask.given_up:
                 self._flight[0].ledger.direct.asked[ask.id] = ask
         sent = {ask.id for _, turn, _ in self._flight for ask in turn.asks}
@@ -263,8 +265,10 @@ class Shortcut:
         self._granting = None
 
     def _deliver(self, ledger: Ledger, ask: Ask, lease: Lease) -> None:
-        ledger.direct.held[ask.id] = lease
         ask.answer.outcome = lease
+        ledger.direct.held[ask.id] = lease
+        if not ledger.direct.watched:  # the engine has looked since this was sent, and saw nothing
+            self._engine.watch(ledger)
         ask.answer.settle()
 
     def _pass_on(self, ledger: Ledger, turn: dialogue.Turn, sent: float, reply: Any) -> None:
