@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+import ground
 from limiter import TokenBucket
 from tests.harness import killing
 from tests.harness.servers import until
@@ -24,6 +25,21 @@ from tests.limiter.observer import Observer
 def observer(tmp_path):
     with Observer(tmp_path) as observer:
         yield observer
+
+
+@pytest.fixture(params=["one server", "a cluster"])
+def place_of(request, real_redis, shared_server):
+    """Where a gate is: a client of the server that has it, and the URL of the whole."""
+    if request.param == "one server":
+        return lambda name: (real_redis, shared_server.url)
+    cluster = request.getfixturevalue("redis_cluster")
+
+    def found(name):
+        node = ground.connect(cluster.node_of(f"penstock:gate:{{{name}}}").url)
+        request.addfinalizer(node.close)
+        return node, cluster.url
+
+    return found
 
 
 @pytest.fixture
@@ -151,9 +167,9 @@ def every_permit_is_there(gate, limit):
 
 
 def test_the_limit_holds_over_kills_cancellations_and_new_limits(
-    real_redis, shared_server, observer, dice, tmp_path
+    place_of, observer, dice, tmp_path
 ):
-    a_crowd_at_a_gate(real_redis, shared_server.url, observer, dice, tmp_path / "end", seconds=4)
+    a_crowd_at_a_gate(*place_of("chaos"), observer, dice, tmp_path / "end", seconds=4)
 
 
 def test_the_limit_holds_for_event_loops_that_take_their_shortcuts(
@@ -193,18 +209,17 @@ def test_the_rate_holds_over_every_window_and_process(
         assert n + 1 - rate * seconds - lowest <= burst + 0.01
 
 
-def test_grants_come_in_the_order_of_the_line_over_all_processes(
-    real_redis, shared_server, observer
-):
-    gate = TokenBucket(shared_server.url, "fifo", limit=1, lease=60)
+def test_grants_come_in_the_order_of_the_line_over_all_processes(place_of, observer):
+    server, url = place_of("fifo")
+    gate = TokenBucket(url, "fifo", limit=1, lease=60)
     permit = gate.sync.acquire()
     with contextlib.ExitStack() as children:
         for _ in range(4):
-            child = killing.Child(in_line, shared_server.url, "fifo", observer.address, 25)
+            child = killing.Child(in_line, url, "fifo", observer.address, 25)
             children.enter_context(child)
         until(lambda: gate.sync.status().waiting == 100, "all to be in line")
-        waiters = real_redis.hgetall("penstock:gate:{fifo}:waiters")
-        line = real_redis.zrange("penstock:gate:{fifo}:queue", 0, -1)
+        waiters = server.hgetall("penstock:gate:{fifo}:waiters")
+        line = server.zrange("penstock:gate:{fifo}:queue", 0, -1)
         permit.release()
         observer.wait_until(lambda seen: len(seen.arrivals) == 100)
     pids = [int(waiters[id].split(b"|")[0].split(b":")[1]) for id in line]

@@ -50,6 +50,22 @@ async def test_one_process_waits_on_every_node_at_once(redis_cluster, names):
     assert [(await gate.status()).granted for gate in gates] == [3, 3, 3]
 
 
+async def test_a_cut_connection_costs_a_waiter_nothing(redis_cluster, names):
+    gates = gates_at(redis_cluster, names, lease=6.0)
+    permits = [await gate.acquire(timeout=SOON) for gate in gates]
+    first = [await in_line(gate, 1) for gate in gates]
+    second = [await in_line(gate, 2) for gate in gates]
+    for node, permit in zip(redis_cluster.nodes, permits, strict=True):
+        assert node.ask("CLIENT", "KILL", "TYPE", "normal") > 0
+        permit.release()
+    for task, behind in zip(first, second, strict=True):
+        granted = await served(task)
+        assert not behind.done()
+        granted.release()
+        (await served(behind)).release()
+    assert [(await gate.status()).granted for gate in gates] == [3, 3, 3]
+
+
 async def test_the_data_of_a_gate_is_on_its_own_node(redis_cluster, names):
     gates = gates_at(redis_cluster, names)
     permits = [await gate.acquire(timeout=SOON) for gate in gates]
