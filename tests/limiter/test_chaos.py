@@ -114,10 +114,10 @@ class Limits:
         self._bounds.append(limit)
 
 
-def a_crowd_at_a_gate(real_redis, url, observer, dice, end, *, seconds, loops=0):
+def a_crowd_at_a_gate(server, url, observer, dice, end, *, seconds, loops=0):
     """The story of this file: kills and new limits at random, then a look at what was seen."""
     gate = TokenBucket(url, "chaos", limit=8, lease=LEASE)
-    limits = Limits(real_redis, gate, first=8)
+    limits = Limits(server, gate, first=8)
     terms = {"name": "chaos", "terms": {"limit": 8}, "loops": loops}
     number, threads = (4, loops) if loops else (8, 16)
     with Processes(
@@ -129,6 +129,7 @@ def a_crowd_at_a_gate(real_redis, url, observer, dice, end, *, seconds, loops=0)
             time.sleep(dice.uniform(0.1, 0.6))  # how often something happens, not a wait for it
             if dice.random() < 0.5:
                 processes.kill_one()
+                nothing_outlives_its_lease(server)
             else:
                 limits.set(dice.randint(4, 12))
         counts = processes.outcome()
@@ -154,6 +155,13 @@ def overdue(holder):
 def excused(holder):
     """Its permit may be another's already: it was told, or killed before it could be."""
     return overdue(holder) and holder.get("lost", True)
+
+
+def nothing_outlives_its_lease(server):
+    """Whatever the dead have held ends a lease from now at the latest, as the server has it."""
+    leases = server.zrange("penstock:gate:{chaos}:leases", 0, -1, withscores=True)
+    seconds, micros = server.time()
+    assert max((end for _, end in leases), default=0) <= (seconds + LEASE) * 1_000_000 + micros
 
 
 def every_permit_is_there(gate, limit):
