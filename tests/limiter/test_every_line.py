@@ -22,6 +22,7 @@ from limiter import (
     permit,
     replies,
     shortcut,
+    shortcuts,
     sync_gate,
 )
 from tests.harness import killing
@@ -47,6 +48,7 @@ BY_SHORTCUT = [
     shortcut.Shortcut._digest, shortcut.Shortcut._granted, shortcut.Shortcut._deliver,
     shortcut.Shortcut._pass_on, shortcut.Shortcut.release, shortcut.Shortcut._give_back,
     dialogue.take_over, engine.Engine.watch, permit.HeldPermit.release,
+    shortcuts.Shortcuts.lend, ledger.Ledger.lend,
 ]  # fmt: skip
 
 
