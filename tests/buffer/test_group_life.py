@@ -472,6 +472,19 @@ async def test_resume_takes_up_what_the_trainers_list_does_not_name(bench: Bench
     assert again.finished_groups == ["lost"]
 
 
+async def test_resume_takes_up_the_batch_that_a_dead_trainer_was_handed_last(bench: Bench) -> None:
+    for name in ("lost", "kept"):
+        await bench.fill(name, [1, 0, 1, 0])
+    batch = await bench.buffer.take(implicit=True)
+    assert batch is not None
+    await bench.buffer.handed(batch)
+    assert await bench.buffer.resume(["kept"]) == 1
+    assert await bench.buffer.finished_rounds(["kept"]) == {"kept": 1, "lost": 1}
+    again = await bench.buffer.take(implicit=True)
+    assert again is not None
+    assert again.finished_groups == ["lost"]
+
+
 async def test_an_unknown_task_is_named(redis: ground.Client) -> None:
     buffer = RolloutBuffer(redis, "nobody")
     with pytest.raises(UnknownTask, match="start_rollout"):
