@@ -1,5 +1,6 @@
 """slime's endpoints with its shapes, and ours; what is refused, and how."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -379,3 +380,23 @@ async def test_a_custom_function_harms_its_group_alone(
         listed = (await client.get("/v1/tasks/odd/quarantine")).json()["groups"]
         assert [group["instance_id"] for group in listed] == ["bad"]
         assert listed[0]["reason"]
+
+
+async def test_a_forgotten_task_does_not_stop_the_clock_of_the_others(
+    redis: ground.Client, make: Callable[..., Bench]
+) -> None:
+    tasks = ("first", "forgotten", "last")
+    benches = {name: make(name) for name in tasks}
+    for bench in benches.values():
+        await bench.fill("a", [1])
+    forgotten = benches["forgotten"]
+    forgotten.redis.delete(*forgotten.redis.keys(forgotten.key("*")))
+    async with served(redis):
+        for name in ("first", "last"):
+            await _until(lambda of=benches[name]: of.redis.hexists(of.key("state"), "beat"))
+
+
+async def _until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.02)
