@@ -19,6 +19,7 @@ HIGHEST_ROUND = 2**53
 # Below this, text that redis-cli can show is worth more than the room: docs/buffer.md, "Room".
 COMPRESS_ABOVE = 64 * 1024
 _NUMBER = (int, float)
+_LARGEST_REWARD = 1e150  # sums of squares, which variances are made of, stay finite
 
 
 def _refuse_constant(name: str) -> None:
@@ -142,8 +143,8 @@ def _reward(item: dict[str, Any]) -> str:
         number = float(reward)
     except OverflowError:
         raise ItemRefused("reward is out of range") from None
-    if not math.isfinite(number):
-        raise ItemRefused("reward must be a finite number")
+    if not abs(number) <= _LARGEST_REWARD:
+        raise ItemRefused("reward is out of range: its square must be a finite number")
     return repr(number)
 
 

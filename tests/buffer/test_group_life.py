@@ -564,6 +564,7 @@ async def test_large_items_are_kept_compressed_and_read_back_whole(make: Make) -
         ({"instance_id": "a", "reward": math.nan}, "not JSON"),
         ({"instance_id": "a", "reward": math.inf}, "not JSON"),
         ({"instance_id": "a", "reward": 10**400}, "out of range"),
+        ({"instance_id": "a", "reward": -1e151}, "out of range"),
         ({"instance_id": "a", "extra": {1, 2}}, "not JSON"),
         ({"instance_id": "a", "round_number": -1}, "round_number"),
         ({"instance_id": "a", "round_number": "2"}, "round_number"),

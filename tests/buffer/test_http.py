@@ -396,6 +396,19 @@ async def test_a_forgotten_task_does_not_stop_the_clock_of_the_others(
             await _until(lambda of=benches[name]: of.redis.hexists(of.key("state"), "beat"))
 
 
+async def test_a_take_whose_answer_cannot_be_built_gives_its_batch_back(
+    redis: ground.Client, make: Callable[..., Bench]
+) -> None:
+    bench = make("outside")
+    await bench.fill("a", [1, 0, 1, 0])
+    bench.redis.hset(bench.key("seen"), "m2", "inf")
+    async with served(redis) as client:
+        with pytest.raises(ValueError, match="JSON"):
+            await client.post("/v1/tasks/outside/take", json={})
+        again = await client.post("/v1/tasks/outside/take", json={})
+        assert [group["instance_id"] for group in again.json()["groups"]] == ["a"]
+
+
 async def _until(holds: Callable[[], Any]) -> None:
     async with asyncio.timeout(30):
         while not holds():
