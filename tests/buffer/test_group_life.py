@@ -1,6 +1,7 @@
 """What a group goes through: open, ready, leased, consumed; or discarded, or quarantined."""
 
 import asyncio
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from buffer import (
     TaskConfig,
     UnknownTask,
 )
+from buffer.batch import figures_of
 from buffer.catalog import REWARD_STEPS
 from tests.buffer.conftest import Bench, item
 
@@ -260,6 +262,19 @@ async def test_meta_info_covers_what_came_since_the_last_read(bench: Bench) -> N
     assert (first.figures["total_samples"], first.figures["num_groups"]) == (5, 2)
     assert (second.figures["total_samples"], second.figures["num_groups"]) == (4, 1)
     assert second.figures["avg_reward"] == 0.75
+
+
+async def test_a_batch_is_sealed_once_however_often_it_is_asked(bench: Bench) -> None:
+    await bench.fill("equal", [1, 1, 1, 1])
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.fill("b", [1])
+    before = await bench.buffer.stats()
+    again = await bench.buffer._task.call("seal", batch.receipt, 1, 0, "")
+    assert json.loads(again[1]) == ["equal"]
+    assert figures_of(again[2:], await bench.buffer.config()) == batch.figures
+    assert await bench.buffer.stats() == before
 
 
 async def test_v1_speaks_todays_dialect(make: Make) -> None:
@@ -577,6 +592,18 @@ async def test_what_could_never_be_trained_on_is_refused(
         await bench.buffer.write(given)
     await bench.fill("a", [1, 0, 1, 0])
     assert await bench.buffer.take() is not None
+
+
+async def test_two_hundred_levels_are_stored_and_read_back(bench: Bench) -> None:
+    deep: list[Any] = []
+    for _ in range(198):
+        deep = [deep]
+    await bench.fill("a", [1, 0, 1, 0], deep=deep, flat=[[]] * 500)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.items[0]["deep"] == deep
+    with pytest.raises(ItemRefused, match="200 levels"):
+        await bench.buffer.write(item("a", "u", deep=[deep]))
 
 
 @pytest.mark.parametrize(

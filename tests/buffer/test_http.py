@@ -174,6 +174,7 @@ async def test_the_root_says_that_it_runs(redis: ground.Client) -> None:
         (b'{"instance_id": "a", "x": %s.5}' % (b"9" * 400), 400, "not JSON"),
         (b'{"instance_id": "\\ud800"}', 400, "Unicode"),
         (b'{"instance_id": "a", "x": ' + b"[" * 100_000, 400, "nested too deeply"),
+        (b'{"instance_id": "a", "x": ' + b"[" * 200 + b"]" * 200 + b"}", 400, "200 levels"),
         (b'{"instance_id": "a", "x": ' + b"9" * 5000 + b"}", 400, "not JSON"),
         (b'{"instance_id": "a", "x": "' + b"y" * 1_100_000 + b'"}', 413, "MAX_ITEM_BYTES"),
     ],
