@@ -554,6 +554,31 @@ async def test_an_idle_task_is_remembered_for_a_while_only(make: Make) -> None:
     assert bench.redis.ttl(bench.key("config")) == -1
 
 
+@pytest.mark.parametrize("how", ["configured", "requeued", "written"])
+async def test_a_task_that_wakes_forgets_nothing(make: Make, how: str) -> None:
+    bench = make(idle_ttl=1000)
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.buffer.sweep()
+    if how == "configured":
+        await bench.buffer.configure(TaskConfig(group_size=4))
+    elif how == "requeued":
+        assert await bench.buffer.requeue("a")
+    else:
+        await bench.fill("b", [1])
+    for part in ("config", "state", "rounds", "delivered", "ready"):
+        assert bench.redis.ttl(bench.key(part)) in (-1, -2), part
+
+
+async def test_what_is_known_of_an_open_group_outlives_its_items(make: Make) -> None:
+    bench = make(idle_ttl=1000)
+    await bench.fill("a", [1])
+    items, meta = (bench.redis.pttl(bench.key(f"group:a:0{part}")) for part in ("", ":meta"))
+    assert 0 < items < meta
+
+
 async def test_large_items_are_kept_compressed_and_read_back_whole(make: Make) -> None:
     bench = make(group_size=1, dialect="v1")
     text = "step by step " * 20_000
