@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 import ground
+from buffer import RolloutBuffer
 from tests.buffer.conftest import Bench, item
 from tests.buffer.serving import served
 
@@ -408,6 +409,39 @@ async def test_a_take_whose_answer_cannot_be_built_gives_its_batch_back(
             await client.post("/v1/tasks/outside/take", json={})
         again = await client.post("/v1/tasks/outside/take", json={})
         assert [group["instance_id"] for group in again.json()["groups"]] == ["a"]
+
+
+async def test_what_redis_refuses_for_one_task_keeps_no_other_from_being_taken_over(
+    redis: ground.Client, make: Callable[..., Bench]
+) -> None:
+    spoilt, lost = make("a-spoilt"), make("b-lost")
+    for bench in (spoilt, lost):
+        await bench.fill("a", [1])
+    spoilt.redis.set(spoilt.key("rollout"), "of another type")
+    orphan = {"owner": "dead", "state": "running", "until": 0, "digest": "d", "payload": "{}"}
+    lost.redis.hset(lost.key("rollout"), mapping=orphan)
+    async with served(redis):
+        await _until(lambda: lost.redis.hget(lost.key("rollout"), "owner") != b"dead")
+
+
+async def test_a_generator_that_redis_kept_from_starting_is_started_later(
+    redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "brief_generator.py").write_text(
+        f"TASK_TYPE = 'brief'\ndef run_rollout(data): open({str(ran)!r}, 'w').close()\n"
+    )
+    finished_rounds, outages = RolloutBuffer.finished_rounds, [ground.RedisUnavailable("gone")]
+
+    async def fails_once(buffer: RolloutBuffer, skip: Any = ()) -> Any:
+        if outages:
+            raise outages.pop()
+        return await finished_rounds(buffer, skip)
+
+    monkeypatch.setattr(RolloutBuffer, "finished_rounds", fails_once)
+    async with served(redis, generators=tmp_path) as client:
+        await start(client, task_type="brief")
+        await _until(ran.exists)
 
 
 async def _until(holds: Callable[[], Any]) -> None:
