@@ -13,6 +13,7 @@ import ground
 from buffer import RolloutBuffer
 from tests.buffer.conftest import Bench, item
 from tests.buffer.serving import served
+from tests.harness.servers import until
 
 START = {
     "num_process": "1",
@@ -395,7 +396,7 @@ async def test_a_forgotten_task_does_not_stop_the_clock_of_the_others(
     forgotten.redis.delete(*forgotten.redis.keys(forgotten.key("*")))
     async with served(redis):
         for name in ("first", "last"):
-            await _until(lambda of=benches[name]: of.redis.hexists(of.key("state"), "beat"))
+            await asyncio.to_thread(until, benches[name].beats, f"a look at {name}")
 
 
 async def test_a_take_whose_answer_cannot_be_built_gives_its_batch_back(
@@ -421,7 +422,9 @@ async def test_what_redis_refuses_for_one_task_keeps_no_other_from_being_taken_o
     orphan = {"owner": "dead", "state": "running", "until": 0, "digest": "d", "payload": "{}"}
     lost.redis.hset(lost.key("rollout"), mapping=orphan)
     async with served(redis):
-        await _until(lambda: lost.redis.hget(lost.key("rollout"), "owner") != b"dead")
+        await asyncio.to_thread(
+            until, lambda: lost.redis.hget(lost.key("rollout"), "owner") != b"dead", "a new owner"
+        )
 
 
 async def test_a_generator_that_redis_kept_from_starting_is_started_later(
@@ -441,10 +444,4 @@ async def test_a_generator_that_redis_kept_from_starting_is_started_later(
     monkeypatch.setattr(RolloutBuffer, "finished_rounds", fails_once)
     async with served(redis, generators=tmp_path) as client:
         await start(client, task_type="brief")
-        await _until(ran.exists)
-
-
-async def _until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.02)
+        await asyncio.to_thread(until, ran.exists, "the generator")
