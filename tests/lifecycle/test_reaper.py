@@ -173,6 +173,23 @@ async def test_an_unregistered_sandbox_is_spared_while_it_is_young(lifecycle, cl
     assert list(cloud.stats()["names"].values()) == ["another-fleets"]
 
 
+async def test_the_strays_of_each_run_are_ended_whatever_runs_share_a_provider(
+    redis, cloud, reaper
+):
+    for run in ("one", "other"):
+        life = SandboxLifecycle(redis, cloud.provider, run=run, settings=quick())
+        async with life.open():
+            pass  # the registry and its fleet exist
+        tags = {"penstock-fleet": life.registry.look().facts["fleet"], "penstock-run": run}
+        cloud.ask("create", name=f"penstock-{run}", tags=tags, image="", ttl=600)
+        life.registry.close()
+    eye = reaper()
+    async with asyncio.timeout(30):
+        while cloud.live:
+            await eye.look(wait=False)
+            await asyncio.sleep(0.05)
+
+
 async def test_a_terminate_that_is_told_not_found_is_success(lifecycle, cloud):
     life = lifecycle()
     sandbox = await life.start()
