@@ -103,6 +103,33 @@ async def test_after_an_outage_owners_renew_before_anybody_reaps(lifecycle, clou
     await life.stop(sandbox)
 
 
+async def test_to_end_one_touches_no_other_whatever_its_lease(lifecycle, cloud, reaper):
+    """After an outage the leases of the living are over too, until they have renewed them."""
+    life = lifecycle(sandbox_lease=30.0)
+    living, other = await asyncio.gather(life.start(), life.start())
+    life.registry._client.zadd(life.registry._keys[1], {living.name: 1})
+    found = await reaper(sandbox_lease=30.0).end("test", [other.name], "by hand")
+    assert (found.ended, found.failed) == ([other.name], {})
+    assert await living.is_alive()
+    assert await life.stop(living)
+
+
+async def test_of_any_number_each_is_ended(lifecycle, cloud, reaper):
+    life = lifecycle()
+    for gone in ("named", "due"):
+        names = [f"penstock-{gone}-{number}" for number in range(130)]
+        for name in names:
+            life.registry.open(
+                name, "nobody", 600.0 if gone == "named" else 0.0, provider="", instance="",
+                permits=(), dies_after=600.0,
+            )  # fmt: skip
+        if gone == "named":
+            found = await reaper().end("test", names, "by hand")
+        else:
+            found = (await reaper().look(wait=False))["test"]
+        assert (sorted(found.ended), found.failed) == (sorted(names), {})
+
+
 async def test_two_reapers_at_once_end_each_sandbox_once(lifecycle, cloud, reaper):
     life = lifecycle(limit=8)
     opened = await asyncio.gather(*(life.start() for _ in range(5)))
