@@ -1,5 +1,6 @@
 """uni-agent's class over our lifecycle: what its callers do, and what they find."""
 
+import asyncio
 import contextlib
 from types import SimpleNamespace
 
@@ -65,6 +66,39 @@ async def test_existing_callers_run_unchanged(deployments, modal_cloud):
     assert (await gate_of(life).status()).in_flight == 0
     assert not await deployment.is_alive()
     assert box.name.startswith("penstock-")
+
+
+async def test_a_stop_that_is_cancelled_while_the_runtime_closes_ends_the_sandbox(
+    deployments, modal_cloud, monkeypatch
+):
+    deployment, closing = deployments[0](), asyncio.Event()
+    await deployment.start()
+
+    async def hangs():
+        closing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(deployment.runtime, "close", hangs)
+    stop = asyncio.create_task(deployment.stop())
+    await closing.wait()
+    stop.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stop
+    assert modal_cloud.living() == []
+
+
+async def test_a_runtime_that_refuses_to_be_closed_does_not_keep_the_sandbox(
+    deployments, modal_cloud, monkeypatch
+):
+    deployment = deployments[0]()
+    await deployment.start()
+
+    def refuses():
+        raise RuntimeError("closed already")
+
+    monkeypatch.setattr(deployment.runtime, "close", refuses)
+    await deployment.stop()
+    assert modal_cloud.living() == []
 
 
 class AgentEnv:

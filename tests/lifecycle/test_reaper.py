@@ -103,6 +103,33 @@ async def test_after_an_outage_owners_renew_before_anybody_reaps(lifecycle, clou
     await life.stop(sandbox)
 
 
+async def test_to_end_one_touches_no_other_whatever_its_lease(lifecycle, cloud, reaper):
+    """After an outage the leases of the living are over too, until they have renewed them."""
+    life = lifecycle(sandbox_lease=30.0)
+    living, other = await asyncio.gather(life.start(), life.start())
+    life.registry._client.zadd(life.registry._keys[1], {living.name: 1})
+    found = await reaper(sandbox_lease=30.0).end("test", [other.name], "by hand")
+    assert (found.ended, found.failed) == ([other.name], {})
+    assert await living.is_alive()
+    assert await life.stop(living)
+
+
+async def test_of_any_number_each_is_ended(lifecycle, cloud, reaper):
+    life = lifecycle()
+    for gone in ("named", "due"):
+        names = [f"penstock-{gone}-{number}" for number in range(130)]
+        for name in names:
+            life.registry.open(
+                name, "nobody", 600.0 if gone == "named" else 0.0, provider="", instance="",
+                permits=(), dies_after=600.0,
+            )  # fmt: skip
+        if gone == "named":
+            found = await reaper().end("test", names, "by hand")
+        else:
+            found = (await reaper().look(wait=False))["test"]
+        assert (sorted(found.ended), found.failed) == (sorted(names), {})
+
+
 async def test_two_reapers_at_once_end_each_sandbox_once(lifecycle, cloud, reaper):
     life = lifecycle(limit=8)
     opened = await asyncio.gather(*(life.start() for _ in range(5)))
@@ -171,6 +198,23 @@ async def test_an_unregistered_sandbox_is_spared_while_it_is_young(lifecycle, cl
             await eye.look(wait=False)
             await asyncio.sleep(0.05)
     assert list(cloud.stats()["names"].values()) == ["another-fleets"]
+
+
+async def test_the_strays_of_each_run_are_ended_whatever_runs_share_a_provider(
+    redis, cloud, reaper
+):
+    for run in ("one", "other"):
+        life = SandboxLifecycle(redis, cloud.provider, run=run, settings=quick())
+        async with life.open():
+            pass  # the registry and its fleet exist
+        tags = {"penstock-fleet": life.registry.look().facts["fleet"], "penstock-run": run}
+        cloud.ask("create", name=f"penstock-{run}", tags=tags, image="", ttl=600)
+        life.registry.close()
+    eye = reaper()
+    async with asyncio.timeout(30):
+        while cloud.live:
+            await eye.look(wait=False)
+            await asyncio.sleep(0.05)
 
 
 async def test_a_terminate_that_is_told_not_found_is_success(lifecycle, cloud):

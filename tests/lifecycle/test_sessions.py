@@ -1,13 +1,20 @@
 """Sessions by instance id: opened once, used from anywhere, ended when they idle."""
 
 import asyncio
+import threading
 
 import pytest
 
 from tests.harness import killing
 from tests.lifecycle.cloud import CloudProvider
 from tests.lifecycle.conftest import gate_of, quick, until
-from worker.lifecycle import SandboxLifecycle, SandboxLost, SandboxSpec, StartRefused
+from worker.lifecycle import (
+    CommandFailed,
+    SandboxLifecycle,
+    SandboxLost,
+    SandboxSpec,
+    StartRefused,
+)
 from worker.lifecycle.local import LocalProvider
 
 
@@ -100,6 +107,18 @@ async def test_a_session_in_use_is_not_idle(lifecycle, cloud, reaper):
         assert await sandbox.is_alive()
 
 
+async def test_a_provider_that_cannot_be_reached_is_no_proof_that_a_sandbox_died(lifecycle, cloud):
+    life = lifecycle()
+    async with life.session("s") as sandbox:
+        cloud.set(down=True)
+        with pytest.raises(CommandFailed, match="503: down"):
+            await sandbox.exec(["echo"])
+        cloud.set(down=False)
+        assert not sandbox.lost
+        assert (await sandbox.exec(["echo", "alive"])).stdout == b"alive\n"
+    await life.end_session("s")
+
+
 async def test_a_session_whose_sandbox_died_says_so_once_and_is_opened_anew(lifecycle, cloud):
     life = lifecycle()
     with pytest.raises(SandboxLost):
@@ -108,6 +127,32 @@ async def test_a_session_whose_sandbox_died_says_so_once_and_is_opened_anew(life
             await sandbox.exec(["echo"])
     async with life.session("s") as sandbox:
         assert (await sandbox.exec(["echo", "anew"])).stdout == b"anew\n"
+
+
+async def test_an_opener_that_is_cancelled_at_the_last_moment_leaves_its_session_idle(
+    lifecycle, cloud, monkeypatch
+):
+    life, settling, go_on = lifecycle(session_idle=600.0), asyncio.Event(), threading.Event()
+    loop, forget = asyncio.get_running_loop(), life.registry.forget
+
+    def slowly(name, fence, counter):
+        loop.call_soon_threadsafe(settling.set)
+        assert go_on.wait(30)
+        return forget(name, fence, counter)
+
+    monkeypatch.setattr(life.registry, "forget", slowly)
+    opener = asyncio.create_task(life.session("s").__aenter__())
+    await settling.wait()
+    opener.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opener
+    assert life.keeper._kept == {}  # nobody renews it for ever
+    (record,) = life.registry.look().records
+    assert record.lease_end - life.registry.look().now > 60
+    async with life.session("s") as sandbox:
+        assert sandbox.name == record.name
+    await life.end_session("s")
 
 
 async def test_a_session_that_cannot_be_made_leaves_no_trace(lifecycle, cloud):

@@ -113,6 +113,25 @@ async def test_an_image_that_does_not_exist_is_refused_at_once(lifecycle, cloud)
     await settled(life)
 
 
+@pytest.mark.parametrize("step", ["create", "wait_ready", "open_runtime"])
+async def test_a_provider_that_cancels_itself_has_failed(lifecycle, cloud, monkeypatch, step):
+    real, calls = getattr(cloud.provider, step), []
+
+    async def cancels_first(*args, **more):
+        calls.append(step)
+        if len(calls) == 1:
+            raise asyncio.CancelledError
+        return await real(*args, **more)
+
+    monkeypatch.setattr(cloud.provider, step, cancels_first)
+    life = lifecycle()
+    async with asyncio.timeout(30), life.open() as sandbox:
+        states = {record.name: record.state for record in life.registry.look().records}
+        assert states[sandbox.name] == "READY"
+    assert len(calls) == 2
+    assert cloud.live == 0
+
+
 def test_blocking_code_has_the_same(lifecycle, cloud):
     life = lifecycle()
     with life.sync.open() as sandbox:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
@@ -84,3 +85,33 @@ async def test_a_start_that_is_taken_gives_up_that_sandbox_and_tries_another(
     await life.stop(sandbox)
     assert cloud.stats()["creates"] == 2
     assert (await gate_of(life).status()).in_flight == 0
+
+
+async def test_whatever_fails_in_a_heartbeat_the_next_one_comes(lifecycle, cloud, monkeypatch):
+    life, renewals = lifecycle(sandbox_lease=0.5), []
+    renew = life.registry.renew
+
+    def fails_first(rows):
+        renewals.append(rows)
+        if len(renewals) == 1:
+            raise ValueError("a reply that nobody can read")
+        return renew(rows)
+
+    monkeypatch.setattr(life.registry, "renew", fails_first)
+    async with life.open():
+        await until(lambda: len(renewals) > 2)
+
+
+async def test_of_several_who_lose_a_sandbox_each_is_told(lifecycle, cloud, reaper):
+    def fails():
+        raise RuntimeError("its event loop is closed")
+
+    life, told = lifecycle(sandbox_lease=0.5), threading.Event()
+    sandbox = await life.start()
+    name, fence = sandbox.name, sandbox._box.fence
+    life.keeper.keep(name, fence, fails)
+    life.keeper.keep(name, fence, told.set)
+    await reaper().end("test", [name], "by hand")
+    await until(told.is_set)
+    assert sandbox.lost
+    await life.stop(sandbox)

@@ -108,9 +108,11 @@ class Attempts:
             task.cancel()
             await asyncio.wait([task], timeout=self._settings.teardown_timeout)
         box.on_taken(None)
-        problem = None if late or task.cancelled() else task.exception()
         if box.taken:
             return SandboxLost(box.name, box.lost)
+        if task.cancelled() and not late and not box.abandoned:
+            return asyncio.CancelledError("it was cancelled from inside")  # by the provider
+        problem = None if late or task.cancelled() else task.exception()
         if late or (isinstance(problem, TimeoutError) and not str(problem)):
             return TimeoutError(f"not ready within {seconds:.3g} s")
         return problem

@@ -72,6 +72,8 @@ class Keeper:
             except (RedisError, OSError) as failure:
                 # Late renewals count: no reaper acts in its first lease after an outage.
                 log.warning("sandboxes: their leases were not renewed: %s", failure)
+            except Exception:  # no other thread takes over: this one goes on
+                log.exception("sandboxes: their leases were not renewed")
 
     def _digest(self, rows: list[tuple[str, str, float]], held: list[bool]) -> None:
         for (name, fence, _), is_held in zip(rows, held, strict=True):
@@ -84,7 +86,10 @@ class Keeper:
                 del self._kept[name]
             log.warning("sandbox %s was taken over by a reaper, or killed", name)
             for on_lost in kept.on_lost:
-                on_lost()
+                try:
+                    on_lost()
+                except Exception:  # one's trouble keeps no other from hearing of it
+                    log.exception("sandbox %s: one who used it could not be told", name)
 
     def forget_parent(self) -> None:
         self._kept, self._guard, self._thread = {}, threading.Lock(), None

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,7 +26,7 @@ from worker.lifecycle.aside import aside
 from worker.lifecycle.errors import shown
 from worker.lifecycle.provider import Provider
 from worker.lifecycle.providers import Providers, provider_named
-from worker.lifecycle.records import Record, StartingPermit
+from worker.lifecycle.records import Claimed, Record, StartingPermit
 from worker.lifecycle.registry import Registry, described, runs
 from worker.lifecycle.settings import LifecycleSettings
 from worker.lifecycle.strays import Strays
@@ -116,13 +116,18 @@ class Reaper:
         # A creation that an owner waits for goes on until that one has heard.
         unheard = settings.startup_timeout + settings.sandbox_grace
         condemn = partial(registry.condemn, fence="", why=why, gone_after=unheard)
-        doomed = {name for name in names if await aside(partial(condemn, name))}
-        looked = await self.look_at(run) if doomed else Reaped()
-        left = [name for name in doomed if name not in looked.ended]
-        return Reaped(
-            ended=[name for name in looked.ended if name in doomed],
-            failed={name: looked.failed.get(name, "left to the reaper") for name in left},
-        )
+        found, asked = Reaped(), sorted(set(names))
+        for start in range(0, len(asked), _MOST):
+            batch = asked[start : start + _MOST]
+            doomed = [name for name in batch if await aside(partial(condemn, name))]
+            if not doomed:
+                continue
+            # Nothing else: that a lease is over proves nothing to whoever holds no office.
+            await self._reap_due(registry, found, doomed)
+            for name in doomed:
+                if name not in found.ended:
+                    found.failed.setdefault(name, "left to the reaper")
+        return found
 
     async def close(self) -> None:
         await self._providers.close()
@@ -132,18 +137,22 @@ class Reaper:
         for registry in self._registries.values():
             registry.close()
 
-    async def look_at(self, run: str, *, strays_now: bool = False) -> Reaped:
-        """One look at one registry, by whoever it may be: a record is claimed by its fence."""
-        registry, settings, reaped = self._registry(run), self._settings, Reaped()
+    async def look_at(self, run: str, *, strays_now: bool = False, once: bool = False) -> Reaped:
+        """One look at one registry, by whoever it may be: a record is claimed by its fence.
+
+        `once`: no more than can be claimed at once; the rest is due at the next look.
+        """
+        registry, reaped, tried = self._registry(run), Reaped(), set[str]()
         await self._free_permits(registry)
-        hold, grace = _BATCH_LEASE * settings.teardown_timeout, settings.sandbox_grace
-        claimed = await aside(lambda: registry.claim(self._me, hold, _MOST, grace))
-        await asyncio.gather(
-            *(self._reap(registry, record, claimed.now, reaped) for record in claimed.records)
-        )
+        while True:
+            claimed = await self._reap_due(registry, reaped)
+            names = {record.name for record in claimed.records}
+            if once or len(names) < _MOST or names & tried:
+                break
+            tried |= names
         reaped.due = 0.0 if claimed.records else claimed.due  # there may be more
         seen = await aside(lambda: registry.look(0))
-        if seen.age >= grace or strays_now:
+        if seen.age >= self._settings.sandbox_grace or strays_now:
             await self._sweep(registry, seen.facts, reaped, strays_now)
         return reaped
 
@@ -157,11 +166,22 @@ class Reaper:
             # After an outage every lease has ended. Owners that live renew theirs first.
             await self._free_permits(registry)
             return Reaped(elected=True, due=settings.sandbox_lease - since)
-        reaped = await self.look_at(run)
+        reaped = await self.look_at(run, once=True)
         reaped.elected = True
         return reaped
 
-    # One record
+    # What is due
+
+    async def _reap_due(
+        self, registry: Registry, reaped: Reaped, names: Sequence[str] = ()
+    ) -> Claimed:
+        """Claim what is due, or what is of these, and end it."""
+        hold, grace = _BATCH_LEASE * self._settings.teardown_timeout, self._settings.sandbox_grace
+        claimed = await aside(lambda: registry.claim(self._me, hold, _MOST, grace, names))
+        await asyncio.gather(
+            *(self._reap(registry, record, claimed.now, reaped) for record in claimed.records)
+        )
+        return claimed
 
     async def _reap(self, registry: Registry, record: Record, now: float, reaped: Reaped) -> None:
         ended = await self._ended(record, now)
@@ -180,6 +200,7 @@ class Reaper:
         if record.permits and not await self._freed(record.permits):
             return  # the claim ends, and the next reaper gives them back
         await aside(lambda: registry.forget(record.name, record.fence, "ended"))
+        reaped.failed.pop(record.name, None)  # of an earlier try
         reaped.ended.append(record.name)
         log.info("reaper: sandbox %s of %s has ended", record.name, record.provider or "nobody")
 

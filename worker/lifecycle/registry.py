@@ -102,9 +102,12 @@ class Registry:
         since = self._call(_ELECT, reaper, _us(lease))
         return None if since < 0 else since / 1e6
 
-    def claim(self, reaper: str, lease: float, most: int, grace: float) -> Claimed:
-        """Take over what is due; of what was never found, nothing is expected a grace later."""
-        now, due, *rows = self._call(_CLAIM, reaper, _us(lease), most, _us(grace))
+    def claim(
+        self, reaper: str, lease: float, most: int, grace: float, names: Sequence[str] = ()
+    ) -> Claimed:
+        """Take over what is due, or what is of these; of what was never found, nothing is
+        expected a grace later."""
+        now, due, *rows = self._call(_CLAIM, reaper, _us(lease), most, _us(grace), *names)
         return Claimed(now / 1e6, None if due < 0 else due / 1e6, read_records(rows))
 
     def condemn(

@@ -95,8 +95,8 @@ class OpenSandbox:
         except FileNotFoundError:
             raise
         except Exception as problem:
-            gone = self._provider.classify(problem).kind is Kind.GONE
-            if gone or not await self.is_alive():
+            # Only that is proof: one that cannot be reached may live.
+            if self._provider.classify(problem).kind is Kind.GONE:
                 self._box.lost = self._box.lost or f"it died: {problem}"
                 raise SandboxLost(self.name, self._box.lost) from problem
             raise CommandFailed(self.name, problem) from problem

@@ -99,13 +99,23 @@ class Sessions:
         """It is ours to open; whoever waits is told when it is open, or was not to be opened."""
         life, nobody = self._lifecycle, Box(turn.name, turn.fence)
         life.keeper.keep(turn.name, turn.fence, nobody.take)
+        sandbox = None
         try:
-            return await life.start(spec, instance=instance)
-        finally:
-            life.keeper.drop(turn.name, nobody.take)
-            forget = aside(lambda: life.registry.forget(turn.name, turn.fence, "settled"))
-            with contextlib.suppress(RedisError, OSError):  # its lease ends, with the same effect
-                await asyncio.shield(forget)
+            sandbox = await life.start(spec, instance=instance)
+            await self._settled(turn, nobody)
+        except BaseException:
+            # Opened, and given to nobody: from now on it idles.
+            ending = self._settled(turn, nobody) if sandbox is None else self.leave(sandbox)
+            await asyncio.shield(ending)
+            raise
+        return sandbox
+
+    async def _settled(self, turn: Turn, nobody: Box) -> None:
+        life = self._lifecycle
+        life.keeper.drop(turn.name, nobody.take)
+        forget = aside(lambda: life.registry.forget(turn.name, turn.fence, "settled"))
+        with contextlib.suppress(RedisError, OSError):  # its lease ends, with the same effect
+            await asyncio.shield(forget)
 
     async def _until_told(self, turn: Turn) -> None:
         """Until its opener is done, or may be dead."""

@@ -85,7 +85,8 @@ class Starter:
         return wait
 
     def _verdict(self, problem: BaseException) -> Verdict:
-        if isinstance(problem, TimeoutError | RedisError | GateError | SandboxLost):
+        ours = TimeoutError | RedisError | GateError | SandboxLost | asyncio.CancelledError
+        if isinstance(problem, ours):
             return Verdict(Kind.RETRY)
         return self._attempts.provider.classify(problem)
 

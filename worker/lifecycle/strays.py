@@ -34,7 +34,7 @@ class Strays:
 
     def __init__(self, settings: LifecycleSettings) -> None:
         self._settings = settings
-        self._seen: dict[tuple[str, str], float] = {}
+        self._seen: dict[tuple[str, str, str], float] = {}  # by run, provider and id
 
     async def sweep(
         self, registry: Registry, provider: Provider, fleet: str, *, now: bool
@@ -46,8 +46,11 @@ class Strays:
         if not listed.ok:
             log.warning("reaper: %s does not list its sandboxes: %s", name, listed.problem)
             return swept
-        seen = {(name, ref.id) for ref in listed.result}
-        self._seen = {key: at for key, at in self._seen.items() if key[0] != name or key in seen}
+        # The listing is of this run alone, and says nothing of what another run has there.
+        here, seen = (registry.run, name), {ref.id for ref in listed.result}
+        self._seen = {
+            key: at for key, at in self._seen.items() if key[:2] != here or key[2] in seen
+        }
         await asyncio.gather(
             *(self._look_at(registry, provider, ref, swept, now) for ref in listed.result)
         )
@@ -56,7 +59,8 @@ class Strays:
     async def _look_at(
         self, registry: Registry, provider: Provider, ref: SandboxRef, swept: Swept, now: bool
     ) -> None:
-        first = self._seen.setdefault((provider.name, ref.id), time.monotonic())
+        key = (registry.run, provider.name, ref.id)
+        first = self._seen.setdefault(key, time.monotonic())
         young = time.monotonic() - first < self._settings.sandbox_grace
         if await aside(lambda: registry.state(ref.name)):
             return

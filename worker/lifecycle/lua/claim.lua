@@ -1,6 +1,6 @@
 -- claim.lua: take over what nobody keeps any more, and only that.
 -- KEYS   registry leases permits sessions
--- ARGV   reaper lease_us most grace_us
+-- ARGV   reaper lease_us most grace_us, then the only ones to take, if not all that are due
 -- REPLY  {now_us, us until the next is due or -1,
 --         then for each claimed: name, score, {field, value, …}, permits}
 --
@@ -8,8 +8,13 @@
 -- should this one die on the way. From here on nobody asks the provider for this
 -- sandbox any more: one that cannot be found by name a grace later was never made.
 -- include: records.lua
-local reply = { now, -1 }
-for _, name in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, ARGV[3])) do
+local reply, due_names = { now, -1 }, {}
+if #ARGV == 4 then due_names = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, ARGV[3]) end
+for i = 5, #ARGV do
+  local lease = call('ZSCORE', LEASES, ARGV[i])
+  if lease and tonumber(lease) <= now then due_names[#due_names + 1] = ARGV[i] end
+end
+for _, name in ipairs(due_names) do
   local state = call('HGET', box(name), 'state')
   local permits = call('HGET', PERMITS, name) or ''
   if state and state ~= 'TERMINATING' then

@@ -26,6 +26,7 @@ from worker.lifecycle.modal.provider import ModalProvider
 from worker.lifecycle.provider import SandboxRef, SandboxSpec
 from worker.lifecycle.sandbox import OpenSandbox
 from worker.lifecycle.settings import LifecycleSettings
+from worker.lifecycle.teardown import guarded
 
 PORT = 8880
 APP = "swe-rex"
@@ -97,15 +98,14 @@ class ModalDeployment:
         """Never raises; what cannot be confirmed gone is left to the reaper."""
         sandbox, self._sandbox = self._sandbox, None
         runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            closing = asyncio.ensure_future(runtime.close())
-            done, _ = await asyncio.wait([closing], timeout=10)
-            if not done:
-                closing.cancel()
-            elif closing.cancelled() or closing.exception():
-                self._log.warning("deployment %s: its runtime did not close", self.run_id)
-        if sandbox is not None and not await self._life().stop(sandbox):
-            self._log.warning("deployment %s: its end is left to the reaper", self.run_id)
+        try:
+            if runtime is not None:
+                closed = await guarded(_closed(runtime), 10)
+                if not closed.ok:
+                    self._log.warning("deployment %s: its runtime did not close", self.run_id)
+        finally:  # also where the caller is cancelled meanwhile
+            if sandbox is not None and not await self._life().stop(sandbox):
+                self._log.warning("deployment %s: its end is left to the reaper", self.run_id)
 
     async def is_alive(self, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """The runtime's answer; false where there is no sandbox."""
@@ -190,6 +190,11 @@ class SweRexModal(ModalProvider):
                 await runtime.close()
         finally:
             await super().close_runtime(ref)
+
+
+async def _closed(runtime: Runtime) -> None:
+    """As a task's own work, so that whatever it raises is raised there."""
+    await runtime.close()
 
 
 async def _answers(runtime: Runtime) -> bool:
