@@ -104,7 +104,6 @@ class Catalog:
 
     async def resume(self, named: Counter[str]) -> int:
         """Delivered rounds that a trainer's list does not name go back, or are forgotten."""
-        await self._consume_what_was_handed()
         back = 0
         key = self._task.key("delivered")
         for gid in await self._task.link.command("ZRANGE", key, 0, -1):
@@ -116,14 +115,6 @@ class Catalog:
             else:
                 await self._task.link.command("ZREM", key, gid)
         return back
-
-    async def _consume_what_was_handed(self) -> None:
-        """The batch handed out last counts as delivered: its reader's next read will not come."""
-        link = self._task.link
-        for receipt in await link.command("ZRANGE", self._task.key("leases"), 0, -1):
-            name = receipt.decode()
-            if await link.command("HGET", self._task.batch_key(name), "handed"):
-                await self._task.call("ack", name)
 
     async def _info(self, gid: bytes, since: float, reason: str = "") -> GroupInfo:
         instance, _, round_number = gid.decode().rpartition(":")

@@ -84,19 +84,12 @@ class Desk:
         while True:
             try:
                 for task in await self.tasks():
-                    await self._sweep(task)
+                    await self.buffer(task).sweep(serving=True)
+            except UnknownTask as gone:
+                log.info("a task is no more", extra={"reason": str(gone)})
             except (PenstockError, redis.exceptions.RedisError, OSError) as failure:
                 log.warning("sweep failed; it goes on", extra={"reason": str(failure)})
             await asyncio.sleep(BEAT)
-
-    async def _sweep(self, task: str) -> None:
-        """One task that is forgotten, or fails, does not stop the clock of the others."""
-        try:
-            await self.buffer(task).sweep(serving=True)
-        except UnknownTask as gone:
-            log.debug("a task is no more", extra={"reason": str(gone)})
-        except redis.exceptions.ResponseError as failure:
-            log.warning("sweep failed", extra={"task": task, "reason": str(failure)})
 
     async def aclose(self) -> None:
         await self.link.aclose()

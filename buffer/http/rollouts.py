@@ -16,7 +16,6 @@ import sys
 import uuid
 from typing import Annotated, Any
 
-import redis.exceptions
 from fastapi import Depends
 from starlette.requests import Request
 
@@ -25,7 +24,7 @@ from buffer.http.desk import Desk
 from buffer.item import instance_key
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import TaskConfig
-from ground import PenstockError, check_name, load_script, tagged
+from ground import RedisError, check_name, load_script, tagged
 from ground.keys import in_run
 
 log = logging.getLogger(__name__)
@@ -33,7 +32,6 @@ log = logging.getLogger(__name__)
 LEASE = 6.0
 _BEAT = 1.5
 _RESTARTS = 5
-_FAILURES = (PenstockError, redis.exceptions.RedisError, OSError)  # it may be better next time
 
 
 class Rollouts:
@@ -80,8 +78,8 @@ class Rollouts:
         while True:
             try:
                 for task in await self._desk.tasks():
-                    await self._watch_or_report(task)
-            except _FAILURES as outage:
+                    await self._watch(task)
+            except (RedisError, OSError) as outage:
                 log.warning("rollouts are not renewed", extra={"reason": str(outage)})
             await asyncio.sleep(_BEAT)
 
@@ -90,14 +88,6 @@ class Rollouts:
         here, goes on with them once our leases have ended."""
         for task in list(self._running):
             await self._stop(task)
-
-    async def _watch_or_report(self, task: str) -> None:
-        """What Redis refuses for one task does not keep the others from being renewed."""
-        try:
-            await self._watch(task)
-        except redis.exceptions.ResponseError as refusal:
-            extra = {"task": task, "reason": str(refusal)}
-            log.warning("a rollout is not renewed", extra=extra)
 
     async def _watch(self, task: str) -> None:
         digest, payload = await self._call("watch", task)
@@ -113,7 +103,8 @@ class Rollouts:
 
     async def _supervise(self, task: str, digest: str, payload: dict[str, Any]) -> None:
         for failures in range(_RESTARTS + 1):
-            code = await self._try(task, digest, payload)
+            buffer = self._desk.buffer(task)
+            code = await self._generate(task, await self._as_run(buffer, digest, payload))
             if code == 0:
                 break
             log.error("a generator ended badly", extra={"task": task, "code": code})
@@ -122,16 +113,6 @@ class Rollouts:
         await self._call("dismiss", task, digest, state)
         self._running.pop(task, None)
         log.info("a rollout ended", extra={"task": task, "state": state})
-
-    async def _try(self, task: str, digest: str, payload: dict[str, Any]) -> int:
-        """One run of the generator: its exit status, or 1 where it could not be started."""
-        try:
-            run = await self._as_run(self._desk.buffer(task), digest, payload)
-            return await self._generate(task, run)
-        except _FAILURES as failure:
-            extra = {"task": task, "reason": str(failure)}
-            log.warning("a generator could not be started", extra=extra)
-            return 1
 
     async def _as_run(
         self, buffer: RolloutBuffer, digest: str, payload: dict[str, Any]

@@ -124,11 +124,7 @@ async def take(desk: Serving, buffer: Existing, asked: Take, request: Request) -
         return Response(status_code=204)
     if await request.is_disconnected():
         await buffer.release(batch)
-    try:
-        return Answer(_shown(batch))
-    except (TypeError, ValueError):  # not JSON after all: the next reader need not wait for it
-        await buffer.release(batch)
-        raise
+    return Answer(_shown(batch))
 
 
 @v1_routes.post("/tasks/{task}/batches/{receipt}/ack")

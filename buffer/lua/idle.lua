@@ -1,11 +1,12 @@
 -- idle.lua: a task with nothing in it goes away after a while; a write keeps it.
 -- include: task.lua
--- include: fixed.lua
+local FIXED = {'config', 'state', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'kept',
+  'unreported', 'quarantine', 'aside', 'bell'}
 
 local function wake()
   if set.idle ~= 1 then return end
   redis.call('HDEL', at('config'), 'idle')
-  persist()
+  for _, part in ipairs(FIXED) do redis.call('PERSIST', at(part)) end
 end
 
 local function doze()

@@ -23,10 +23,6 @@ class Bench:
         """Move the task's clock: its servers lived that much longer."""
         self.redis.hincrby(self.key("state"), "paused", -int(seconds * 1000))
 
-    def beats(self) -> bool:
-        """Whether a server has looked at the task."""
-        return bool(self.redis.hexists(self.key("state"), "beat"))
-
     async def fill(self, instance_id: str | int, rewards: list[Any], **more: Any) -> None:
         await self.buffer.write_many(
             [item(instance_id, f"{instance_id}-u{n}", r, **more) for n, r in enumerate(rewards)]
