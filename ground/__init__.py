@@ -1,5 +1,6 @@
 """What the rooms stand on: settings, connections, the embedded server, Lua, logs."""
 
+from ground.cancellation import cancellations, heed_cancellation
 from ground.check_server import ServerFacts, open_checked, open_plainly, read_facts, require_fit
 from ground.connect import AnyClient, AsyncClient, Client, connect, connect_async, target_of
 from ground.errors import (
@@ -42,6 +43,7 @@ __all__ = [
     "VersionError",
     "Versioned",
     "bundled_server",
+    "cancellations",
     "check_name",
     "configure_logging",
     "connect",
@@ -50,6 +52,7 @@ __all__ = [
     "correlation_id",
     "exposition",
     "find_server",
+    "heed_cancellation",
     "in_run",
     "listen",
     "load_script",

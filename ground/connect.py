@@ -13,6 +13,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from ground.errors import SettingError
 from ground.redis_url import RedisTarget, parse_redis_url
 
 Client = redis.Redis | redis.RedisCluster
@@ -107,6 +108,9 @@ def target_of(client: AnyClient) -> RedisTarget:
     """The description of the server that somebody's client, real or fake, talks to."""
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
         return _cluster_of(client.nodes_manager)
+    if not hasattr(client, "connection_pool"):
+        found = type(client).__name__
+        raise SettingError("redis", f"is a client, a URL or a RedisTarget, not {found}")
     pool: Any = client.connection_pool
     kwargs: dict[str, Any] = dict(pool.connection_kwargs)
     db, tls = kwargs.get("db") or 0, "SSL" in pool.connection_class.__name__

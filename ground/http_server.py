@@ -21,11 +21,10 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as taken:
+    except (OSError, OverflowError) as refusal:
         listener.close()
-        raise SettingError(
-            setting, f"{host}:{port} cannot be listened on: {taken.strerror or taken}"
-        ) from None
+        why = getattr(refusal, "strerror", None) or refusal
+        raise SettingError(setting, f"{host}:{port} cannot be listened on: {why}") from None
     listener.listen(4096)
     return listener
 

