@@ -16,14 +16,14 @@ class Agreement:
         self._manners = {manner}
         self.made = 0  # when the gate in Redis was made: another time, another gate
         self._met: dict[Terms, bool] = {}  # and whether they are to be enforced
-        self._unsettled: dict[Terms, bool] = {}  # to be compared, or enforced
+        self.unsettled: dict[Terms, bool] = {}  # to be compared, or enforced
 
     def meet(self, terms: Terms, manner: Manner) -> None:
         """A gate object of this process, one of several perhaps, says what it was made with."""
         if manner.enforce:
             self._met = dict.fromkeys(self._met, False)  # the last to enforce prevails
         if manner.enforce or terms not in self._met:
-            self._met[terms] = self._unsettled[terms] = manner.enforce
+            self._met[terms] = self.unsettled[terms] = manner.enforce
         if manner.pace != self._manner.pace and manner not in self._manners:
             log.warning(
                 "gate %r: this process keeps it with lease, heartbeat, patience = %s; another gate "
@@ -33,29 +33,25 @@ class Agreement:
         self._manners.add(manner)
 
     @property
-    def unsettled(self) -> bool:
-        return bool(self._unsettled)
-
-    @property
     def enforcing(self) -> bool:
-        return any(self._unsettled.values())
+        return any(self.unsettled.values())
 
     def to_enforce(self) -> list[Terms]:
-        return [terms for terms, enforce in self._unsettled.items() if enforce]
+        return [terms for terms, enforce in self.unsettled.items() if enforce]
 
     def enforced(self, terms: Terms) -> None:
-        self._unsettled.pop(terms, None)
+        self.unsettled.pop(terms, None)
 
     def see(self, made: int) -> None:
         """A gate made anew after a loss of data has forgotten what was enforced."""
         if self.made not in (0, made):
-            self._unsettled = dict(self._met)
+            self.unsettled = dict(self._met)
         self.made = made
 
     def compare(self, found: list[bytes]) -> None:
         theirs = tuple(float(text) if text else None for text in found)
-        for terms in [terms for terms, enforce in self._unsettled.items() if not enforce]:
-            del self._unsettled[terms]
+        for terms in [terms for terms, enforce in self.unsettled.items() if not enforce]:
+            del self.unsettled[terms]
             ours = tuple(float(text) if text else None for text in terms.args())
             if ours != theirs:
                 log.warning(

@@ -40,7 +40,8 @@ class ThreadAnswer(Answer):
         self._closed.acquire()
 
     def settle(self) -> None:
-        self._closed.release()
+        if self._closed.locked():  # it may be told twice
+            self._closed.release()
 
     def wait(self, timeout: float | None) -> bool:
         """Whether the outcome came within the timeout."""
@@ -53,7 +54,7 @@ class LoopAnswer(Answer):
     __slots__ = ("future", "loop")
 
     def __init__(self) -> None:
-        super().__init__()
+        self.outcome: Any = None
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
 
@@ -72,7 +73,11 @@ def deliver(answers: Iterable[tuple[Answer, Any]]) -> list[Answer]:
         else:
             answer.settle()
     orphans: list[Answer] = []
+    here = asyncio._get_running_loop()
     for loop, batch in by_loop.items():
+        if loop is here:
+            _settle_all(batch)
+            continue
         try:
             loop.call_soon_threadsafe(_settle_all, batch)
         except RuntimeError:  # the loop was closed with callers still waiting

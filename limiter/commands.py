@@ -34,15 +34,17 @@ class GateCommands:
 
     def acquire(
         self,
-        asks: Iterable[tuple[str, int, str, int, int]],
+        asks: Iterable[tuple[str, int, str, int]],
         alive_us: int,
         *,
         join: bool,
         released: Sequence[tuple[str, int]] = (),
     ) -> Command:
-        """Each ask: id, lane, score ('' if new), term in microseconds, 1 if it was sent before."""
-        given, asked = _flat(released), _flat(asks)
-        return self._command(_ACQUIRE, alive_us, int(join), len(released), *given, *asked)
+        """Each ask: id, lane, score ('' if new), term in microseconds."""
+        args: list[Any] = [alive_us, int(join), len(released)]
+        for row in (*released, *asks):
+            args += row
+        return self._command(_ACQUIRE, *args)
 
     def release(self, permits: Iterable[tuple[str, int]]) -> Command:
         return self._command(_RELEASE, *_flat(permits))

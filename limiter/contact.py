@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from ground import RedisTarget
-from limiter import dialogue
+from limiter import dialogue, trouble
 from limiter.commands import Command
 from limiter.errors import GateError, GateUnavailable
 from limiter.ledger import Ledger
@@ -83,7 +83,9 @@ class Contact:
                 turn.digest(reply, self.sent_at)
         # Afterwards, so that no reply speaks of who was refused already.
         for ledger, reply in refused.items():
-            ledger.refuse(GateError(f"gate {ledger.name!r}: {self.target} answered: {reply}"))
+            trouble.refuse(
+                ledger, GateError(f"gate {ledger.name!r}: {self.target} answered: {reply}")
+            )
 
     def tell(self, busy: Collection[Ledger], commands: list[Command]) -> None:
         """Say what asks for no answer."""
@@ -108,11 +110,11 @@ class Contact:
 
     def _give_up(self, busy: Collection[Ledger], now: float) -> None:
         for ledger in busy:
-            ledger.give_up(now, self._down_since or now, str(self.target), self._trouble)
+            trouble.give_up(ledger, now, self._down_since or now, str(self.target), self._trouble)
 
     def _refuse_all(self, busy: Collection[Ledger], refusal: BaseException) -> None:
         for ledger in busy:
-            ledger.refuse(GateUnavailable(ledger.name, str(self.target), refusal))
+            trouble.refuse(ledger, GateUnavailable(ledger.name, str(self.target), refusal))
 
     def end(self) -> None:
         """Close the connection; the next exchange makes a new one."""

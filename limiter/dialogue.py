@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from limiter import replies
+from limiter import replies, trouble
 from limiter.commands import Command
 from limiter.ledger import Ledger
 from limiter.wishes import NEVER, Ask
@@ -29,7 +29,9 @@ def exchange(ledger: Ledger, now: float) -> list[Turn]:
     """Every command to send now, each with what reads its reply."""
     if ledger.beat_at <= now:
         ledger.take_over(now)
-    elif ledger.fresh or ledger.tries or ledger.calls:
+    elif ledger.catch_up_at <= now:
+        ledger.catch_up(now)
+    if ledger.fresh or ledger.tries or ledger.calls:
         ledger.releases.update(ledger.direct.given)  # whoever asks now gave them back before
     if not (ledger.line or ledger.leases or ledger.direct.watched):
         ledger.beat_at = NEVER
@@ -51,17 +53,14 @@ def exchange(ledger: Ledger, now: float) -> list[Turn]:
     return turns
 
 
-def give_and_take(
-    ledger: Ledger, asks: list[Ask], released: list[tuple[str, int]]
-) -> Iterator[Turn]:
+def give_and_take(ledger: Ledger, asks: list[Ask], released: list[tuple[str, int]]) -> list[Turn]:
     """Releases ride with the first acquire if it can hold them all, else go before it."""
     riding = released if asks and len(released) <= _CHUNK else []
-    if not riding:
-        for permits in _chunks(released):
-            yield _release(ledger, permits)
+    turns = [] if riding else [_release(ledger, permits) for permits in _chunks(released)]
     for chunk in _chunks(asks):
-        yield _acquire(ledger, chunk, join=True, released=riding)
+        turns.append(_acquire(ledger, chunk, join=True, released=riding))
         riding = []
+    return turns
 
 
 def exchanged(ledger: Ledger, now: float) -> None:
@@ -94,8 +93,8 @@ def _cancellations(ledger: Ledger) -> Iterator[Turn]:
 
 def _heartbeat(ledger: Ledger) -> Iterator[Turn]:
     """Renew what we hold, and ask again for what we wait for: it may have been forgotten."""
-    ledger.notice_losses(ledger.engine.clock())
-    for leases in _chunks(list(ledger.leases.values())):
+    trouble.notice_losses(ledger, ledger.engine.clock())
+    for leases in _chunks([lease for lease in ledger.leases.values() if not lease.handed_in]):
         permits = [(lease.id, lease.fence, lease.term_us) for lease in leases]
         yield Turn(
             ledger.commands.renew(permits, ledger.term_us), replies.reads_renewal(ledger, leases)
@@ -108,7 +107,7 @@ def _acquire(
     ledger: Ledger, asks: list[Ask], *, join: bool, released: Sequence[tuple[str, int]] = ()
 ) -> Turn:
     term = ledger.term_us
-    rows = [(ask.id, ask.lane, ask.score, term + ask.hold_us, int(ask.sent > 0)) for ask in asks]
+    rows = [(ask.id, ask.lane, ask.score, term + ask.hold_us) for ask in asks]
     now = ledger.engine.clock()
     for ask in asks:
         ask.sent = ask.sent or now
@@ -118,14 +117,14 @@ def _acquire(
 
 def is_plain(ledger: Ledger, turn: Turn, reply: list[Any], sent: float) -> bool:
     """Whether a shortcut may read it: all asked is granted, and nobody else is concerned."""
-    _, wake, grants, *more = reply
+    wake, grants = reply[1:3]
     if grants or (wake >= 0 and not ledger.at_rest):
         return False
     if not turn.asks:
         return True
-    known = int(more[0]) == ledger.agreement.made
+    known = int(reply[3]) == ledger.agreement.made
     in_time = ledger.engine.clock() < sent + ledger.heartbeat
-    return known and in_time and min(more[4::2]) > 0
+    return known and in_time and min(reply[7::2]) > 0
 
 
 def take_over(ledger: Ledger, turn: Turn, sent: float, reply: list[Any] | None) -> None:
@@ -134,12 +133,14 @@ def take_over(ledger: Ledger, turn: Turn, sent: float, reply: list[Any] | None) 
         if ledger.direct.asked.pop(ask.id, None) is not None:
             ledger.ask(ask, join=True)
     if reply is not None:
+        look_at = ledger.look_at  # as the engine has heard, perhaps after this reply was written
         turn.digest(reply, sent)
+        ledger.look_at = min(look_at, ledger.look_at)
         return
     for id, fence in turn.released:
         if ledger.direct.given.pop(id, None) is not None:
             ledger.releases[id] = fence
 
 
-def _chunks(items: list[_T]) -> Iterator[list[_T]]:
-    return (items[i : i + _CHUNK] for i in range(0, len(items), _CHUNK))
+def _chunks(items: list[_T]) -> list[list[_T]]:
+    return [items[i : i + _CHUNK] for i in range(0, len(items), _CHUNK)]

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from limiter.permit import Lease
 from limiter.wishes import Ask
 
-# So long ago an ask was sent that the engine's own, on another connection, comes after it.
-_SETTLED = 1.0
+LATE = 1.0  # seconds after which the engine does what a loop has not
 
 
 class Direct:
@@ -21,13 +20,20 @@ class Direct:
         self.asked: dict[str, Ask] = {}
         self.held: dict[str, Lease] = {}
         self.given: dict[str, int] = {}  # back, and not yet confirmed
+        self._given_before: set[str] = set()
         self.watched = False  # whether the engine will look here within a heartbeat
 
     def take_asked(self, now: float) -> Iterator[Ask]:
         """Those that their loop has not heard about, perhaps because it is blocked or gone."""
         for ask in [*self.asked.values()]:
-            if 0 < ask.sent < now - _SETTLED and self.asked.pop(ask.id, None) is not None:
+            if 0 < ask.sent < now - LATE and self.asked.pop(ask.id, None) is not None:
                 yield ask
+
+    def overdue(self) -> dict[str, int]:
+        """What was given back before the last look and is not confirmed yet."""
+        given = self.given.copy()
+        before, self._given_before = self._given_before, {*given}
+        return {id: fence for id, fence in given.items() if id in before}
 
     def take_held(self) -> Iterator[Lease]:
         for lease in [*self.held.values()]:

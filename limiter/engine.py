@@ -19,20 +19,16 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakValueDictionary
 
-from redis.exceptions import RedisError
-
 from ground import RedisTarget
-from limiter import dialogue, replies
+from limiter import dialogue, trouble
 from limiter.answers import Answer, deliver
-from limiter.commands import nudge
 from limiter.contact import Contact
 from limiter.deadlines import Deadlines
 from limiter.errors import GateError
-from limiter.inbox import Inbox
+from limiter.hearing import Hearing
 from limiter.ledger import Ledger, Outcome
 from limiter.permit import Lease
 from limiter.shortcuts import Shortcuts
-from limiter.wire import PASSING
 from limiter.wishes import NEVER, Ask
 
 log = logging.getLogger("penstock.limiter")
@@ -58,7 +54,7 @@ class Engine:
         self._busy: dict[Ledger, None] = {}
         self._guard = threading.Lock()
         self.deadlines = Deadlines()
-        self._inbox: Inbox | None = None
+        self._hearing = Hearing(self.contact, self.post)
         self._shortcuts = Shortcuts(self)
         self._retire = retire
         self._unwanted_since = NEVER
@@ -116,13 +112,13 @@ class Engine:
         self.request(deed, ledger)
 
     def watch(self, ledger: Ledger) -> None:
-        """Look within a heartbeat at what shortcuts do there."""
-        ledger.direct.watched = True
-        by = self.clock() + ledger.heartbeat
+        """Look after what shortcuts do there."""
+        ledger.direct.watched = True  # from now on: `at` is when the next look is counted from
+        at = self.clock()
 
         def deed() -> None:
             self._busy[ledger] = None
-            ledger.beat_at = min(ledger.beat_at, by)
+            ledger.watch(at)
 
         self.post(deed)
 
@@ -160,7 +156,7 @@ class Engine:
                 if self.contact.lost:
                     self._shortcuts.end()  # whatever they are still connected to
                 self.deadlines.pass_by(self.clock())
-                self._listen()
+                self._hearing.listen(self._busy)
                 self._hand_out()
             self._farewell()
         except BaseException:
@@ -171,7 +167,7 @@ class Engine:
         finally:
             self.stopped = True
             self._shortcuts.end()
-            self._end_inbox()
+            self._hearing.end(_FAREWELL)
             self.contact.end()
 
     def _gather(self) -> bool:
@@ -210,16 +206,6 @@ class Engine:
         self._unwanted_since = min(self._unwanted_since, now)
         return now >= self._unwanted_since + _KEPT and self._retire(self)
 
-    def _listen(self) -> None:
-        """See that somebody reads the inboxes of the gates we wait at."""
-        for ledger in self._busy:
-            if ledger.line and not self.contact.lost:
-                if self._inbox is None:
-                    self._inbox = Inbox(self.target, self._received)
-                reading = self._inbox.listen(ledger.commands.inbox, ledger)
-                if reading is not None:
-                    self.contact.tell(self._busy, nudge(reading))
-
     def _hand_out(self) -> None:
         """Last of a turn: whoever is woken by it finds our thread at rest, not in its way."""
         ready: list[tuple[Ledger, list[Outcome]]] = []
@@ -235,21 +221,12 @@ class Engine:
                 if isinstance(orphan.outcome, Lease):
                     ledger.release(orphan.outcome)
 
-    def _received(self, ledger: Ledger, letters: list[dict[bytes, bytes]]) -> None:
-        """Called by an inbox's thread."""
-
-        def deed() -> None:
-            for letter in letters:
-                replies.read_letter(ledger, letter)
-
-        self.post(deed, ledger)
-
     # Its end
 
     def _farewell(self) -> None:
         """The last exchange: permits go back at once instead of at their leases' ends."""
         for ledger in self._busy:
-            ledger.close(GateError(f"gate {ledger.name!r}: the process is ending"))
+            trouble.close(ledger, GateError(f"gate {ledger.name!r}: the process is ending"))
         self.contact.timeout = min(self.contact.timeout, _FAREWELL)
         self.contact.exchange(self._busy)
         self._refuse_rest("the process is ending")
@@ -260,19 +237,8 @@ class Engine:
                 if posted := self._posted.get_nowait():
                     self._do(*posted)
         for ledger in self._busy:
-            ledger.refuse(GateError(f"gate {ledger.name!r}: {why}"))
+            trouble.refuse(ledger, GateError(f"gate {ledger.name!r}: {why}"))
         self._hand_out()
-
-    def _end_inbox(self) -> None:
-        """Its thread ends by itself when Redis is gone, and with the process when it is frozen."""
-        if self._inbox is None:
-            return
-        reading = self._inbox.stop()
-        if not self.contact.lost:
-            with contextlib.suppress(RedisError, *PASSING):
-                if reading is not None:
-                    self.contact.converse(nudge(reading))
-                self._inbox.join(_FAREWELL)
 
 
 def _notice() -> None:

@@ -1,7 +1,5 @@
-"""The engines of this process: one for each Redis, ended with it, and anew after a fork."""
+"""The engines of this process: one for each Redis."""
 
-import atexit
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -10,9 +8,10 @@ from multiprocessing import parent_process, util
 from ground import RedisTarget
 from limiter.engine import Engine
 from limiter.ledger import Ledger
+from limiter.per_process import PerProcess
 
-_engines: dict[tuple[RedisTarget, str], Engine] = {}
-_guard = threading.RLock()  # a signal's handler may come back while its thread is here
+_engines = PerProcess[tuple[RedisTarget, str], Engine]()
+stop_all = _engines.stop_all
 _AFTER_ITS_CHILDREN = -100  # where multiprocessing ends a process, below 0
 
 
@@ -20,7 +19,7 @@ def station(
     target: RedisTarget, gate: str, make: Callable[[Engine], Ledger]
 ) -> tuple[Engine, Ledger]:
     """A gate's engine and ledger in this process: an engine that has a ledger does not retire."""
-    with _guard:
+    with _engines.guard:
         engine = engine_for(target, gate)
         return engine, engine.ledger(gate, make)
 
@@ -32,27 +31,22 @@ def engine_for(target: RedisTarget, gate: str = "") -> Engine:
     alone, and a blocked command serves one slot.
     """
     key = (target, gate if target.kind == "cluster" else "")
-    with _guard:
-        engine = _engines.get(key)
-        if engine is None or engine.stopped:
-            if not _engines and parent_process() is not None:
-                util.Finalize(None, _end_child, exitpriority=_AFTER_ITS_CHILDREN)
-            engine = _engines[key] = Engine(target, _retire)
-        return engine
+    return _engines.get(key, lambda: _started(target))
 
 
-def stop_all() -> None:
-    for engine in list(_engines.values()):
-        engine.stop()
+def _started(target: RedisTarget) -> Engine:
+    if not _engines.all and parent_process() is not None:
+        util.Finalize(None, _end_child, exitpriority=_AFTER_ITS_CHILDREN)
+    return Engine(target, _retire)
 
 
 def _retire(engine: Engine) -> bool:
     """Let an engine go that nobody can reach any more; False if somebody came back."""
-    with _guard:
+    with _engines.guard:
         if engine.wanted:
             return False
-        for key in [key for key, each in _engines.items() if each is engine]:
-            del _engines[key]
+        for key in [key for key, each in _engines.all.items() if each is engine]:
+            del _engines.all[key]
         engine.stopped = True
         return True
 
@@ -71,16 +65,3 @@ def _stop_last() -> None:
         if not (thread.daemon or thread in (threading.current_thread(), threading.main_thread())):
             thread.join()
     stop_all()
-
-
-def _forget_parent() -> None:
-    """A forked child has none of its parent's threads, and none of its permits."""
-    global _guard
-    _guard = threading.RLock()
-    for engine in _engines.values():
-        engine.stopped = True
-    _engines.clear()
-
-
-atexit.register(stop_all)
-os.register_at_fork(after_in_child=_forget_parent)

@@ -1,7 +1,7 @@
 """What this process holds and waits for at one gate.
 
 Touched by the engine's thread only, but for `direct`. What is said to Redis about it is
-in `dialogue`, what Redis answers in `replies`.
+in `dialogue`, what Redis answers in `replies`, what becomes of it without Redis in `trouble`.
 """
 
 import logging
@@ -11,15 +11,13 @@ from typing import Any
 from limiter.agreement import Agreement
 from limiter.answers import Answer
 from limiter.commands import GateCommands
-from limiter.direct import Direct
-from limiter.errors import GateError, GateUnavailable, PermitLost
+from limiter.direct import LATE, Direct
+from limiter.errors import PermitLost
 from limiter.permit import Lease
 from limiter.terms import Manner, Terms
 from limiter.wishes import NEVER, Ask, Call
 
 log = logging.getLogger("penstock.limiter")
-
-_REFUSED_PAUSE = 1.0  # seconds until a release that Redis refused is tried again
 
 Outcome = tuple[Answer, Any]
 
@@ -30,8 +28,9 @@ class Ledger:
     def __init__(self, engine: Any, name: str, terms: Terms, manner: Manner) -> None:
         self.name = name
         self.lease = manner.lease
+        self.term_us = int(manner.lease * 1_000_000)
         self.heartbeat = manner.heartbeat
-        self._manner = manner
+        self.patience = manner.patience
         self.commands = GateCommands(name, terms, engine.process)
         self.outcomes: list[Outcome] = []
         self.engine = engine
@@ -45,10 +44,13 @@ class Ledger:
         self.leases: dict[str, Lease] = {}
         self.releases: dict[str, int] = {}
         self.cancels: dict[str, Ask | None] = {}
+        # Since when: cancelled on our connection, asked for on a loop's, which may come later.
+        self._doubtful: dict[str, float] = {}
         self.timeouts: dict[str, Ask] = {}
         self.calls: list[Call] = []
         self.beat_at = NEVER
         self.look_at = NEVER
+        self.catch_up_at = NEVER
         self.refused_since: float | None = None
         self.give_back_at = 0.0
 
@@ -64,19 +66,36 @@ class Ledger:
         (self.fresh if join else self.tries)[ask.id] = ask
         self.engine.deadlines.add(self, ask)
 
+    def watch(self, now: float) -> None:
+        """Look within a heartbeat at what loops do, and sooner for what they have not done."""
+        self.direct.watched = True
+        self.beat_at = min(self.beat_at, now + self.heartbeat)
+        self.catch_up_at = min(self.catch_up_at, now + LATE)
+
     def take_over(self, now: float) -> None:
         """What event loops asked, hold and gave back by themselves is the engine's from now on."""
         self.direct.watched = False  # before the look: who puts something in after it says so
-        for ask in self.direct.take_asked(now):
-            self.ask(ask, join=True)
+        self.catch_up(now)
         for lease in self.direct.take_held():
             self.leases[lease.id] = lease
         self.releases.update(self.direct.given)
+        if self.direct.asked or self._doubtful:  # of a moment ago
+            self.watch(now)
+
+    def catch_up(self, now: float) -> None:
+        """Ask and give back what loops have not: a blocked one must hold up nobody for long."""
+        for ask in self.direct.take_asked(now):
+            self.ask(ask, join=True)
+        self.releases.update(self.direct.overdue())
+        for id in [id for id, since in self._doubtful.items() if since < now - LATE]:
+            del self._doubtful[id]
+            self.cancels[id] = None  # once more
+        self.catch_up_at = now + LATE if self.direct.watched else NEVER
 
     def lend(self, lease: Lease) -> None:
         """To the loop that was granted it, until the next heartbeat."""
         if self.leases.pop(lease.id, None) is not None:
-            self.direct.watched = True
+            self.watch(self.engine.clock())
             self.direct.held[lease.id] = lease
 
     def call(self, call: Call) -> None:
@@ -109,10 +128,14 @@ class Ledger:
         """The caller does not wait any more, wherever its wish has got to."""
         if ask.lease is not None:
             self.release(ask.lease)
-        elif self._forget(ask):
+            return
+        if ask.id in self.direct.asked:
+            self._doubtful[ask.id] = now = self.engine.clock()
+            self.watch(now)
+        if self.forget(ask):
             self.cancels[ask.id] = None
 
-    def _forget(self, ask: Ask) -> bool:
+    def forget(self, ask: Ask) -> bool:
         """Whether the server may know of the ask and must be told."""
         places = (self.line, self.fresh, self.tries, self.direct.asked)
         known = [asks.pop(ask.id, None) for asks in places]
@@ -128,7 +151,7 @@ class Ledger:
         """When there is something to send: at once for what callers want, else by the clock."""
         if self.fresh or self.tries or self.timeouts or self.calls:
             return 0.0
-        due = min(self.beat_at, self.look_at)
+        due = min(self.beat_at, self.look_at, self.catch_up_at)
         owed = self.releases or self.cancels or self.agreement.enforcing
         return min(due, self.give_back_at) if owed else due
 
@@ -155,47 +178,8 @@ class Ledger:
 
     def time_out(self, ask: Ask) -> None:
         """Its time is up: if it still waits, take it out of the line."""
-        if self._forget(ask):
+        if self.forget(ask):
             self.timeouts[ask.id] = ask
-
-    def give_up(self, now: float, down_since: float, where: str, why: object) -> None:
-        """Redis does not answer: fail those whose patience is at its end, and note what is lost."""
-        impatient = now >= down_since + self._manner.patience
-        for ask in (*self.line.values(), *self.fresh.values(), *self.tries.values()):
-            if impatient or ask.deadline <= now:
-                self._forget(ask)
-                self.cancels[ask.id] = None
-                self.answer(ask, GateUnavailable(self.name, where, why))
-        for ask in [*self.timeouts.values()]:
-            self.cancels[ask.id] = None
-            self.answer(ask, GateUnavailable(self.name, where, why))
-        self.timeouts.clear()
-        for call in [call for call in self.calls if impatient or call.deadline <= now]:
-            self.calls.remove(call)
-            self.outcomes.append((call.answer, GateUnavailable(self.name, where, why)))
-        self.notice_losses(now)
-
-    def refuse(self, error: GateError) -> None:
-        """Redis answers with an error that asking again would not mend."""
-        for asks in (self.line, self.fresh, self.tries, self.timeouts):
-            for ask in asks.values():
-                self.answer(ask, error)
-                self.cancels[ask.id] = None  # the server may have put it in line
-            asks.clear()
-        self.outcomes.extend((call.answer, error) for call in self.calls)
-        self.calls.clear()
-        self.look_at = NEVER
-        self._give_back_later()
-
-    def _give_back_later(self) -> None:
-        """What is to be given back stays due, at a slow pace, until leases end it anyway."""
-        now = self.engine.clock()
-        self.give_back_at = now + _REFUSED_PAUSE
-        if self.refused_since is None:
-            self.refused_since = now
-        elif now >= self.refused_since + self.lease:
-            self.releases.clear()
-            self.cancels.clear()
 
     def beat_now(self) -> None:
         """Renew and ask everything again at the next exchange: the server may have forgotten."""
@@ -212,21 +196,6 @@ class Ledger:
             return
         command = self.commands.renew([(lease.id, lease.fence, lease.term_us)], self.term_us)
         self.calls.append(Call(command, answer, lease.deadline, lease))
-
-    def close(self, error: GateError) -> None:
-        """Give back everything, and tell those who wait."""
-        self.take_over(NEVER)
-        for ask in (*self.line.values(), *self.fresh.values(), *self.tries.values()):
-            self.answer(ask, error)
-            self.cancels[ask.id] = None
-        self.line, self.fresh, self.tries = {}, {}, {}
-        for lease in [*self.leases.values()]:
-            self.release(lease)
-        self.beat_at = self.look_at = NEVER
-
-    def notice_losses(self, now: float) -> None:
-        for lease in [lease for lease in self.leases.values() if lease.deadline <= now]:
-            self.lose(lease)
 
     # What came back
 
@@ -245,7 +214,7 @@ class Ledger:
         if deadline <= now:
             self.beat_now()  # we were frozen until it was over: ask again, from the same place
             return
-        self._forget(ask)
+        self.forget(ask)
         self.leases[id] = ask.lease = self.new_lease(ask, fence, since)
         self.beat_at = min(self.beat_at, since + self.heartbeat)
         self.answer(ask, ask.lease)
@@ -262,10 +231,6 @@ class Ledger:
 
     def answer(self, ask: Ask, outcome: Any) -> None:
         self.outcomes.append((ask.answer, outcome))
-
-    @property
-    def term_us(self) -> int:
-        return int(self.lease * 1_000_000)
 
     def deadline(self, since: float) -> float:
         # A sixth of the lease is the margin for clocks that run apart and for our own delay.

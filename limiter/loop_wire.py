@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ try:
 except ImportError:  # it is an extra
     Reader = pack_command = None  # type: ignore[assignment, misc]
 
-_AT_ONCE = 65536  # bytes read at once
+_AT_ONCE = 16384  # bytes read at once, about 300 grants
 _ABORT = struct.pack("ii", 1, 0)  # close without sending what has not been sent yet
 
 
@@ -35,10 +36,11 @@ class LoopWire:
         self, loop: asyncio.AbstractEventLoop, wire: Wire, readable: Callable[[], None]
     ) -> None:
         """Raises `NotImplementedError` where a loop watches no sockets."""
-        self._loop = loop
+        self._loop = weakref.ref(loop)  # which keeps us, and may be dropped without a word
         self._wire = wire
         self._socket: socket.socket = wire.socket
         self._reader = Reader()
+        self._read = bytearray(_AT_ONCE)
         self._socket.setblocking(False)
         loop.add_reader(self._socket.fileno(), readable)
 
@@ -50,12 +52,12 @@ class LoopWire:
     def received(self) -> Iterator[Any]:
         """The replies that are there; an error is one."""
         try:
-            data = self._socket.recv(_AT_ONCE)
+            size = self._socket.recv_into(self._read)
         except BlockingIOError:
             return
-        if not data:
+        if not size:
             raise ConnectionError("the server hung up")
-        self._reader.feed(data)
+        self._reader.feed(self._read, 0, size)  # type: ignore[arg-type] # takes any buffer
         while (reply := self._reader.gets()) is not False:
             yield reply
 
@@ -63,8 +65,9 @@ class LoopWire:
         """What has not been sent yet never will be: others ask again."""
         if self._socket.fileno() < 0:
             return
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._socket.fileno())
+        loop = self._loop()
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._socket.fileno())
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
         self._wire.close()

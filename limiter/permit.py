@@ -19,7 +19,9 @@ log = logging.getLogger("penstock.limiter")
 class Lease:
     """What the engine keeps of a permit: enough to renew it, and to know when it is over."""
 
-    __slots__ = ("deadline", "fence", "holder", "id", "lost", "term_us", "ticket", "waited")
+    __slots__ = (
+        "deadline", "fence", "handed_in", "holder", "id", "lost", "term_us", "ticket", "waited",
+    )  # fmt: skip
 
     def __init__(
         self, id: str, fence: int, term_us: int, deadline: float, waited: float, ticket: str
@@ -31,6 +33,7 @@ class Lease:
         self.waited = waited
         self.ticket = ticket
         self.lost = False
+        self.handed_in = False
         self.holder: weakref.ref[HeldPermit] | None = None
 
     def lose(self) -> None:
@@ -98,8 +101,16 @@ class HeldPermit:
             raise GateError(f"gate {self._ledger.name!r}: permit {self.id} was released already")
         self.check()
 
+    def hand_in(self) -> None:
+        """A script that is told its id will give it up: renew it no more from here.
+
+        To be released afterwards all the same: the script may never have run.
+        """
+        self._lease.handed_in = True
+
     def release(self) -> None:
-        """Give it back. Never blocks, never fails, harmless when repeated; sent at once.
+        """Give it back. Never blocks, never fails, harmless when repeated; sent at once, by a
+        coroutine as soon as its event loop runs on, or within two seconds if that is blocked.
 
         In a forked child this does nothing: the permit is its parent's.
         """

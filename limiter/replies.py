@@ -89,7 +89,7 @@ def reads_renewal(ledger: Ledger, leases: list[Lease]) -> Digest:
         for lease, held in zip(leases, reply[4:], strict=True):
             if int(held) and ledger.engine.clock() < lease.deadline:
                 lease.deadline = deadline
-            elif lease.id in ledger.leases:
+            elif lease.id in ledger.leases and not lease.handed_in:
                 ledger.lose(lease)
         read_time(ledger, reply, sent)
 

@@ -9,34 +9,24 @@ shortcut never overtakes what the engine has yet to do at the gate.
 """
 
 import asyncio
-import logging
+import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from redis.exceptions import RedisError
+from typing import TYPE_CHECKING, Any
 
 from limiter import dialogue, replies
-from limiter.commands import Command
 from limiter.errors import GateError
 from limiter.ledger import Ledger
-from limiter.loop_wire import LoopWire
+from limiter.loop_link import LoopLink
 from limiter.permit import Lease
-from limiter.wire import Wire
 from limiter.wishes import Ask
 
 if TYPE_CHECKING:
     from limiter.engine import Engine
 
-log = logging.getLogger("penstock.limiter")
-
-_WORTH_IT = 8  # asks after which a loop gets a connection of its own
 _SILENCE = 1.0  # seconds without a reply after which the engine takes over
 
 
-class _Sent(NamedTuple):
-    ledger: Ledger
-    turn: dialogue.Turn
-    at: float
+_Sent = tuple[Ledger, dialogue.Turn, float]  # and when
 
 
 class _Due:
@@ -52,32 +42,22 @@ class _Due:
 class Shortcut:
     """One event loop's. A signal's handler may raise at any line of it."""
 
-    def __init__(self, engine: "Engine", loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: "Engine", loop: weakref.ref[asyncio.AbstractEventLoop]) -> None:
         self._engine = engine
-        self._loop = loop
-        self._missed = 0
-        self._opening = False
-        self._wire: LoopWire | None = None
+        self.link = LoopLink(engine, loop, self._readable)
         self._due: dict[Ledger, _Due] = {}
         self._sending: dict[Ledger, _Due] = {}
         self._flushing = False
         self._flight: deque[_Sent] = deque()
         self._granting: Ask | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def open(self) -> bool:
-        return self._wire is not None
+        self._watching = False
 
     # For the loop's callers
 
     def ask(self, ledger: Ledger, ask: Ask) -> bool:
         """Take care of it, or leave it to the engine."""
-        if self._wire is None:
-            self._missed += 1
-            if self._missed % _WORTH_IT == 0 and not self._opening:
-                self._opening = True
-                self._engine.post(self._open)
+        if self.link.wire is None:
+            self.link.missed()
             return False
         if not self._may_pass(ledger):
             return False
@@ -86,7 +66,7 @@ class Shortcut:
 
     def release(self, ledger: Ledger, lease: Lease) -> bool:
         """The same for what was granted here and is held since."""
-        if self._wire is None or not self._may_pass(ledger):
+        if self.link.wire is None or not self._may_pass(ledger):
             return False
         if ledger.direct.held.pop(lease.id, None) is None:
             return False
@@ -105,49 +85,22 @@ class Shortcut:
         if due is None:
             due = self._due[ledger] = _Due()
         if not self._flushing:
-            self._loop.call_soon(self._flush)
-            self._flushing = True
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._patience, self._watch)
+            self._flush_soon()
+        if not self._watching:
+            self._watch_later()
         return due
+
+    def _flush_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._flush)
+        self._flushing = True
 
     def _give_back(self, ledger: Ledger, id: str, fence: int) -> None:
         ledger.direct.given[id] = fence
         self._at(ledger).released.append((id, fence))
 
-    # The connection
-
-    def _open(self) -> None:
-        """On the engine's thread, which may wait for the server."""
-        try:
-            if not self._engine.contact.lost:
-                # The engine has loaded the scripts, and sees to those that the server forgets.
-                wire = Wire(self._engine.target, self._engine.contact.timeout, scripts={})
-                try:
-                    self._loop.call_soon_threadsafe(self._begin, wire)
-                except RuntimeError:
-                    wire.close()  # the loop is closed
-        except (RedisError, OSError) as failure:
-            log.debug("gates: no shortcut to %s: %s", self._engine.target, failure)
-        finally:
-            self._opening = False
-
-    def _begin(self, wire: Wire) -> None:
-        if self._wire is not None or self._engine.stopped or self._engine.contact.lost:
-            return wire.close()
-        try:
-            self._wire = LoopWire(self._loop, wire, self._readable)
-        except NotImplementedError:  # Windows' proactor
-            wire.close()
-        return None
-
     def end(self) -> None:
         """From any thread: the engine does everything from now on."""
-        if self._wire is not None:
-            try:
-                self._loop.call_soon_threadsafe(self._end)
-            except RuntimeError:
-                self._hang_up()  # the loop is closed: it reads no more
+        self.link.end(self._end)
 
     def _end(self) -> None:
         if not (self._engine.stopped and self._flight):  # else what is granted yet is given back
@@ -155,15 +108,16 @@ class Shortcut:
 
     def _break(self) -> None:
         self._flushing = False
-        self._hang_up()
+        self.link.hang_up()
         if (ask := self._granting) is not None:  # a signal's handler raised in the midst of it
             self._granting = None
-            if ask.lease is not None and ask.id not in self._flight[0].ledger.leases:
-                self._deliver(self._flight[0].ledger, ask, ask.lease)
+            ledger = self._flight[0][0]
+            if ask.lease is not None and ask.id not in ledger.leases:
+                self._deliver(ledger, ask, ask.lease)
             elif ask.lease is not None:
                 ask.answer.settle()  # the engine has seen it, and renews it
             elif not ask.given_up:
-                self._flight[0].ledger.direct.asked[ask.id] = ask
+                ledger.direct.asked[ask.id] = ask
         sent = {ask.id for _, turn, _ in self._flight for ask in turn.asks}
         while self._flight:
             self._pass_on(*self._flight[0], None)
@@ -176,11 +130,6 @@ class Shortcut:
                 self._pass_on(ledger, unsent, 0.0, None)
                 pending.pop(ledger, None)
 
-    def _hang_up(self) -> None:
-        if self._wire is not None:
-            self._wire.hang_up()
-            self._wire = None
-
     # Commands and replies
 
     def _flush(self) -> None:
@@ -191,14 +140,15 @@ class Shortcut:
             self._sending, self._due = self._due, {}
             for ledger, due in self._sending.items():
                 asks = [ask for ask in due.asks if not ask.given_up]
-                ledger.direct.asked.update((ask.id, ask) for ask in asks)
+                for ask in asks:
+                    ledger.direct.asked[ask.id] = ask
                 for turn in dialogue.give_and_take(ledger, asks, due.released):
-                    self._flight.append(_Sent(ledger, turn, now))
+                    self._flight.append((ledger, turn, now))
                     commands.append(turn.command)
                 if not ledger.direct.watched:
                     self._engine.watch(ledger)
             if commands:
-                self._send(commands)
+                self.link.send(commands)
             self._sending = {}
         except OSError:
             self._break()
@@ -206,18 +156,15 @@ class Shortcut:
             self._break()
             raise
 
-    def _send(self, commands: list[Command]) -> None:
-        if self._wire is None:
-            raise ConnectionError("it ended meanwhile")
-        self._wire.send(commands)
-
     def _readable(self) -> None:
         try:
-            for reply in self._wire.received() if self._wire is not None else ():
+            for reply in self.link.wire.received() if self.link.wire is not None else ():
                 self._digest(*self._flight[0], reply)
                 self._flight.popleft()
             if self._engine.stopped:
                 self._end()
+            elif not self._flushing:
+                self._flush_soon()  # right behind those who were woken, and will ask again
         except OSError:
             self._break()
         except BaseException:
@@ -228,14 +175,18 @@ class Shortcut:
     def _patience(self) -> float:
         return min(_SILENCE, self._engine.contact.timeout)
 
+    def _watch_later(self) -> None:
+        asyncio.get_running_loop().call_later(self._patience, self._watch)
+        self._watching = True
+
     def _watch(self) -> None:
         """While something is on its way: the server may have fallen silent."""
-        self._timer = None
+        self._watching = False
         if self._flight or self._due:
-            self._timer = self._loop.call_later(self._patience, self._watch)
-        if self._wire is not None:
+            self._watch_later()
+        if self.link.wire is not None:
             self._readable()  # a loop that was blocked may have let a reply lie
-        if self._flight and self._engine.clock() >= self._flight[0].at + self._patience:
+        if self._flight and self._engine.clock() >= self._flight[0][2] + self._patience:
             self._break()
         if self._due:
             self._flush()  # a signal's handler came in its way
@@ -284,7 +235,7 @@ class Shortcut:
             if ledger.direct.asked.pop(ask.id, None) is not None:
                 ask.answer.outcome = refusal
                 ask.answer.settle()
-        if turn.asks and self._wire is not None:
+        if turn.asks and self.link.wire is not None:
             cancel = ledger.commands.cancel("cancelled", [ask.id for ask in turn.asks])
-            self._flight.append(_Sent(ledger, dialogue.Turn(cancel, replies.ignore), 0.0))
-            self._send([cancel])
+            self._flight.append((ledger, dialogue.Turn(cancel, replies.ignore), 0.0))
+            self.link.send([cancel])

@@ -70,8 +70,7 @@ class Wire:
             for i, reply in zip(unknown, self._send(whole), strict=True):
                 replies[i] = reply
         for reply in replies:
-            if is_passing(reply):
-                raise reply if isinstance(reply, PASSING) else ConnectionError(str(reply))
+            _raise_if_passing(reply)
         return replies
 
     def _send(self, commands: list[Command]) -> list[Any]:
@@ -101,7 +100,13 @@ class Wire:
         try:
             return self._client.execute_command(*command)
         except ResponseError as refusal:
+            _raise_if_passing(refusal)  # here, so that what was to come after it is not sent
             return refusal
+
+
+def _raise_if_passing(reply: Any) -> None:
+    if is_passing(reply):
+        raise reply if isinstance(reply, PASSING) else ConnectionError(str(reply))
 
 
 def is_passing(reply: Any) -> bool:

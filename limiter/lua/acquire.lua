@@ -2,13 +2,13 @@
 -- KEYS   gate leases holders queue waiters alive
 -- ARGV   limit rate burst process alive_us join(1|0) how_many_released,
 --        then for each released: id fence,
---        then for each request: id lane score('' if new) term_us again(1|0: asked before)
+--        then for each request: id lane score('' if new) term_us
 -- REPLY  {now_us, wake_us, grants, made_us, limit, rate, burst,
 --         then for each request: fence score | -place score | 0 score (not joined)}
 --
--- Asking again with the same id is harmless: a holder's lease is renewed, a waiter
--- keeps its place, and one that was lost or dropped rejoins with the score it had. The score
--- of a permit granted at once is that of the last who came before it.
+-- Asking again with the same id is harmless, in whatever order the copies arrive: a holder's
+-- lease is renewed, a waiter keeps its place, and one that was lost or dropped rejoins with the
+-- score it had. The score of a permit granted at once is that of the last who came before it.
 -- include: watch.lua
 -- include: entering.lua
 local join = ARGV[6] == '1'
@@ -16,22 +16,25 @@ local requests = 8 + 2 * ARGV[7]
 release(8, requests - 1)
 expire()
 hand_over()
+local ids = {}
+for i = requests, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
+local held = gate.live > 0 and call('HMGET', HOLDERS, unpack(ids)) or {}
+local waits = first_waiter() and call('HMGET', WAITERS, unpack(ids)) or {}
 local reply, joined, left = { now, 0, own, gate.made, fields[1], fields[2], fields[3] }, false, room()
-if left > 0 and first_waiter() then left = 0 end
-for i = requests, #ARGV, 5 do
-  local id, term, again = ARGV[i], ARGV[i + 3], ARGV[i + 4] == '1'
-  local fence = again and fence_of(id)
-  local score = again and not fence and tonumber(call('ZSCORE', QUEUE, id))
+if first_waiter() then left = 0 end
+for n, id in ipairs(ids) do
+  local lane, known, term = unpack(ARGV, requests + 4 * n - 3, requests + 4 * n - 1)
+  local fence, score = fence_in(held[n]), waits[n] and tonumber(call('ZSCORE', QUEUE, id))
   if fence then
     call('ZADD', LEASES, now + term, id)
   elseif not score and left > 0 then
     fence, left = grant(id, PROCESS, term), left - 1
   elseif not score and join then
-    score, left = enter_line(id, ARGV[i + 1], ARGV[i + 2], term), 0
+    score, left = enter_line(id, lane, known, term), 0
   end
   joined = joined or score
-  reply[#reply + 1] = fence or (score and -1 - call('ZRANK', QUEUE, id)) or 0
-  reply[#reply + 1] = score or ARGV[i + 1] * LANE + gate.ticket
+  reply[#reply + 1] = tonumber(fence) or (score and -1 - call('ZRANK', QUEUE, id)) or 0
+  reply[#reply + 1] = score or lane * LANE + gate.ticket
 end
 if joined then
   lives[PROCESS] = now + ARGV[5]

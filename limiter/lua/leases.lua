@@ -9,10 +9,12 @@ end
 
 -- A thousand at a time keeps one call short; what is left counts as held until the next.
 local function expire()
+  gate.live = call('ZCARD', LEASES)
+  if gate.live == 0 then return end
   local dead = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 1000)
   free(dead)
   count('expired', #dead)
-  gate.live = call('ZCARD', LEASES)
+  gate.live = gate.live - #dead
 end
 
 local function fence_in(holder) return holder and string.match(holder, '^%d+') end

@@ -16,5 +16,5 @@ async def on_its_shortcut(gate: Any) -> None:
 def takes_it(gate: Any) -> bool:
     """Whether the running loop's next acquire goes that way."""
     engine, ledger = gate._at()
-    own = engine._shortcuts._all.get(asyncio.get_running_loop())
-    return own is not None and own._wire is not None and ledger.at_rest
+    own = engine._shortcuts.of(asyncio.get_running_loop())
+    return own is not None and own.link.open and ledger.at_rest

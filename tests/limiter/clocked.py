@@ -54,13 +54,13 @@ class ClockedGate:
         join: bool = True,
     ) -> list[int]:
         """For each id its fence, or minus its place in the line, or 0."""
-        rows = [(id, lane, "", int(term * 1e6), 1) for id in ids]
+        rows = [(id, lane, "", int(term * 1e6)) for id in ids]
         return self.ask(process, rows, alive=alive, join=join)[0]
 
     def ask(
         self,
         process: str,
-        rows: list[tuple[str, int, str, int, int]],
+        rows: list[tuple[str, int, str, int]],
         *,
         alive: float = 1.0,
         join: bool = True,
@@ -70,7 +70,7 @@ class ClockedGate:
             rows, int(alive * 1e6), join=join, released=released
         )
         reply = self.run(command)
-        return [int(v) for v in reply[7::2]], [text(s) for s in reply[8::2]]
+        return reply[7::2], [text(s) for s in reply[8::2]]
 
     def release(self, process: str, *permits: tuple[str, int]) -> int:
         return int(self.run(self.commands(process).release(permits))[3])

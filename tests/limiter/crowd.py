@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from limiter import LimitTimeout, PermitLost, TokenBucket, shortcut
+from limiter import LimitTimeout, PermitLost, TokenBucket, loop_link
 from tests.limiter import by_shortcut
 from tests.limiter.observer import seen
 
@@ -19,7 +19,7 @@ def crowd(url, gate, observer, seed, threads, end):
     """A process whose threads take permits in every way there is, until that file exists; with
     `loops` each keeps an event loop, and a shortcut, for all that time."""
     if gate.get("loops"):
-        shortcut._WORTH_IT = 1
+        loop_link._WORTH_IT = 1
     dice = Random(seed)
     door = TokenBucket(url, gate["name"], **gate["terms"], lease=LEASE)
     counts, failures = Counter(), []
@@ -96,7 +96,7 @@ def in_line(url, name, observer, number):
     gate = TokenBucket(url, name, limit=1, lease=60)
 
     def wait():
-        with gate.hold() as permit, seen(observer, permit, pid=os.getpid()):
+        with gate.hold() as permit, seen(observer, permit, id=permit.id, pid=os.getpid()):
             pass
 
     threads = [threading.Thread(target=wait) for _ in range(number)]

@@ -35,6 +35,18 @@ async def served(task: "asyncio.Task[Any]") -> Any:
         return await task
 
 
+async def served_in_turn(
+    permit: Any, first: "asyncio.Task[Any]", second: "asyncio.Task[Any]"
+) -> None:
+    """Given back, the permit is the first one's in line, and only then the second one's."""
+    permit.release()
+    granted = await served(first)
+    assert not second.done()
+    assert granted.fence > permit.fence
+    granted.release()
+    (await served(second)).release()
+
+
 def _matches(status: Any, in_flight: int | None, waiting: int | None) -> bool:
     return in_flight in (None, status.in_flight) and waiting in (None, status.waiting)
 

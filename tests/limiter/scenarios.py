@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from limiter import PermitLost, TokenBucket, shortcut, shortcuts
+from limiter import PermitLost, TokenBucket, loop_link, shortcut, shortcuts
 from tests.harness import doomed
 from tests.limiter.by_shortcut import on_its_shortcut
 from tests.limiter.in_flight import settled_sync
@@ -99,7 +99,7 @@ def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
     vars(shortcut)["interrupt"] = interrupt
     exec(compile(tree, shortcut.__file__, "exec"), vars(shortcut))
     shortcuts.Shortcut = shortcut.Shortcut
-    shortcut._WORTH_IT = 1
+    loop_link._WORTH_IT = 1
     gate = TokenBucket(url, "interrupted", limit=2, lease=0.6)
     loop = asyncio.new_event_loop()
 
@@ -110,6 +110,7 @@ def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
     async def pairs() -> None:
         await asyncio.gather(pair(), pair(), pair(), return_exceptions=True)
 
+    gc.freeze()  # what is there now need not be looked through each time
     statements, last = 0, False
     while not last:
         to_its_end(loop, on_its_shortcut(gate))

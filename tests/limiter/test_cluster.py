@@ -9,7 +9,7 @@ import pytest
 from limiter import GateUnavailable, PermitLost, TokenBucket, engine
 from tests.harness import killing
 from tests.harness.servers import until
-from tests.limiter.in_flight import in_line, served
+from tests.limiter.in_flight import Observer, in_line, served, served_in_turn, settled
 
 SOON = 30.0
 
@@ -117,7 +117,7 @@ async def test_a_node_that_fails_leaves_the_gates_of_the_others_alone(
 async def test_a_restarted_node_has_its_holder_and_its_waiters_again(
     redis_cluster, names, keep_data
 ):
-    gate = gates_at(redis_cluster, names, lease=20.0)[1]  # no heartbeat comes in between
+    gate = gates_at(redis_cluster, names, lease=20.0, heartbeat=1.5)[1]
     permit = await gate.acquire(timeout=SOON)
     first = await in_line(gate, 1)
     second = await in_line(gate, 2)
@@ -129,11 +129,70 @@ async def test_a_restarted_node_has_its_holder_and_its_waiters_again(
     async with asyncio.timeout(SOON):
         await permit.renew()
     until(lambda: gate.sync.status().waiting == 2, "both to be in line")
-    permit.release()
-    granted = await served(first)
-    assert not second.done()
-    granted.release()
-    (await served(second)).release()
+    await served_in_turn(permit, first, second)
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["in step", "forgets"])
+async def test_a_replica_that_takes_over_a_node_keeps_permits_and_places_in_line(
+    redis_cluster, names, forgets
+):
+    """What it had not heard of, the processes of holders and waiters tell it."""
+    redis_cluster.add_replica(1)
+    gate, other = (gates_at(redis_cluster, names, lease=20.0)[n] for n in (1, 0))
+    elsewhere = await other.acquire(timeout=SOON)
+    permit = await gate.acquire(timeout=SOON)
+    first = await in_line(gate, 1)
+    second = await in_line(gate, 2)
+    node = redis_cluster.nodes[1]
+    if forgets:
+        node.ask("DEL", *(key(names[1]) + part for part in _PARTS))
+    node.ask("WAIT", 1, 0)
+    await asyncio.to_thread(redis_cluster.fail_over, 1)
+    assert redis_cluster.nodes[1] is not node
+    async with asyncio.timeout(SOON):
+        await permit.renew()
+    until(lambda: gate.sync.status().waiting == 2, "both to be in line")
+    status = await gate.status()
+    assert (status.in_flight, status.readmitted) == (1, int(forgets))
+    await served_in_turn(permit, first, second)
+    assert not elsewhere.lost
+    elsewhere.release()
+
+
+async def test_tasks_that_come_and_go_are_all_served_over_a_failover(redis_cluster, names):
+    """Only what was not replicated yet may be given twice: of one gate, no more than its limit."""
+    redis_cluster.add_replica(1)
+    gate = TokenBucket(redis_cluster.target, names[1], limit=2, lease=3.0)
+    observer, over = Observer(), asyncio.Event()
+
+    async def goes_on():
+        left = 3  # after the failover
+        while left:
+            async with gate.hold(timeout=SOON):
+                with observer:
+                    await asyncio.sleep(0.001)
+            left -= over.is_set()
+
+    tasks = [asyncio.create_task(goes_on()) for _ in range(6)]
+    await asyncio.sleep(0.1)
+    await asyncio.to_thread(redis_cluster.fail_over, 1)
+    over.set()
+    await asyncio.gather(*tasks)
+    assert observer.peak <= 2 * 2
+    await settled(gate, in_flight=0, waiting=0)
+
+
+async def test_a_permit_whose_room_was_given_away_with_the_data_is_lost(redis_cluster, names):
+    gate = gates_at(redis_cluster, names)[1]
+    permit = await gate.acquire(timeout=SOON)
+    redis_cluster.nodes[1].ask("DEL", *(key(names[1]) + part for part in _PARTS))
+    taken = await gate.acquire(timeout=SOON)
+    assert taken.fence > permit.fence
+    with pytest.raises(PermitLost):
+        await permit.renew()
+    assert not taken.lost
+    assert (await gate.status()).in_flight == 1
+    taken.release()
 
 
 _PARTS = ("", ":leases", ":holders", ":queue", ":waiters", ":alive")

@@ -8,27 +8,13 @@ import threading
 import pytest
 
 import ground
-from limiter import GateError, GateUnavailable, TokenBucket, contact, engines
+from limiter import GateError, GateUnavailable, TokenBucket, engines
 from tests.limiter.in_flight import settled, settled_sync
 
 
 @pytest.fixture
 def gate(redis) -> TokenBucket:
     return TokenBucket(redis, "g", limit=2)
-
-
-@pytest.fixture
-def exchanges(monkeypatch) -> list[int]:
-    """The size of each exchange with Redis."""
-    sizes: list[int] = []
-    converse = contact.Contact.converse
-
-    def counted(self, commands):
-        sizes.append(len(commands))
-        return converse(self, commands)
-
-    monkeypatch.setattr(contact.Contact, "converse", counted)
-    return sizes
 
 
 async def test_a_broken_key_is_everybodys_error_and_mending_it_is_enough(redis, gate, exchanges):
@@ -184,9 +170,9 @@ async def test_a_wish_that_was_refused_leaves_the_line(redis, gate):
 async def test_gates_that_nobody_has_any_more_are_forgotten(redis):
     engine_of = TokenBucket(redis, "kept", limit=1)._at()[0]
     for n in range(200):
-        async with TokenBucket(redis, f"g{n}", limit=1):
+        async with TokenBucket(redis, f"g{n}", limit=1, lease=3):
             pass
-        waited = TokenBucket(redis, f"g{n}", limit=1)
+        waited = TokenBucket(redis, f"g{n}", limit=1, lease=3)
         await settled(waited, in_flight=0)
         del waited
     while len(engine_of._ledgers) > 2:

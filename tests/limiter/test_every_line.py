@@ -16,9 +16,11 @@ from limiter import (
     dialogue,
     engine,
     gate,
+    hearing,
     hold,
     inbox,
     ledger,
+    loop_link,
     permit,
     replies,
     shortcut,
@@ -34,7 +36,7 @@ AT_ONCE = 4  # they mostly wait for Redis
 
 # What runs from Redis's grant to the caller's permit, and from its release to Redis.
 BY_THE_ENGINE = [
-    contact.Contact._digest, engine.Engine._hand_out, engine.Engine._received,
+    contact.Contact._digest, engine.Engine._hand_out, hearing.Hearing._received,
     replies.reads_asks, ledger.Ledger.granted, replies.read_letter,
     ledger.Ledger.release, replies.reads_release,
     answers.deliver, inbox.Inbox._read, permit.HeldPermit.__init__, permit.HeldPermit.release,
@@ -56,7 +58,7 @@ async def both_ways(url, name, stations):
     """Permits granted at once and permits handed over, to a coroutine and to a thread."""
     door = TokenBucket(url, name, limit=1, lease=LEASE)
     if stations is BY_SHORTCUT:
-        shortcut._WORTH_IT = 1
+        loop_link._WORTH_IT = 1
         await on_its_shortcut(door)
     async with door.hold():
         waiting = asyncio.create_task(door.acquire())

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from limiter import TokenBucket
-from tests.harness import killing
+from limiter import LimitTimeout, TokenBucket
+from tests.harness import doomed, killing
 from tests.harness.servers import until
 from tests.limiter import scenarios
 from tests.limiter.in_flight import in_line, served, settled
@@ -39,6 +39,25 @@ async def test_a_process_that_just_ends_leaves_its_permit_to_the_lease(
     (await gate.acquire(timeout=SOON)).release()
     status = await gate.status()
     assert (status.granted, status.expired) == (2, 1)
+
+
+def holds_for_orphans(url, name):
+    gate = TokenBucket(url, name, limit=1, lease=DOOMED, orphan_hold=600)
+    with gate:
+        doomed.reached("holding")
+
+
+async def test_a_dead_owners_permit_is_kept_for_the_work_that_outlives_it(
+    real_redis, shared_server, gate_at, name
+):
+    killing.run(holds_for_orphans, shared_server.url, name, at=killing.named("holding"))
+    gate = gate_at(shared_server.target)
+    (orphan,) = (await gate.status()).leases
+    assert orphan.expires_in > 500
+    with pytest.raises(LimitTimeout):
+        await gate.acquire(timeout=2 * DOOMED)
+    await gate.free(orphan.id, orphan.fence)
+    (await gate.acquire(timeout=SOON)).release()
 
 
 async def test_a_frozen_holder_finds_its_permit_lost(real_redis, shared_server, gate_at, name):

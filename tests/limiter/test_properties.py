@@ -84,15 +84,16 @@ class GateMachine(RuleBasedStateMachine):
         ]
         asking = [*self.picked(again, process), *new]
         self.wishes += new
-        rows = [(w.id, w.lane, w.score, w.term, int(w not in new)) for w in asking]
-        given = [(w.id, w.fence) for w in self.picked(back) if w not in asking]
-        verdicts, scores = self.gate.ask(process, rows, alive=LIFE / 1e6, join=join, released=given)
-        assert verdicts == self.model.acquire(process, asking, given, LIFE, join, self.gate.now)
-        for wish, verdict, score in zip(asking, verdicts, scores, strict=True):
-            if verdict > 0:
-                self.got(wish, verdict)
-            elif verdict < 0:
-                wish.score = score
+        self.ask(process, asking, [wish for wish in self.picked(back) if wish not in asking], join)
+
+    @rule(process=processes, picks=picks.filter(bool))
+    def first_asks_arrive_once_more(self, process: str, picks: list[int]) -> None:
+        """As they were sent, without a ticket, and after whatever has been made of them since."""
+        late = self.picked(picks, process)
+        for wish in late:
+            wish.score = ""
+        if late:
+            self.ask(process, late, [], join=True)
 
     @rule(process=processes, picks=picks, stale=st.booleans())
     def release(self, process: str, picks: list[int], stale: bool) -> None:
@@ -186,6 +187,17 @@ class GateMachine(RuleBasedStateMachine):
         for first, start in enumerate(times):
             for last, end in enumerate(times[first:], 1):
                 assert last <= burst + Fraction(end - start, 1_000_000) * rate
+
+    def ask(self, process: str, asking: list[Wish], back: list[Wish], join: bool) -> None:
+        rows = [(wish.id, wish.lane, wish.score, wish.term) for wish in asking]
+        given = [(wish.id, wish.fence) for wish in back]
+        verdicts, scores = self.gate.ask(process, rows, alive=LIFE / 1e6, join=join, released=given)
+        assert verdicts == self.model.acquire(process, asking, given, LIFE, join, self.gate.now)
+        for wish, verdict, score in zip(asking, verdicts, scores, strict=True):
+            if verdict > 0:
+                self.got(wish, verdict)
+            elif verdict < 0:
+                wish.score = score
 
     def configure(self, **changes: str) -> None:
         self.gate.configure("operator", **changes)

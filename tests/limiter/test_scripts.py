@@ -31,6 +31,16 @@ def test_asking_again_changes_nothing(gate):
     assert gate.fields["granted"] == "2"
 
 
+def test_a_first_ask_that_arrives_after_its_repetition_takes_nobodys_fence_or_place(gate):
+    asks = [(id, 0, "", SECOND) for id in "abcd"]
+    repeated, _ = gate.ask("p", asks)
+    gate.release("p", ("b", repeated[1]))
+    assert gate.letters("p") == [("c", fence := repeated[1] + 1)]
+    late, _ = gate.ask("p", [asks[0], asks[2], asks[3]])
+    assert late == [repeated[0], fence, -1]
+    assert gate.release("p", ("a", repeated[0]), ("c", fence)) == 2
+
+
 def test_a_release_hands_over_to_the_head_of_the_line(gate):
     fence, _, _ = gate.acquire("p", "a", "b", "c")
     assert gate.release("p", ("a", fence)) == 1
@@ -56,11 +66,11 @@ def test_lower_lanes_go_first_and_within_a_lane_the_first_come(gate):
 @pytest.mark.parametrize("lane", [-512, -1, 0, 1, 511])
 def test_who_was_forgotten_rejoins_in_front_of_those_who_came_later(redis, gate, lane):
     gate.acquire("p", "a", "b")
-    _, (score,) = gate.ask("p", [("early", lane, "", SECOND, 1)])
+    _, (score,) = gate.ask("p", [("early", lane, "", SECOND)])
     gate.acquire("q", "late", lane=lane)
     redis.flushall()
     gate.acquire("r", "a2", "b2")
-    gate.ask("p", [("early", lane, score, SECOND, 1)])
+    gate.ask("p", [("early", lane, score, SECOND)])
     gate.acquire("q", "late", lane=lane)
     assert gate.line == ["early", "late"]
 
@@ -184,19 +194,19 @@ def test_a_new_bucket_is_empty_and_fills_to_its_burst(paced):
 
 
 def test_who_tries_is_told_when_the_next_token_is_due(paced):
-    reply = paced.run(paced.commands("p").acquire([("a", 0, "", SECOND, 0)], SECOND, join=False))
+    reply = paced.run(paced.commands("p").acquire([("a", 0, "", SECOND)], SECOND, join=False))
     assert int(reply[1]) == SECOND // 2
 
 
 def test_who_tries_is_told_when_the_next_lease_ends(gate):
     gate.acquire("p", "a", "b", term=3)
-    reply = gate.run(gate.commands("q").acquire([("c", 0, "", SECOND, 0)], SECOND, join=False))
+    reply = gate.run(gate.commands("q").acquire([("c", 0, "", SECOND)], SECOND, join=False))
     assert int(reply[1]) == 3 * SECOND
 
 
 def test_who_tries_at_a_paused_gate_is_told_that_waiting_will_not_help(gate):
     gate.configure("operator", paused="1")
-    reply = gate.run(gate.commands("q").acquire([("c", 0, "", SECOND, 0)], SECOND, join=False))
+    reply = gate.run(gate.commands("q").acquire([("c", 0, "", SECOND)], SECOND, join=False))
     assert int(reply[1]) == -1
 
 

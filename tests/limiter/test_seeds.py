@@ -1,6 +1,7 @@
 """What verl's rate limiter and uni-agent's semaphore promised, and tested, held by our gates."""
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,9 +18,12 @@ ROUND = 0.1
 
 def test_six_jobs_at_a_limit_of_three_take_two_rounds_and_keep_their_order(redis):
     gate, observer = TokenBucket(redis, "g", limit=3), Observer()
+    rounds: list[None] = []
+    all_inside = threading.Barrier(3, action=lambda: rounds.append(None), timeout=60)
 
     def seen(number: int) -> int:
         with observer:
+            all_inside.wait()
             return slow_square(number)
 
     began = time.monotonic()
@@ -28,6 +32,7 @@ def test_six_jobs_at_a_limit_of_three_take_two_rounds_and_keep_their_order(redis
     took = time.monotonic() - began
     assert results == [0, 1, 4, 9, 16, 25]
     assert took >= 2 * ROUND
+    assert len(rounds) == 2
     assert observer.peak == 3
 
 

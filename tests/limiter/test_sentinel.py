@@ -7,7 +7,7 @@ import pytest
 
 from limiter import TokenBucket
 from tests.harness.servers import until
-from tests.limiter.in_flight import in_line, served
+from tests.limiter.in_flight import in_line, served, served_in_turn
 
 SOON = 30.0
 
@@ -32,12 +32,7 @@ async def test_a_failover_keeps_permits_and_places_in_line(sentinel_pair, gate, 
     assert not permit.lost
     until(lambda: gate.sync.status().waiting == 2, "both to be in line")
     assert gate.sync.status().in_flight == 1
-    permit.release()
-    granted = await served(first)
-    assert not second.done()
-    assert granted.fence > permit.fence
-    granted.release()
-    (await served(second)).release()
+    await served_in_turn(permit, first, second)
     status = await gate.status()
     assert (status.granted, status.waiting) == (3, 0)
 

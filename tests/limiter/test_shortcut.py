@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import threading
 import time
@@ -14,7 +15,6 @@ from limiter import (
     GateUnavailable,
     LimitTimeout,
     TokenBucket,
-    contact,
     engines,
     loop_wire,
 )
@@ -33,20 +33,6 @@ async def gate(real_redis):
     return gate
 
 
-@pytest.fixture
-def by_the_engine(monkeypatch) -> list[int]:
-    """The size of each exchange of the engine."""
-    sizes: list[int] = []
-    converse = contact.Contact.converse
-
-    def counted(self, commands):
-        sizes.append(len(commands))
-        return converse(self, commands)
-
-    monkeypatch.setattr(contact.Contact, "converse", counted)
-    return sizes
-
-
 async def is_the_engines(gate, permit):
     while permit.id not in gate._at()[1].leases:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -55,11 +41,11 @@ async def is_the_engines(gate, permit):
 # What goes by it
 
 
-async def test_a_permit_without_waiting_is_no_work_for_the_engine(gate, by_the_engine):
+async def test_a_permit_without_waiting_is_no_work_for_the_engine(gate, exchanges):
     for _ in range(50):
         async with gate:
             pass
-    assert len(by_the_engine) <= 1  # a heartbeat may have come
+    assert len(exchanges) <= 1  # a heartbeat may have come
     status = await gate.status()
     assert status.granted == status.released
     assert status.in_flight == 0
@@ -86,13 +72,13 @@ async def test_more_asks_than_one_command_holds_are_granted_together(real_redis)
     await settled(gate, in_flight=0)
 
 
-async def test_without_hiredis_the_engine_does_it(real_redis, monkeypatch, by_the_engine):
+async def test_without_hiredis_the_engine_does_it(real_redis, monkeypatch, exchanges):
     monkeypatch.setattr(loop_wire, "Reader", None)
     gate = TokenBucket(real_redis, "g", limit=1)
     for _ in range(5):
         async with gate:
             pass
-    assert len(by_the_engine) >= 5
+    assert len(exchanges) >= 5
 
 
 # Order
@@ -214,6 +200,16 @@ def test_a_release_just_before_the_loop_ends_is_sent(real_redis):
     loop.close()
 
 
+async def test_a_loop_that_blocks_after_a_release_holds_up_nobody_for_long(real_redis):
+    """No heartbeat is near; the engine sends what the loop has not."""
+    gate = TokenBucket(real_redis, "g", limit=1, lease=600)
+    await on_its_shortcut(gate)
+    (await gate.acquire()).release()
+    leases = gate._at()[1].commands.keys[1]
+    assert real_redis.zcard(leases) == 1
+    until(lambda: real_redis.zcard(leases) == 0, "its return")
+
+
 def test_the_connection_of_a_closed_loop_is_closed(real_redis):
     gate = TokenBucket(real_redis, "g", limit=1)
 
@@ -222,8 +218,23 @@ def test_the_connection_of_a_closed_loop_is_closed(real_redis):
 
     for _ in range(10):
         asyncio.run(once())
-    assert len(gate._at()[0]._shortcuts._all) == 1
+    assert len(gate._at()[0]._shortcuts._all) <= 1
     assert real_redis.info("clients")["connected_clients"] < 10
+
+
+@pytest.mark.filterwarnings("ignore:unclosed event loop:ResourceWarning")
+def test_a_loop_that_is_dropped_and_never_closed_takes_its_connection_along(real_redis):
+    gate = TokenBucket(real_redis, "g", limit=1)
+    for _ in range(3):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(on_its_shortcut(gate))
+        permit = loop.run_until_complete(gate.acquire())
+        permit.release()  # the loop does not run
+        del loop, permit
+    gc.collect()
+    assert not gate._at()[0]._shortcuts._all
+    until(lambda: real_redis.info("clients")["connected_clients"] < 4, "the connections' end")
+    gate.sync.acquire(timeout=SOON).release()
 
 
 def test_what_a_blocked_loop_does_not_hear_of_the_engine_takes_over(real_redis, monkeypatch):
@@ -251,7 +262,8 @@ def test_what_a_blocked_loop_does_not_hear_of_the_engine_takes_over(real_redis, 
     thread = threading.Thread(target=lambda: asyncio.run(ask_and_block()))
     thread.start()
     assert blocked.wait(SOON)
-    ledger = gate._at()[1]
+    engine, ledger = gate._at()
+    engine.post(ledger.beat_now)  # too soon after the ask to see that it is late
     until(lambda: ledger.line, "the engine to know of it")
     go_on.set()
     thread.join(SOON)
@@ -353,7 +365,7 @@ async def test_a_silent_server_is_the_engines_trouble(proxy, shared_server, gate
 
 
 async def test_while_the_engine_is_cut_off_nothing_is_granted_blindly(
-    proxy, shared_server, gate_at, by_the_engine
+    proxy, shared_server, gate_at, exchanges
 ):
     """Whatever the shortcut is still connected to: it ends with the engine's contact."""
     far, near = gate_at(proxy.target, lease=SHORT), gate_at(shared_server.target, lease=SHORT)

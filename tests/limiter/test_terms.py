@@ -201,6 +201,13 @@ async def test_a_gate_object_that_is_kept_another_way_is_told(redis, caplog):
     assert "60" in told[0]
 
 
+async def test_after_a_loss_of_data_a_gate_has_its_constructors_terms_again(redis):
+    gate = TokenBucket(redis, "g", limit=1)
+    await gate.configure(limit=5)
+    redis.flushall()
+    assert (await gate.status()).limit == 1
+
+
 @pytest.mark.parametrize("asks", [True, False], ids=["who asks", "who holds"])
 async def test_enforced_terms_are_enforced_again_after_a_loss_of_data(redis, asks):
     enforced = TokenBucket(redis, "g", limit=5, lease=3, enforce=True)

@@ -1,0 +1,52 @@
+"""How an engine hears of grants: by an inbox, which it has from the first wait in line on."""
+
+import contextlib
+from collections.abc import Callable, Collection
+
+from redis.exceptions import RedisError
+
+from limiter import replies
+from limiter.commands import nudge
+from limiter.contact import Contact
+from limiter.inbox import Inbox, Letters
+from limiter.ledger import Ledger
+from limiter.wire import PASSING
+
+
+class Hearing:
+    """See the module. Used by the engine's thread, but for `_received`, by the inbox's."""
+
+    def __init__(
+        self, contact: Contact, post: Callable[[Callable[[], None], Ledger], None]
+    ) -> None:
+        self._contact = contact
+        self._post = post
+        self._inbox: Inbox | None = None
+
+    def listen(self, busy: Collection[Ledger]) -> None:
+        """See that somebody reads the inboxes of the gates we wait at."""
+        for ledger in busy:
+            if ledger.line and not self._contact.lost:
+                if self._inbox is None:
+                    self._inbox = Inbox(self._contact.target, self._received)
+                reading = self._inbox.listen(ledger.commands.inbox, ledger)
+                if reading is not None:
+                    self._contact.tell(busy, nudge(reading))
+
+    def _received(self, ledger: Ledger, letters: Letters) -> None:
+        def deed() -> None:
+            for letter in letters:
+                replies.read_letter(ledger, letter)
+
+        self._post(deed, ledger)
+
+    def end(self, within: float) -> None:
+        """Its thread ends by itself when Redis is gone, and with the process when it is frozen."""
+        if self._inbox is None:
+            return
+        reading = self._inbox.stop()
+        if not self._contact.lost:
+            with contextlib.suppress(RedisError, *PASSING):
+                if reading is not None:
+                    self._contact.converse(nudge(reading))
+                self._inbox.join(within)

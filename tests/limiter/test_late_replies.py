@@ -1,0 +1,77 @@
+"""What comes late by a shortcut: the engine has gone on meanwhile, and nothing is forgotten."""
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from limiter import TokenBucket, dialogue, loop_wire, replies
+from tests.harness.servers import until
+from tests.limiter.by_shortcut import on_its_shortcut
+from tests.limiter.in_flight import in_line, served
+
+
+@pytest.fixture
+def held_back(monkeypatch):
+    """While this is set, no reply reaches a loop by its shortcut."""
+    back, received = threading.Event(), loop_wire.LoopWire.received
+    monkeypatch.setattr(
+        loop_wire.LoopWire, "received", lambda wire: () if back.is_set() else received(wire)
+    )
+    return back
+
+
+async def test_a_lease_that_its_loop_reads_late_is_renewed(real_redis, held_back):
+    """The engine looked for leases before, and saw none."""
+    gate = TokenBucket(real_redis, "g", limit=1, lease=3)
+    await on_its_shortcut(gate)
+    engine, ledger = gate._at()
+    held_back.set()
+    asking = asyncio.create_task(gate.acquire())
+    while not leases(real_redis):  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+    looked, take_over = threading.Event(), ledger.take_over
+    ledger.take_over = lambda now: (take_over(now), looked.set())
+    engine.post(ledger.beat_now)
+    assert looked.wait(30)
+    held_back.clear()
+    permit = await served(asking)
+    granted = leases(real_redis)
+    until(lambda: permit.lost or leases(real_redis) != granted, "a renewal")
+    assert not permit.lost
+    permit.release()
+
+
+def leases(redis):
+    return redis.zrange("penstock:gate:{g}:leases", 0, -1, withscores=True)
+
+
+async def test_an_older_reply_does_not_put_off_the_next_look_at_the_gate(redis):
+    gate = TokenBucket(redis, "g", rate=1, burst=1, lease=600)
+    await gate.status()
+    engine, ledger = gate._at()
+    sweep = ledger.commands.sweep()
+    nothing_to_wait_for = redis.execute_command(*sweep)
+    waiting = await in_line(gate, 1)
+    turn = dialogue.Turn(sweep, partial(replies.read_time, ledger))
+    engine.take_over(ledger, turn, engine.clock(), nothing_to_wait_for)
+    assert await served(waiting)
+
+
+async def test_an_ask_that_its_cancellation_overtook_leaves_no_permit_behind(
+    real_redis, monkeypatch
+):
+    gate = TokenBucket(real_redis, "g", limit=1, lease=600)
+    await on_its_shortcut(gate)
+    late = []
+    monkeypatch.setattr(loop_wire.LoopWire, "send", lambda _, commands: late.extend(commands))
+    asking = asyncio.create_task(gate.acquire())
+    while not late:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert (await gate.status()).waiting == 0  # this comes after the cancellation
+    real_redis.execute_command(*late[0])
+    assert leases(real_redis)
+    until(lambda: not leases(real_redis), "its end")

@@ -1,0 +1,39 @@
+"""What a gate tells of itself, to its users and in Redis."""
+
+import asyncio
+import time
+
+import pytest
+
+from limiter import LimitTimeout, TokenBucket
+from tests.limiter.in_flight import in_line
+
+
+async def test_a_status_tells_who_is_in_who_waits_and_what_has_been(redis):
+    gate = TokenBucket(redis, "g", limit=1, rate=1000.0, burst=7)
+    (await gate.acquire()).release()
+    permit = await gate.acquire()
+    asked_at = time.monotonic()
+    waiting, cancelled = await in_line(gate, 1), await in_line(gate, 2)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    with pytest.raises(LimitTimeout):
+        await gate.acquire(timeout=0)
+    status = await gate.status()
+    assert (status.name, status.limit, status.rate, status.burst) == ("g", 1, 1000.0, 7)
+    assert (status.in_flight, status.waiting, status.paused) == (1, 1, False)
+    assert 0 < status.oldest_wait <= time.monotonic() - asked_at
+    assert 0 <= status.tokens <= 7
+    assert (status.granted, status.released, status.expired) == (2, 1, 0)
+    assert (status.timeouts, status.cancelled, status.dropped) == (1, 1, 0)
+    (lease,) = status.leases
+    assert (lease.id, lease.fence) == (permit.id, permit.fence)
+    assert lease.process == gate._at()[0].process
+    assert 0 < lease.held < lease.held + lease.expires_in <= 30
+    permit.release()
+    (await waiting).release()
+
+
+async def test_the_oldest_wait_and_the_tokens_of_a_gate_without_either_are_none(redis):
+    status = await TokenBucket(redis, "g", limit=1).status()
+    assert (status.oldest_wait, status.tokens, status.leases) == (0.0, None, ())
