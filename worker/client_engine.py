@@ -6,8 +6,8 @@ more connection is blocked on the process's own stream of notices, however many 
 are outstanding.
 """
 
-import atexit
 import logging
+import math
 import os
 import socket
 import threading
@@ -19,11 +19,14 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import RedisTarget, SettingError, tagged
-from limiter.answers import deliver
+from ground import RedisTarget, tagged
+from limiter.answers import Answer, deliver
 from limiter.inbox import Inbox
 from limiter.wire import FINAL, PASSING, Wire
+from worker.direct_lines import DirectLines
+from worker.heartbeat import Heartbeat
 from worker.job_hash import SCRIPTS, Command
+from worker.order import Order
 from worker.orders import Orders
 
 log = logging.getLogger("penstock.queue")
@@ -31,22 +34,6 @@ log = logging.getLogger("penstock.queue")
 _TIMEOUT = 5.0
 _LONGEST_PAUSE = 1.0
 _FAREWELL = 2.0  # seconds that an ending process spends on taking its jobs back
-HEARTBEAT = 10.0
-ALIVE = 60  # seconds after which a client without a heartbeat is dead
-
-_engines: dict[RedisTarget, "ClientEngine"] = {}
-_guard = threading.Lock()
-
-
-def client_engine(target: RedisTarget) -> "ClientEngine":
-    """This process's engine for a Redis; started on first use, and anew after a fork."""
-    if target.kind == "cluster":
-        raise SettingError("redis_url", "RQ needs one primary: queues cannot live on a Cluster")
-    with _guard:
-        engine = _engines.get(target)
-        if engine is None or engine.stopped:
-            engine = _engines[target] = ClientEngine(target)
-        return engine
 
 
 class ClientEngine:
@@ -60,23 +47,42 @@ class ClientEngine:
         self._key = tagged("client", client)
         self._notices = tagged("client", client, "done")
         self.orders = Orders(client, self._notices)
-        self._books = (
-            threading.Lock()
-        )  # held by whoever touches `orders`: never while Redis is asked
+        # Held by whoever touches `orders`: never while Redis is asked.
+        self.books = threading.RLock()  # a signal's handler may come back while its thread is here
         self._posted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._wire: Wire | None = None
         self._inbox: Inbox | None = None
-        self._beat_at = 0.0
+        self.lines = DirectLines(self)
+        self._heartbeat = Heartbeat(self._key)
+        self._asleep_until = 0.0
         self._pause = self._retry_at = 0.0
-        self._down_since: float | None = None
+        self.down_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-queue", daemon=True)
         self._thread.start()
 
     # For callers, from any thread
 
+    def submit(self, order: Order, asked: Answer | None) -> None:
+        """Put a job on its queue, for a caller who waits for that answer."""
+        if self.lines.take(order, asked):
+            return
+        with self.books:
+            if not self.orders.unsent:  # else the engine looks again by itself
+                self.post(self.look)  # when the books are free
+            self.orders.add(order)
+
+    @property
+    def is_well(self) -> bool:
+        """Redis answers, and takes this client for alive."""
+        up = not self.stopped and self.down_since is None
+        return up and self._heartbeat.is_fresh(self.clock())
+
     def post(self, deed: Callable[[], None]) -> None:
         """Have the engine's thread do something, soon."""
         self._posted.put(deed)
+
+    def look(self) -> None:
+        """Posted where the engine has only to see that there is something to do."""
 
     def stop(self) -> None:
         """Take back what would be run in vain, and end the thread."""
@@ -94,12 +100,13 @@ class ClientEngine:
             self._farewell()
         except BaseException as failure:
             log.exception("the queue's engine failed; everyone who waits is refused")
-            with self._books:
+            with self.books:
                 self.orders.refuse(str(self.target), f"internal error: {failure}")
-            self._deliver()
+            self.deliver()
             raise
         finally:
             self.stopped = True
+            self.lines.end()
             self._disconnect()
             if self._inbox is not None:
                 self._inbox.stop()
@@ -109,7 +116,7 @@ class ClientEngine:
         try:
             deed = self._posted.get(timeout=self._idle_for())
             while deed is not None:
-                with self._books:
+                with self.books:
                     deed()
                 deed = self._posted.get_nowait()
         except Empty:
@@ -117,59 +124,59 @@ class ClientEngine:
         return False
 
     def _idle_for(self) -> float | None:
-        due = self.orders.next_due()
-        if self.orders.waiting:
-            due = min(due, self._beat_at)
-        if self._down_since is not None and due < float("inf"):
+        with self.books:
+            self._asleep_until = due = self._due()
+        if self.down_since is not None and due < math.inf:
             due = max(due, self._retry_at)
-        if due == float("inf"):
+        if due == math.inf:
             return None
         return min(max(0.0, due - self.clock()), threading.TIMEOUT_MAX)
 
+    def _due(self) -> float:
+        due = self.orders.next_due()
+        return min(due, self._heartbeat.due_at) if self.orders.waiting else due
+
+    def stir(self) -> None:
+        """Something may be due before the engine would look."""
+        if self._due() < self._asleep_until:
+            self.post(self.look)
+
     def _work(self) -> None:
-        with self._books:
-            self.orders.tick(self.clock())
+        with self.books:
+            silent = self.orders.tick(self.clock())
+        if silent:
+            self.lines.end()
         self._exchange()
-        self._deliver()
+        self.deliver()
+        if not self.stopped:
+            self.lines.connect()
 
     def _exchange(self) -> None:
         """One pipeline with everything that is due; on failure it stays due."""
         now = self.clock()
-        if self._down_since is not None and now < self._retry_at:
+        if self.down_since is not None and now < self._retry_at:
             return
-        with self._books:
-            work = [*self._heartbeat(now), *self.orders.exchange()]
+        with self.books:
+            alive = self._heartbeat.exchange(now) if self.orders.waiting else []
+            work = [*alive, *self.orders.exchange()]
         if not work:
             return
         try:
             replies = self._connected().converse([command for command, _ in work])
         except FINAL as refusal:
             self._disconnect()
-            with self._books:
+            with self.books:
                 self.orders.refuse(str(self.target), refusal)
         except PASSING as failure:
-            with self._books:
+            with self.books:
                 self._fail(failure)
         else:
-            with self._books:
-                if self._down_since is not None:
-                    self._down_since, self._pause = None, 0.0
+            with self.books:
+                if self.down_since is not None:
+                    self.down_since, self._pause = None, 0.0
                     self.orders.check_now()
                 self._digest(work, replies)
             self._listen()
-
-    def _heartbeat(self, now: float) -> list[tuple[Command, Callable[[Any], None]]]:
-        """While the key lives, so does this client, for those who would run its jobs."""
-        if not self.orders.waiting or now < self._beat_at:
-            return []
-
-        def beaten(reply: Any) -> None:
-            self._beat_at = now + HEARTBEAT
-
-        return [
-            (("HSET", self._key, "seen", f"{time.time():.3f}"), beaten),
-            (("EXPIRE", self._key, ALIVE), beaten),
-        ]
 
     def _connected(self) -> Wire:
         if self._wire is None:
@@ -188,13 +195,14 @@ class ClientEngine:
     def _fail(self, failure: BaseException) -> None:
         now = self.clock()
         self._disconnect()
-        if self._down_since is None:
-            self._down_since = now
+        if self.down_since is None:
+            self.down_since = now
             log.warning("queue: Redis at %s does not answer: %s", self.target, failure)
         self._pause = min(_LONGEST_PAUSE, max(0.02, self._pause * 2))
         self._retry_at = now + self._pause
-        self._beat_at = 0.0
-        self.orders.give_up(now, self._down_since, str(self.target), failure)
+        self._heartbeat.missed()
+        self.lines.end()  # whatever they are still connected to
+        self.orders.give_up(now, self.down_since, str(self.target), failure)
 
     def _listen(self) -> None:
         if self._inbox is None:
@@ -203,18 +211,24 @@ class ClientEngine:
 
     def _received(self, orders: Orders, notices: list[dict[bytes, bytes]]) -> None:
         """Called by the inbox's thread, which wakes the callers itself: one wake-up less."""
-        with self._books:
+        with self.books:
             for notice in notices:
                 orders.read_notice(notice)
             due = orders.next_due() <= 0
-        self._deliver()
+        self.deliver()
         if due:
-            self.post(lambda: None)  # it has only to see that there is something to send
+            self.post(self.look)
 
-    def _deliver(self) -> None:
-        with self._books:
-            settled, self.orders.settled = self.orders.settled, []
-        deliver(settled)
+    def deliver(self) -> None:
+        """To whoever waits, once at least: a signal's handler may raise in the midst of it."""
+        settled: list[tuple[Answer, Any]] = []
+        try:
+            with self.books:
+                settled, self.orders.settled = self.orders.settled, []
+            deliver(settled)
+        except BaseException:
+            self.post(lambda: self.orders.settled.extend(settled))
+            raise
 
     def _disconnect(self) -> None:
         wire, self._wire = self._wire, None
@@ -223,29 +237,11 @@ class ClientEngine:
 
     def _farewell(self) -> None:
         """What nobody will wait for is not to be run."""
-        with self._books:
+        with self.books:
             self.orders.leave()
         self._work()
-        if self._wire is not None and self._down_since is None:
+        if self._wire is not None and self.down_since is None:
             try:
                 self._wire.converse([("DEL", self._key, self._notices)])
             except (RedisError, OSError):
                 log.debug("the client's keys will expire by themselves", exc_info=True)
-
-
-def stop_all() -> None:
-    for engine in list(_engines.values()):
-        engine.stop()
-
-
-def _forget_parent() -> None:
-    """A forked child has none of its parent's threads, and none of its jobs."""
-    global _guard
-    _guard = threading.Lock()
-    for engine in _engines.values():
-        engine.stopped = True
-    _engines.clear()
-
-
-atexit.register(stop_all)
-os.register_at_fork(after_in_child=_forget_parent)

@@ -12,8 +12,8 @@ token, and runs once.
 """
 
 import math
+import os
 import re
-import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +26,9 @@ from ground import (
     target_of,
 )
 from limiter.answers import Answer, LoopAnswer
-from worker.client_engine import ClientEngine, client_engine
+from worker.client_engine import ClientEngine
+from worker.client_engines import client_engine
+from worker.errors import RequestRefused
 from worker.handle import Handle, as_completed, read_outcome
 from worker.job_hash import JobHash, data_of, description_of, job_seconds
 from worker.models import CodeRequest, CodeResult
@@ -119,7 +121,7 @@ class CodeQueue:
         Raises at the first that has none, and abandons the rest. `submit` and
         `as_completed` give outcomes one by one, errors included.
         """
-        jobs = [self._request(program) for program in programs]  # refuse all before running any
+        jobs = self._requests(programs)  # refuse all before running any
         answers = [LoopAnswer() for _ in jobs]
         orders = [
             self._submit(job, timeout, None, answer=answer)[1]
@@ -166,7 +168,17 @@ class CodeQueue:
     # Both
 
     def _request(self, program: Program) -> CodeRequest:
-        return CodeRequest(code=program) if isinstance(program, str) else program
+        if isinstance(program, str):
+            return CodeRequest(code=program)
+        if isinstance(program, CodeRequest):
+            return program
+        kind = type(program).__name__
+        raise RequestRefused(f"a program is a CodeRequest, or its code as a str, not {kind}")
+
+    def _requests(self, programs: Iterable[Program]) -> list[CodeRequest]:
+        if isinstance(programs, str):
+            raise RequestRefused("run_many takes a list of programs, not one; run takes one")
+        return [self._request(program) for program in programs]
 
     def _submit(
         self,
@@ -180,12 +192,16 @@ class CodeQueue:
         """Hand the job to the engine; `answer` gets its outcome, `ack` that Redis has it."""
         request = self._request(program)
         engine = client_engine(self.target)
-        order = self._order(request, token or uuid.uuid4().hex, timeout, engine.clock())
+        order = self._order(request, token or os.urandom(16).hex(), timeout, engine.clock())
         if answer is not None:
             order.answers.append(answer)
         if ack is not None:
             order.acks.append(ack)
-        engine.post(lambda: engine.orders.add(order))
+        try:
+            engine.submit(order, answer or ack)
+        except BaseException:  # a signal's handler may raise anywhere
+            self._abandon([order])
+            raise
         return engine, order
 
     def _order(self, request: CodeRequest, token: str, timeout: float | None, now: float) -> Order:

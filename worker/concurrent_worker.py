@@ -8,6 +8,7 @@ side that RQ sees; `worker/shift.py` does the work, `worker/pulse.py` keeps it o
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import json
 from collections.abc import Callable
@@ -15,17 +16,19 @@ from typing import Any
 
 from redis.exceptions import RedisError
 from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
+from rq.logutils import setup_loghandlers
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
 
 from ground import target_of
 from limiter import Gate
 from limiter.commands import INDEX, GateCommands
-from worker.async_wire import AsyncWire, Command
+from worker.async_wire import AsyncWire
 from worker.execution_record import Outcome
 from worker.finishing import Finisher
 from worker.gate_line import GateLine, gate_of
 from worker.lifecycle.reaper import reap_sandboxes
+from worker.maintenance import maintain
 from worker.parking import Parking, ParkingLot
 from worker.performer import Performer
 from worker.pulse import Pulse
@@ -37,7 +40,10 @@ from worker.settings import WorkerSettings
 from worker.shift import Shift
 from worker.signals import Signals
 from worker.threads import Threads
-from worker.work_commands import SCRIPTS, WorkCommands
+from worker.work_commands import SCRIPTS, Command, WorkCommands
+
+_LAST_WORK = 10.0  # seconds that an ending worker gives RQ's maintenance, should it be at it
+_COLD_LAST_WORK = 0.1
 
 
 class ConcurrentWorker(BaseWorker):
@@ -76,13 +82,16 @@ class ConcurrentWorker(BaseWorker):
         importlib.import_module("worker.jobs")
         follow_tasks()
         self.bootstrap(logging_level, date_format, log_format)
+        setup_loghandlers(logging_level, date_format, log_format, name="penstock")
         self.set_state(WorkerStatus.IDLE)
         self._dequeue_strategy = dequeue_strategy
         if with_scheduler:
             self._start_scheduler(burst, logging_level, date_format, log_format)
         try:
+            gc.freeze()  # else collections look, again and again, at all that start-up made
             return asyncio.run(self._work(burst, max_jobs, max_idle_time))
         finally:
+            gc.unfreeze()
             self.teardown()  # type: ignore[no-untyped-call,unused-ignore]
 
     async def _work(self, burst: bool, max_jobs: int | None, max_idle: int | None) -> bool:
@@ -96,21 +105,24 @@ class ConcurrentWorker(BaseWorker):
         pulse = Pulse(
             target, commands, lease=settings.job_lease, deaths=settings.job_deaths,
             running=lambda: list(shift.running.values()), about_worker=self._about_myself,
-            lost=lambda gone: self._call(shift.lose, gone),
+            lost=lambda gone: self._call(shift.running.lose, gone),
             condemned=lambda queue, jobs: self._call(self._fail_condemned, queue, jobs),
         )  # fmt: skip
         pulse.start()
-        maintenance = asyncio.create_task(self._maintain(burst))
+        over = asyncio.Event()
+        maintenance = asyncio.create_task(maintain(self, self._threads, over, once=burst))
         reaping = asyncio.create_task(reap_sandboxes(target))
-        try:
-            with Signals(self._loop, self.request_stop_here):
+        # Until it has left: a signal at its end must not keep sandboxes from being closed.
+        with Signals(self._loop, self.request_stop_here):
+            try:
                 await shift.work(burst=burst, max_jobs=max_jobs, max_idle=max_idle)
-        finally:
-            pulse.stop()
-            maintenance.cancel()
-            reaping.cancel()
-            await asyncio.wait([maintenance, reaping, *([self._noting] if self._noting else [])])
-            await self._leave(wire)
+            finally:
+                pulse.stop()
+                over.set()
+                reaping.cancel()
+                last = [maintenance, reaping, *([self._noting] if self._noting else [])]
+                await asyncio.wait(last, timeout=_COLD_LAST_WORK if shift.cold else _LAST_WORK)
+                await self._leave(wire)
         return shift.started > 0
 
     def _commands_for(self, settings: WorkerSettings, gate: Gate | None) -> dict[str, WorkCommands]:
@@ -127,15 +139,15 @@ class ConcurrentWorker(BaseWorker):
             wire, commands, self._parking, concurrency=settings.jobs_at_once,
             strategy=str(getattr(self._dequeue_strategy, "value", self._dequeue_strategy)),
         )  # fmt: skip
-        shift.performer = Performer(
+        shift.running.performer = Performer(
             self, settings, gate=gate, wire=wire, commands=commands, threads=self._threads,
-            lose=shift.lose,
+            lose=shift.running.lose,
         )  # fmt: skip
-        shift.finisher = Finisher(
+        shift.running.finisher = Finisher(
             wire, commands, serializer=self.serializer,
             default_result_ttl=self.default_result_ttl,
             plain_failures=not self._exc_handlers and not self.disable_default_exception_handler,
-            in_rqs_way=self._in_rqs_way, ended=shift.ended, busy=lambda: len(shift.running),
+            in_rqs_way=self._in_rqs_way, ended=shift.running.ended, busy=lambda: len(shift.running),
         )  # fmt: skip
         shift.line = GateLine(gate, shift.stir) if gate else None
         self._rq_commands = RqCommands(self.name, shift, self.request_stop_here)
@@ -158,7 +170,7 @@ class ConcurrentWorker(BaseWorker):
                            ending.status, int(running.still_running * 1e6))
         )  # fmt: skip
 
-    # Heartbeat and maintenance
+    # Heartbeat
 
     def _about_myself(self) -> list[Command]:
         self.last_heartbeat = moment = now()
@@ -175,33 +187,22 @@ class ConcurrentWorker(BaseWorker):
         shift = self._shift
         assert shift is not None  # noqa: S101 - there is a pulse only within a shift
         for job in jobs:
-            running = shift.performer.new_running(queue, job, now().timestamp())
+            running = shift.running.performer.new_running(queue, job, now().timestamp())
             deaths = running.number(b"penstock_deaths", 0)
             error = WorkerDied(
                 f"job {running.id}: {deaths} workers died while they ran it; it is not run again"
             )
             shift.running[running.member] = running
-            shift.finisher.finish(Outcome(running, error=(WorkerDied, error, None)))
-
-    async def _maintain(self, burst: bool) -> None:
-        """RQ's own maintenance: registries of stock workers' jobs, dead worker keys, scheduler."""
-        while True:
-            try:
-                await self._threads.run(self.run_maintenance_tasks)
-            except Exception:
-                self.log.exception("Worker %s: maintenance failed; it is tried again", self.name)
-            if burst:
-                return
-            await asyncio.sleep(self.maintenance_interval)
+            shift.running.finisher.finish(Outcome(running, error=(WorkerDied, error, None)))
 
     async def _leave(self, wire: AsyncWire) -> None:
-        try:
+        async with contextlib.AsyncExitStack() as last:
+            for close in (wire.close, close_sandboxes_here, self._parking.close):
+                last.push_async_callback(close)
+            # What looks now sees a worker of RQ's: without its heartbeat ours would seem dead.
+            await wire.ask(("HDEL", self.key, "penstock_gate"))
             for each in self._commands.values():
                 await wire.ask(each.give_back([], leaving=True))
-            await self._parking.close()
-        finally:
-            await close_sandboxes_here()
-            await wire.close()
 
     # Commands and signals
 
@@ -246,6 +247,3 @@ class ConcurrentWorker(BaseWorker):
 
 class WorkerDied(Exception):
     """The outcome of a job that nobody lived to finish."""
-
-
-__all__ = ["ConcurrentWorker", "WorkerDied", "WorkerStatus"]

@@ -57,7 +57,8 @@ class NoWorkers(QueueError):
     def __init__(self, queue: str, waiting: int, seconds: float) -> None:
         wait = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
         super().__init__(
-            f"queue {queue!r}: no worker for {seconds:.0f} s, and {wait}; start one: "
+            f"queue {queue!r}: no worker for {seconds:.0f} s, and {wait}; start one on the same "
+            f"Redis: penstock worker {queue}, or "
             f"rq worker --serializer rq.serializers.JSONSerializer {queue}"
         )
         self.waiting = waiting

@@ -22,6 +22,7 @@ from worker.turn import Execution
 
 log = logging.getLogger("penstock.worker")
 
+KILLED_WITHIN = 1.0  # seconds, from a cancelled run to the end of a program that is killed
 SPARE = 2.0  # seconds between our own end of a job and the moment its worker breaks it off
 
 
@@ -113,7 +114,9 @@ class _Attempts:
             finished = not failure.may_be_running
             raise
         except BaseException:
-            finished = False  # cancelled: the sandbox may not have noticed
+            finished = False  # cancelled: one that only stops waiting leaves the program running
+            if getattr(self._sandbox, "kills_cancelled", False):
+                self._busy_until = min(self._busy_until, time.monotonic() + KILLED_WITHIN)
             raise
         finally:
             if finished:

@@ -155,11 +155,11 @@ class Finisher:
     def _failure_row(self, running: Running, error: ExcInfo) -> Row | None:
         job = running.job
         retries = job.retries_left if is_made(job) else running.number(b"retries_left", 0)
-        if retries and retries > 0:
+        ttl = running.number(b"failure_ttl", DEFAULT_FAILURE_TTL)
+        if ttl == 0 or (retries and retries > 0):
             return None
         text = exc_string(error)
         log.warning("job %s failed: %s", running.id, text.strip().rpartition("\n")[2])
-        ttl = running.number(b"failure_ttl", DEFAULT_FAILURE_TTL)
         return self._end(running, 0, ttl, b64encode(zlib.compress(text.encode())), b"")
 
     def _end(self, running: Running, ok: int, ttl: int, payload: bytes, notice: bytes) -> Row:

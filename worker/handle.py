@@ -95,40 +95,46 @@ def read_outcome(outcome: Any) -> CodeResult:
 class _Arrival(LoopAnswer):
     __slots__ = ("arrived", "handle")
 
-    def __init__(self, arrived: "asyncio.Queue[Handle]", handle: Handle) -> None:
+    def __init__(self, arrived: "asyncio.Queue[_Arrival]", handle: Handle) -> None:
         super().__init__()
         self.arrived = arrived
         self.handle = handle
 
     def settle(self) -> None:
-        self.arrived.put_nowait(self.handle)
+        self.arrived.put_nowait(self)
 
 
 class _SyncArrival(Answer):
     __slots__ = ("arrived", "handle")
 
-    def __init__(self, arrived: "SimpleQueue[SyncHandle]", handle: SyncHandle) -> None:
+    def __init__(self, arrived: "SimpleQueue[_SyncArrival]", handle: SyncHandle) -> None:
         super().__init__()
         self.arrived = arrived
         self.handle = handle
 
     def settle(self) -> None:
-        self.arrived.put(self.handle)
+        self.arrived.put(self)
 
 
 async def as_completed(handles: Iterable[Handle]) -> AsyncIterator[Handle]:
-    arrived: asyncio.Queue[Handle] = asyncio.Queue()
-    waiting = list(handles)
-    for handle in waiting:
-        handle._watch(_Arrival(arrived, handle))
-    for _ in waiting:
-        yield await arrived.get()
+    arrived: asyncio.Queue[_Arrival] = asyncio.Queue()
+    waiting = [_Arrival(arrived, handle) for handle in handles]
+    for arrival in waiting:
+        arrival.handle._watch(arrival)
+    left = set(waiting)
+    while left:
+        if (arrival := await arrived.get()) in left:  # it may be told again
+            left.remove(arrival)
+            yield arrival.handle
 
 
 def sync_as_completed(handles: Iterable[SyncHandle]) -> Iterator[SyncHandle]:
-    arrived: SimpleQueue[SyncHandle] = SimpleQueue()
-    waiting = list(handles)
-    for handle in waiting:
-        handle._watch(_SyncArrival(arrived, handle))
-    for _ in waiting:
-        yield arrived.get()
+    arrived: SimpleQueue[_SyncArrival] = SimpleQueue()
+    waiting = [_SyncArrival(arrived, handle) for handle in handles]
+    for arrival in waiting:
+        arrival.handle._watch(arrival)
+    left = set(waiting)
+    while left:
+        if (arrival := arrived.get()) in left:
+            left.remove(arrival)
+            yield arrival.handle

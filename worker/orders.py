@@ -2,13 +2,13 @@
 
 Whoever touches it holds the engine's lock. It writes the commands of the next exchange
 and reads their replies; what got no reply stays and is written again, which every
-script allows.
+script allows. What a direct line calls runs on a loop's thread, where a signal's handler may
+raise at any line: nothing is taken out of one place there before it is in the next.
 """
 
-import heapq
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from limiter.answers import Answer
@@ -19,12 +19,14 @@ from worker.errors import (
     QueueError,
     QueueUnavailable,
 )
-from worker.job_hash import Command, JobHash, look, withdraw
+from worker.job_hash import Command, JobHash, by_hash, look, withdraw
 from worker.order import Order, outcome_of
+from worker.timers import Timers
+from worker.waiting import Waiting
 
 CHECK_EVERY = 5.0  # seconds between looks at jobs of which no notice came
-_CHUNK = 200  # jobs in one script call: keeps a call below a few milliseconds
 _SOON = 0.001
+_SILENCE = 1.0  # seconds without an answer after which a direct line has failed
 
 Digest = Callable[[Any], None]
 
@@ -38,21 +40,27 @@ class Orders:
         self.check_at = math.inf
         self._client, self._reply_to = client, reply_to
         self._every = CHECK_EVERY
-        self._fresh: dict[str, Order] = {}
-        self._open: dict[str, Order] = {}
-        self._withdrawals: dict[str, Order] = {}
-        self._timers: list[tuple[float, int, Order, bool]] = []  # True: its deadline
-        self._looks: dict[str, Order] = {}
-        self._sequence = itertools.count()
+        self._waiting = Waiting()
+        self._fresh: dict[Order, None] = {}  # of these, what the engine is to send
+        self._underway: dict[Order, None] = {}  # sent by a direct line, and not answered
+        self._withdrawals: dict[Order, None] = {}
+        self._timers = Timers()
+        self._looks: dict[Order, None] = {}
         self._alone_since: dict[JobHash, float] = {}
 
     # What the callers want
 
-    def add(self, order: Order) -> None:
-        self._fresh[order.id] = order
+    def add(self, order: Order, *, directly: bool = False) -> None:
+        """To be sent by the engine, or sent by a direct line."""
+        self._waiting.add(order)
+        if directly:
+            self._underway[order] = None
+            self.check_at = min(self.check_at, order.began + self._every)
+        else:
+            self._fresh[order] = None
         self._every = min(self._every, order.hash.no_workers_after / 2)
         if order.deadline < math.inf:
-            heapq.heappush(self._timers, (order.deadline, next(self._sequence), order, True))
+            self._timers.set(order.deadline, order)
 
     def watch(self, order: Order, answer: Answer) -> None:
         if order.outcome is None:
@@ -61,174 +69,178 @@ class Orders:
             self.settled.append((answer, order.outcome))
 
     def cancel(self, order: Order, ack: Answer | None) -> None:
-        """The caller does not want it any more."""
+        """The job is to end, whoever else waits for it."""
         if order.outcome is None:
-            self._give_up(order, JobCancelled(order.id, "cancelled by its caller"), stop=True)
-        if ack is not None and order.id in self._withdrawals:
+            for one in (*self._waiting.others(order), order):
+                self._give_up(one, JobCancelled(one.id, "cancelled by its caller"), stop=True)
+        if ack is not None and order in self._withdrawals:
             order.acks.append(ack)
         elif ack is not None:
             self.settled.append((ack, None))
 
     def abandon(self, order: Order) -> None:
-        """Nobody waits any more: dropped, or left to run, as was said when it was submitted."""
+        """Its caller waits no more: the job is dropped, or left to run, as was said at first."""
         if order.outcome is None:
             gone = JobCancelled(order.id, "abandoned by its caller")
             self._give_up(order, gone, stop=order.hash.abandon)
 
     def leave(self) -> None:
         """The process ends: everyone who waits is abandoned."""
-        for order in (*self._fresh.values(), *self._open.values()):
+        for order in list(self._waiting):
             self.abandon(order)
 
     @property
     def waiting(self) -> bool:
-        return bool(self._fresh or self._open)
+        return bool(self._waiting)
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._fresh)
+
+    # By direct lines
+
+    def enqueueing(self, orders: list[Order]) -> Iterator[tuple[Command, list[Order]]]:
+        """The commands that put these on their queues, as far as they are wanted still."""
+        for hash, some in by_hash(order for order in orders if order.outcome is None):
+            yield hash.enqueue(self._reply_to, self._client, some), some
+
+    def come_back(self, orders: Iterable[Order]) -> None:
+        """No answer came, or none will."""
+        for order in orders:
+            if order in self._underway:
+                self._fresh[order] = None
+                self._underway.pop(order)
 
     # What is due
 
     def next_due(self) -> float:
-        if self._fresh or self._withdrawals or self._looks:
+        if self._fresh or self._looks or self._withdrawals:
             return 0.0
-        return min(self.check_at, self._timers[0][0] if self._timers else math.inf)
+        return min(self.check_at, self._timers.first)
 
-    def tick(self, now: float) -> None:
-        """Deadlines that passed, and jobs to look at."""
+    def tick(self, now: float) -> bool:
+        """Deadlines that passed, and jobs to look at; whether a direct line fell silent."""
         self.now = now
-        while self._timers and self._timers[0][0] <= now:
-            _, _, order, deadline = heapq.heappop(self._timers)
+        for order in self._timers.passed(now):
             if order.outcome is not None:
                 continue
-            if deadline:
+            if order.deadline <= now:
                 late = DeadlineExceeded(order.id, order.deadline - order.began)
                 self._give_up(order, late, stop=order.hash.abandon)
             else:
-                self._looks[order.id] = order
-        if self.check_at <= now:
-            self._looks.update(self._open)
-            self.check_at = now + self._every if self._open else math.inf
+                self._looks[order] = None
+        if self.check_at > now:
+            return False
+        silent = [order for order in self._underway if order.began <= now - _SILENCE]
+        self.come_back(silent)
+        sent = (o for o in self._waiting if not (o in self._fresh or o in self._underway))
+        self._looks.update(dict.fromkeys(sent))
+        self.check_at = now + self._every if self._waiting else math.inf
+        return bool(silent)
 
     def check_now(self) -> None:
         """The server was away: notices may be missing."""
-        if self._open:
+        if self._waiting:
             self.check_at = 0.0
 
     def give_up(self, now: float, down_since: float, where: str, why: object) -> None:
         """Redis does not answer: fail those whose patience is at its end."""
-        for order in (*self._fresh.values(), *self._open.values()):
+        for order in list(self._waiting):
             if now >= max(down_since, order.began) + order.hash.patience:
                 self._settle(order, QueueUnavailable(order.hash.queue, where, why))
-        for order in self._withdrawals.values():
+        for order in self._withdrawals:
             self._acknowledge(order)
 
     def refuse(self, where: str, why: object) -> None:
         """Redis answers with an error that asking again would not mend."""
         withdrawn, self._withdrawals = self._withdrawals, {}
-        for order in withdrawn.values():
+        for order in withdrawn:
             self._acknowledge(order)
-        for order in (*self._fresh.values(), *self._open.values()):
+        for order in list(self._waiting):
             self._settle(order, QueueUnavailable(order.hash.queue, where, why))
 
     # One exchange
 
     def exchange(self) -> Iterator[tuple[Command, Digest]]:
         """Every command to send now, each with what reads its reply."""
-        for hash, orders in _by_hash(self._fresh.values()):
-            yield hash.enqueue(self._reply_to, self._client, orders), self._reads_enqueue(orders)
-        for hash, orders in _by_hash(self._withdrawals.values()):
+        for command, orders in self.enqueueing(list(self._fresh)):
+            yield command, partial(self.arrived, orders)
+        for hash, orders in by_hash(self._withdrawals):
             ids = [order.id for order in orders]
-            yield withdraw(hash, ids), self._reads_withdraw(orders)
-        for hash, orders in _by_hash(self._looks.values()):
+            yield withdraw(hash, ids), partial(self._withdrawn, orders)
+        for hash, orders in by_hash(self._looks):
             ids = [order.id for order in orders]
-            yield look(hash, ids), self._reads_look(hash, orders)
+            yield look(hash, ids), partial(self._looked_at, hash, orders)
 
-    def _reads_enqueue(self, orders: list[Order]) -> Digest:
-        def digest(reply: list[bytes]) -> None:
-            for order, status in zip(orders, reply, strict=True):
-                self._fresh.pop(order.id, None)
+    def arrived(self, orders: list[Order], reply: list[bytes]) -> None:
+        """They are on their queues."""
+        for order, status in zip(orders, reply, strict=True):
+            if order.outcome is None and status != b"new":
+                self._looks[order] = None
+            if order not in self._withdrawals:
                 self._acknowledge(order)
-                if order.outcome is not None:
-                    continue  # given up in the meantime
-                self._open[order.id] = order
-                if status != b"new":
-                    self._looks[order.id] = order
-            self.check_at = min(self.check_at, self.now + self._every)
+            self._fresh.pop(order, None)
+            self._underway.pop(order, None)
+        self.check_at = min(self.check_at, self.now + self._every)
 
-        return digest
+    def _withdrawn(self, orders: list[Order], _: list[bytes]) -> None:
+        for order in orders:
+            self._withdrawals.pop(order, None)
+            self._acknowledge(order)
 
-    def _reads_withdraw(self, orders: list[Order]) -> Digest:
-        def digest(reply: list[bytes]) -> None:
-            for order in orders:
-                self._withdrawals.pop(order.id, None)
-                self._acknowledge(order)
-
-        return digest
-
-    def _reads_look(self, hash: JobHash, orders: list[Order]) -> Digest:
-        def digest(reply: list[Any]) -> None:
-            live, waiting = reply[:2]
-            since = self._alone_since.setdefault(hash, self.now)
-            if live:
-                self._alone_since.pop(hash, None)
-            for order, status, last in zip(orders, reply[2::2], reply[3::2], strict=True):
-                self._looks.pop(order.id, None)
-                outcome = outcome_of(order.id, status, last)
-                alone = 0.0 if live else self.now - max(since, order.began)
-                if outcome is None and status == b"queued" and alone >= hash.no_workers_after:
-                    nobody = NoWorkers(hash.queue, waiting, alone)
-                    self._give_up(order, nobody, stop=hash.abandon)
-                elif outcome is not None:
-                    self._settle(order, outcome)
-                elif order.tries:
-                    self._look_again(order)
-
-        return digest
+    def _looked_at(self, hash: JobHash, orders: list[Order], reply: list[Any]) -> None:
+        live, waiting = reply[:2]
+        since = self._alone_since.setdefault(hash, self.now)
+        if live:
+            self._alone_since.pop(hash, None)
+        for order, status, last in zip(orders, reply[2::2], reply[3::2], strict=True):
+            self._looks.pop(order, None)
+            outcome = outcome_of(order.id, status, last)
+            alone = 0.0 if live else self.now - max(since, order.began)
+            if outcome is None and status == b"queued" and alone >= hash.no_workers_after:
+                nobody = NoWorkers(hash.queue, waiting, alone)
+                self._give_up(order, nobody, stop=hash.abandon)
+            elif outcome is not None:
+                self._settle(order, outcome)
+            elif order.tries:
+                self._look_again(order)
 
     # What came back
 
     def read_notice(self, notice: dict[bytes, bytes]) -> None:
         id = notice.get(b"job", b"").decode(errors="replace")
-        # It may come before the reply to the enqueue is read.
-        order = self._open.get(id) or self._fresh.get(id)
-        if order is None:
-            return  # a second notice, or one for somebody who gave up
-        if result := notice.get(b"result"):
-            self._settle(order, result)
-        else:
-            order.tries = 1
-            self._looks[order.id] = order
+        # Maybe before the reply to the enqueue; nobody waits for a second one.
+        for order in list(self._waiting.of(id)):
+            if result := notice.get(b"result"):
+                self._settle(order, result)
+            else:
+                order.tries = 1
+                self._looks[order] = None
 
     def _look_again(self, order: Order) -> None:
         """It is about to end: a stock worker tells before it stores."""
         wait = min(_SOON * 2**order.tries, CHECK_EVERY)
         order.tries += 1
-        heapq.heappush(self._timers, (self.now + wait, next(self._sequence), order, False))
+        self._timers.set(self.now + wait, order)
 
     def _give_up(self, order: Order, error: QueueError, *, stop: bool) -> None:
-        if stop:
-            self._withdrawals[order.id] = order
+        if stop and not self._waiting.others(order):
+            self._withdrawals[order] = None
         self._settle(order, error)
 
     def _settle(self, order: Order, outcome: "bytes | QueueError") -> None:
-        for orders in (self._fresh, self._open, self._looks):
-            orders.pop(order.id, None)
         if order.outcome is not None:
             return  # the first one counts
         order.outcome = outcome
         self.settled.extend((answer, outcome) for answer in order.answers)
         order.answers = []
         order.data = b""
-        if order.id not in self._withdrawals:
+        if order not in self._withdrawals:
             self._acknowledge(order, outcome if isinstance(outcome, QueueError) else None)
+        for orders in (self._fresh, self._underway, self._looks):
+            orders.pop(order, None)
+        self._waiting.remove(order)
 
     def _acknowledge(self, order: Order, error: QueueError | None = None) -> None:
-        acks, order.acks = order.acks, []
-        self.settled.extend((ack, error) for ack in acks)
-
-
-def _by_hash(orders: Iterable[Order]) -> Iterator[tuple[JobHash, list[Order]]]:
-    groups: dict[JobHash, list[Order]] = {}
-    for order in orders:
-        groups.setdefault(order.hash, []).append(order)
-    for hash, group in groups.items():
-        for i in range(0, len(group), _CHUNK):
-            yield hash, group[i : i + _CHUNK]
+        self.settled.extend((ack, error) for ack in order.acks)
+        order.acks = []

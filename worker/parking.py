@@ -85,6 +85,7 @@ class Parking:
 
     async def _wait(self) -> None:
         try:
+            await asyncio.sleep(0)  # the ends of what was just started go out first
             if not self._id and self._target.kind != "fake":
                 self._id = int(await self._wire.ask(("CLIENT", "ID")))
             if not self._leaving:
@@ -105,7 +106,7 @@ class Parking:
         if self.wanted:
             asked.append(here.claim(self.wanted))
         self._sent = time.monotonic()
-        moved, *claims = await asyncio.gather(*map(self._wire.ask, asked), return_exceptions=True)
+        moved, *claims = await asyncio.gather(*self._wire.asked(*asked), return_exceptions=True)
         for claim in claims:
             if not isinstance(claim, BaseException):
                 self._brought = read_claim(claim)

@@ -96,6 +96,7 @@ async def _in_a_thread(
     threads: Threads,
 ) -> Any:
     call = threads.start(function)
+    call.done.add_done_callback(_noticed)
     running.interrupt = partial(call.interrupt, Interrupted)
     limit = timeout if timeout > 0 else None
     try:
@@ -109,6 +110,12 @@ async def _in_a_thread(
     if call.done.done() and not isinstance(call.done.exception(), JobTimeoutException):
         return call.done.result()
     raise _timed_out(timeout)
+
+
+def _noticed(done: asyncio.Future[Any]) -> None:
+    """Where its job was broken off nobody waits, and asyncio would complain of the error."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _timed_out(timeout: float) -> JobTimeoutException:

@@ -52,10 +52,14 @@ def from_thread(work: Coroutine[Any, Any, T]) -> T:
 def stop(farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """End the loop, if there is one, after a last piece of work on it."""
     global _running
-    with _guard:
-        running, _running = _running, None
-    if running is not None:
+    running = _running
+    if running is None:
+        return
+    try:  # it is still the process's loop: what is closed there may ask for that
         asyncio.run_coroutine_threadsafe(farewell(), running.loop).result()
+    finally:
+        with _guard:
+            _running = None
         running.stop()
 
 

@@ -32,7 +32,7 @@ class RqCommands:
                 self._shut_down()
 
     def kill_all(self) -> None:
-        self._shift.break_off(list(self._shift.running.values()), "killed")
+        self._shift.running.break_off(list(self._shift.running.values()), "killed")
 
     def _stop(self, job_id: str | None, execution: str | None) -> None:
         found = [
@@ -42,4 +42,4 @@ class RqCommands:
         ]
         if not found:
             log.warning("Worker %s: not working on job %s, command ignored", self._worker, job_id)
-        self._shift.break_off(found, "stopped")
+        self._shift.running.break_off(found, "stopped")

@@ -10,6 +10,8 @@ from typing import Any
 
 import rq_dashboard.web
 from rq import Worker
+from rq.exceptions import NoSuchJobError
+from rq.job import Job
 from rq.serializers import JSONSerializer
 
 
@@ -19,6 +21,19 @@ class JsonWorkers(Worker):
     @classmethod
     def all(cls, *args: Any, **kwargs: Any) -> list[Any]:
         return super().all(*args, **{"serializer": JSONSerializer} | kwargs)
+
+    def get_current_job(self) -> Job | None:
+        """Of many, one; RQ 2 knows of workers that have one alone."""
+        if (job := super().get_current_job()) is not None:
+            return job
+        execution: Any = self.connection.srandmember(f"{self.key}:executions")
+        if not execution:
+            return None
+        try:
+            id = execution.decode().partition(":")[0]
+            return self.job_class.fetch(id, self.connection, self.serializer)
+        except NoSuchJobError:  # it ended meanwhile
+            return None
 
 
 rq_dashboard.web.Worker = JsonWorkers

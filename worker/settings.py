@@ -84,7 +84,8 @@ class WorkerSettings(Settings):
     def fusion_urls(self) -> list[str]:
         if not self.sandbox_fusion_url.split():
             raise SettingError(
-                "PENSTOCK_SANDBOX_FUSION_URL", "is not set: name a sandbox, http://host:8080"
+                "PENSTOCK_SANDBOX_FUSION_URL",
+                "is not set: name a sandbox, http://host:8080, or set PENSTOCK_SANDBOX=local",
             )
         return self.sandbox_fusion_url.split()
 

@@ -15,11 +15,10 @@ from redis.exceptions import RedisError
 
 from worker.async_wire import AsyncWire
 from worker.claims import Claim, read_claim
-from worker.execution_record import Outcome, Running
-from worker.finishing import Finisher, returned
+from worker.executions import Executions
+from worker.finishing import returned
 from worker.gate_line import GateLine
 from worker.parking import ParkingLot
-from worker.performer import Performer
 from worker.queue_order import QueueOrder
 from worker.work_commands import WorkCommands
 
@@ -46,16 +45,13 @@ class Shift:
         self._parking = parking
         self._concurrency = concurrency
         self._order = QueueOrder(list(commands), strategy)
-        self.performer: Performer
-        self.finisher: Finisher
+        self.running = Executions(self.stir)
         self.line: GateLine | None = None
-        self.running: dict[str, Running] = {}
         self.started = 0
         self.suspended = False
         self._stirred = asyncio.Event()
         self._stopping = False
-        self._cold = False
-        self._idle_since = time.monotonic()
+        self.cold = False
         self._most = math.inf
 
     def stir(self) -> None:
@@ -69,7 +65,7 @@ class Shift:
 
     def stop_cold(self) -> None:
         """What runs is broken off and goes back to the front of its queue."""
-        self._cold = True
+        self.cold = True
         self.stop()
 
     async def work(self, *, burst: bool, max_jobs: int | None, max_idle: float | None) -> None:
@@ -104,6 +100,8 @@ class Shift:
             if room <= 0 or (self.line is not None and self.line.waiting):
                 return True
             permit = self.line.take() if self.line else None
+            if permit is not None:
+                permit.hand_in()
             took, more = await self._claim_in_order(room, permit.id if permit else "", empty)
         except (RedisError, OSError) as failure:
             log.warning("claiming: Redis does not answer: %s", failure)
@@ -148,9 +146,7 @@ class Shift:
 
     def _start(self, queue: str, claim: Claim) -> int:
         for job in claim.jobs:
-            running = self.performer.new_running(queue, job, claim.now)
-            self.running[running.member] = running
-            running.task = asyncio.get_running_loop().create_task(self._live(running))
+            self.running.begin(queue, job, claim.now)
         if claim.jobs:
             self._order.had_its_turn(queue)
         self.started += len(claim.jobs)
@@ -164,53 +160,13 @@ class Shift:
             self.line.join()
         return claim.suspended or claim.shut
 
-    # Running
-
-    async def _live(self, running: Running) -> None:
-        try:
-            outcome = await self.performer.perform(running)
-        except asyncio.CancelledError:
-            if running.why in ("cold", "lost"):
-                self.ended(running)
-                return
-            outcome = Outcome.broken_off(running)
-        if running.why == "stopped":
-            outcome.stopped = True
-        if running.why not in ("cold", "lost"):
-            running.ending = True
-            self.finisher.finish(outcome)
-
-    def ended(self, running: Running) -> None:
-        self.running.pop(running.member, None)
-        if not self.running:
-            self._idle_since = time.monotonic()
-        self.stir()
-
-    def break_off(self, executions: list[Running], why: str) -> None:
-        """End them before their time."""
-        for running in executions:
-            if running.why or running.ending:
-                continue
-            running.why = why
-            if running.interrupt is not None:
-                running.interrupt()
-            if running.task is not None:
-                running.task.cancel()
-
-    def lose(self, executions: list[Running]) -> None:
-        # A heartbeat may come between the end of a lease and our reading that it ended.
-        gone = [r for r in executions if r.member in self.running and not r.ending]
-        for running in gone:
-            log.warning("job %s: its lease is lost; others run it", running.id)
-        self.break_off(gone, "lost")
-
     # Waiting, and the end
 
     async def _rest(self, max_idle: float | None) -> bool:
         """Until something changes; False if the worker has been idle for too long."""
         timeout = _SUSPENDED_FOR if self.suspended else None
         if max_idle is not None and not self.running:
-            idle_left = max_idle - (time.monotonic() - self._idle_since)
+            idle_left = max_idle - (time.monotonic() - self.running.idle_since)
             if idle_left <= 0:
                 return False
             timeout = min(timeout or idle_left, idle_left)
@@ -226,12 +182,12 @@ class Shift:
         if self.line is not None:
             await self.line.leave()
         await self._give_back_the_unstarted()
-        while self.running and not self._cold:
+        while self.running and not self.cold:
             self._stirred.clear()
             await self._stirred.wait()
         if self.running:
             await self._break_all_off()
-        await self.finisher.drain()
+        await self.running.finisher.drain()
 
     async def _give_back_the_unstarted(self) -> None:
         brought = self._parking.brought()
@@ -247,7 +203,7 @@ class Shift:
         for queue, commands in self._commands.items():
             mine = [running for running in held if running.queue == queue]
             await self._wire.ask(commands.give_back(returned(mine), leaving=True))
-        self.break_off(held, "cold")
+        self.running.break_off(held, "cold")
         tasks = [running.task for running in held if running.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=2.0)

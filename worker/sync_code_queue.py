@@ -47,7 +47,7 @@ class SyncCodeQueue:
     def _results(
         self, programs: Iterable["Program"], timeout: float | None, token: str | None
     ) -> list[CodeResult]:
-        jobs = [self._queue._request(program) for program in programs]
+        jobs = self._queue._requests(programs)
         answers = [ThreadAnswer() for _ in jobs]
         orders = [
             self._queue._submit(job, timeout, token, answer=answer)[1]

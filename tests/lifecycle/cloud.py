@@ -54,6 +54,7 @@ class Cloud:
             "never_ready": 0.0,
             "create": [],  # what becomes of the next ones: ok, fail, lost, hang, never, image
             "terminate": [],  # ok, fail, hang, missing (still alive, but nobody says so)
+            "dying": 0.0,  # seconds that an end takes
             "down": False,
             "stale": [],  # names that a listing shows though they are dead
             "hidden": [],  # names that neither listing nor finding shows though they live
@@ -187,6 +188,7 @@ class Cloud:
         box = self.live.get(id)
         if box is None or how == "missing":
             return  # not found is success
+        await asyncio.sleep(self.faults["dying"])
         box.over.set()
         await box.gone.wait()
 
@@ -233,6 +235,10 @@ class CloudProvider:
     @property
     def name(self) -> str:
         return "tests.lifecycle.cloud.provider_of_environment"
+
+    @property
+    def scope(self) -> str:
+        return self.name
 
     async def ask(self, op: str, **more: Any) -> Any:
         reader, writer = await asyncio.open_unix_connection(self.address, limit=1 << 24)

@@ -67,9 +67,9 @@ def gate_of(life: SandboxLifecycle) -> StartingGate:
     return life._gates[-1]
 
 
-async def waiting_at(life: SandboxLifecycle, count: int) -> None:
+async def waiting_at(gate: StartingGate, count: int) -> None:
     """Until so many starts stand in line for a permit."""
-    while (await gate_of(life).status()).waiting < count:  # noqa: ASYNC110 - it tells nobody
+    while (await gate.status()).waiting < count:  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.01)
 
 
@@ -114,4 +114,5 @@ def forget_modals_client() -> None:
     """Modal's client keeps one connection a process: that to an earlier test's stand-in."""
     from modal.client import _Client
 
-    _Client._set_env_client(None)
+    reset = getattr(_Client, "_set_env_client", None) or _Client.set_env_client  # before 1.6.4
+    reset(None)

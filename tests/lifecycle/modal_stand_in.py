@@ -69,6 +69,7 @@ class Cloud:
         self.processes: dict[str, Any] = {}
         self.url = ""
         self.refuse_creates: list[GRPCError] = []
+        self.lost_answers: list[GRPCError] = []  # of sandboxes that were made all the same
         self.throttled_for = 0.0  # seconds after which Modal's client is told to ask again
         self.creates = 0
 
@@ -137,6 +138,8 @@ class ControlPlane:
         box = self.cloud.boxes[id] = Box(id, name, list(asked.tags), folder, timeout)
         box.ports = [port.port for port in asked.definition.open_ports.ports]
         asyncio.get_running_loop().call_later(timeout, self.cloud.end, box, 124)
+        if self.cloud.lost_answers:
+            raise self.cloud.lost_answers.pop(0)
         await stream.send_message(
             api.SandboxCreateV2Response(
                 sandbox_id=id, task_id=f"ta-{id}V",

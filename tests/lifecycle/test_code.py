@@ -2,17 +2,23 @@
 
 import asyncio
 import base64
+import math
+import threading
 from typing import Any
 
 import pytest
 
+from limiter import TokenBucket
 from tests.lifecycle.conftest import quick
+from worker import RetryPolicy
 from worker.errors import SandboxUnfit
+from worker.execution import execute, outlives
 from worker.lifecycle import SandboxLifecycle, SandboxRef
 from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import LocalError
 from worker.models import CodeRequest
+from worker.turn import Execution, GateTurn
 
 
 async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_redis, tmp_path):
@@ -80,3 +86,24 @@ async def test_a_command_that_fails_is_not_run_again_in_its_session(lifecycle, m
     with pytest.raises(SandboxUnfit, match="the line was cut") as failure:
         await sandbox.run(turn)
     assert (failure.value.reason, failure.value.may_be_running) == ("exec_failed", True)
+
+
+async def test_a_cancelled_program_of_a_session_keeps_its_permit(lifecycle, redis, monkeypatch):
+    sandbox, begun = SessionSandbox(lifecycle()), threading.Event()
+    gate = TokenBucket(redis, "code", limit=1)
+
+    async def runs_on(*_: Any, **__: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("worker.execution.KILLED_WITHIN", 0.0)
+    monkeypatch.setattr(sandbox._lifecycle.provider, "exec", runs_on)
+    request = CodeRequest(code="sleep 90", language="bash", instance_id="s", run_timeout=90)
+    execution = Execution(GateTurn(gate), seconds=math.inf)
+    running = asyncio.create_task(execute(request, execution, sandbox, RetryPolicy()))
+    await asyncio.to_thread(begun.wait)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await gate.status()).in_flight == 1
+    assert outlives(sandbox, request) == 90  # its hold, should the worker die

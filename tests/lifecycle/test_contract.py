@@ -42,6 +42,29 @@ async def create(provider: Provider, **tags: str) -> SandboxRef:
     return await provider.open_runtime(ref, 60)
 
 
+async def test_its_scope_is_that_of_whoever_reaches_the_same_sandboxes(provider, tmp_path):
+    assert provider.scope.startswith(provider.name)
+    if provider.name == "local":
+        assert LocalProvider(tmp_path / "boxes").scope == provider.scope
+        assert LocalProvider(tmp_path / "others").scope != provider.scope
+
+
+async def test_two_folders_of_one_name_on_two_hosts_of_one_name_are_told_apart(
+    tmp_path, monkeypatch
+):
+    """As two containers with a /tmp of their own each."""
+    monkeypatch.chdir(tmp_path)
+    first = LocalProvider("boxes")
+    here = first.scope
+    assert (here, here) == (first.scope, LocalProvider(tmp_path / "boxes").scope)
+    (tmp_path / "boxes").rename(tmp_path / "elsewhere")
+    assert LocalProvider("boxes").scope != here
+    assert [ref async for ref in first.list({})] == []
+    (tmp_path / "file").touch()
+    nowhere = LocalProvider(tmp_path / "file")
+    assert nowhere.scope.startswith("local@"), "that it cannot be used is said by `create`"
+
+
 async def test_a_command_tells_how_it_ended(provider, ref):
     told = await provider.exec(ref, Command(["sh", "-c", "echo out; echo err >&2; exit 3"], 30))
     assert (told.exit_code, told.stdout, told.stderr) == (3, b"out\n", b"err\n")

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.harness import dying
+from tests.harness import killing
 from tests.harness.servers import PrivateRedis
 from tests.lifecycle.cloud import CloudProvider, CloudThread
 from tests.lifecycle.conftest import gate_of, quick
@@ -19,7 +19,12 @@ from worker.lifecycle.reaper import Reaper
 
 START = ["worker.lifecycle.starting:Starter", "worker.lifecycle.attempt:Attempts"]
 TEARDOWN = ["worker.lifecycle.teardown:Teardown", "worker.lifecycle.teardown:guarded"]
-REAP = ["worker.lifecycle.reaper:Reaper", "worker.lifecycle.strays:Strays"]
+REAP = [
+    "worker.lifecycle.reaper:Reaper",
+    "worker.lifecycle.reaping:Reaping",
+    "worker.lifecycle.office:Offices",
+    "worker.lifecycle.strays:Strays",
+]
 SESSION = ["worker.lifecycle.sessions:Sessions", "worker.lifecycle.held:held"]
 
 
@@ -91,6 +96,7 @@ SCENARIOS = [
     pytest.param(reaps, REAP, id="a reap"),
     pytest.param(takes_a_turn, SESSION, id="a session's turn"),
 ]
+SAMPLE = 13  # every so many-th line
 
 
 @pytest.mark.parametrize(("scenario", "of"), SCENARIOS)
@@ -99,7 +105,7 @@ async def test_killed_at_one_of_many_lines(
     scenario: Callable[..., object], of: list[str],
 ) -> None:  # fmt: skip
     server = private_redis(aof=False)
-    dying.at_every_line(scenario, server.url, cloud.address, of=of, every=11)
+    killing.run_at_every_line(scenario, server.url, cloud.address, of=of, every=SAMPLE)
     await nothing_left(server, cloud)
 
 
@@ -110,6 +116,6 @@ async def test_killed_at_every_line(
     scenario: Callable[..., object], of: list[str],
 ) -> None:  # fmt: skip
     server = private_redis(aof=False)
-    killed = dying.at_every_line(scenario, server.url, cloud.address, of=of)
+    killed = killing.run_at_every_line(scenario, server.url, cloud.address, of=of)
     print(f"killed at {killed} lines")
     await nothing_left(server, cloud)

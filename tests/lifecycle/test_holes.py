@@ -71,30 +71,43 @@ async def test_a_body_that_is_cancelled_has_its_sandbox_ended(lifecycle, cloud):
     await until_gone(cloud, life)
 
 
-@pytest.mark.parametrize(
-    ("one", "starts", "budget"),
-    [
-        pytest.param(0.3, 6, 3.0, id="quick"),
-        pytest.param(4.0, 4, 1.5, id="as it was found", marks=pytest.mark.soak),
-    ],
-)
-async def test_waiting_for_a_permit_costs_nothing_of_the_budget(
-    lifecycle, cloud, one, starts, budget
-):
-    """D: one permit, four healthy starts, a budget of one and a half: three failed."""
-    cloud.set(latency=[one, one])
+async def test_waiting_for_a_permit_costs_nothing_of_the_budget(lifecycle, cloud, monkeypatch):
+    """D: one permit, four healthy starts, a budget of one and a half: three failed.
+
+    A start takes 100 s of the budget's clock, and no time to speak of.
+    """
+    now, create = [0.0], cloud.provider.create
+
+    async def creates(*args, **more):
+        now[0] += 100.0
+        return await create(*args, **more)
+
+    monkeypatch.setattr("worker.lifecycle.starting.monotonic", lambda: now[0])
+    monkeypatch.setattr(cloud.provider, "create", creates)
     life = lifecycle(
-        limit=1, init_wall_budget=budget * one, attempt_floor=0.0, startup_timeout=60.0
+        limit=1, init_wall_budget=150.0, attempt_floor=0.0, startup_timeout=150.0, start_attempts=1
     )
-    opened = await asyncio.gather(*(life.start() for _ in range(starts)))
-    assert len(opened) == starts
-    assert cloud.stats()["creates"] == starts
+    opened = await asyncio.gather(*(life.start() for _ in range(4)))
+    assert now[0] == 400.0
+    await asyncio.gather(*map(life.stop, opened))
+    with pytest.raises(StartFailed, match="after 1 attempt in 100 s"):
+        cloud.set(create_fails=1.0)
+        await life.start()
+
+
+@pytest.mark.soak
+async def test_waiting_for_a_permit_costs_nothing_of_the_budget_in_real_time(lifecycle, cloud):
+    """D, as it was found: 16 s for four, of which each has 6."""
+    cloud.set(latency=[4.0, 4.0])
+    life = lifecycle(limit=1, init_wall_budget=6.0, attempt_floor=0.0, startup_timeout=60.0)
+    opened = await asyncio.gather(*(life.start() for _ in range(4)))
+    assert cloud.stats()["creates"] == len(opened) == 4
     await asyncio.gather(*map(life.stop, opened))
 
 
 async def test_a_sandbox_that_fails_is_counted_until_it_is_dead(lifecycle, cloud):
     """E: the permit was back before the end had begun: a peak of three at a limit of one."""
-    cloud.set(create=["never", "never", "never"])
+    cloud.set(create=["never", "never", "never"], dying=0.2)
     life = lifecycle(limit=1, startup_timeout=0.2, attempt_floor=0.0, start_attempts=1)
     outcomes = await asyncio.gather(*(life.start() for _ in range(4)), return_exceptions=True)
     assert sum(isinstance(outcome, StartFailed) for outcome in outcomes) == 3
@@ -162,7 +175,7 @@ async def test_a_start_that_waits_in_line_is_cancelled_without_a_trace(lifecycle
     cloud.set(latency=[0.3, 0.3])
     first = asyncio.create_task(life.start())
     second = asyncio.create_task(life.start())
-    await waiting_at(life, 1)
+    await waiting_at(gate_of(life), 1)
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second

@@ -15,7 +15,12 @@ Run = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Run]:
+def source() -> str:
+    return SOURCE
+
+
+@pytest.fixture
+def begin(tmp_path: Path, source: str) -> Iterator[Run]:
     """Begin a program of the session; it is ended with the interpreter."""
     begun: list[subprocess.Popen[str]] = []
 
@@ -24,7 +29,7 @@ def begin(tmp_path: Path) -> Iterator[Run]:
         file.write_text(code)
         begun.append(
             subprocess.Popen(
-                [sys.executable, "-c", interpreter.LOADER, SOURCE, file.name],
+                [sys.executable, "-c", interpreter.LOADER, source, file.name],
                 cwd=tmp_path,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -46,30 +51,32 @@ def ran(program: "subprocess.Popen[str]") -> tuple[str, str, int]:
     return printed, told, program.returncode
 
 
+BUSY = "open('began', 'w').close()\nwhile True: pass"
+
+
+def killed_while_busy(begin: Run, folder: Path, code: str) -> "subprocess.Popen[str]":
+    program = begin(code)
+    until((folder / "began").exists, "it to run")
+    program.kill()
+    return program
+
+
 def test_a_program_whose_caller_was_killed_is_interrupted_and_the_next_one_runs(begin, tmp_path):
-    endless = begin("x = 1\nopen('began', 'w').close()\nwhile True: pass")
-    until((tmp_path / "began").exists, "it to run")
-    endless.kill()
+    killed_while_busy(begin, tmp_path, f"x = 1\n{BUSY}")
     assert ran(begin("print(x)")) == ("1\n", "", 0)
 
 
 def test_one_that_catches_an_interruption_gets_another(begin, tmp_path):
-    stubborn = begin(
-        "x = 1\ntry:\n    open('began', 'w').close()\n    while True: pass\n"
-        "except KeyboardInterrupt:\n    x = 2\nwhile True: pass"
-    )
-    until((tmp_path / "began").exists, "it to run")
-    stubborn.kill()
+    tried = BUSY.replace("\n", "\n    ")
+    stubborn = f"try:\n    {tried}\nexcept KeyboardInterrupt:\n    x = 2\nwhile True: pass"
+    killed_while_busy(begin, tmp_path, stubborn)
     assert ran(begin("print(x)")) == ("2\n", "", 0)
 
 
+@pytest.mark.parametrize("source", [SOURCE.replace("GRACE = 3.0", "GRACE = 0.3")])
 def test_one_that_ignores_them_takes_the_interpreter_with_it(begin, tmp_path):
-    deaf = begin(
-        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "x = 1\nopen('began', 'w').close()\nwhile True: pass"
-    )
-    until((tmp_path / "began").exists, "it to run")
-    deaf.kill()
+    ignores = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    deaf = killed_while_busy(begin, tmp_path, f"{ignores}\nx = 1\n{BUSY}")
     deaf.communicate(timeout=60)  # its end is that of what it printed
     printed, told, code = ran(begin("print(x)"))
     assert (printed, code) == ("", 1)

@@ -1,13 +1,11 @@
 """Modal's own client, unmodified, under our lifecycle, against a stand-in of Modal's servers."""
 
-import os
-import subprocess
-import sys
+import runpy
 
 import pytest
 
 from tests.lifecycle.conftest import LEAVES_OPEN, forget_modals_client, gate_of, quick
-from worker.lifecycle import Kind, SandboxLifecycle, SandboxSpec, StartFailed, StartRefused
+from worker.lifecycle import Command, Kind, SandboxLifecycle, SandboxSpec, StartFailed, StartRefused
 from worker.lifecycle.reaper import Reaper
 
 pytest.importorskip("modal", reason="penstock[modal] is not installed")
@@ -47,16 +45,15 @@ async def test_throttling_that_does_not_end_fails_the_attempt(life, modal_cloud)
     assert (await gate_of(life).status()).in_flight == 0
 
 
-def test_the_bound_of_throttling_is_there_where_no_operator_has_set_one():
-    program = (
-        "import worker.lifecycle.modal.provider\n"
-        "from modal.config import config\n"
-        "print(config.get('max_throttle_wait'))"
-    )
-    clean = {k: v for k, v in os.environ.items() if k != "MODAL_MAX_THROTTLE_WAIT"}
-    command = [sys.executable, "-c", program]
-    said = subprocess.run(command, env=clean, capture_output=True, check=True, text=True)
-    assert said.stdout.strip() == "30"
+def test_the_bound_of_throttling_is_there_where_no_operator_has_set_one(monkeypatch):
+    from modal.config import config
+
+    from worker.lifecycle.modal import provider
+
+    monkeypatch.delenv("MODAL_MAX_THROTTLE_WAIT", raising=False)
+    assert config.get("max_throttle_wait") is None
+    runpy.run_path(provider.__file__)  # as a process that first imports it
+    assert config.get("max_throttle_wait") == 30
 
 
 async def test_throttling_that_ends_is_backed_off_from(life, modal_cloud):
@@ -74,6 +71,64 @@ def modal_provider_verdict(life, problem):
     verdict = type(life.provider).classify(life.provider, problem)
     assert verdict.kind is Kind.THROTTLED
     return replace(verdict, retry_after=0.0)
+
+
+async def test_one_that_was_made_though_the_answer_was_a_refusal_is_found_and_ended(
+    life, modal_cloud
+):
+    """RESOURCE_EXHAUSTED is also said of an answer that is too large, and of no capacity."""
+    from grpclib import GRPCError, Status
+
+    modal_cloud.lost_answers = [GRPCError(Status.RESOURCE_EXHAUSTED, "message is too large")]
+    with pytest.raises(StartFailed, match="too large"):
+        await life.start(attempts=1)
+    assert (modal_cloud.creates, modal_cloud.living()) == (1, [])
+    assert life.registry.look().count == 0
+
+
+async def test_what_is_remembered_of_sandboxes_is_bounded(life, modal_cloud, monkeypatch):
+    from worker.lifecycle.modal import provider as module
+
+    monkeypatch.setattr(module, "_CONNECTED", 2)
+    monkeypatch.setattr(module, "_KNOWN", 1)
+    provider = module.ModalProvider()
+    refs = [
+        await provider.create(SandboxSpec(), name=f"box-{n}", tags={"t": "x"}, ttl=60)
+        for n in range(3)
+    ]
+    assert len(provider._opened) == 2
+    for ref in refs:  # also that which has been given up
+        assert (await provider.exec(ref, Command(["echo", "well"]))).stdout == b"well\n"
+    listed = {ref.name async for ref in provider.list({"t": "x"})}
+    assert listed == {"box-0", "box-1", "box-2"}
+    assert len(provider._names) == 1
+    await provider.close()
+
+
+async def test_a_command_outlasts_that_its_sandbox_gives_way_to_another(
+    modal_cloud, monkeypatch, modal_provider
+):
+    from worker.lifecycle.modal import provider as module
+
+    monkeypatch.setattr(module, "_CONNECTED", 1)
+    provider = module.ModalProvider()
+    ref = await provider.create(SandboxSpec(), name="used", tags={}, ttl=60)
+    sandbox = await provider._sandbox(ref.id)  # as a call does, just before it uses it
+    running = await sandbox.exec.aio("cat", text=False)
+    await provider.create(SandboxSpec(), name="other", tags={}, ttl=60)
+    assert ref.id not in provider._opened
+    running.stdin.write(b"well")
+    running.stdin.write_eof()
+    await running.stdin.drain.aio()
+    assert await running.wait.aio() == 0
+    assert await running.stdout.read.aio() == b"well"
+    assert await (await sandbox.exec.aio("true")).wait.aio() == 0
+    await provider.close()
+
+
+def test_what_is_in_another_app_is_reached_from_there(modal_provider):
+    mine = type(modal_provider)("mine")
+    assert (modal_provider.scope, mine.scope) == ("modal", "modal:mine")
 
 
 async def test_an_image_that_does_not_exist_is_refused_with_modals_words(life, modal_cloud):
@@ -107,7 +162,7 @@ async def test_a_reaper_ends_what_a_dead_worker_left_at_modal(life, modal_cloud,
     sandbox = await life.start()
     life.keeper.drop(sandbox.name, sandbox._box.take)
     life.registry.condemn(sandbox.name, "", "its owner died")
-    reaper = Reaper(life.target, settings=quick(), provider=lambda name: modal_provider)
+    reaper = Reaper(life.target, settings=quick(), ours=modal_provider)
     await reaper.look(wait=False)
     assert modal_cloud.living() == []
     assert life.registry.look().count == 0

@@ -1,11 +1,14 @@
 """The reaper ends what nobody keeps, and nothing that somebody does."""
 
 import asyncio
+import threading
 import time
 
 import pytest
+from redis.exceptions import RedisError
 
 import ground
+from ground import SettingError
 from tests.harness import doomed, killing
 from tests.lifecycle.cloud import CloudProvider
 from tests.lifecycle.conftest import gate_of, quick, until
@@ -90,6 +93,22 @@ async def test_an_owner_that_renews_late_keeps_what_nobody_has_claimed(lifecycle
     await life.stop(sandbox)
 
 
+async def test_of_what_was_claimed_its_last_owner_changes_nothing(lifecycle, cloud, reaper):
+    life = lifecycle()
+    sandbox = await life.start()
+    life.keeper.drop(sandbox.name, sandbox._box.take)
+    cloud.set(terminate=["fail", "fail"])
+    assert sandbox.name in (await reaper().end("test", [sandbox.name], "by hand")).failed
+    mine = (sandbox.name, sandbox._box.fence)
+    assert life.registry.renew([(*mine, 30.0)]) == [False]
+    assert not life.registry.advance(*mine, "READY")
+    assert not life.registry.condemn(*mine, "too late")
+    assert not life.registry.forget(*mine, "ended")
+    assert life.registry.look().states == {"TERMINATING": 1}
+    await life.stop(sandbox)
+    await empty(life, reaper())
+
+
 async def test_after_an_outage_owners_renew_before_anybody_reaps(lifecycle, cloud, reaper):
     """A reaper newly elected lets one lease go by: all have ended, and none of it is proof."""
     life = lifecycle(sandbox_lease=30.0)
@@ -130,16 +149,19 @@ async def test_of_any_number_each_is_ended(lifecycle, cloud, reaper):
         assert (sorted(found.ended), found.failed) == (sorted(names), {})
 
 
-async def test_two_reapers_at_once_end_each_sandbox_once(lifecycle, cloud, reaper):
+async def test_two_reapers_at_once_end_each_sandbox_once_and_no_living_one(
+    lifecycle, cloud, reaper
+):
     life = lifecycle(limit=8)
-    opened = await asyncio.gather(*(life.start() for _ in range(5)))
-    for sandbox in opened:
+    living, *dead = await asyncio.gather(*(life.start() for _ in range(6)))
+    for sandbox in dead:
         life.keeper.drop(sandbox.name, sandbox._box.take)
         life.registry.condemn(sandbox.name, "", "by hand")
     first, second = reaper(), reaper()
     await asyncio.gather(first.look(wait=False), second.look(wait=False))
-    assert cloud.live == 0
+    assert list(cloud.stats()["names"].values()) == [living.name]
     assert cloud.stats()["terminates"] == 5
+    assert await life.stop(living)
     await empty(life, first)
 
 
@@ -215,6 +237,20 @@ async def test_the_strays_of_each_run_are_ended_whatever_runs_share_a_provider(
         while cloud.live:
             await eye.look(wait=False)
             await asyncio.sleep(0.05)
+
+
+async def test_a_registry_that_cannot_be_read_keeps_the_reaper_from_no_other(
+    redis, lifecycle, cloud, reaper
+):
+    life = lifecycle()
+    sandbox = await life.start()
+    life.keeper.drop(sandbox.name, sandbox._box.take)
+    life.registry.condemn(sandbox.name, "", "by hand")
+    redis.set("penstock:sandbox:{broken}", "no hash")
+    redis.sadd("penstock:sandboxes", "broken")
+    with pytest.raises(RedisError, match="WRONGTYPE"):
+        await reaper().look(wait=False)
+    assert cloud.live == 0
 
 
 async def test_a_terminate_that_is_told_not_found_is_success(lifecycle, cloud):
@@ -334,3 +370,26 @@ async def test_a_registry_that_was_lost_leaves_its_owners_to_end_what_is_theirs(
     await life.stop(sandbox)
     assert cloud.live == 0
     life.registry.close()
+
+
+async def test_jobs_go_on_while_a_provider_is_made_and_one_that_is_missing_is_told_of_once(
+    lifecycle, cloud, reaper, monkeypatch, caplog
+):
+    life, eye, made = lifecycle(), reaper(), []
+    begun, going_on = threading.Event(), threading.Event()
+
+    def makes(name):
+        begun.set()
+        made.append(going_on.wait(20))  # in vain where the event loop waits for this
+        raise SettingError("provider", "is missing")
+
+    monkeypatch.setattr("worker.lifecycle.providers.provider_named", makes)
+    caplog.set_level("INFO", "penstock.worker")
+    async with life.open():
+        looking = asyncio.create_task(eye.look(wait=False))
+        await until(begun.is_set)
+        going_on.set()
+        await looking
+        await eye.look(wait=False)
+    assert made == [True, True], "what is missing may come"
+    assert caplog.text.count("is left to those who have it") == 1

@@ -8,14 +8,18 @@ import pytest
 from tests.harness import killing
 from tests.lifecycle.cloud import CloudProvider
 from tests.lifecycle.conftest import gate_of, quick, until
+from worker.errors import SandboxUnfit
 from worker.lifecycle import (
     CommandFailed,
     SandboxLifecycle,
     SandboxLost,
     SandboxSpec,
     StartRefused,
+    open_sandbox,
 )
+from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
+from worker.lifecycle.registry import Registry
 
 
 async def test_turns_on_different_workers_find_the_same_sandbox(lifecycle, cloud):
@@ -148,11 +152,28 @@ async def test_an_opener_that_is_cancelled_at_the_last_moment_leaves_its_session
     with pytest.raises(asyncio.CancelledError):
         await opener
     assert life.keeper._kept == {}  # nobody renews it for ever
+    await until(lambda: life.registry.look().count == 1)  # the opening is forgotten
     (record,) = life.registry.look().records
     assert record.lease_end - life.registry.look().now > 60
     async with life.session("s") as sandbox:
         assert sandbox.name == record.name
     await life.end_session("s")
+
+
+async def test_a_session_that_cannot_be_reached_from_here_says_where_it_is(
+    lifecycle, cloud, monkeypatch
+):
+    """It was taken for one of the process's own provider, with an id that this never gave."""
+    life = lifecycle()
+    async with life.session("s"):
+        pass
+    ours = life.provider.scope
+    monkeypatch.setattr(CloudProvider, "scope", "cloud@elsewhere")
+    with pytest.raises(SandboxUnfit, match=f"sandbox of {ours}, and .* those of cloud@elsewhere"):
+        async with life.session("s"):
+            raise AssertionError("it was joined")
+    monkeypatch.undo()
+    assert await life.end_session("s")
 
 
 async def test_a_session_that_cannot_be_made_leaves_no_trace(lifecycle, cloud):
@@ -162,6 +183,59 @@ async def test_a_session_that_cannot_be_made_leaves_no_trace(lifecycle, cloud):
             raise AssertionError("it was made")
     assert life.registry.look().count == 0
     assert (await gate_of(life).status()).in_flight == 0
+
+
+class Closable(CloudProvider):
+    closed = False
+
+    async def close(self):
+        self.closed = True
+
+
+async def test_a_providers_connections_are_freed_by_whoever_made_it(lifecycle, cloud, monkeypatch):
+    made = []
+
+    def makes(name):
+        made.append(Closable(cloud.address))
+        return made[-1]
+
+    for module in ("lifecycle", "providers"):
+        monkeypatch.setattr(f"worker.lifecycle.{module}.provider_named", makes)
+    redis = lifecycle().target
+    async with open_sandbox("cloud", redis=redis, settings=quick()):
+        assert not made[0].closed
+    assert made[0].closed
+    async with open_sandbox(mine := Closable(cloud.address), redis=redis, settings=quick()):
+        pass
+    assert not mine.closed
+    code = SessionSandbox(SandboxLifecycle(redis, mine, settings=quick()))
+    await code.close()
+    assert mine.closed
+
+
+class Unclosable(CloudProvider):
+    async def close(self):
+        raise OSError("it does not hang up")
+
+
+async def test_a_provider_that_does_not_close_hides_nothing_and_keeps_nothing_open(
+    lifecycle, cloud, monkeypatch, caplog
+):
+    closed, close = [], Registry.close
+    monkeypatch.setattr(Registry, "close", lambda self: (closed.append(self), close(self)))
+    provider = Unclosable(cloud.address)
+    for module in ("lifecycle", "providers"):
+        monkeypatch.setattr(f"worker.lifecycle.{module}.provider_named", lambda name: provider)
+    redis = lifecycle().target
+    with pytest.raises(ZeroDivisionError):
+        async with open_sandbox("cloud", redis=redis, settings=quick()):
+            raise ZeroDivisionError
+    assert "it does not hang up" in caplog.text
+    life = SandboxLifecycle(redis, provider, settings=quick())
+    with pytest.raises(OSError, match="hang up"):
+        await life.close()
+    assert life.registry in closed
+    assert len(closed) == 2
 
 
 async def test_a_local_session_keeps_files_and_processes_over_turns(redis, tmp_path):

@@ -1,4 +1,8 @@
-"""What uni-agent's tests promise of a start, and that it holds over any number of processes."""
+"""What uni-agent's tests promise of a start, and that it holds over any number of processes.
+
+Theirs of the semaphore's size have become `tests/limiter/test_settings.py` and
+`test_the_cap_is_exact_whatever_the_number_of_workers`: there is one cap, and no share of it.
+"""
 
 import asyncio
 
@@ -93,13 +97,15 @@ async def test_a_run_may_have_a_limit_of_its_own_under_the_fleets(lifecycle, clo
     await settled(life)
 
 
-async def test_the_limit_is_changed_while_it_is_used(lifecycle, cloud):
+@pytest.mark.parametrize("whose", ["the fleet's", "its run's"])
+async def test_a_limit_is_changed_while_it_is_used(lifecycle, cloud, whose):
     cloud.set(latency=[0.1, 0.1])
-    life = lifecycle(limit=1)
+    life = lifecycle(limit=1) if whose == "the fleet's" else lifecycle(limit=8, max_starting_run=1)
+    gate = life._gates[0]
     first = asyncio.create_task(life.start())
     others = [asyncio.create_task(life.start()) for _ in range(4)]
-    await waiting_at(life, 4)
-    await gate_of(life).configure(limit=4)
+    await waiting_at(gate, 4)
+    await gate.configure(limit=4)
     opened = await asyncio.gather(first, *others)
     assert 2 <= cloud.stats()["peak"] <= 4
     await asyncio.gather(*map(life.stop, opened))

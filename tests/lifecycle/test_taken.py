@@ -11,45 +11,59 @@ from worker.errors import SandboxFailure
 from worker.lifecycle import SandboxLost
 
 
-async def test_the_body_of_a_sandbox_that_was_taken_is_cancelled(lifecycle, cloud, reaper):
+@pytest.fixture
+async def ends(reaper):
+    """End a sandbox, from outside the block that uses it: that may hear of it meanwhile."""
+    under_way = []
+
+    def end(sandbox):
+        ending = reaper().end("test", [sandbox.name], "by hand")
+        under_way.append(asyncio.ensure_future(ending))
+        return under_way[-1]
+
+    yield end
+    await asyncio.gather(*under_way)
+
+
+async def test_the_body_of_a_sandbox_that_was_taken_is_cancelled(lifecycle, cloud, ends):
     life = lifecycle(sandbox_lease=0.6)
     with pytest.raises(SandboxLost, match="taken over") as lost:
         async with life.open() as sandbox:
-            await reaper().end("test", [sandbox.name], "by hand")
+            ending = ends(sandbox)
             await asyncio.Event().wait()
     assert isinstance(lost.value, SandboxFailure)
     assert asyncio.current_task().cancelling() == 0
+    await ending
     assert cloud.live == 0
     assert life.registry.look().count == 0
 
 
-async def test_so_is_a_sessions_turn_and_the_next_opens_another(lifecycle, cloud, reaper):
+async def test_so_is_a_sessions_turn_and_the_next_opens_another(lifecycle, cloud, ends):
     life = lifecycle(sandbox_lease=0.6)
     with pytest.raises(SandboxLost):
         async with life.session("sample-7") as sandbox:
-            await reaper().end("test", [sandbox.name], "by hand")
+            ends(sandbox)
             await asyncio.Event().wait()
     async with life.session("sample-7") as another:
         assert another.id != sandbox.id
     await life.end_session("sample-7")
 
 
-async def test_a_body_that_swallows_that_comes_to_no_good_end(lifecycle, cloud, reaper):
+async def test_a_body_that_swallows_that_comes_to_no_good_end(lifecycle, cloud, ends):
     life = lifecycle(sandbox_lease=0.6)
     with pytest.raises(SandboxLost):
         async with life.open() as sandbox:
-            await reaper().end("test", [sandbox.name], "by hand")
+            ends(sandbox)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
 
-async def test_cancelled_from_outside_too_it_stays_cancelled(lifecycle, cloud, reaper):
-    life, inside = lifecycle(sandbox_lease=0.6), asyncio.Event()
+async def test_cancelled_from_outside_too_it_stays_cancelled(lifecycle, cloud, ends):
+    life = lifecycle(sandbox_lease=0.6)
 
     async def body():
         async with life.open() as sandbox:
-            await reaper().end("test", [sandbox.name], "by hand")
-            inside.set()
+            ends(sandbox)
             try:
                 await asyncio.Event().wait()
             finally:

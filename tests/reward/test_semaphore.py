@@ -61,6 +61,16 @@ def test_it_is_a_semaphore(redis) -> None:
         semaphore.release()
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_program_that_outlives_its_caller_holds_the_permit_for_so_long(redis, blocking) -> None:
+    semaphore = GateSemaphore(redis, "code", limit=1, orphan_hold=500.0, lease=30.0)
+    assert semaphore.acquire(blocking=blocking) is True
+    assert semaphore.acquire(blocking=False) is False
+    (lease,) = semaphore.gate.sync.status().leases
+    assert lease.expires_in > 400
+    semaphore.release()
+
+
 def test_without_a_limit_the_gate_must_exist(redis) -> None:
     with pytest.raises(UnknownGate, match="no gate is called 'code'"):
         GateSemaphore(redis, "code").acquire()

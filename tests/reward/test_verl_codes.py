@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -370,6 +371,48 @@ def test_a_stand_in_for_the_call_gets_verls_arguments_and_the_semaphore_holds(mo
     assert metadata[2]["api_request_error"].endswith("attempt 3/3")
     assert set(asked) == {("mock_url", "x\n\n", 5, 1024, "python")}
     assert most == 2
+
+
+class Dead:
+    """As a manager's semaphore is when its manager has died."""
+
+    def acquire(self) -> Any:
+        raise BrokenPipeError("the manager is gone")
+
+    def release(self) -> Any: ...
+
+
+def test_a_semaphore_that_fails_is_a_failure_of_ours() -> None:
+    results, metadata = check_correctness(
+        "mock_url", cases(("1", "1")), "x", concurrent_semaphore=Dead()
+    )
+    assert (results, metadata[0]["status"]) == ([-1], "api_error")
+    assert "BrokenPipeError: the manager is gone" in metadata[0]["api_request_error"]
+    with pytest.raises(RewardUnknown, match="the manager is gone"):
+        compute_score("mock_url", Dead(), 256, FENCED, cases(("1", "1")))
+
+
+def test_an_interrupt_waits_for_no_case_that_has_not_begun(monkeypatch) -> None:
+    told, asked = threading.Event(), []
+
+    class Executor(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            told.set()
+            super().shutdown(wait=wait)
+
+    def call(*, stdin: str, **_: Any) -> Any:
+        asked.append(stdin)
+        if stdin == "0":
+            raise KeyboardInterrupt
+        told.wait(60)
+        return {"status": "Success", "run_result": {"status": "Finished", "stdout": stdin}}, None
+
+    monkeypatch.setattr("worker.reward.check.ThreadPoolExecutor", Executor)
+    monkeypatch.setattr("worker.reward.check.call_sandbox_api", call)
+    with pytest.raises(KeyboardInterrupt):
+        check_correctness("mock_url", cases(*((n, n) for n in range(1000))), "x")
+    assert len(asked) < 1000
 
 
 def test_on_a_queue_the_worker_holds_the_permit_and_the_caller_none(real_redis, fusion) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from rich.console import Console
 from tests.harness import doomed, killing
 from tests.harness.scripted_model import called, refused, said, scripted_model
 from tests.rollout.players import QueueTool, code, in_text, playing, script, user
-from worker.rollout import Rollout, RolloutRequest, run_batch
+from worker.rollout import Rollout, RolloutDump, RolloutRequest, Trajectory, run_batch
 
 
 def rows(folder: Path, step: int = 0) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / f"{step}.jsonl").read_text().splitlines()]
+    lines = (folder / f"{step}.jsonl").read_bytes().split(b"\n")
+    return [json.loads(line) for line in lines[:-1]]
 
 
 def requests(number: int, **more: Any) -> list[RolloutRequest]:
@@ -91,6 +93,45 @@ async def test_what_was_played_is_not_played_again_and_what_was_masked_is(tmp_pa
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["0.jsonl", "1.jsonl"]
 
 
+async def test_what_ends_lines_elsewhere_ends_none_of_a_dump(tmp_path) -> None:
+    text = "one\u2028two\x85three\x0cfour\x1cfive"
+    with script(said(text)) as model:
+        async with playing(model, score=lambda _: 1.0) as rollout:
+            await run_batch(rollout, requests(1), rollout_data_dir=tmp_path)
+            whole = (tmp_path / "0.jsonl").read_bytes()
+            again = await run_batch(rollout, requests(1), rollout_data_dir=tmp_path)
+    assert (again.resumed, (tmp_path / "0.jsonl").read_bytes()) == (1, whole)
+    assert json.loads(whole)["output"] == f"assistant\n{text}"
+
+
+async def test_a_line_that_ends_within_a_character_is_dropped(tmp_path) -> None:
+    kept = '{"output": "é", "step": 0, "request_id": "s-0"}\n'.encode()
+    (tmp_path / "0.jsonl").write_bytes(kept + kept[: kept.index(b"\xa9")])
+    with script(said("é")) as model:
+        async with playing(model) as rollout:
+            batch = await run_batch(rollout, requests(2), rollout_data_dir=tmp_path)
+    assert (batch.resumed, len(rows(tmp_path))) == (1, 2)
+    assert (tmp_path / "0.jsonl").read_bytes().startswith(kept)
+
+
+async def test_lines_of_others_are_kept_where_a_batch_is_resumed(tmp_path) -> None:
+    others = [{"input": "q", "output": "a", "score": 1.0, "step": 0}] * 2
+    masked = {**others[0], "request_id": "s-0", "traj_masked": 1}
+    lines = [f"{json.dumps(row)}\n" for row in (*others, masked)]
+    (tmp_path / "0.jsonl").write_text("".join(lines) + '{"input": "cut')
+    assert RolloutDump(tmp_path).resume(0) == set()
+    assert rows(tmp_path) == others
+
+
+async def test_a_disk_that_takes_a_piece_at_a_time_gets_whole_lines(tmp_path, monkeypatch) -> None:
+    writing = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: writing(file, data[:7]))
+    with script(said("x" * 100)) as model:
+        async with playing(model, score=lambda _: 1.0) as rollout:
+            await run_batch(rollout, requests(2), rollout_data_dir=tmp_path)
+    assert sorted(row["request_id"] for row in rows(tmp_path)) == ["s-0", "s-1"]
+
+
 def plays(url: str, folder: str) -> None:
     """A batch of twenty that is killed after its seventh line."""
     import asyncio
@@ -155,6 +196,21 @@ async def test_progress_is_shown_to_people_alone(tmp_path) -> None:
         assert ("3/3" in shown) is terminal
         assert ("score 0.500, 1 masked" in shown) is terminal
         assert terminal or not shown
+
+
+async def test_showing_the_progress_looks_at_each_trajectory_once(monkeypatch) -> None:
+    looks, masked = 0, Trajectory.masked.fget
+
+    def counted(trajectory: Trajectory) -> bool:
+        nonlocal looks
+        looks += 1
+        return bool(masked(trajectory))  # type: ignore[misc]
+
+    monkeypatch.setattr(Trajectory, "masked", property(counted))
+    with script(said("x")) as model:
+        async with playing(model, score=lambda _: 1.0) as rollout:
+            await run_batch(rollout, requests(30))
+    assert looks == 30
 
 
 async def test_two_requests_of_one_id_are_refused() -> None:

@@ -78,6 +78,11 @@ def test_tools_follow_what_the_system_message_says() -> None:
     alone, question = with_tools(user("x"), [CODE_INTERPRETER])
     assert alone == {"role": "system", "content": tools_section([CODE_INTERPRETER])}
     assert [question] == with_tools(user("x"), []) == user("x")
+    part = {"type": "text", "text": "Be brief."}
+    (of_parts,) = with_tools([{"role": "system", "content": [part]}], [CODE_INTERPRETER])
+    assert of_parts["content"] == [
+        part, {"type": "text", "text": tools_section([CODE_INTERPRETER])},
+    ]  # fmt: skip
 
 
 def test_a_tool_is_described_as_models_were_trained_to_read_it() -> None:

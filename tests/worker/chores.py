@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import redis
 import rq
@@ -72,13 +73,24 @@ def which_thread() -> int:
     return threading.get_ident()
 
 
+_meetings: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Barrier] = WeakKeyDictionary()
+
+
+async def meets(count: int) -> None:
+    """Returns when so many of them run in one worker."""
+    here = asyncio.get_running_loop()
+    await _meetings.setdefault(here, asyncio.Barrier(count)).wait()
+
+
 async def overlap(url: str, name: str) -> int:
     """How many of its kind ran at once, at most."""
     client: Any = redis.Redis.from_url(url)
     most = client.incr("overlap")
-    await asyncio.sleep(0.05)
-    client.decr("overlap")
-    client.close()
+    try:
+        await asyncio.sleep(0.05)
+    finally:
+        client.decr("overlap")
+        client.close()
     return int(most)
 
 
@@ -92,8 +104,20 @@ async def who_am_i_later() -> Any:
     return who_am_i()
 
 
+def nothing() -> None: ...
+
+
 def fail(words: str) -> None:
     raise ValueError(words)
+
+
+def told_and_fails_once(url: str, name: str) -> None:
+    told(url, name)
+    client: Any = redis.Redis.from_url(url)
+    ran = int(client.hget("ran", name))
+    client.close()
+    if ran == 1:
+        raise ValueError("once")
 
 
 async def fail_until(url: str, name: str, times: int) -> int:
@@ -127,6 +151,10 @@ def on_failure(job: Any, connection: Any, kind: Any, error: Any, trace: Any) -> 
 
 def on_stopped(job: Any, connection: Any) -> None:
     connection.rpush("called back", f"stopped {job.id}")
+
+
+def callback_that_raises(*_: Any) -> None:
+    raise ValueError("in the callback")
 
 
 def save_meta(words: str) -> str:

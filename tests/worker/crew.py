@@ -13,7 +13,8 @@ from tests.harness.servers import until
 from worker.concurrent_worker import ConcurrentWorker
 from worker.settings import WorkerSettings
 
-LEASE = 0.6
+LEASE = 0.6  # for tests of what its end does; a machine under load takes longer to renew it
+PATIENT = 15.0
 _FOR_WORK = ("max_jobs", "max_idle_time", "with_scheduler", "dequeue_strategy")
 
 
@@ -28,7 +29,7 @@ def new_worker(client: Any, *names: str, **settings: Any) -> ConcurrentWorker:
         [open_queue(client, name) for name in names or ("code",)],
         connection=client,
         serializer=JSONSerializer,
-        settings=WorkerSettings.load(**({"job_lease": LEASE} | settings)),
+        settings=WorkerSettings.load(**({"job_lease": PATIENT} | settings)),
         **given,
     )
 

@@ -13,7 +13,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from tests.harness import leash
-from tests.harness.killing import ROOT
+from tests.harness.nursery import ROOT
 
 RQ = str(Path(sys.executable).with_name("rq"))
 JSON = ("--serializer", "rq.serializers.JSONSerializer")
@@ -29,6 +29,14 @@ OURS = {
     "our pool": ("worker-pool", "-n", "2", "-w", "worker.ConcurrentWorker"),
 }
 WRONG = {"pickle": ("worker", "--serializer", "rq.serializers.PickleSerializer")}
+
+
+def call(url: str, command: str, *words: str) -> str:
+    """What `rq info` and the like say."""
+    return subprocess.run(
+        [RQ, command, "-u", url, *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=True,
+    ).stdout  # fmt: skip
 
 
 def start(kind: str, url: str, *more: str, **environment: str) -> "subprocess.Popen[bytes]":

@@ -12,7 +12,6 @@ import ground
 from penstock.in_process import run_queued
 from tests.worker import stock
 from tests.worker.scripted_answers import Answer
-from tests.worker.scripted_fusion import ScriptedFusion
 from worker import (
     CodeQueue,
     CodeRequest,
@@ -25,13 +24,6 @@ from worker import (
     ResultExpired,
     ResultUnreadable,
 )
-
-
-@pytest.fixture
-def fusion(monkeypatch):
-    with ScriptedFusion(default=Answer.ok("42\n")) as fusion:
-        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
-        yield fusion
 
 
 @pytest.fixture
@@ -108,7 +100,8 @@ async def test_rq_sees_a_job_like_its_own(redis, queue):
     ours = Job.fetch("sample-1", connection=redis, serializer=JSONSerializer)
     theirs = stock.code_queue(redis).enqueue("worker.jobs.run_code", request.dump())
     fields = redis.hgetall(ours.key)
-    assert {b"data", *redis.hgetall(theirs.key)} <= set(fields)
+    said = {field for field, value in redis.hgetall(theirs.key).items() if value}
+    assert {b"data", *said} <= set(fields)
     assert ours.args == [request.dump() | {"correlation_id": "sample-1"}]
     assert (ours.func_name, ours.origin, ours.timeout) == ("worker.jobs.run_code", "code", 610)
     assert (ours.result_ttl, ours.failure_ttl, ours.retries_left) == (3600, 86400, 3)
@@ -219,9 +212,16 @@ async def test_a_cancelled_caller_takes_its_jobs_along(redis, queue):
 
 async def test_a_queue_that_nobody_works_on_is_named(redis, hasty):
     with pytest.raises(
-        NoWorkers, match=r"queue 'code': no worker for \d s, and 1 job waits; start one: rq worker"
+        NoWorkers,
+        match=r"queue 'code': no worker for \d s, and 1 job waits; "
+        "start one on the same Redis: penstock worker code, or rq worker --serializer",
     ):
         await hasty.run("print(42)", timeout=60)
+    for _ in range(2):
+        await CodeQueue(redis, "code", abandon="keep").submit("print(42)")
+    with pytest.raises(NoWorkers, match="and 3 jobs wait") as alone:
+        await hasty.run("print(42)", timeout=60)
+    assert alone.value.waiting == 3
 
 
 async def test_a_queue_with_a_worker_is_waited_for(redis, hasty):
@@ -245,6 +245,40 @@ async def test_a_bad_program_is_refused_before_anything_is_queued(redis, queue):
         with pytest.raises(ground.SettingError):
             await queue.submit("print(1)", **refused)
     assert redis.keys() == []
+
+
+NO_PROGRAMS = [({"code": "1"}, "dict"), (b"print(1)", "bytes"), (None, "NoneType")]
+
+
+@pytest.mark.parametrize(("given", "kind"), NO_PROGRAMS)
+async def test_what_is_no_program_is_refused_in_a_sentence(redis, queue, given, kind):
+    sentence = f"a program is a CodeRequest, or its code as a str, not {kind}"
+    with pytest.raises(RequestRefused, match=sentence):
+        await queue.run(given)
+    with pytest.raises(RequestRefused, match=sentence):
+        await queue.submit(given)
+    with pytest.raises(RequestRefused, match=sentence):
+        queue.sync.run_many(["print(1)", given])
+    with pytest.raises(RequestRefused, match="run_many takes a list of programs, not one"):
+        await queue.run_many("print(1)")
+    assert redis.keys() == []
+
+
+async def test_a_request_of_another_version_fails_on_its_worker_with_a_sentence(
+    redis, queue, fusion
+):
+    newer = await queue.submit(CodeRequest(code="1", v=9), timeout=60)
+    good = await queue.submit("print(42)", timeout=60)
+    await work(redis)
+    with pytest.raises(JobFailed, match="has schema version 9, and this release reads 1 to 1"):
+        await newer.result()
+    assert (await good.result()).ok
+    assert fusion.requests == 1
+
+
+def test_without_a_redis_it_says_what_it_takes():
+    with pytest.raises(ground.SettingError, match="redis: is a client, a URL or a RedisTarget"):
+        CodeQueue(None)  # of an environment variable that is not set
 
 
 @pytest.mark.parametrize(

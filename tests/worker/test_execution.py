@@ -8,7 +8,7 @@ import pytest
 from limiter import TokenBucket
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from worker import CodeRequest, RetryPolicy, SandboxFusion
+from worker import CodeRequest, CodeResult, RetryPolicy, SandboxFusion
 from worker.execution import execute
 from worker.turn import Execution, GateTurn
 
@@ -87,6 +87,52 @@ async def test_that_permit_comes_back_when_the_programs_time_is_over(gate, fusio
     await execute(request, under(gate), sandbox, RetryPolicy(attempts=1))
     permit = await gate.acquire(timeout=10)
     permit.release()
+
+
+class Careless:
+    """A sandbox that only stops waiting for a cancelled program."""
+
+    name, languages = "careless", frozenset({"python"})
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        self.begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None: ...
+
+
+class Jail(Careless):
+    """A sandbox that kills a cancelled program."""
+
+    name, kills_cancelled = "jail", True
+
+
+async def cancelled_in(sandbox, gate):
+    """A program of long limits, as soon as it has begun there."""
+    request = CodeRequest(code="1", compile_timeout=100, run_timeout=100)
+    running = asyncio.create_task(execute(request, under(gate), sandbox, QUICK))
+    await sandbox.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_cancelled_program_that_may_go_on_keeps_its_permit(gate, monkeypatch):
+    monkeypatch.setattr("worker.execution.KILLED_WITHIN", 0.0)
+    await cancelled_in(Careless(), gate)
+    assert (await gate.status()).in_flight == 1
+
+
+async def test_a_cancelled_program_that_dies_with_us_keeps_its_permit_for_a_moment(
+    gate, monkeypatch
+):
+    monkeypatch.setattr("worker.execution.KILLED_WITHIN", 0.05)
+    await cancelled_in(Jail(), gate)
+    await (await gate.acquire(timeout=30)).give_back()
 
 
 async def test_a_cancelled_execution_frees_its_place_in_line(gate, fusion, sandbox):

@@ -1,8 +1,11 @@
 """Jobs run, wait and are called for while Redis restarts, moves, or its replies get lost."""
 
 import asyncio
+import gc
 import math
 import ssl
+import warnings
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -24,6 +27,7 @@ from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import parked
 from worker import CodeQueue
+from worker.async_wire import AsyncWire
 from worker.work_commands import SCRIPTS
 
 QUICK: dict[str, Any] = {"job_lease": LEASE}
@@ -180,23 +184,47 @@ def knows_all(replica: PrivateRedis) -> bool:
     return (running, replica.ask("LLEN", "rq:queue:code")) == (2, 4)
 
 
-async def test_worker_and_caller_speak_tls(real_redis, shared_server, fusion, tmp_path) -> None:
+@pytest.fixture
+def over_tls(shared_server, tmp_path) -> Iterator[str]:
+    """The URL of this test's real server, in front of which somebody speaks TLS."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     with tls_front(shared_server.target, context) as port:
-        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path / 'authority.pem'}"
-        queue = CodeQueue(url, "code")
-        with (
-            killing.Child(work_in_process, url, ["code"], QUICK),
-            at_work(ground.connect(url), **QUICK),
-        ):
-            results = await queue.run_many([str(n) for n in range(20)], timeout=100)
-            until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
+        yield f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path / 'authority.pem'}"
+
+
+async def test_worker_and_caller_speak_tls(real_redis, over_tls, fusion) -> None:
+    queue = CodeQueue(over_tls, "code")
+    with (
+        killing.Child(work_in_process, over_tls, ["code"], QUICK),
+        at_work(ground.connect(over_tls), **QUICK),
+    ):
+        results = await queue.run_many([str(n) for n in range(20)], timeout=100)
+        until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
     assert {result.stdout for result in results} == {"42\n"}
     plain = [c for c in real_redis.client_list() if c["name"] == ""]
     assert plain  # the server itself has no TLS: the front had it
+
+
+def test_a_line_over_tls_is_closed_before_its_loop_ends(real_redis, over_tls) -> None:
+    async def talk() -> Any:
+        line = AsyncWire(ground.parse_redis_url(over_tls), {}, 5.0)
+        reply = await line.ask(("PING",))
+        await line.close()
+        return reply
+
+    gc.collect()  # what others have left is not told of us
+    loop = asyncio.new_event_loop()
+    reply = loop.run_until_complete(talk())
+    loop.close()  # at once: whoever would only have begun to close it is late
+    with warnings.catch_warnings(record=True) as left_open:
+        warnings.simplefilter("always")
+        del loop
+        gc.collect()
+    assert reply == b"PONG"
+    assert left_open == []
 
 
 def test_a_stock_client_of_redis_py_is_taken_over_tls_too(real_redis) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import http.server
 import json
 import math
-import subprocess
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ from ground import SettingError
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker import chores, stock
-from tests.worker.crew import LEASE, at_work, burst, nothing_left, open_queue
+from tests.worker.crew import PATIENT, at_work, burst, nothing_left, open_queue
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import QUICK, parked, url_of
@@ -32,20 +32,11 @@ def queue(real_redis: Any) -> Queue:
     return open_queue(real_redis)
 
 
-def call_rq(*words: str, client: Any) -> str:
-    command, *rest = words
-    done = subprocess.run(
-        [stock.RQ, command, "-u", url_of(client), *rest],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    return done.stdout
-
-
 def test_rq_requeue_runs_what_failed_once_more(real_redis, queue) -> None:
     job = queue.enqueue(chores.fail_until, url_of(real_redis), "it", 1)
     burst(real_redis)
     assert job.get_status() == "failed"
-    call_rq("requeue", *stock.JSON, "--queue", "code", "--all", client=real_redis)
+    stock.call(url_of(real_redis), "requeue", *stock.JSON, "--queue", "code", "--all")
     burst(real_redis)
     assert job.get_status() == "finished"
     assert job.return_value() == 2
@@ -55,7 +46,7 @@ def test_rq_requeue_runs_what_failed_once_more(real_redis, queue) -> None:
 def test_rq_empty_drops_what_waits(real_redis, queue) -> None:
     for _ in range(5):
         queue.enqueue(chores.add, 1, 2)
-    assert "5 jobs removed" in call_rq("empty", *stock.JSON, "code", client=real_redis)
+    assert "5 jobs removed" in stock.call(url_of(real_redis), "empty", *stock.JSON, "code")
     with at_work(real_redis, **QUICK):
         after = queue.enqueue(chores.add, 1, 2)
         until(lambda: after.get_status() == "finished", "the next job")
@@ -63,16 +54,24 @@ def test_rq_empty_drops_what_waits(real_redis, queue) -> None:
 
 
 def test_rq_info_shows_the_worker_and_counts_its_jobs(real_redis, queue) -> None:
-    running = queue.enqueue(chores.takes, 60)
-    with at_work(real_redis, concurrency=1, **QUICK) as worker:
-        until(lambda: running.get_status() == "started", "the first")
-        queue.enqueue(chores.add, 1, 2)
-        said = call_rq("info", "--raw", client=real_redis)
-        assert "queue code 1" in said
+    running = [queue.enqueue(chores.takes, 60) for _ in range(2)]
+    waiting = queue.enqueue(chores.add, 1, 2)
+    with at_work(real_redis, concurrency=2, **QUICK) as worker:
+        until(lambda: queue.job_ids == [waiting.id], "two to run")
+        said = stock.call(url_of(real_redis), "info", "--raw")
+        assert "queue code 1, 2 executing," in said
         assert f"worker {worker.name} (" in said
         assert ") busy code" in said
+        assert [job.get_executions()[0].job_id for job in running] == [job.id for job in running]
         worker._call(worker._rq_commands.kill_all)
-        until(lambda: running.get_status() == "failed", "its end")
+        until(lambda: waiting.get_status() == "finished", "the third")
+    assert {job.get_status() for job in running} == {"failed"}
+
+
+def test_what_rq_worker_prints_of_a_failed_job_is_a_line_like_its_others(real_redis, queue) -> None:
+    job = queue.enqueue(chores.fail, "it")
+    said = stock.run("ours", url_of(real_redis))
+    assert re.search(rf"^\d\d:\d\d:\d\d job {job.id} failed: ValueError: it$", said, re.MULTILINE)
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def started(real_redis: Any) -> Iterator[Any]:
     with ScriptedFusion(default=Answer.ok("42\n", seconds=math.inf)) as fusion:
         process = stock.start(
             "ours", url_of(real_redis), "--name", "ours",
-            PENSTOCK_SANDBOX_FUSION_URL=fusion.url, PENSTOCK_JOB_LEASE=str(LEASE),
+            PENSTOCK_SANDBOX_FUSION_URL=fusion.url, PENSTOCK_JOB_LEASE=str(PATIENT),
         )  # fmt: skip
         try:
             until(lambda: parked(real_redis) == 1, "the worker to wait for jobs")
@@ -92,13 +91,17 @@ def started(real_redis: Any) -> Iterator[Any]:
 
 
 def test_rq_suspend_and_resume_reach_a_running_worker(real_redis, started) -> None:
-    call_rq("suspend", client=real_redis)
+    stock.call(url_of(real_redis), "suspend")
     job = stock.enqueue(real_redis, code="1")
     _, fusion = started
     fusion.default = Answer.ok("42\n")
-    until(lambda: real_redis.hexists(job.key, "penstock_returned"), "it to put the job back")
+    # It fell into the worker's hand, unless its wait had ended before.
+    until(
+        lambda: real_redis.hexists(job.key, "penstock_returned") or not parked(real_redis),
+        "it to put the job back",
+    )
     assert (job.get_status(), fusion.requests) == ("queued", 0)
-    call_rq("resume", client=real_redis)
+    stock.call(url_of(real_redis), "resume")
     until(lambda: job.get_status() == "finished", "the job")
 
 

@@ -1,6 +1,7 @@
 """rq-dashboard beside our workers: it shows them and their jobs, and its buttons work."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -11,21 +12,30 @@ from typing import Any
 import pytest
 
 from tests.harness import leash
-from tests.harness.killing import ROOT
+from tests.harness.nursery import ROOT
 from tests.harness.servers import free_port, until
 from tests.worker import chores
 from tests.worker.crew import at_work, nothing_left, open_queue
 from tests.worker.test_worker_delivery import QUICK, url_of
 
-DASHBOARD = Path(sys.executable).with_name("rq-dashboard")
+BIN = Path(sys.executable).parent
+DOCUMENTED = {
+    line.removeprefix("$ ")
+    for page in ("operate.md", "rq.md")
+    for line in (ROOT / "docs" / page).read_text().splitlines()
+    if line.startswith("$ rq-dashboard ")
+}
 
 
 class Dashboard:
+    """Started as the docs say."""
+
     def __init__(self, url: str) -> None:
         self._at = f"http://127.0.0.1:{(port := free_port())}"
+        (command,) = DOCUMENTED
         self.process = leash.start(
-            [DASHBOARD, "--config", "worker.rq_dashboard", "--json", "--redis-url", url,
-             "--bind", "127.0.0.1", "--port", str(port)],
+            ["sh", "-c", f"exec {command} --port {port}"],
+            env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "PENSTOCK_REDIS_URL": url},
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip

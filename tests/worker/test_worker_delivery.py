@@ -22,7 +22,7 @@ PHASES = [
     killing.before(f"{FINISHER}.finish"),
     killing.before(f"{FINISHER}._record"),
     killing.after("worker.work_commands:WorkCommands.finish"),
-    killing.after(f"{SHIFT}.ended"),
+    killing.after("worker.executions:Executions.ended"),
 ]
 IN_RQS_WAY = [
     killing.before("worker.concurrent_worker:end_in_rqs_way"),

@@ -11,7 +11,7 @@ from limiter.commands import GateCommands
 from limiter.wire import Wire
 from tests.harness import killing
 from tests.harness.servers import until
-from tests.worker import chores
+from tests.worker import chores, stock
 from tests.worker.crew import LEASE, at_work, burst, nothing_left, open_queue, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
@@ -50,7 +50,9 @@ def test_with_the_gate_paused_all_jobs_wait_in_the_queue_in_order(real_redis, qu
         jobs = [queue.enqueue(chores.told, url_of(real_redis), str(n)) for n in range(5)]
         until(lambda: gate.sync.status().waiting == 2, "both to be in the gate's line")
         assert queue.job_ids == [job.id for job in jobs]
+        assert "queue code 5, 0 executing," in stock.call(url_of(real_redis), "info", "--raw")
         assert queue.started_job_registry.get_job_count(cleanup=False) == 0
+        assert nothing_left(real_redis).keys() == {"queue"}
         gate.sync.resume()
         until(lambda: all(job.get_status() == "finished" for job in jobs), "all jobs")
 

@@ -80,7 +80,8 @@ class Attempts:
             box.fence, box.fleet = await aside(
                 lambda: self._registry.open(
                     box.name, self._keeper.owner, self._keeper.lease,
-                    provider=self.provider.name, instance=instance, permits=box.permits,
+                    provider=self.provider.name, scope=self.provider.scope,
+                    instance=instance, permits=box.permits,
                     dies_after=seconds + settings.sandbox_ttl + settings.sandbox_grace,
                 )
             )  # fmt: skip

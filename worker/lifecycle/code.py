@@ -71,8 +71,12 @@ class SessionSandbox:
             correlation_id=request.correlation_id,
         ).bounded()
 
+    def outlives(self, request: CodeRequest) -> float:
+        """A command in a sandbox goes on when nobody waits for it any more."""
+        return request.run_timeout
+
     async def close(self) -> None:
-        self._lifecycle.registry.close()
+        await self._lifecycle.close()
 
     def _sandbox(self, request: CodeRequest) -> AbstractAsyncContextManager[OpenSandbox]:
         if request.instance_id is not None:

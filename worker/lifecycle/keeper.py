@@ -61,7 +61,9 @@ class Keeper:
                     del self._kept[name]
 
     def _run(self) -> None:
-        while not self._wake.wait(self.lease / 3):
+        pause = self.lease / 3
+        while not self._wake.wait(pause):
+            pause = self.lease / 3
             with self._guard:
                 if not self._kept:
                     self._thread = None
@@ -70,7 +72,9 @@ class Keeper:
             try:
                 self._digest(rows, self._registry.renew(rows))
             except (RedisError, OSError) as failure:
-                # Late renewals count: no reaper acts in its first lease after an outage.
+                # Late renewals count: no reaper acts in its first lease after an outage. After
+                # one too short for that, what was missed is made good at once.
+                pause = min(1.0, self.lease / 12)
                 log.warning("sandboxes: their leases were not renewed: %s", failure)
             except Exception:  # no other thread takes over: this one goes on
                 log.exception("sandboxes: their leases were not renewed")

@@ -10,6 +10,7 @@ starting at once; and whatever becomes of a process, its sandboxes are ended.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from ground import AnyClient, GroundSettings, RedisTarget, SettingError
 from limiter import GateError, LimiterSettings, StartingGate
 from worker.lifecycle.attempt import Attempts
 from worker.lifecycle.box import Box
+from worker.lifecycle.errors import shown
 from worker.lifecycle.held import checked, held
 from worker.lifecycle.keeper import Keeper
 from worker.lifecycle.provider import Provider, SandboxSpec
@@ -29,7 +31,9 @@ from worker.lifecycle.sessions import Sessions
 from worker.lifecycle.settings import LifecycleSettings
 from worker.lifecycle.starting import Starter
 from worker.lifecycle.teardown import Teardown
-from worker.process_loop import from_thread, process_loop
+from worker.process_loop import from_thread, on_process_loop, process_loop
+
+log = logging.getLogger("penstock.worker")
 
 GATE = "starting"
 
@@ -125,9 +129,11 @@ class SandboxLifecycle:
         return SyncLifecycle(self)
 
     async def close(self) -> None:
-        """Free connections; what is open stays open. On the process's loop."""
-        await self.provider.close()
-        self.registry.close()
+        """Free connections, the provider's too; what is open stays open."""
+        try:
+            await on_process_loop(self.provider.close())
+        finally:
+            self.registry.close()
 
     async def _end(self, box: Box) -> bool:
         return (await self._attempts.let_go(box)).gone
@@ -223,4 +229,10 @@ async def open_sandbox(
         async with lifecycle.open(spec) as sandbox:
             yield sandbox
     finally:
-        lifecycle.registry.close()
+        try:
+            if isinstance(provider, str):
+                await on_process_loop(lifecycle.provider.close())
+        except Exception as problem:  # noqa: BLE001 - what became of the block is what counts
+            log.warning("provider %s was not closed: %s", provider, shown(problem))
+        finally:
+            lifecycle.registry.close()

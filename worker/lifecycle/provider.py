@@ -79,6 +79,11 @@ class Provider(Protocol):
     def name(self) -> str:
         """By which another process makes the same: `local`, `modal`, `pkg.mod.callable`."""
 
+    @property
+    def scope(self) -> str:
+        """Equal wherever the same sandboxes are reached, and only there: the name, and of
+        what one machine alone can reach the machine too."""
+
     async def create(
         self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
     ) -> SandboxRef:

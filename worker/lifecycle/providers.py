@@ -1,9 +1,11 @@
 """Providers by the name that a record keeps, so that any process can end what another made."""
 
+import asyncio
 import importlib
 from collections.abc import Callable
 
 from ground import SettingError
+from worker.lifecycle.aside import aside
 from worker.lifecycle.provider import Provider
 
 PROVIDERS = {
@@ -34,17 +36,23 @@ def provider_named(name: str) -> Provider:
 
 
 class Providers:
-    """Those that one reaper has met, each made once."""
+    """Those that one reaper has met: each made once, but for its owner's own."""
 
-    def __init__(self, make: Callable[[str], Provider]) -> None:
-        self._make = make
+    def __init__(self, ours: Provider | None = None) -> None:
+        self._ours = ours
         self._made: dict[str, Provider] = {}
+        self._making = asyncio.Lock()
 
-    def named(self, name: str) -> Provider:
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
+    async def named(self, name: str) -> Provider:
+        """Made in a thread: to import one may take seconds, for which no job should stand."""
+        if self._ours is not None and self._ours.name == name:
+            return self._ours
+        async with self._making:
+            if name not in self._made:
+                self._made[name] = await aside(lambda: provider_named(name))
+            return self._made[name]
 
     async def close(self) -> None:
+        """Those that were made here."""
         for provider in self._made.values():
             await provider.close()

@@ -11,6 +11,7 @@ from typing import Any
 from worker.lifecycle.provider import SandboxRef
 
 COUNTERS = ("opened", "ready", "ended", "reaped", "handed_over", "killed", "strays", "settled")
+UNWATCHED = 120.0  # seconds after its lease's end in which a reaper would have come
 STATES = ("WAITING", "CREATING", "STARTING", "READY", "TERMINATING")
 
 
@@ -32,6 +33,7 @@ class Record:
     fence: str
     owner: str = ""
     provider: str = ""
+    scope: str = ""
     instance: str = ""
     ref: SandboxRef | None = None
     made: float = 0.0
@@ -47,6 +49,14 @@ class Record:
     def failing(self) -> bool:
         """Whether it was to be ended, and could not be."""
         return self.state == "TERMINATING" and self.tries > 0
+
+    def trouble(self, now: float) -> str:
+        """Why it could not be ended, or that nobody tries to."""
+        late = now - self.lease_end
+        if self.error or late < UNWATCHED:
+            return self.error
+        where = f" that reaches {self.scope}" if self.scope else ""
+        return f"its lease ended {late:.0f} s ago, and no reaper{where} has come"
 
 
 @dataclass(frozen=True)
@@ -76,8 +86,7 @@ class Registered:
     @property
     def reaper(self) -> str:
         """Who reaps it; empty where nobody does."""
-        until = float(self.facts.get("reaper_until", 0)) / 1e6
-        return self.facts.get("reaper", "") if until > self.now else ""
+        return self.facts.get("reaper", "")
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ def read_record(name: str, flat: Sequence[Any], **more: Any) -> Record:
     return Record(name=name, ref=ref, tries=int(fields.get("tries", 0)), **known, **more)
 
 
-_WORDS = ("state", "fence", "owner", "provider", "instance", "was", "error")
+_WORDS = ("state", "fence", "owner", "provider", "scope", "instance", "was", "error")
 _TIMES = ("made", "gone_after", "dies_at")
 
 

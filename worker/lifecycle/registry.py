@@ -38,10 +38,11 @@ from worker.lifecycle.records import (
 )
 
 INDEX = "penstock:sandboxes"
-_OPEN, _ADVANCE, _SESSION, _RENEW, _ELECT, _CLAIM, _CONDEMN, _FORGET, _LOOK = (
+_OPEN, _ADVANCE, _SESSION, _RENEW, _ELECT, _CLAIM, _CONDEMN, _FORGET, _LOOK, _RETIRE = (
     load_script("worker.lifecycle", name)
     for name in (
         "open", "advance", "session", "renew", "elect", "claim", "condemn", "forget", "look",
+        "retire",
     )
 )  # fmt: skip
 _PATIENCE = 10.0  # seconds that a call outlasts a Redis that does not answer
@@ -64,15 +65,15 @@ class Registry:
         ]
 
     def open(
-        self, name: str, owner: str, lease: float, *, provider: str, instance: str,
-        permits: Sequence[StartingPermit], dies_after: float,
+        self, name: str, owner: str, lease: float, *, provider: str, scope: str = "",
+        instance: str, permits: Sequence[StartingPermit], dies_after: float,
     ) -> tuple[str, str]:  # fmt: skip
         """Write down what is about to be made. Its fence, empty if it is lost; the fleet."""
-        self._enlist()
-        more = ["provider", provider, *(["instance", instance] if instance else [])]
+        more = ["provider", provider, "scope", scope]
+        more += ["instance", instance] if instance else []
         fleet = self._fleet or uuid.uuid4().hex[:16]
         terms = (_us(lease), fleet, kept(permits), _us(dies_after))
-        fence, its_fleet = self._call(_OPEN, name, owner, *terms, *more)
+        fence, its_fleet = self._listed(_OPEN, name, owner, *terms, *more)
         return text(fence), text(its_fleet)
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
@@ -81,8 +82,7 @@ class Registry:
         return bool(self._call(_ADVANCE, name, fence, state, *more))
 
     def session(self, instance: str, name: str, owner: str, lease: float) -> Turn:
-        self._enlist()
-        what, found, *rest = self._call(_SESSION, instance, name, owner, _us(lease))
+        what, found, *rest = self._listed(_SESSION, instance, name, owner, _us(lease))
         match text(what):
             case "ready":
                 record = read_record(text(found), rest[1])
@@ -97,17 +97,21 @@ class Registry:
         flat = [part for name, fence, lease in rows for part in (name, fence, _us(lease))]
         return [bool(held) for held in self._call(_RENEW, *flat)]
 
-    def elect(self, reaper: str, lease: float) -> float | None:
-        """Become the one reaper, or stay it: for how many seconds it has been. None: it is not."""
-        since = self._call(_ELECT, reaper, _us(lease))
+    def elect(self, reaper: str, scope: str, lease: float) -> float | None:
+        """Become the one reaper of a scope, or stay it: for how many seconds it has been.
+        None: it is not."""
+        since = self._call(_ELECT, reaper, _us(lease), office=scope)
         return None if since < 0 else since / 1e6
 
     def claim(
-        self, reaper: str, lease: float, most: int, grace: float, names: Sequence[str] = ()
-    ) -> Claimed:
-        """Take over what is due, or what is of these; of what was never found, nothing is
-        expected a grace later."""
-        now, due, *rows = self._call(_CLAIM, reaper, _us(lease), most, _us(grace), *names)
+        self, reaper: str, lease: float, most: int, grace: float, *,
+        scope: str = "", in_office: float | None = None, names: Sequence[str] = (),
+    ) -> Claimed:  # fmt: skip
+        """Take over what is due in a scope, or what is of these; of what was never found,
+        nothing is expected a grace later. `in_office`: only after so long in it."""
+        in_office_us = "" if in_office is None else _us(in_office)
+        terms = (_us(lease), most, _us(grace), scope, in_office_us)
+        now, due, *rows = self._call(_CLAIM, reaper, *terms, *names, office=scope)
         return Claimed(now / 1e6, None if due < 0 else due / 1e6, read_records(rows))
 
     def condemn(
@@ -122,9 +126,23 @@ class Registry:
 
     def look(self, most: int = 1000) -> Registered:
         """As it is. All are counted, and so many are listed."""
-        now, facts, states, failing, *rows = self._call(_LOOK, most)
+        now, facts, states, failing, *rows = self._call(_LOOK, most, office="")
         counts = {state: int(many) for state, many in read_fields(states).items()}
         return Registered(now / 1e6, read_fields(facts), counts, failing, read_records(rows))
+
+    def facts(self) -> dict[str, str]:
+        """What is kept of the registry as a whole."""
+        found: dict[Any, Any] = self._try(lambda client: client.hgetall(self._keys[0]))
+        return {text(name): text(value) for name, value in found.items()}
+
+    def retire(self, idle: float) -> bool:
+        """Forget the whole registry, if nothing has been in it for so long."""
+        if not self._call(_RETIRE, _us(idle)):
+            return False
+        self._try(lambda client: client.srem(INDEX, self.run))
+        if self._try(lambda client: client.exists(self._keys[1])):
+            self._enlist()  # somebody has begun again meanwhile
+        return True
 
     def count(self, what: str) -> None:
         """One more of what no record is left to tell of."""
@@ -155,11 +173,20 @@ class Registry:
         self._client.close()
 
     def _enlist(self) -> None:
-        """Before anything is there to be found, and again in case Redis has lost it."""
+        """In the list of runs, which on a Cluster is elsewhere than what scripts reach."""
         self._try(lambda client: client.sadd(INDEX, self.run))
 
-    def _call(self, script: Any, *args: Any) -> Any:
-        return self._try(lambda client: script.call(client, self._keys, args))
+    def _listed(self, script: Any, *args: Any) -> Any:
+        """A record may only be where the run is listed: before, should we die on the way; and
+        after, should a reaper have retired the registry in between."""
+        self._enlist()
+        reply = self._call(script, *args)
+        self._enlist()
+        return reply
+
+    def _call(self, script: Any, *args: Any, office: str | None = None) -> Any:
+        more = [] if office is None else [tagged("sandbox", self.run, f"office:{office}")]
+        return self._try(lambda client: script.call(client, self._keys + more, args))
 
     def _try(self, deed: Callable[[Any], Any]) -> Any:
         """Again while Redis does not answer, for some patience: every call is idempotent."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from ground import connect_async
+from worker.errors import SandboxUnfit
 from worker.lifecycle.aside import aside
 from worker.lifecycle.box import Box
 from worker.lifecycle.held import held
-from worker.lifecycle.provider import Provider, SandboxSpec
-from worker.lifecycle.providers import provider_named
+from worker.lifecycle.provider import SandboxSpec
 from worker.lifecycle.reaper import Reaper
 from worker.lifecycle.records import Record, Turn
 from worker.lifecycle.sandbox import OpenSandbox
@@ -75,22 +75,25 @@ class Sessions:
         """Whether there was one. It is ended here and now, or else by the reaper."""
         registry = self._lifecycle.registry
         name = await aside(lambda: registry.session_of(instance))
-        reaper = Reaper(
-            registry.target, run=registry.run, settings=self._lifecycle.settings,
-            provider=self._provider,
-        )  # fmt: skip
-        try:
-            work = reaper.end(registry.run, [name] if name else [], "its session ended")
-            found = await on_process_loop(work)
-        finally:
-            reaper.close_registries()
-        return bool(found.ended or found.failed)
+        return bool(name) and await on_process_loop(self._ended(name))
 
-    def _provider(self, name: str) -> Provider:
-        ours = self._lifecycle.provider
-        return ours if ours.name == name else provider_named(name)
+    async def _ended(self, name: str) -> bool:
+        life = self._lifecycle
+        reaper = Reaper(life.target, settings=life.settings, ours=life.provider)
+        try:
+            return bool(await reaper.end(life.run, [name], "its session ended"))
+        finally:
+            await reaper.close()
 
     def _joined(self, record: Record) -> OpenSandbox:
+        ours = self._lifecycle.provider.scope
+        if record.scope != ours:
+            raise SandboxUnfit(
+                f"session {record.instance!r} is in a sandbox of {record.scope}, and this process"
+                f" reaches those of {ours}: give all that share sessions one"
+                " PENSTOCK_SESSION_PROVIDER, and `local` to one machine alone",
+                reason="session_out_of_reach",
+            )
         box = Box(record.name, record.fence, ref=record.ref)
         self._lifecycle.keeper.keep(box.name, box.fence, box.take)
         return OpenSandbox(self._lifecycle.provider, box)

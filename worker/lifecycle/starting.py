@@ -8,9 +8,9 @@ line costs nothing of it.
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 
 from redis.exceptions import RedisError
 
@@ -36,11 +36,11 @@ class Budget:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        began = time.monotonic()
+        began = monotonic()
         try:
             yield
         finally:
-            self.left -= time.monotonic() - began
+            self.left -= monotonic() - began
 
 
 class Starter:

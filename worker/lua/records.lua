@@ -4,9 +4,9 @@
 local function job_key(id) return 'rq:job:' .. id end
 
 -- The fence only grows, also over a loss of data: no clock that ran forward repeats it.
-local fence = tonumber(call('HGET', WORK, 'fence') or 0)
+local fence
 local function next_fence()
-  fence = math.max(fence + 1, now)
+  fence = math.max((fence or tonumber(call('HGET', WORK, 'fence') or 0)) + 1, now)
   return format('%.0f', fence)
 end
 

@@ -2,10 +2,26 @@
 -- include: claiming.lua
 local dropped = 0
 
+-- What the script looks at, and what the worker is told: not the fields that RQ writes
+-- empty, half of all, which it reads as if they were not there.
+local function read(id)
+  local told, n = call('HGETALL', job_key(id)), 0
+  local job = { origin = false, status = false, ttl = false, penstock_execution = false,
+    penstock_attempts = false, penstock_returned = false, penstock_abandon = false }
+  for i = 1, #told, 2 do
+    local field, value = told[i], told[i + 1]
+    if value ~= '' then
+      if job[field] == false then job[field] = value end
+      told[n + 1], told[n + 2], n = field, value, n + 2
+    end
+  end
+  for i = #told, n + 1, -1 do told[i] = nil end
+  return job, told
+end
+
 local function take_or_drop(id)
-  local flat, job = call('HGETALL', job_key(id)), {}
-  for i = 1, #flat, 2 do job[flat[i]] = flat[i + 1] end
-  if unwanted(id, job) then dropped = dropped + 1 else claim(id, job, flat) end
+  local job, told = read(id)
+  if unwanted(id, job) then dropped = dropped + 1 else claim(id, job, told) end
 end
 
 local function claim_up_to(want)

@@ -5,6 +5,7 @@ One deviation is the point of it: where a sandbox or Redis failed, `compute_scor
 """
 
 import json
+import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from worker.reward.semaphore import Semaphore, holding
 from worker.reward.settings import RewardSettings
 from worker.reward.solution import calling, code_of
 from worker.reward.verdict import Code, blank, is_unknown, judged
+
+log = logging.getLogger("penstock.reward")
 
 DEFAULT_TIMEOUT = 10
 CONTINUOUS_CASES = 10
@@ -92,7 +95,11 @@ def check_correctness(
     with ThreadPoolExecutor(min(len(inputs), max(32, (os.cpu_count() or 1) * 5))) as threads:
         cases = zip(range(len(inputs)), inputs, outputs, asserts, strict=True)
         running = [threads.submit(program.tried, *case) for case in cases]
-        return _gathered(running, inputs, outputs)
+        try:
+            return _gathered(running, inputs, outputs)
+        except BaseException:  # Ctrl-C: what has not begun is not to be waited for
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,9 @@ class _Program:
                 )
         except PenstockError as failure:  # the gate's: no permit, so no program
             return None, f"API Call Failed: {failure}"
+        except Exception as failure:  # a semaphore's whose manager has died, for one
+            log.exception("a case has no outcome")
+            return None, f"API Request Exception: {type(failure).__name__}: {failure}"
 
 
 def _share_passed(results: list[Any], metadata: list[Metadata], counted: int) -> float:

@@ -52,13 +52,14 @@ class GateSemaphore:
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """False where none came free within the timeout; raises `GateUnavailable` without Redis."""
         gate = self.gate
-        if not blocking:
+        if not blocking and not self._orphan_hold:
             permit: Any = gate.sync.try_acquire()
             if not isinstance(permit, SyncPermit):
                 return False
         else:
             try:
-                permit = gate.sync.acquire(timeout=timeout, orphan_hold=self._orphan_hold)
+                longest = timeout if blocking else 0.0
+                permit = gate.sync.acquire(timeout=longest, orphan_hold=self._orphan_hold)
             except LimitTimeout:
                 return False
         with self._guard:

@@ -12,6 +12,6 @@ class RewardSettings(Settings):
 
     reward_failures: Literal["raise", "zero"] = Field(
         "raise",
-        description="`compute_score` where a sandbox or Redis failed: `raise` `RewardUnknown`, or"
-        " return 0.",
+        description="`compute_score` where a sandbox or Redis failed: `raise` raises"
+        " `RewardUnknown`, `zero` returns 0.",
     )

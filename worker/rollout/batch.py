@@ -61,7 +61,7 @@ async def run_batch(
         done = {(step, id) for step in steps for id in dump.resume(step)}
     todo = [request for request in wanted if (request.step, request.request_id) not in done]
     batch = Batch(resumed=len(wanted) - len(todo))
-    with _Shown(batch, len(wanted), console) as shown:
+    with _Shown(len(wanted), batch.resumed, console) as shown:
         played = await _played(rollout, todo, concurrency, dump, shown)
     batch.trajectories = [played[request.request_id] for request in todo]
     return batch
@@ -97,22 +97,24 @@ async def _played(
 class _Shown(contextlib.AbstractContextManager["_Shown"]):
     """A progress bar, with what the trajectories came to so far."""
 
-    def __init__(self, batch: Batch, total: int, console: "Console | None") -> None:
-        self._batch = batch
+    def __init__(self, total: int, resumed: int, console: "Console | None") -> None:
+        # Sums, not the trajectories: a look at all of them each time takes their square.
+        self._resumed, self._masked, self._scored, self._sum = resumed, 0, 0, 0.0
         self._progress = _progress(console)
-        self._task = self._progress.add_task("rollouts", total=total, completed=batch.resumed)
+        self._task = self._progress.add_task("rollouts", total=total, completed=resumed)
         self._note()
 
     def one_more(self, trajectory: Trajectory) -> None:
-        self._batch.trajectories.append(trajectory)
+        self._masked += trajectory.masked
+        if trajectory.score is not None:
+            self._scored, self._sum = self._scored + 1, self._sum + trajectory.score
         self._progress.advance(self._task)
         self._note()
 
     def _note(self) -> None:
-        mean = self._batch.mean_score
-        words = [f"score {mean:.3f}" if mean is not None else ""]
-        words += [f"{len(self._batch.masked)} masked" if self._batch.masked else ""]
-        words += [f"{self._batch.resumed} resumed" if self._batch.resumed else ""]
+        words = [f"score {self._sum / self._scored:.3f}" if self._scored else ""]
+        words += [f"{self._masked} masked" if self._masked else ""]
+        words += [f"{self._resumed} resumed" if self._resumed else ""]
         self._progress.update(self._task, note=", ".join(filter(None, words)))
 
     def __enter__(self) -> "_Shown":
@@ -120,7 +122,8 @@ class _Shown(contextlib.AbstractContextManager["_Shown"]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if not self._progress.disable:  # rich before 14.3 would write an empty line
+            self._progress.stop()
 
 
 def _progress(console: "Console | None") -> "Progress":

@@ -24,6 +24,11 @@ class Call:
     problem: str = ""
 
 
+def encodable(text: str) -> str:
+    """The text less what UTF-8 has no bytes for, lone surrogates: no server takes them."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def read_call(name: str, arguments: str, id: str, schemas: Schemas) -> Call:
     """A call whose arguments are text, as the server passes them on."""
     try:

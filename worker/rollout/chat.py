@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 # Whole before openai looks at it: where another thread is importing it, openai finds half of it.
 import httpx  # noqa: F401
 
-from worker.rollout.calls import Call, Schemas, read_call
+from worker.rollout.calls import Call, Schemas, encodable, read_call
 from worker.rollout.hermes import calls_in, with_tools
 from worker.rollout.request import Message, RolloutRequest
 from worker.rollout.trajectory import Masked
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.rollout")
 
 CallStyle = Literal["native", "hermes"]
+_BROKEN_OFF = ("abort", "error", "content_filter")
 _LIMITS = ("max_tokens", "max_completion_tokens")  # of one answer; servers know one or both
 _TOO_LONG = re.compile(r"context.?length|context.?window|maximum.{0,20}tokens", re.IGNORECASE)
 
@@ -72,7 +73,11 @@ class Chat:
             where = self._client.base_url
             log.warning("the model's server at %s failed: %s", where, failure)
             raise Masked(f"model: {type(failure).__name__}: {failure} ({where})") from failure
-        return _reply(completion, schemas, time.monotonic() - began)
+        try:
+            return _reply(completion, schemas, time.monotonic() - began)
+        except (AttributeError, TypeError) as odd:  # the client checks nothing of what it is sent
+            what = f"the server's answer is no chat completion ({odd}): {completion!r:.200}"
+            raise Masked(f"model: {what}") from odd
 
     def _payload(
         self, messages: list[Message], request: RolloutRequest, room: int | None
@@ -94,34 +99,50 @@ def _reply(completion: "ChatCompletion", schemas: Schemas, seconds: float) -> Re
     if not completion.choices:
         raise Masked("model: the server's answer has no choices")
     choice = completion.choices[0]
-    if str(choice.finish_reason) == "abort":
-        raise Masked("model: the server broke the answer off")
+    if str(choice.finish_reason) in _BROKEN_OFF:
+        raise Masked(f"model: the server broke the answer off ({choice.finish_reason})")
     said = choice.message
-    message: Message = {"role": "assistant", "content": said.content or ""}
+    text = encodable(said.content or "")
+    message: Message = {"role": "assistant", "content": text}
     if reasoning := getattr(said, "reasoning_content", None):
-        message["reasoning_content"] = reasoning
+        message["reasoning_content"] = encodable(reasoning)
     if native := _native_calls(said):
         message["tool_calls"] = native
     calls = [
         read_call(call["function"]["name"], call["function"]["arguments"], call["id"], schemas)
         for call in native
-    ] or calls_in(said.content or "", schemas)
-    used = completion.usage
-    usage = (used.prompt_tokens, used.completion_tokens) if used else None
-    return Reply(message, calls, str(choice.finish_reason), usage, seconds)
+    ] or calls_in(text, schemas)
+    return Reply(message, calls, str(choice.finish_reason), _usage(completion), seconds)
+
+
+def _usage(completion: "ChatCompletion") -> tuple[int, int] | None:
+    """Tokens of the prompt and of the answer, where the server counts both."""
+    used: Any = completion.usage
+    if used is None or None in (used.prompt_tokens, used.completion_tokens):
+        return None
+    return used.prompt_tokens, used.completion_tokens
 
 
 def _native_calls(said: "ChatCompletionMessage") -> list[dict[str, Any]]:
     """Those that the server read out of the answer."""
+    calls: list[Any] = said.tool_calls or []
     return [
         {
             "id": call.id or f"call_{place}",
             "type": "function",
-            "function": {"name": call.function.name, "arguments": call.function.arguments or ""},
+            "function": {
+                "name": encodable(call.function.name or ""),
+                "arguments": _as_text(call.function.arguments),
+            },
         }
-        for place, call in enumerate(said.tool_calls or [])
-        if call.type == "function"
+        for place, call in enumerate(calls)
+        if call.type in ("function", None)  # some servers leave it out
     ]
+
+
+def _as_text(arguments: Any) -> str:
+    """Of a call: some servers send them as the object that they are the text of."""
+    return encodable(arguments if isinstance(arguments, str) else json.dumps(arguments or {}))
 
 
 def on_the_wire(messages: list[Message]) -> list[Message]:

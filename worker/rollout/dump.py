@@ -28,26 +28,34 @@ class RolloutDump:
         return self._folder / f"{step}.jsonl"
 
     def resume(self, step: int) -> set[str]:
-        """The `request_id`s of the step that need not be played again; the rest is removed."""
+        """The `request_id`s of the step that need not be played again.
+
+        Lines that are masked or were cut off are removed; those of others, without an id, stay.
+        """
         path = self.path(step)
         if not path.exists():
             return set()
-        lines = path.read_text().splitlines(keepends=True)
-        kept = {line: row for line in lines if (row := _read(line)) and not row.get("traj_masked")}
-        if len(kept) < len(lines):
+        with path.open("rb") as lines:  # bytes: a line that was cut off may end within a character
+            rows = [_good(line) for line in lines]
+        if None in rows:
             aside = path.with_suffix(f".{os.getpid()}.tmp")
-            aside.write_text("".join(kept))
+            with path.open("rb") as lines, aside.open("wb") as kept:
+                kept.writelines(
+                    line for line, row in zip(lines, rows, strict=False) if row is not None
+                )
             aside.replace(path)
-        return {str(row.get("request_id")) for row in kept.values()}
+        return {str(row["request_id"]) for row in rows if row and row.get("request_id")}
 
     def write(self, trajectory: Trajectory) -> None:
         # One write to a file opened for appending: lines of several processes do not mix.
-        line = json.dumps(row_of(trajectory), ensure_ascii=False) + "\n"
+        row = json.dumps(row_of(trajectory), ensure_ascii=False)
+        line = f"{row}\n".encode("utf-8", "replace")
         file = os.open(
             self.path(trajectory.request.step), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
         )
         try:
-            os.write(file, line.encode("utf-8", "replace"))
+            while line := line[os.write(file, line) :]:
+                pass  # a disk that is full says so at the second try
         finally:
             os.close(file)
 
@@ -85,10 +93,10 @@ def _said(message: Message) -> str:
     )
 
 
-def _read(line: str) -> dict[str, Any] | None:
-    """A line's row; None where its writer was killed while writing."""
+def _good(line: bytes) -> dict[str, Any] | None:
+    """What a line says; None where it is masked, or was cut off."""
     try:
-        row = json.loads(line) if line.endswith("\n") else None
+        row = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
-    return row if isinstance(row, dict) else None
+    return row if isinstance(row, dict) and not row.get("traj_masked") else None

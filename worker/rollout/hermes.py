@@ -18,6 +18,7 @@ from worker.rollout.request import Message
 from worker.tool.schemas import OpenAIFunctionToolSchema
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_BLANK = re.compile(r"\s*")
 _END = re.compile(r"\s*</tool_call>")
 _DECODER = json.JSONDecoder(strict=False)  # models write line ends in their strings
 
@@ -52,9 +53,10 @@ def calls_in(text: str, schemas: Schemas) -> list[Call]:
 
 def _call_at(text: str, start: int, schemas: Schemas) -> tuple[Call, int]:
     # Read as JSON and not up to the next tag: the code in it may contain the tag.
-    begin = len(text) - len(text[start:].lstrip())
+    begin = _BLANK.match(text, start)
+    assert begin is not None  # noqa: S101 - it matches nothing, too
     try:
-        read, end = _DECODER.raw_decode(text, begin)
+        read, end = _DECODER.raw_decode(text, begin.end())
     except (ValueError, RecursionError) as wrong:
         return _unreadable(str(wrong)), _end_of(text, start)
     if closing := _END.match(text, end):
@@ -99,7 +101,10 @@ def with_tools(messages: list[Message], schemas: list[OpenAIFunctionToolSchema])
     first, *rest = messages
     if first["role"] != "system":
         return [{"role": "system", "content": section}, *messages]
-    return [{**first, "content": f"{first.get('content') or ''}\n\n{section}".lstrip()}, *rest]
+    said = first.get("content") or ""
+    if isinstance(said, list):
+        return [{**first, "content": [*said, {"type": "text", "text": section}]}, *rest]
+    return [{**first, "content": f"{said}\n\n{section}".lstrip()}, *rest]
 
 
 def call_text(name: str, arguments: str) -> str:

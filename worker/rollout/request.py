@@ -11,6 +11,15 @@ Message = dict[str, Any]
 OURS = {"messages", "model", "stream", "tools"}  # what a request to the server has from us
 
 
+def text_of(message: Message) -> str:
+    """What it says, without its pictures."""
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part]
+        return "\n".join(map(str, texts))
+    return str(content or "")
+
+
 class ToolKwargs(BaseModel):
     """What each of a tool's four methods is given beyond its own, as verl's data sets name it."""
 

@@ -11,12 +11,13 @@ import asyncio
 import inspect
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, get_args
 
 from worker.reward.scoring import Score
 from worker.rollout.chat import CallStyle, Chat, Reply, TooLong
-from worker.rollout.request import Message, RolloutRequest
+from worker.rollout.request import Message, RolloutRequest, text_of
 from worker.rollout.tokens import CountTokens, TokenCount, guess
 from worker.rollout.toolbox import Tool, Toolbox, schemas_of
 from worker.rollout.trajectory import Masked, StopReason, Trajectory, TurnMetrics
@@ -89,6 +90,12 @@ class Rollout:
         except Masked as failure:
             trajectory.mask(str(failure))
             log.warning("trajectory %s is masked: %s", request.request_id, failure)
+        except (Exception, asyncio.CancelledError) as failure:
+            if _cancelled():
+                raise
+            # Nobody foresaw it. It costs this one trajectory, and not the batch.
+            trajectory.mask(f"rollout: {type(failure).__name__}: {failure}")
+            log.exception("trajectory %s is masked", request.request_id)
         finally:
             # Shielded: a session that is not released is held until its time to live.
             await asyncio.shield(toolbox.release())
@@ -153,7 +160,24 @@ class Rollout:
         value = graded.value if isinstance(graded, Score) else graded
         if value is None:
             raise Masked("score: it is not known")
-        return float(value)
+        return _finite(value)
+
+
+def _cancelled() -> bool:
+    """By whoever plays it: a tool that gives up may raise the same error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _finite(value: Any) -> float:
+    """The number; nothing else may reach a mean, or a line of JSON."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise Masked(f"score: {value!r:.60} is no number")
+    return number
 
 
 def _noted(trajectory: Trajectory, reply: Reply, tokens: TokenCount) -> TurnMetrics:
@@ -172,6 +196,6 @@ def _noted(trajectory: Trajectory, reply: Reply, tokens: TokenCount) -> TurnMetr
 
 
 def _text_of(request: RolloutRequest) -> str:
-    said = "\n".join(f"{message['role']}\n{message.get('content')}" for message in request.messages)
+    said = "\n".join(f"{message['role']}\n{text_of(message)}" for message in request.messages)
     schemas = (schema.model_dump_json(exclude_none=True) for schema in request.tool_schemas)
     return "\n".join((said, *schemas))

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from worker.rollout.trajectory import Masked
+
 CountTokens = Callable[[str], int]
 
 
@@ -29,7 +31,10 @@ class TokenCount:
 
     def add(self, text: str) -> None:
         """Text that the server has not seen."""
-        self.seq_len += self._count(text)
+        try:
+            self.seq_len += self._count(text)
+        except Exception as failure:
+            raise Masked(f"count_tokens: {type(failure).__name__}: {failure}") from failure
 
     def counted(self, prompt_tokens: int, completion_tokens: int) -> None:
         """What the server says of all it saw, and of its answer."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from worker.rollout.calls import Call
+from worker.rollout.calls import Call, encodable
 from worker.rollout.request import Message, RolloutRequest
 from worker.rollout.trajectory import CallMetrics, Masked
 from worker.tool.schemas import OpenAIFunctionToolSchema
@@ -81,7 +81,8 @@ class Toolbox:
         for name in self._made:
             given = self._request.kwargs_of(name).release_kwargs
             try:
-                await self._tools[name].release(self._request.request_id, **given)
+                async with asyncio.timeout(self._patience):
+                    await self._tools[name].release(self._request.request_id, **given)
             except Exception:  # somebody else's code
                 log.exception("tool %s could not be released", name)
 
@@ -97,19 +98,11 @@ class Toolbox:
             call.name,
             self._tools[call.name].execute(self._request.request_id, call.arguments, **given),
         )
-        try:
-            response, reward, metrics = said
-        except (TypeError, ValueError):
-            what = type(said).__name__
-            raise Masked(
-                f"tool {call.name}: execute returned a {what}, not (response, reward, metrics)"
-            ) from None
-        metrics = dict(metrics or {})
+        text, reward, metrics = _read(call.name, said)
         if metrics.get("traj_masked") or metrics.get("error_kind") == "infrastructure":
             why = metrics.get("traj_exit_reason") or metrics.get("error_reason") or "infrastructure"
             raise Masked(f"tool {call.name}: {why}")
-        text = response if isinstance(response, str) else (response and response.text)
-        return text or "", CallMetrics(
+        return text, CallMetrics(
             call.name, time.monotonic() - began, reward=reward, metrics=metrics
         )
 
@@ -132,6 +125,20 @@ def schemas_of(tools: Iterable[Tool]) -> dict[str, OpenAIFunctionToolSchema]:
     }
 
 
+def _read(tool: str, said: Any) -> tuple[str, float | None, dict[str, Any]]:
+    """What `execute` returned: text, reward and metrics. Raises `Masked` where it is not that."""
+    if not isinstance(said, tuple | list) or len(said) != 3:
+        wrong = f"execute returned a {type(said).__name__}, not (response, reward, metrics)"
+        raise Masked(f"tool {tool}: {wrong}")
+    response, reward, metrics = said
+    text = response if isinstance(response, str | None) else getattr(response, "text", response)
+    if not isinstance(text, str | None):
+        raise Masked(f"tool {tool}: its response is a {type(response).__name__}, without a text")
+    if not isinstance(metrics, Mapping | None):
+        raise Masked(f"tool {tool}: its metrics are a {type(metrics).__name__}, not a dict")
+    return text or "", reward, dict(metrics or {})
+
+
 def _message(call: Call, text: str) -> Message:
-    message: Message = {"role": "tool", "content": text}
+    message: Message = {"role": "tool", "content": encodable(text)}
     return message | {"tool_call_id": call.id} if call.id else message

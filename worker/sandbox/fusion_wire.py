@@ -90,5 +90,5 @@ def _flood(limit: int) -> CodeResult:
         status="Failed",
         message=f"the answer was longer than {limit:,} bytes, and was cut off unread",
         error_kind="limit",
-        error_reason="output",
+        error_reason="output_limit",
     )

@@ -48,6 +48,7 @@ class SharedSandbox:
     """See the module. Nothing is kept open between two programs."""
 
     name = "shared"
+    kills_cancelled = True
 
     def __init__(self, settings: SandboxSettings | None = None) -> None:
         self._settings = settings or SandboxSettings.load()

@@ -57,7 +57,7 @@ def program(
             compile_timeout=seconds,
             run_timeout=seconds,
             memory_limit_mb=config.memory_limit_mb,
-            instance_id=session if config.stateful else None,
+            instance_id=session,
         )
     except RequestRefused as refusal:
         raise CallRefused(str(refusal)) from None

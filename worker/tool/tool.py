@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from ground import AnyClient, PenstockError, RedisTarget
+from ground import AnyClient, PenstockError, RedisTarget, target_of
 from limiter import GateError, TokenBucket
 from worker.code_queue import CodeQueue
 from worker.models import CodeRequest, CodeResult
@@ -28,6 +28,7 @@ from worker.tool.pools import ExecutionPool, init_execution_pool
 from worker.tool.redis_here import redis_here
 from worker.tool.schemas import CODE_INTERPRETER, OpenAIFunctionToolSchema, ToolResponse
 from worker.tool.sessions import Sessions
+from worker.tool.trajectory_session import TrajectorySession
 from worker.tool.verl_host import BaseTool, traced
 
 log = logging.getLogger("penstock.tool")
@@ -72,6 +73,7 @@ class SandboxFusionTool(BaseTool):
         self._turns = weakref.WeakKeyDictionary()
         self._sessions = Sessions()
         self._opening = threading.Lock()
+        self._naming = threading.Lock()
         self._queue: CodeQueue | None = None  # until the first call
 
     def get_openai_tool_schema(self) -> Any:
@@ -90,7 +92,7 @@ class SandboxFusionTool(BaseTool):
             "response": "",
             "ground_truth": ground_truth,
             "reward": [],
-            "session": _own_session(instance_id),
+            "session": None,
         }
         return instance_id, ToolResponse()
 
@@ -100,7 +102,8 @@ class SandboxFusionTool(BaseTool):
     ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
         """Run `parameters["code"]`; what to show, no reward, and how it went."""
         agent_data = kwargs.get("agent_data")
-        answer = await self._answer(parameters, self._session(instance_id, agent_data))
+        session = self._session(instance_id, agent_data) if self._config.stateful else None
+        answer = await self._answer(parameters, session)
         self._keep(instance_id, answer)
         extra_fields = getattr(agent_data, "extra_fields", None)
         if isinstance(extra_fields, dict):
@@ -112,7 +115,7 @@ class SandboxFusionTool(BaseTool):
     ) -> ToolResponse:
         """As `execute`, for a thread: what recipes hand to `execution_pool.execute.remote`."""
         try:
-            session = self._session(instance_id, None)
+            session = self._session(instance_id, None) if self._config.stateful else None
             request = program(code, timeout, language, self._config, session)
             result = self._open().sync.run(request, timeout=self._config.max_wait)
             answer = self._of_result(request, result)
@@ -126,15 +129,16 @@ class SandboxFusionTool(BaseTool):
         return list(self._instance_dict.get(instance_id, {}).get("reward", []))
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """End an instance. Harmless when repeated; never raises: it would fail the batch."""
+        """End an instance, and the session that it had. Harmless when repeated; never raises:
+        it would fail the batch."""
         self._instance_dict.pop(instance_id, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process is a new one: connections and calls stay here."""
-        given = () if self._redis == self._config.redis_url else (self._redis,)
+        given = () if self._redis == self._config.redis_url else (_sendable(self._redis),)
         return type(self), (self.config, self.tool_schema, *given)
 
-    async def _answer(self, parameters: Any, session: str) -> Answer:
+    async def _answer(self, parameters: Any, session: str | None) -> Answer:
         try:
             request = read_call(parameters, self._config, session)
             async with self._turn():
@@ -145,14 +149,20 @@ class SandboxFusionTool(BaseTool):
             return self._of_failure(failure)
 
     def _session(self, instance_id: str, agent_data: Any) -> str:
-        """The trajectory's: a host of today makes an instance for each call, and names both."""
-        name = getattr(agent_data, "request_id", None)
-        if not name:
-            return str(self._instance_dict.get(instance_id, {}).get("session", instance_id))
-        if not hasattr(agent_data, "penstock_session"):
-            with contextlib.suppress(AttributeError):  # a host whose object takes no more
-                agent_data.penstock_session = _own_session(name)
-        return str(getattr(agent_data, "penstock_session", name))
+        """The trajectory's: a host of today makes an instance for each call, and names both.
+        Whichever of them lasts as long as the trajectory holds it."""
+        if name := getattr(agent_data, "request_id", None):
+            if not hasattr(agent_data, "penstock_session"):
+                with contextlib.suppress(AttributeError):  # a host whose object takes no more
+                    agent_data.penstock_session = TrajectorySession(name, self._redis)
+            held = getattr(agent_data, "penstock_session", None)
+            return held.name if held else str(name)
+        if (instance := self._instance_dict.get(instance_id)) is None:
+            return instance_id
+        with self._naming:  # `execute_code` is called in threads
+            if instance["session"] is None:
+                instance["session"] = TrajectorySession(instance_id, self._redis)
+            return str(instance["session"].name)
 
     def _of_result(self, request: CodeRequest, result: CodeResult) -> Answer:
         if request.instance_id is not None:
@@ -203,10 +213,9 @@ class SandboxFusionTool(BaseTool):
             return queue
 
 
-def _own_session(name: str) -> str:
-    """Of this try alone: played again, a trajectory finds nothing of the last time. Names recur,
-    verl's too where it is to be deterministic."""
-    return f"{name}-{uuid4().hex[:12]}"
+def _sendable(redis: Any) -> str | RedisTarget:
+    """A client stays here; where it leads to can be sent."""
+    return redis if isinstance(redis, str | RedisTarget) else target_of(redis)
 
 
 def _ensure_gate(gate: TokenBucket) -> None:

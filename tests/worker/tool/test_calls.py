@@ -303,9 +303,9 @@ async def test_the_private_server_of_a_command_is_found(monkeypatch, tmp_path, f
 
 def _end_engines() -> None:
     from limiter import engines
-    from worker import client_engine
+    from worker import client_engines
 
-    client_engine.stop_all()
+    client_engines.stop_all()
     engines.stop_all()
 
 
@@ -345,3 +345,9 @@ def test_a_tool_can_be_sent_to_another_process(working) -> None:
     tool = SandboxFusionTool({"default_timeout": 7})
     tool.execute_code("i", "print(1 + 2)")
     assert pickle.loads(pickle.dumps(tool)).default_timeout == 7
+
+
+async def test_a_tool_that_was_given_a_client_can_be_sent_too(working, real_redis) -> None:
+    tool = pickle.loads(pickle.dumps(SandboxFusionTool({}, redis=real_redis)))
+    response, _, _ = await tool.execute("i", {"code": "print(1 + 2)"})
+    assert response.text == "3\n"

@@ -1,7 +1,14 @@
 """A tool that remembers: the calls of a trajectory meet in one sandbox, on whichever worker."""
 
 import asyncio
+import contextlib
+import copy
 import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +20,11 @@ from tests.harness.servers import until
 from tests.worker.crew import work_in_process
 from worker.errors import SandboxFailure
 from worker.lifecycle import SandboxLifecycle
+from worker.lifecycle.registry import Registry
 from worker.models import CodeRequest, CodeResult, CommandResult
-from worker.tool import SandboxFusionTool
+from worker.tool import SandboxFusionTool, trajectory_session
 from worker.tool.sessions import Sessions
+from worker.tool.trajectory_session import TrajectorySession, _Ends
 
 WORKER = {"sandbox": "worker.lifecycle.code.sessions", "gate": "code", "gate_limit": 4}
 
@@ -40,7 +49,7 @@ async def call(tool: SandboxFusionTool, agent_data: Any, code: str) -> tuple[str
 @pytest.mark.usefixtures("boxes")
 async def test_turns_on_different_workers_keep_their_state(url) -> None:
     tool, one, other = SandboxFusionTool({"stateful": True}), trajectory("t-1"), trajectory("t-2")
-    life = SandboxLifecycle.from_settings("local")
+    life, its = SandboxLifecycle.from_settings("local"), ""
     try:
         with killing.Child(work_in_process, url, ["code"], WORKER) as first:
             text, metrics = await call(tool, one, "n = 42; print('kept')")
@@ -49,16 +58,157 @@ async def test_turns_on_different_workers_keep_their_state(url) -> None:
         with killing.Child(work_in_process, url, ["code"], WORKER):
             assert (await call(tool, one, "print(n)"))[0] == "42\n"
             assert "NameError: name 'n' is not defined" in (await call(tool, other, "n"))[0]
-            assert await life.end_session(one.penstock_session)
+            assert await life.end_session(one.penstock_session.name)
             text, metrics = await call(tool, one, "print(n)")
-        assert f"the session {one.penstock_session} was in the sandbox" in text
+            assert other.extra_fields == {}
+            its = other.penstock_session.name
+            del other
+            box = life.registry.session_of(its)
+            await asyncio.to_thread(ended, life.registry, box)
+        assert f"the session {one.penstock_session.name} was in the sandbox" in text
         assert metrics["error_reason"] == "session_lost"
         assert one.extra_fields["extras"]["traj_exit_reason"] == "infrastructure: session_lost"
-        assert other.extra_fields == {}
     finally:
-        for agent_data in (one, other):
-            await life.end_session(agent_data.penstock_session)
+        for session in (one.penstock_session.name, its):
+            await life.end_session(session)
         life.registry.close()
+
+
+@pytest.fixture
+def registry(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    monkeypatch.setenv("PENSTOCK_RUN", "run-1")
+    with contextlib.closing(Registry(url, "run-1")) as registry:
+        yield registry
+
+
+class Agent:
+    """A host's object of a trajectory; its class may have no room for what is put on it."""
+
+    def __init__(self) -> None:
+        self.request_id, self.extra_fields = "t-1", dict[str, Any]()
+
+
+class Narrow(Agent):
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "penstock_session":
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+def opened(tool: SandboxFusionTool, registry: Registry, instance: str, agent: Any = None) -> str:
+    """The sandbox of the session that a call would run in, as a worker registers it."""
+    turn = registry.session(tool._session(instance, agent), f"box-{instance}", "worker", 60.0)
+    assert (turn.what, registry.state(turn.name)) == ("open", "WAITING")
+    return turn.name
+
+
+def ended(registry: Registry, name: str) -> None:
+    until(lambda: registry.state(name) == "TERMINATING", "its session to be the reaper's")
+
+
+async def test_release_ends_the_session_of_an_instance(registry) -> None:
+    tool = SandboxFusionTool({"stateful": True})
+    boxes = []
+    for name in ("t-1", "t-2"):
+        await tool.create(name)
+        boxes.append(opened(tool, registry, name))
+    for name, box in zip(("t-2", "t-1"), reversed(boxes), strict=True):
+        await tool.release(name)
+        ended(registry, box)
+        await tool.release(name)
+
+
+async def test_a_session_ends_with_the_hosts_trajectory_and_not_with_a_call(registry) -> None:
+    tool, agent = SandboxFusionTool({"stateful": True}), Agent()
+    for instance in ("call-1", "call-2"):
+        await tool.create(instance)
+        assert tool._session(instance, agent) == tool._session("call-1", agent)
+        await tool.release(instance)
+    other = Agent()
+    box, its = opened(tool, registry, "x", agent), opened(tool, registry, "y", other)
+    del agent
+    ended(registry, box)
+    assert registry.state(its) == "WAITING"
+
+
+async def test_the_session_of_a_trajectory_that_was_copied_is_ended_by_no_copy(registry) -> None:
+    tool, agents = SandboxFusionTool({"stateful": True}), [Agent(), Agent(), Agent()]
+    moved, copied, last = (opened(tool, registry, str(n), agent) for n, agent in enumerate(agents))
+    twin = pickle.loads(pickle.dumps(agents[0]))
+    assert tool._session("x", twin) == agents[0].penstock_session.name  # type: ignore[attr-defined]
+    copy.deepcopy(agents[1])
+    del twin
+    agents.clear()
+    ended(registry, last)  # told after the others would have been
+    assert {registry.state(moved), registry.state(copied)} == {"WAITING"}
+
+
+async def test_a_host_whose_object_takes_no_more_has_sessions_too(registry) -> None:
+    tool, agent = SandboxFusionTool({"stateful": True}), Narrow()
+    assert tool._session("call-1", agent) == tool._session("call-2", agent) == "t-1"
+
+
+async def test_calls_of_an_instance_that_begin_at_once_share_its_session(monkeypatch) -> None:
+    both = threading.Barrier(2)
+
+    class Slow(TrajectorySession):
+        def __init__(self, *given: Any) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)  # for another one that is being made: there is to be none
+            super().__init__(*given)
+
+    monkeypatch.setattr("worker.tool.tool.TrajectorySession", Slow)
+    tool = SandboxFusionTool({"stateful": True})
+    await tool.create("t-1")
+    calls = (asyncio.to_thread(tool._session, "t-1", None) for _ in range(2))
+    assert len(set(await asyncio.gather(*calls))) == 1
+
+
+async def test_a_redis_that_is_away_keeps_no_release_waiting(monkeypatch, caplog) -> None:
+    caplog.set_level("INFO", "penstock.tool")
+    monkeypatch.setattr("worker.tool.trajectory_session._PATIENCE", 0.01)
+    tool = SandboxFusionTool({"stateful": True, "redis_url": "redis://127.0.0.1:1"})
+    await tool.create("t-1")
+    tool._session("t-1", None)
+    await tool.release("t-1")
+    until(lambda: "ends when it has idled enough" in caplog.text, "it to be told")
+
+
+def test_a_session_whose_end_fails_in_an_unforeseen_way_keeps_no_other_from_ending(
+    url, monkeypatch, caplog
+) -> None:
+    ended: SimpleQueue[str] = SimpleQueue()
+
+    def end(_: object, session: str) -> None:
+        if session == "odd":
+            raise ValueError("unforeseen")
+        ended.put(session)
+
+    monkeypatch.setattr("worker.tool.trajectory_session._end", end)
+    monkeypatch.setattr("worker.tool.trajectory_session._registry", lambda *_: None)
+    ends = _Ends()
+    for session in ("odd", "t-1"):
+        ends.over.put((url, session))
+    try:
+        assert ended.get(timeout=30) == "t-1"
+    finally:
+        ends.over.put(None)
+    assert "unforeseen" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_while_a_session_is_made_elsewhere_can_make_its_own() -> None:
+    with trajectory_session._guard:
+        if (child := os.fork()) == 0:
+            signal.alarm(30)  # ends it, should it wait for the lock
+            try:
+                TrajectorySession("t-1", None)
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 class Endless:

@@ -5,6 +5,7 @@ on verl itself.
 """
 
 import asyncio
+import gc
 import importlib.metadata
 import importlib.util
 import json
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.harness.servers import until
 from tests.worker.scripted_answers import Answer
 from tests.worker.tool.conftest import TRACEBACK
 from tests.worker.tool.hosts import ROOT, SAID, SHOWN, RealVerl, ShapeOfVerl
+from worker.tool import SandboxFusionTool
 
 YAML = ROOT / "examples" / "verl" / "sandbox_fusion_tool_config.yaml"
 REAL = importlib.util.find_spec("verl") is not None
@@ -246,6 +249,16 @@ async def test_the_example_masks_every_token_of_a_failed_trajectory(host, tools)
     assert lost.response_mask == [0] * len(good.response_mask)
     assert lost.extra_fields["extras"]["traj_masked"] == 1
     assert lost.extra_fields["extras"]["traj_exit_reason"].startswith("infrastructure: ")
+
+
+async def test_a_session_ends_with_the_hosts_trajectory(host, working, monkeypatch) -> None:
+    over: list[str] = []
+    monkeypatch.setattr("worker.tool.trajectory_session._end", lambda _, name: over.append(name))
+    tools = {"code_interpreter": SandboxFusionTool({"stateful": True})}
+    await host.play(tools, [code("print(1 + 2)"), code("1/0")])
+    gc.collect()
+    await asyncio.to_thread(until, lambda: over, "the end of its session")
+    assert len(over) == 1
 
 
 def options_of_the_training_run() -> dict[str, str]:

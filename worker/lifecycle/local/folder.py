@@ -1,6 +1,8 @@
 """What lies in the folder of a local sandbox: its keeper and its users meet by it."""
 
+import contextlib
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +11,7 @@ ABOUT = "about.json"  # what it is to be
 PID = "pid"
 SOCKET = "socket"
 LOG = "log"
+_MARK = ".mark"  # beside the sandboxes' folders
 
 
 def put(file: Path, text: str) -> None:
@@ -16,6 +19,18 @@ def put(file: Path, text: str) -> None:
     new = file.with_name(f"{file.name}.{os.getpid()}")
     new.write_text(text)
     new.rename(file)
+
+
+def mark_of(root: Path) -> str:
+    """What no other folder has. A symbolic link that leads nowhere: it is made by the first
+    who asks, and is whole at once. None where the folder cannot be used, as `create` says."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (root / _MARK).symlink_to(uuid.uuid4().hex[:12])
+        return str((root / _MARK).readlink())
+    except OSError:
+        return ""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.lifecycle.local import wire
-from worker.lifecycle.local.folder import ABOUT, LOG, PID, SOCKET, put, short_path
+from worker.lifecycle.local.folder import ABOUT, LOG, PID, SOCKET, mark_of, put, short_path
 from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
@@ -49,7 +49,12 @@ class LocalProvider:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         default = Path(tempfile.gettempdir()) / f"penstock-sandboxes-{os.getuid()}"
-        self._root = Path(folder or os.environ.get(FOLDER) or default)
+        self._root = Path(folder or os.environ.get(FOLDER) or default).absolute()
+
+    @property
+    def scope(self) -> str:
+        """With the folder's own mark: containers may share a host's name, and not this folder."""
+        return f"local@{socket.gethostname()}:{self._root}:{mark_of(self._root)}"
 
     async def create(
         self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float

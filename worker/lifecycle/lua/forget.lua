@@ -8,7 +8,10 @@ if not holds(name, ARGV[2]) then return 0 end
 local instance = call('HGET', box(name), 'instance')
 if instance then
   if call('HGET', SESSIONS, instance) == name then call('HDEL', SESSIONS, instance) end
-  tell(name, ARGV[3])
+  -- Whoever waits for the session to be opened reads this, however late.
+  local told = REGISTRY .. ':told:' .. name
+  call('XADD', told, '*', 'what', ARGV[3])
+  call('EXPIRE', told, 600)
 end
 call('DEL', box(name))
 call('ZREM', LEASES, name)

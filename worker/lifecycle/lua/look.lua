@@ -1,5 +1,5 @@
 -- look.lua: the registry as it is, for people and metrics.
--- KEYS   registry leases permits sessions
+-- KEYS   registry leases permits sessions office
 -- ARGV   most
 -- REPLY  {now_us, {field, value, …} of the registry, {state, how many, …}, how many fail to end,
 --         then for each of at most so many, the failing first, then the next to be due:
@@ -20,13 +20,15 @@ for state, many in pairs(counts) do
   states[#states + 1] = state
   states[#states + 1] = many
 end
-local reply = { now, call('HGETALL', REGISTRY), states, #failing }
+local facts = call('HGETALL', REGISTRY)
+facts[#facts + 1] = 'reaper'
+facts[#facts + 1] = call('HGET', KEYS[5], 'reaper') or ''
+local reply = { now, facts, states, #failing }
 local function tell_of(list)
   for _, i in ipairs(list) do
     if most < 1 then return end
     most = most - 1
-    local row = { rows[i], rows[i + 1], call('HGETALL', box(rows[i])), call('HGET', PERMITS, rows[i]) or '' }
-    for _, part in ipairs(row) do reply[#reply + 1] = part end
+    for _, part in ipairs(row_of(rows[i], rows[i + 1])) do reply[#reply + 1] = part end
   end
 end
 tell_of(failing)

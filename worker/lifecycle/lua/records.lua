@@ -12,6 +12,7 @@ local function number(value) return format('%.0f', value) end
 
 local function count(what, by)
   call('HSETNX', REGISTRY, 'made', number(now))
+  call('HSET', REGISTRY, 'used', number(now))
   call('HINCRBY', REGISTRY, what, by or 1)
 end
 
@@ -29,9 +30,7 @@ local function keep(name, lease)
   call('ZADD', LEASES, number(math.max(stands, now + lease)), name)
 end
 
--- Whoever waits for a session to be opened reads this, however late.
-local function tell(name, what)
-  local told = REGISTRY .. ':told:' .. name
-  call('XADD', told, '*', 'what', what)
-  call('EXPIRE', told, 600)
+-- A record as it is told: four parts.
+local function row_of(name, lease)
+  return { name, number(lease), call('HGETALL', box(name)), call('HGET', PERMITS, name) or '' }
 end

@@ -23,6 +23,7 @@ from typing import Any, Protocol, Self
 from ground import GroundSettings, SettingError
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.modal.provider import ModalProvider
+from worker.lifecycle.modal.recent import Recent
 from worker.lifecycle.provider import SandboxRef, SandboxSpec
 from worker.lifecycle.sandbox import OpenSandbox
 from worker.lifecycle.settings import LifecycleSettings
@@ -30,6 +31,7 @@ from worker.lifecycle.teardown import guarded
 
 PORT = 8880
 APP = "swe-rex"
+_STARTING = 10_000  # more than start at once in one process
 
 
 class Runtime(Protocol):
@@ -150,22 +152,20 @@ class SweRexModal(ModalProvider):
     def __init__(self, app: str = APP, *, client: Any = None) -> None:
         super().__init__(app, client=client)
         self.runtimes: dict[str, Runtime] = {}
-        self._wanted: dict[str, dict[str, Any]] = {}
+        self._wanted: Recent[dict[str, Any]] = Recent(_STARTING)  # by the sandbox's name
 
     async def create(
         self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
     ) -> SandboxRef:
         options = dict(spec.options)
-        wanted = options.pop("swerex", {})
-        ref = await super().create(replace(spec, options=options), name=name, tags=tags, ttl=ttl)
-        self._wanted[ref.id] = wanted
-        return ref
+        self._wanted.put(name, options.pop("swerex", {}))
+        return await super().create(replace(spec, options=options), name=name, tags=tags, ttl=ttl)
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
         deadline = time.monotonic() + timeout
         ref = await super().open_runtime(ref, timeout)
         url = ref.meta["tunnels"][str(PORT)]
-        runtime = self.connect(host=url, **self._wanted.pop(ref.id))
+        runtime = self.connect(host=url, **self._wanted.pop(ref.name))
         while not await _answers(runtime):
             if time.monotonic() > deadline or not await self.is_alive(ref):
                 raise TimeoutError(f"runtime at {url} did not start within {timeout:.0f} s")

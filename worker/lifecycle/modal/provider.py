@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from worker.lifecycle.modal.recent import Recent
 from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 # Read by Modal's client at each request; an operator's own value wins.
@@ -20,6 +21,7 @@ import modal
 import modal.exception as failures
 
 APP = "penstock"
+_CONNECTED, _KNOWN = 1000, 100_000  # sandboxes that one process remembers
 _ABSENT = 66
 _READ = f'test -e "$1" || exit {_ABSENT}; cat -- "$1"'
 _WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
@@ -41,12 +43,17 @@ class ModalProvider:
 
     name = "modal"
 
+    @property
+    def scope(self) -> str:
+        """Of another app's sandboxes, whoever has the default one finds none by name."""
+        return self.name if self._app_name == APP else f"{self.name}:{self._app_name}"
+
     def __init__(self, app: str = APP, *, client: Any = None) -> None:
         self._app_name = app
         self._client = client
         self._app: Any = None
-        self._opened: dict[str, Any] = {}  # sandboxes with the connections they keep
-        self._names: dict[str, str] = {}
+        self._opened: Recent[Any] = Recent(_CONNECTED)  # sandboxes, with what they keep open
+        self._names: Recent[str] = Recent(_KNOWN)
 
     async def create(
         self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
@@ -63,7 +70,7 @@ class ModalProvider:
             )  # fmt: skip
         except failures.NotFoundError as missing:
             raise ModalRefused(str(missing)) from missing
-        self._opened[made.object_id] = made
+        self._connected(made)
         return SandboxRef(made.object_id, name)
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
@@ -149,9 +156,11 @@ class ModalProvider:
         listed = modal.Sandbox.list.aio(app_id=app.app_id, tags=dict(tags), client=self._client)
         async for sandbox in listed:
             id = sandbox.object_id
-            if id not in self._names:  # a listing does not tell; each is asked once
-                self._names[id] = (await sandbox.get_tags.aio()).get("penstock-name", "")
-            yield SandboxRef(id, self._names[id])
+            name = self._names.use(id)
+            if name is None:  # a listing does not tell; each is asked once
+                name = (await sandbox.get_tags.aio()).get("penstock-name", "")
+                self._names.put(id, name)
+            yield SandboxRef(id, name)
 
     def classify(self, problem: BaseException) -> Verdict:
         match problem:
@@ -166,14 +175,16 @@ class ModalProvider:
             case failures.ConflictError() | failures.SandboxTimeoutError():
                 return Verdict(Kind.GONE)
             case failures.ResourceExhaustedError():
-                return Verdict(Kind.THROTTLED, retry_after=5.0, nothing_made=True)
+                # It has other meanings too: no capacity, an answer that is too large.
+                refused = "rate limit" in str(problem).lower()
+                return Verdict(Kind.THROTTLED, retry_after=5.0, nothing_made=refused)
         if isinstance(problem, _FATAL):
             return Verdict(Kind.FATAL, nothing_made=True)
         return Verdict(Kind.RETRY)
 
     async def close(self) -> None:
-        opened, self._opened = self._opened, {}
-        for sandbox in opened.values():
+        while self._opened:
+            _, sandbox = self._opened.popitem()
             await sandbox.detach.aio()
 
     async def _its_app(self) -> Any:
@@ -184,9 +195,16 @@ class ModalProvider:
         return self._app
 
     async def _sandbox(self, id: str) -> Any:
-        if id not in self._opened:
-            self._opened[id] = await modal.Sandbox.from_id.aio(id, client=self._client)
-        return self._opened[id]
+        known = self._opened.use(id)
+        if known is None:
+            known = await modal.Sandbox.from_id.aio(id, client=self._client)
+            self._connected(known)
+        return known
+
+    def _connected(self, sandbox: Any) -> None:
+        # What gives way is not detached: a call that goes on in it keeps it, and needs its
+        # connection to the end; Modal's client closes that once nothing refers to it.
+        self._opened.put(sandbox.object_id, sandbox)
 
 
 def _image(spec: SandboxSpec, options: dict[str, Any]) -> Any:

@@ -7,42 +7,14 @@ client's rights; the jail itself never sees the hierarchy.
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from worker.sandbox.local.group import PASSED_ON, Files, Group
 from worker.sandbox.local.limits import DEFAULTS, Limits
 
 _MOUNTS = Path("/proc/self/mounts")
 _OWN = Path("/proc/self/cgroup")
-_PASSED_ON = "cgroup.subtree_control"
-
-
-@dataclass
-class Group:
-    """One execution's directories, one in each hierarchy that is used."""
-
-    folders: list[Path]
-    descriptors: list[int] = field(default_factory=list)  # three accounts, then what to join by
-
-    def open(self, unified: bool) -> None:
-        memory, processes = self.folders[0], self.folders[-1]
-        peak = memory / ("memory.peak" if unified else "memory.max_usage_in_bytes")
-        accounts = (
-            memory / ("memory.events" if unified else "memory.oom_control"),
-            processes / "pids.events",
-            peak if peak.exists() else memory / "memory.current",  # no peak before 5.19
-        )
-        for file in accounts:
-            self.descriptors.append(os.open(file, os.O_RDONLY | os.O_CLOEXEC))
-        # By `tasks`, version 1 lets a process move itself without stopping all others.
-        for folder in self.folders:
-            file = folder / ("cgroup.procs" if unified else "tasks")
-            self.descriptors.append(os.open(file, os.O_WRONLY | os.O_CLOEXEC))
-
-    def close(self) -> None:
-        while self.descriptors:
-            os.close(self.descriptors.pop())
 
 
 class Hierarchy:
@@ -53,9 +25,9 @@ class Hierarchy:
     def __init__(self, parents: list[Path], unified: bool) -> None:
         self.kind = "cgroup-v2" if unified else "cgroup-v1"
         self._parents = parents
-        self._unified = unified
+        self._files = Files.of(parents, unified)
         self._made = 0
-        self._dying: list[tuple[float, Path]] = []
+        self._dying: list[tuple[float, str]] = []
 
     @classmethod
     def find(cls) -> "Hierarchy | None":
@@ -74,28 +46,13 @@ class Hierarchy:
 
     def make(self, limits: Limits) -> Group:
         self._made += 1
-        folders = [parent / str(self._made) for parent in self._parents]
-        group = Group(folders)
+        group = Group(self._files, [f"{parent}/{self._made}" for parent in self._parents])
         try:
-            for folder in folders:
-                folder.mkdir()
-            self._set(group, limits)
-            group.open(self._unified)
+            group.make(limits)
         except OSError:
             self.discard(group)
             raise
         return group
-
-    def _set(self, group: Group, limits: Limits) -> None:
-        first, last = group.folders[0], group.folders[-1]
-        (last / "pids.max").write_text(str(limits.processes))
-        if self._unified:
-            (first / "memory.max").write_text(str(limits.memory))
-            _optional(first / "memory.swap.max", "0")
-            _optional(first / "memory.oom.group", "1")
-        else:
-            (first / "memory.limit_in_bytes").write_text(str(limits.memory))
-            _optional(first / "memory.memsw.limit_in_bytes", str(limits.memory))
 
     def discard(self, group: Group) -> None:
         """Remove a group; one whose last process is still ending is tried again later."""
@@ -118,9 +75,9 @@ class Hierarchy:
                 parent.rmdir()
 
 
-def _removed(folder: Path) -> bool:
+def _removed(folder: str) -> bool:
     try:
-        folder.rmdir()
+        os.rmdir(folder)
     except FileNotFoundError:
         return True
     except OSError:
@@ -185,16 +142,16 @@ def _unified_parents() -> list[Path]:
 
 
 def _unified_parent(base: Path) -> Path | None:
-    _optional(base / _PASSED_ON, "+memory +pids")
+    _optional(base / PASSED_ON, "+memory +pids")
     folder = _create(base)
     if folder is None:
         return None
     try:
-        (folder / _PASSED_ON).write_text("+memory +pids")
+        (folder / PASSED_ON).write_text("+memory +pids")
     except OSError:
         folder.rmdir()
         return None
-    _optional(folder / _PASSED_ON, "+cpu")
+    _optional(folder / PASSED_ON, "+cpu")
     return folder
 
 

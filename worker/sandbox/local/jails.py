@@ -14,12 +14,13 @@ import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 from worker.sandbox.local import languages, levels, selftest
-from worker.sandbox.local.cgroups import Group, Hierarchy
+from worker.sandbox.local.cgroups import Hierarchy
 from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
+from worker.sandbox.local.group import Group
 from worker.sandbox.local.inside import wire
 from worker.sandbox.local.languages import Language, LanguageAbsent
 from worker.sandbox.local.limits import CAPS, DEFAULTS, Limits, room_for_descriptors
@@ -181,12 +182,7 @@ class Jails:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

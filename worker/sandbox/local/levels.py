@@ -47,7 +47,7 @@ _NO_SUCH_USER = (
 def unavailable(level: Level, problem: str) -> SandboxUnavailable:
     """What failed, which setting is behind it, and the other ways to go."""
     remedies = _remedies(level, problem)
-    remedies.append("name a remote sandbox in SANDBOX_FUSION_URL")
+    remedies.append("name a remote sandbox in PENSTOCK_SANDBOX_FUSION_URL")
     return SandboxUnavailable(
         f"sandbox level {level!r} is unavailable: {problem}",
         f"Nothing weaker is taken in its place. What can be done: {'; '.join(remedies)}. "

@@ -19,7 +19,9 @@ def needs(condition):
     if not condition:
         raise PermissionError("in vain")
 def syscall(number, *arguments):
-    result = libc.syscall(ctypes.c_long(number), *arguments)
+    # An int would fill half of its place, and leave in the other half what was there.
+    whole = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    result = libc.syscall(ctypes.c_long(number), *whole)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
@@ -33,6 +35,11 @@ def status(field):
 def leads_to_a_secret(descriptor):
     link = f"/proc/self/fd/{descriptor}"
     return os.path.islink(link) and "secret" in os.readlink(link)
+def in_memory(path):
+    at = os.memfd_create("program")
+    with open(path, "rb") as source, open(at, "wb", closefd=False) as target:
+        target.write(source.read())
+    needs(os.spawnv(os.P_WAIT, f"/proc/self/fd/{at}", ["program"]) == 0)
 def file_handle(path):
     room = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
     syscall(either(303, 264), -100, path.encode(), room, ctypes.byref(ctypes.c_int()), 0)
@@ -77,6 +84,7 @@ _ITS_SUPERVISORS = {
     "read the supervisor's memory": "open(f'/proc/{supervisor}/mem', 'rb')",
     "list the supervisor's descriptors": "os.listdir(f'/proc/{supervisor}/fd')",
     "limit the supervisor": "resource.prlimit(supervisor, 7, (900, 900))",
+    "walk through the supervisor's root": "os.listdir(f'/proc/{supervisor}/root/')",
     "slow the supervisor down": "os.setpriority(os.PRIO_PROCESS, supervisor, 5)",
     "slow all of the user's processes down": "os.setpriority(os.PRIO_USER, 0, 5)",
     "put off all of the user's reads and writes": "syscall(either(251, 30), 3, 0, 2 << 13 | 7)",
@@ -96,17 +104,22 @@ _THE_KERNELS = {
     "io_uring": "syscall(425, 4, ctypes.create_string_buffer(120))",
     "userfaultfd": "syscall(either(323, 282), 1)",
     "add a key": "syscall(either(248, 217), b'user', b'probe', b'x', 1, -2)",
+    "read kernel keys": "needs(open('/proc/keys').read())",
     "read the keyring": "syscall(either(250, 219), 0, -2, 1)",
     "trace": f"os.fork() or needs(libc.ptrace(0, 0, 0, 0) == 0); {_IN_A_CHILD}",
     "read memory by process": "syscall(either(310, 270), os.getpid(), None, 0, None, 0, 0)",
     "name a file by handle": "file_handle('/tmp')",
     "switch off address randomisation": "syscall(either(135, 92), 0x0040000)",
     "memory beyond the limits: memfd": "os.memfd_create('x')",
+    "run a program from memory": "in_memory('/bin/true')",
     "memory beyond the limits: System V": "syscall(either(29, 194), 0, 4096, 0o1600)",
     "use up the user's file watches": "needs(libc.inotify_init1(0) >= 0)",
     "a netlink socket": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
+    "reach another network": "socket.socket(2, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))",
     "a packet socket": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)",
     "change a kernel setting": "open('/proc/sys/net/ipv4/ip_forward', 'w').write('0')",
+    "be spared when memory runs out": "open('/proc/self/oom_score_adj', 'w').write('1000')",
+    "write to its own /proc": "open('/proc/self/comm', 'w').write('x')",
     "run as root": "needs(os.geteuid() == 0)",
     "hold a capability": "needs(status('CapEff') != '0' * 16)",
     "gain rights by exec": "needs(status('NoNewPrivs') == '0')",
@@ -117,16 +130,19 @@ _OF_NAMESPACES_ALONE = {
     "honour a setuid bit": "needs(not os.statvfs('/usr').f_flag & os.ST_NOSUID)",
 }
 
-# Whether an unprivileged process can do these depends on the machine, or trying is not safe.
+# Whether an unprivileged process can do these depends on the machine, or trying is not safe:
+# docs/sandbox.md has the reason for each.
 _NOT_PROVABLE = {
     "a vsock socket": "socket.socket(40, socket.SOCK_STREAM)",
     "perf events": "syscall(either(298, 241), bytes(128), 0, -1, -1, 0)",
+    "make a device": "os.mknod('/tmp/device', 0o20600, os.makedev(1, 3))",
+    "change the interpreter": "os.open(os.__file__, os.O_RDWR)",
+    "have its memory dumped": "needs(resource.getrlimit(resource.RLIMIT_CORE)[1] > 1)",
     "bpf": "syscall(either(321, 280), 0, bytes(128), 128)",
     "set the core dump handler": "open('/proc/sys/kernel/core_pattern', 'a')",
     "press a magic key": "needs(os.access('/proc/sysrq-trigger', os.W_OK))",
     "write to the system": "open('/usr/probe', 'w')",
     "read the shadow passwords": "open('/etc/shadow')",
-    "read kernel keys": "needs(open('/proc/keys').read())",
 }
 
 _GROUPS = (_THE_RUNNERS_OWN, _ITS_SUPERVISORS, _THE_KERNELS, _OF_NAMESPACES_ALONE, _NOT_PROVABLE)

@@ -27,6 +27,7 @@ class LocalSandbox:
     """Programs on this machine, isolated; starts, and tests itself, at the first run."""
 
     name = "local"
+    kills_cancelled = True
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname()).close()
 """
 LIMITS = replace(DEFAULTS, wall=30.0)
+_LONGEST_HOME = 80  # of a socket's 107, less what is made in it
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def goals() -> Iterator[dict[str, Any]]:
     """Things of this process that a program must not reach."""
     name = f"penstock-{secrets.token_hex(8)}"
     with (
-        tempfile.TemporaryDirectory(prefix="penstock-") as folder,
+        tempfile.TemporaryDirectory(prefix="penstock-", dir=_home()) as folder,
         socket.create_server(("127.0.0.1", 0)) as port,
         socket.socket(socket.AF_UNIX) as abstract,
         socket.socket(socket.AF_UNIX) as file,
@@ -69,6 +70,12 @@ def goals() -> Iterator[dict[str, Any]]:
             "spare": f"{folder}/spare",
             "pid": os.getpid(),
         }
+
+
+def _home() -> str:
+    """Where a socket's path is not longer than the kernel allows."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= _LONGEST_HOME else "/tmp"  # noqa: S108
 
 
 def programs(goal: dict[str, Any], level: Level) -> list[Program]:

@@ -18,11 +18,12 @@ from typing import Any
 from worker.sandbox.local.errors import SandboxUnavailable
 from worker.sandbox.local.inside import wire, zygote
 from worker.sandbox.local.levels import Level
+from worker.sandbox.local.receive import receive
 
 MODULES = ("pytest",)  # what a language needs of the interpreter itself
 _SOURCE = str(Path(__file__).parent)
 _START_TIMEOUT = 60.0
-_GRACE = 10.0  # beyond all its own time limits, for a jail to report
+_GRACE = 30.0  # beyond all its own time limits, for a jail to report; a busy machine takes long
 _PREFIXES = "import sys; print(sys.prefix, sys.base_prefix, sys.exec_prefix, sep='\\n')"
 
 
@@ -219,22 +220,6 @@ def _memory_file(content: bytes) -> int:
         view = view[os.write(at, view) :]
     os.lseek(at, 0, os.SEEK_SET)
     return at
-
-
-async def receive(source: socket.socket, most: int) -> bytes:
-    """One whole message."""
-    loop = asyncio.get_running_loop()
-    message = bytearray()
-    expected: int | None = None
-    while expected is None or len(message) < expected:
-        chunk = await loop.sock_recv(source, 1 << 18)
-        if not chunk:
-            raise ConnectionError("it ended first")
-        message += chunk
-        expected = expected or wire.length(message)
-        if expected is not None and expected > most:
-            raise ValueError(f"a report of {expected} bytes, above {most}")
-    return bytes(message)
 
 
 async def _writable(target: socket.socket) -> None:

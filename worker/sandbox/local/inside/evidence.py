@@ -1,15 +1,18 @@
-"""What the kernel counted about a jail's cgroup, read through files that the client opened."""
+"""What the kernel counts and grants a jail's cgroup, through files that the client opened."""
 
 import os
 from typing import NamedTuple
 
+_SHARE = 4
+
 
 class Evidence(NamedTuple):
-    """Descriptors of the group's own accounts; the hierarchy itself is not visible in a jail."""
+    """Descriptors of the group's own files; the hierarchy itself is not visible in a jail."""
 
     memory_events: int
     process_events: int
     peak: int
+    weight: int
 
     def out_of_memory(self) -> bool:
         """Whether the kernel killed a process of the tree for its memory."""
@@ -18,6 +21,11 @@ class Evidence(NamedTuple):
     def out_of_processes(self) -> bool:
         """Whether a fork was refused."""
         return _count(self.process_events, b"max") > 0
+
+    def give_way(self) -> bool:
+        """Leave most of the processor to others that want it; False where it cannot be divided."""
+        usual = os.pread(self.weight, 64, 0)
+        return bool(usual) and os.write(self.weight, b"%d" % (int(usual) // _SHARE)) > 0
 
     def memory_peak(self) -> int:
         try:

@@ -4,10 +4,15 @@ Names are resolved on the jail's own root as its own user, or kept below the pro
 folder: the worst that a name or a link can reach is the program's own scratch space.
 """
 
+import errno
+import fcntl
 import os
 import stat
 
 from .place import Place, Refused
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SEALS = 1 | 2 | 4 | 8  # no further seal, no shrink, no grow, no write
 
 
 def write(place: Place, names: list[str], contents: list[bytes]) -> None:
@@ -19,10 +24,22 @@ def write(place: Place, names: list[str], contents: list[bytes]) -> None:
             with open(path, "wb") as file:
                 file.write(content)
         except (OSError, ValueError, Refused) as problem:
+            if isinstance(problem, OSError) and problem.errno in _FULL and not place.limited:
+                raise  # our disk, not the request's
             raise Refused(
                 f"files: {name!r} cannot be written ({problem}); "
                 f"relative names and names below {place.writable} can"
             ) from None
+
+
+def sealed(stdin: bytes) -> int:
+    """A file that the program reads as its standard input, and cannot make any larger."""
+    at = os.memfd_create("stdin", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    with open(at, "wb", closefd=False) as file:
+        file.write(stdin)
+    os.lseek(at, 0, os.SEEK_SET)
+    fcntl.fcntl(at, fcntl.F_ADD_SEALS, _SEALS)
+    return at
 
 
 def fetch(place: Place, names: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -31,7 +48,7 @@ def fetch(place: Place, names: list[str], limit: int) -> tuple[dict[str, bytes],
     Only regular files in the scratch space: not devices, FIFOs, /proc, or the
     read-only system. A missing file is simply absent.
     """
-    scratch = os.stat(place.scratch).st_dev
+    scratch = os.stat(place.scratch).st_dev if names else 0
     found: dict[str, bytes] = {}
     refused: dict[str, str] = {}
     for name in dict.fromkeys(names):

@@ -16,7 +16,7 @@ import tempfile
 from typing import Any
 
 from . import kernel, landlock, root, seccomp
-from .place import Refused
+from .place import NICE, Refused
 
 _PREFIX = "penstock-jails-"
 _MORE_PROCESSES = 512
@@ -38,9 +38,10 @@ class Folder:
         self._rights = _rights(readable)
         self._confined = confined
         self._already = _tasks_of_this_user()
-        self._filter = seccomp.program(alone=True)
+        self._filter = kernel.Filter(seccomp.program(alone=True))
         self.home = self.scratch = ""
         self.writable = "the program's own folder"
+        self.limited = False
         self.environment: dict[str, str] = {}
 
     def enter(self) -> None:
@@ -52,6 +53,9 @@ class Folder:
         for path in (self.scratch, self.home, temporary):
             os.mkdir(path, 0o700)
         self.environment = {"TMPDIR": temporary}
+
+    def build(self) -> None:
+        """Its folders are made as it enters: their names are the program's to know."""
 
     def furnish(self, limits: dict[str, Any]) -> None:
         """No quota can be set on a folder: a file's size is limited, their number is not."""
@@ -86,7 +90,12 @@ class Folder:
         if self._confined:
             own = {f"/proc/self/{name}": landlock.READ for name in _OF_ITSELF}
             landlock.restrict({**self._rights, **own, self.scratch: landlock.WRITE})
-            kernel.install_filter(self._filter)
+            self._filter.install()
+
+    def give_way(self, program: int) -> None:
+        # One is nicer already, or all have ended.
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpriority(os.PRIO_PGRP, program, NICE)
 
     def pids(self) -> list[str]:
         """Descendants, the dead ones that nobody has collected among them."""
@@ -99,12 +108,14 @@ class Folder:
         return found
 
     def kill(self, program: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # all are gone, or zombies
+        try:
             os.killpg(program, signal.SIGKILL)
-        if not self._confined:
-            for pid in self.pids():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+            one_by_one = not self._confined
+        except (ProcessLookupError, PermissionError):
+            one_by_one = True  # all are gone, or zombies; or it has not made its group yet
+        for pid in self.pids() if one_by_one else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
     def leave(self) -> None:
         _remove(self.scratch)

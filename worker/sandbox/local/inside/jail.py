@@ -4,15 +4,16 @@ Fresh: users, mounts, processes, network, IPC, host name, cgroups. On top of the
 shared read-only root come one size-limited tmpfs, its own /proc, and loopback.
 """
 
+import _socket
 import contextlib
 import fcntl
 import os
 import signal
-import socket
 import struct
 from typing import Any
 
 from . import kernel, root, seccomp
+from .place import NICE
 
 NAMESPACES = (
     kernel.NEW_USER
@@ -25,6 +26,7 @@ NAMESPACES = (
 )
 _MASKED = ("keys", "key-users", "kcore", "timer_list", "sched_debug", "sysrq-trigger")
 _SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
+_LOOPBACK_UP = struct.pack("16sH14x", b"lo", _UP_AND_RUNNING)
 
 
 class Namespaces:
@@ -34,20 +36,23 @@ class Namespaces:
     home = root.HOME
     scratch = root.SCRATCH
     writable = ", ".join(root.WRITABLE)
+    limited = True
 
     def __init__(self, covered: list[str]) -> None:
         # A clone in its new namespace is nobody yet: the ids are taken before.
         self._user, self._group = os.geteuid(), os.getegid()
         self._covered = covered
-        self._filter = seccomp.program()
+        self._filter = kernel.Filter(seccomp.program())
         self._masked = [f"/proc/{name}" for name in _MASKED if os.path.exists(f"/proc/{name}")]
         self.environment: dict[str, str] = {}
         self.server = os.pidfd_open(os.getpid())
 
     def enter(self) -> None:
-        """Make the namespaces that this process was cloned into its own; it is their init."""
         # A server killed by SIGKILL takes its jails with it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def build(self) -> None:
+        """Make the namespaces that this process was cloned into its own; it is their init."""
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else our own map files belong to root
         root.write_maps(root.INSIDE_ID, root.INSIDE_ID, self._user, self._group)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
@@ -57,7 +62,7 @@ class Namespaces:
             kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
         _proc(self._masked)
         loopback()
-        socket.sethostname("sandbox")
+        _socket.sethostname("sandbox")
 
     def furnish(self, limits: dict[str, Any]) -> None:
         kernel.mount(
@@ -84,7 +89,11 @@ class Namespaces:
 
     def confine(self) -> None:
         kernel.give_up_capabilities()
-        kernel.install_filter(self._filter)
+        self._filter.install()
+
+    def give_way(self, program: int) -> None:
+        with contextlib.suppress(PermissionError):  # one is nicer already
+            os.setpriority(os.PRIO_USER, 0, NICE)  # the user's in this namespace, init among them
 
     def pids(self) -> list[str]:
         return [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
@@ -117,12 +126,15 @@ def _scratch() -> None:
 
 
 def _proc(masked: list[str]) -> None:
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    # Read-only: a process may write to some of its own files there, such as its place in the line
+    # of those that the kernel kills when memory runs out.
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
     kernel.mount("proc", "/proc", "proc", flags)
     for path in masked:
         kernel.mount("/dev/null", path, None, kernel.MS_BIND)
 
 
 def loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _UP_AND_RUNNING))
+    any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    fcntl.ioctl(any_socket, _SET_FLAGS, _LOOPBACK_UP)
+    any_socket.close()

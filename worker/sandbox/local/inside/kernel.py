@@ -7,7 +7,10 @@ import struct
 
 # PyDLL keeps the interpreter's lock over the call: a raw clone must not find it half released.
 _libc = ctypes.PyDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+# Looked up here once, where else every clone would look them up again.
+_syscall, _unshare, _mount = _libc.syscall, _libc.unshare, _libc.mount
+_umount2, _prctl = _libc.umount2, _libc.prctl
+_syscall.restype = ctypes.c_long
 
 MACHINE = platform.machine()
 _CALLS = {
@@ -37,7 +40,7 @@ def _check(result: int, what: str) -> int:
 
 
 def syscall(what: str, number: int, *arguments: object) -> int:
-    return _check(_libc.syscall(ctypes.c_long(number), *arguments), what)
+    return _check(_syscall(ctypes.c_long(number), *arguments), what)
 
 
 def clone(flags: int, signal: int) -> tuple[int, int]:
@@ -49,11 +52,11 @@ def clone(flags: int, signal: int) -> tuple[int, int]:
 
 
 def unshare(flags: int) -> None:
-    _check(_libc.unshare(flags), "unshare")
+    _check(_unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str = "") -> None:
-    result = _libc.mount(
+    result = _mount(
         source.encode(), target.encode(), kind and kind.encode(), flags, options.encode()
     )
     _check(result, f"mount {kind or source} on {target}")
@@ -78,11 +81,11 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def unmount(target: str) -> None:
-    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+    _check(_umount2(target.encode(), MNT_DETACH), f"umount {target}")
 
 
 def prctl(option: int, value: int) -> None:
-    _check(_libc.prctl(option, value, 0, 0, 0), f"prctl {option}")
+    _check(_prctl(option, value, 0, 0, 0), f"prctl {option}")
 
 
 def give_up_capabilities() -> None:
@@ -91,8 +94,14 @@ def give_up_capabilities() -> None:
     syscall("capset", _CALLS["capset"], header, bytes(24))
 
 
-def install_filter(program: bytes) -> None:
-    """A seccomp filter for this process and all it starts; needs no-new-privs first."""
-    buffer = ctypes.create_string_buffer(program, len(program))
-    fprog = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
-    syscall("seccomp", _CALLS["seccomp"], 1, 0, fprog)
+class Filter:
+    """A seccomp filter, laid out in memory as the kernel takes it."""
+
+    def __init__(self, program: bytes) -> None:
+        self._program = ctypes.create_string_buffer(program, len(program))
+        place = ctypes.addressof(self._program)
+        self._described = struct.pack("HxxxxxxP", len(program) // 8, place)
+
+    def install(self) -> None:
+        """For this process and all it starts; needs no-new-privs first."""
+        syscall("seccomp", _CALLS["seccomp"], 1, 0, self._described)

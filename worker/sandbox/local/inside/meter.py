@@ -57,7 +57,7 @@ class Meter:
     def finish(self) -> None:
         """Count what ended between two samples."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self.cpu = max(self.cpu, _cpu_of_reaped() - self._earlier)
+        self.cpu = max(self.cpu, used.ru_utime + used.ru_stime - self._earlier)
         self.memory_peak = max(self.memory_peak, used.ru_maxrss * 1024)
         if self._evidence:
             self.memory_peak = self._evidence.memory_peak() or self.memory_peak

@@ -6,6 +6,8 @@ One is made in the fork server, and every clone works on its own copy.
 
 from typing import Any, Protocol
 
+NICE = 5  # about a third of the usual share
+
 
 class Refused(Exception):
     """A file that cannot be put, or had, where it is asked for."""
@@ -16,11 +18,18 @@ class Place(Protocol):
     home: str  # where a program starts
     scratch: str  # what it may write to lies on this file system
     writable: str  # the same, in words
+    limited: bool  # whether that is as large as the request allows; else the machine's disk is
     environment: dict[str, str]
     server: int  # the fork server's pidfd
 
     def enter(self) -> None:
         """In the clone, as it begins: become an execution's init."""
+
+    def build(self) -> None:
+        """Make what the program is confined to, its process being there already.
+
+        Before that, for what init has touched by then is copied for the program too.
+        """
 
     def furnish(self, limits: dict[str, Any]) -> None:
         """Once the request is there: give the program's folders their size."""
@@ -39,6 +48,9 @@ class Place(Protocol):
 
     def confine(self) -> None:
         """In the program's process, the last thing before its code."""
+
+    def give_way(self, program: int) -> None:
+        """Make the program nice to others, as far as the kernel heeds it."""
 
     def pids(self) -> list[str]:
         """The program's processes."""

@@ -1,30 +1,30 @@
 """From a fork of the jail's init to the program itself: confine, then become it.
 
 The order matters. What needs a right comes first, then every right is given up,
-then the filter, and only then is the program's code looked at.
+then the filter, and only then is the program's code looked at. All that is the same for
+every program is done before one comes.
 """
 
 import atexit
 import contextlib
 import fcntl
 import gc
-import json
 import os
 import resource
 import signal
-import socket
+import struct
 import sys
 import traceback
 import types
 from typing import Any, NoReturn
 
-from . import cells, kernel, wire
+from . import cells, kernel, lines, wire
 from .place import Place
 
-_STDIN_SEALS = 1 | 2 | 4 | 8  # no further seal, no shrink, no grow, no write
 _COMPLAINT = 3
 _ORDER = cells.CHANNEL  # the line by which the order comes, before a session's channel is there
-_LARGEST_ORDER = 4096
+BUILT = b"built"  # said before the order: the place is there, to be confined to
+ORDER = struct.Struct("i??")  # which step; whether stdin, and a session's channel, come with it
 _MOST_FDS = 8
 
 _OWN_DATA = 16 << 20  # the interpreter's own, and what is preloaded; see `measure`
@@ -44,11 +44,15 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
         os.setsid()
         _take_places([os.open("/dev/null", os.O_RDONLY), *ends, line])
         complaint = _COMPLAINT
+        if os.read(_ORDER, len(BUILT)) != BUILT:
+            os._exit(0)  # it could not be built
         os.chdir(place.home)
+        place.confine()
+        _interpreter(place.home)
         step, header = _take_order(place)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
-        _set_environment({"HOME": place.home, **place.environment, **header["env"]})
-        place.confine()
+        for name, value in {"HOME": place.home, **place.environment, **header["env"]}.items():
+            os.environ[name] = value
         if step["argv"]:
             _execute(step["argv"])
     except BaseException as problem:  # noqa: BLE001  a program that is not confined must not run
@@ -56,7 +60,18 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
             os.write(complaint, f"!{type(problem).__name__}: {problem}".encode())
         os._exit(125)
     os.close(_COMPLAINT)
-    _run_python(place.home, step["script"])
+    _run_python(step["script"] and f"{place.home}/{step['script']}")
+
+
+def leave_no_trace() -> None:
+    """What is the same for every program: modules as `python` starts it, and an environment."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "inside"]:
+        del sys.modules[name]
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__annotations__={}, __builtins__=sys.modules["builtins"])
+    sys.modules["__main__"] = main
+    interpreters = os.path.dirname(sys.executable)
+    os.environ.update(PATH=f"{interpreters}:/usr/local/bin:/usr/bin:/bin", LANG="C.UTF-8")
 
 
 def _take_places(sources: list[int]) -> None:
@@ -70,34 +85,25 @@ def _take_places(sources: list[int]) -> None:
 
 def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
     """Which step of which request it is; joins its cgroups, and takes its limits and stdin."""
-    with socket.socket(fileno=_ORDER) as line:
-        message, fds, _, _ = socket.recv_fds(line, _LARGEST_ORDER, _MOST_FDS)
+    line = lines.at(_ORDER)
+    message, fds = lines.receive(line, ORDER.size, _MOST_FDS)
+    line.close()
     if not message:
         os._exit(0)  # none will come
-    order = json.loads(message)
+    step, stdin, session = ORDER.unpack(message)
     request, *joins = fds
-    header, stdin = wire.beginning(request)
-    step = header["steps"][order["step"]]
-    channel = joins.pop(0) if order["session"] else None
+    if stdin:
+        os.dup2(joins.pop(0), 0)
+    channel = joins.pop(0) if session else None
+    header = wire.header(request)
     for at in joins:
         os.write(at, b"0")
     granted = header["limits"]["processes"]
     _limit(header["limits"], place.process_limit(granted, counted=bool(joins)))
-    if stdin and step is header["steps"][-1]:
-        os.dup2(_sealed(stdin), 0)
     if channel is not None:
         os.dup2(channel, cells.CHANNEL)
     os.closerange(_ORDER if channel is None else cells.CHANNEL + 1, 1 << 16)
-    return step, header
-
-
-def _sealed(stdin: bytes) -> int:
-    source = os.memfd_create("stdin", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-    with open(source, "wb", closefd=False) as file:
-        file.write(stdin)
-    os.lseek(source, 0, os.SEEK_SET)
-    fcntl.fcntl(source, fcntl.F_ADD_SEALS, _STDIN_SEALS)
-    return source
+    return header["steps"][step], header
 
 
 def _limit(limits: dict[str, Any], processes: int) -> None:
@@ -119,17 +125,6 @@ def _limit(limits: dict[str, Any], processes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 
 
-def _set_environment(given: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(
-        {
-            "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
-            "LANG": "C.UTF-8",
-            **given,
-        }
-    )
-
-
 def _execute(argv: list[str]) -> NoReturn:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the interpreter ignores these two
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -141,18 +136,18 @@ def _execute(argv: list[str]) -> NoReturn:
         ) from None
 
 
-def _run_python(home: str, script: str) -> NoReturn:
-    """Do as `python script` does, in the interpreter that is already there; or run cells."""
-    script = script and f"{home}/{script}"
-    for name in [name for name in sys.modules if name.partition(".")[0] == "inside"]:
-        del sys.modules[name]
+def _interpreter(home: str) -> None:
+    """Leave one as `python` starts it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=script, __annotations__={}, __builtins__=sys.modules["builtins"])
-    sys.modules["__main__"] = main
-    sys.argv[:] = [script]
     sys.path.insert(0, home)
     _reseed()
+
+
+def _run_python(script: str) -> NoReturn:
+    """Do as `python script` does, in the interpreter that is already there; or run cells."""
+    main = sys.modules["__main__"]
+    main.__dict__["__file__"] = script
+    sys.argv[:] = [script]
     code = 0
     try:
         if script:

@@ -46,12 +46,13 @@ def enter_namespaces(as_root: bool) -> None:
 
 def write_maps(inside_user: int, inside_group: int, user: int, group: int) -> None:
     for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{inside_user} {user} 1"),
-        ("gid_map", f"{inside_group} {group} 1"),
+        ("setgroups", b"deny"),
+        ("uid_map", b"%d %d 1" % (inside_user, user)),
+        ("gid_map", b"%d %d 1" % (inside_group, group)),
     ):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+        at = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        os.write(at, text)
+        os.close(at)
 
 
 def build(exposed: list[str]) -> list[str]:

@@ -4,23 +4,26 @@ It is out of the program's reach, at the level `ns` as process 1 of a process na
 whatever is alive when a step ends dies by its hand before a result is written.
 """
 
+import _socket
 import contextlib
-import json
 import os
 import select
-import socket
 import time
 from typing import Any, NamedTuple
 
-from . import files, program, wire
+from . import files, lines, program, wire
 from .evidence import Evidence
+from .lines import Socket
 from .meter import Meter
 from .place import Place, Refused
 from .verdict import Running, close
 
 _TICK = 0.02
+_SHORT = 0.05  # seconds of processor time
 _CHUNK = 1 << 16
-_LONGEST_REAP = 5.0
+_MOST_FDS = 16
+PROGRAM, SESSION = b"program", b"session"
+_LONGEST = len(SESSION)
 
 
 class Job(NamedTuple):
@@ -34,12 +37,14 @@ class Job(NamedTuple):
     place: Place
 
 
-def main(place: Place, line: socket.socket) -> None:
+def main(place: Place, line: Socket) -> None:
     """Everything between the clone and the end of an init; it never returns."""
     problem = ""
     try:
         place.enter()
         first = _fork_ahead(place)
+        place.build()
+        first.line.send(program.BUILT)
     except Exception as refusal:  # noqa: BLE001  told to the client whose program comes
         problem = f"{type(refusal).__name__}: {refusal}"
     job = _wait_for(place, line)
@@ -51,30 +56,30 @@ def main(place: Place, line: socket.socket) -> None:
     os._exit(0)
 
 
-def _wait_for(place: Place, line: socket.socket) -> Job:
+def _wait_for(place: Place, line: Socket) -> Job:
     poll = select.poll()
     poll.register(line, select.POLLIN)
     poll.register(place.server, select.POLLIN)
     ready = {at for at, _ in poll.poll()}
-    message, fds, _, _ = socket.recv_fds(line, _CHUNK, 16, socket.MSG_DONTWAIT)
+    message, fds = lines.receive(line, _LONGEST, _MOST_FDS, _socket.MSG_DONTWAIT)
     if place.server in ready or not message:
         place.leave()
         os._exit(0)  # nobody will come
     line.close()
     request, reply, *rest = fds
-    session = json.loads(message)["session"]
+    session = message == SESSION
     channel = [rest.pop(0)] if session else []
-    evidence = Evidence(*rest[:3]) if rest else None
-    return Job(request, reply, session, channel + rest[3:], evidence, place)
+    evidence = Evidence(*rest[:4]) if rest else None
+    return Job(request, reply, session, channel + rest[4:], evidence, place)
 
 
-def _run(job: Job, first: Running) -> tuple[dict[str, Any], list[bytes]]:
+def _run(job: Job, first: Running) -> tuple[dict[str, Any], list[bytes | bytearray]]:
     try:
-        with open(job.request, "rb", closefd=False) as payload:
-            header, given = wire.unpack(payload.read())
+        request = os.pread(job.request, os.fstat(job.request).st_size, 0)
+        header, (stdin, *given) = wire.unpack(request)
         job.place.furnish(header["limits"])
-        files.write(job.place, header["files"], given[1:])
-        report, blobs = _run_steps(job, header, first)
+        files.write(job.place, header["files"], given)
+        report, blobs = _run_steps(job, header, stdin, first)
         fetched, refused = files.fetch(job.place, header["fetch"], header["limits"]["fetched"])
         report |= {"files": list(fetched), "refused_files": refused}
         return report, [*blobs, *fetched.values()]
@@ -89,23 +94,24 @@ def _our_failure(problem: Exception) -> dict[str, Any]:
 
 
 def _run_steps(
-    job: Job, header: dict[str, Any], running: Running
-) -> tuple[dict[str, Any], list[bytes]]:
+    job: Job, header: dict[str, Any], stdin: bytes, running: Running
+) -> tuple[dict[str, Any], list[bytes | bytearray]]:
     """Compile, then run; a step that fails is the last."""
     results: list[dict[str, Any]] = []
-    blobs: list[bytes] = []
+    blobs: list[bytes | bytearray] = []
     status = "finished"
     for number, step in enumerate(header["steps"]):
         if results:
             running = _fork_ahead(job.place)
+            running.line.send(program.BUILT)
             if step["argv"][0].startswith("./"):
                 job.place.allow_to_run(step["argv"][0])
         meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids)
-        _begin(running, job, number)
+        _begin(running, job, number, stdin if step is header["steps"][-1] else b"")
         _watch(running, job, meter, step["wall"], header["limits"]["output"])
         result = close(running, meter, job.evidence)
         results.append(result)
-        blobs += (bytes(stream) for stream in running.streams.values())
+        blobs += running.streams.values()
         status = result["status"]
         if status != "finished" or result["return_code"]:
             break
@@ -115,7 +121,7 @@ def _run_steps(
 def _fork_ahead(place: Place) -> Running:
     """A process that waits to become a program: made before there is one, used for one."""
     pipes = [os.pipe() for _ in range(3)]
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = lines.pair()
     pid = os.fork()
     if pid == 0:
         program.become(place, theirs.fileno(), [end for _, end in pipes])
@@ -127,9 +133,10 @@ def _fork_ahead(place: Place) -> Running:
     return Running(pid, {out: bytearray(), err: bytearray()}, complaint, ours)
 
 
-def _begin(running: Running, job: Job, number: int) -> None:
-    order = json.dumps({"step": number, "session": job.session}).encode()
-    socket.send_fds(running.line, [order], [job.request, *job.for_program])
+def _begin(running: Running, job: Job, number: int, stdin: bytes) -> None:
+    order = program.ORDER.pack(number, bool(stdin), job.session)
+    given = [job.request, *([files.sealed(stdin)] if stdin else []), *job.for_program]
+    lines.send(running.line, order, given)
     running.line.close()
     running.started = time.monotonic()
     if job.session:
@@ -149,6 +156,7 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
         poll.register(stream, select.POLLIN)
     deadline = running.started + wall
     next_sample = running.started + _TICK
+    gave_way = False
     while running.wait_status is None and not running.verdict:
         now = time.monotonic()
         for at, _ in poll.poll(max(0, min(next_sample, deadline) - now) * 1000 + 0.5):
@@ -162,6 +170,9 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
         if now >= next_sample:
             running.verdict = running.verdict or meter.sample()
             next_sample = now + _TICK
+            if meter.cpu > _SHORT and not gave_way:
+                gave_way = True
+                _give_way(running, job)
         _reap(running)
         if now >= deadline and running.wait_status is None:
             running.verdict = running.verdict or "time_limit"
@@ -172,6 +183,12 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
         while _read(running, stream, output):
             pass
     os.close(ended)
+
+
+def _give_way(running: Running, job: Job) -> None:
+    """So that short programs do not wait for long ones, and bombs cost others little."""
+    if not (job.evidence and job.evidence.give_way()):
+        job.place.give_way(running.pid)
 
 
 def _read(running: Running, stream: int, limit: int) -> bool:
@@ -188,17 +205,12 @@ def _read(running: Running, stream: int, limit: int) -> bool:
     return bool(chunk)
 
 
-def _reap(running: Running) -> bool:
-    """Collect the dead; False when there is nobody left to wait for."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return False
-        if pid == running.pid:
-            running.wait_status = status
-        if pid == 0:
-            return True
+def _reap(running: Running) -> None:
+    """Collect the dead."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            if found[0] == running.pid:
+                running.wait_status = found[1]
 
 
 def _anyone_left() -> bool:
@@ -210,15 +222,15 @@ def _anyone_left() -> bool:
 
 
 def _kill_all(running: Running, place: Place) -> None:
-    deadline = time.monotonic() + _LONGEST_REAP
-    while True:
-        place.kill(running.pid)
-        if not _reap(running):
-            return
-        if time.monotonic() > deadline:
-            # Stuck in the kernel. It dies with this namespace, whose end waits for it.
-            raise TimeoutError("a process of the program does not die")
-        time.sleep(0.0005)
+    """Until nobody is left, however long a busy machine takes over it.
+
+    For one that is stuck in the kernel the client's patience ends first, and with it this init.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            place.kill(running.pid)
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # one is dead
+            _reap(running)
 
 
 def _send(reply: int, message: bytes) -> None:

@@ -2,11 +2,11 @@
 
 import os
 import signal
-import socket
 import time
 from typing import Any
 
 from .evidence import Evidence
+from .lines import Socket
 from .meter import Meter
 
 _MEMORY_ERRORS = (b"MemoryError", b"std::bad_alloc", b"JavaScript heap out of memory")
@@ -18,7 +18,7 @@ class Running:
     """One step's process: while it waits for its order, while it runs, and after."""
 
     def __init__(
-        self, pid: int, streams: dict[int, bytearray], complaint: int, line: socket.socket
+        self, pid: int, streams: dict[int, bytearray], complaint: int, line: Socket
     ) -> None:
         self.pid = pid
         self.streams = streams

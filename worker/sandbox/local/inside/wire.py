@@ -14,7 +14,7 @@ from typing import Any
 _LENGTHS = struct.Struct("!IQ")
 
 
-def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
+def pack(header: dict[str, Any], blobs: Sequence[bytes | bytearray] = ()) -> bytes:
     text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
     return b"".join([_LENGTHS.pack(len(text), sum(map(len, blobs))), text, *blobs])
 
@@ -27,20 +27,19 @@ def length(start: bytes | bytearray) -> int | None:
     return int(_LENGTHS.size + text + rest)
 
 
-def beginning(at: int) -> tuple[dict[str, Any], bytes]:
-    """The header and the first blob of the message in a file, whatever its position."""
+def header(at: int) -> Any:
+    """The header of the message in a file, whatever its position."""
     text, _ = _LENGTHS.unpack(os.pread(at, _LENGTHS.size, 0))
-    header = json.loads(os.pread(at, text, _LENGTHS.size))
-    return header, os.pread(at, header["blobs"][0], _LENGTHS.size + text)
+    return json.loads(os.pread(at, text, _LENGTHS.size))
 
 
-def unpack(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+def unpack(message: bytes | bytearray) -> tuple[dict[str, Any], list[bytes]]:
     text, _ = _LENGTHS.unpack_from(message)
     at = _LENGTHS.size + text
     header = json.loads(message[_LENGTHS.size : at])
     blobs = []
     for size in header.pop("blobs"):
-        blobs.append(message[at : at + size])
+        blobs.append(bytes(memoryview(message)[at : at + size]))
         at += size
     if at != len(message):
         raise ValueError(f"a message of {len(message)} bytes describes {at}")

@@ -13,34 +13,37 @@ import json
 import os
 import select
 import signal
-import socket
 import sys
 from typing import Any
 
-from . import jail, kernel, landlock, program, root, supervise, wire
+from . import jail, kernel, landlock, lines, program, root, supervise, wire
 from .place import Place
 
 _BOOT = "import sys; sys.path.insert(0, {!r}); from inside.zygote import main; main()"
 _LARGEST_MESSAGE = 4096
 _MOST_FDS = 16
+_CHILD_ENDED = int(signal.SIGCHLD)
 
 
 def command(stage: str, config: dict[str, Any]) -> list[str]:
     """How either stage is executed; the interpreter takes nothing from its surroundings."""
     boot = _BOOT.format(config["source"])
-    flags = ["-I", "-X", "utf8", "-W", "ignore"]
+    flags = ["-I", "-X", "utf8"]
     return [config["python"], *flags, "-c", boot, stage, json.dumps(config)]
 
 
 def main() -> None:
     del sys.path[0]
     stage, config = sys.argv[1], json.loads(sys.argv[2])
-    control = socket.socket(fileno=config["control"])
+    control = lines.at(config["control"])
     try:
         if stage == "launch":
             launch(config)
         ready = warm(config)
         place = _place(config)
+        program.leave_no_trace()
+        gc.collect()
+        gc.freeze()
     except Exception as problem:  # noqa: BLE001  told to the client, which raises it
         control.send(json.dumps({"failed": f"{type(problem).__name__}: {problem}"}).encode())
         return
@@ -104,8 +107,6 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.give_up_capabilities()
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    gc.collect()
-    gc.freeze()
     lacks = [name for name in config["asked"] if importlib.util.find_spec(name) is None]
     return {"pid": os.getpid(), "lacks": lacks}
 
@@ -113,7 +114,7 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
 class Jail:
     """One clone: a spare that waits for a program, or one that has its own."""
 
-    def __init__(self, pid: int, line: socket.socket) -> None:
+    def __init__(self, pid: int, line: lines.Socket) -> None:
         self.pid = pid
         self.line = line
         self.number: int | None = None
@@ -122,7 +123,7 @@ class Jail:
 class Server:
     """Hands each program to a jail that is ready, makes the next one; ends with its client."""
 
-    def __init__(self, control: socket.socket, place: Place, spares: int) -> None:
+    def __init__(self, control: lines.Socket, place: Place, spares: int) -> None:
         self._control = control
         self._place = place
         self._jails: dict[int, Jail] = {}  # by pidfd
@@ -144,37 +145,38 @@ class Server:
                     return
 
     def _answer(self) -> bool:
-        message, fds, _, _ = socket.recv_fds(self._control, _LARGEST_MESSAGE, _MOST_FDS)
+        message, fds = lines.receive(self._control, _LARGEST_MESSAGE, _MOST_FDS)
         if not message:
             return False
         order = json.loads(message)
         if "kill" in order:
             self._kill(order["kill"])
         else:
-            self._hand_over(order, message, fds)
+            self._hand_over(order, fds)
         for at in fds:
             os.close(at)
         return True
 
-    def _hand_over(self, order: dict[str, Any], message: bytes, fds: list[int]) -> None:
+    def _hand_over(self, order: dict[str, Any], fds: list[int]) -> None:
         try:
-            while not self._send(order["run"], message, fds):
+            while not self._send(order, fds):
                 pass  # it was a spare, and is dead
         except OSError as problem:
             os.write(fds[1], wire.pack({"status": "infrastructure", "error": str(problem)}))
 
-    def _send(self, run: int, message: bytes, fds: list[int]) -> bool:
+    def _send(self, order: dict[str, Any], fds: list[int]) -> bool:
         """To a spare or a new jail, which from now on is this run's; False if it has died."""
         pidfd = self._spares.pop() if self._spares else self._clone()
         held = self._jails[pidfd]
         try:
-            socket.send_fds(held.line, [message], fds)
+            what = supervise.SESSION if order["session"] else supervise.PROGRAM
+            lines.send(held.line, what, fds)
         except (BrokenPipeError, ConnectionResetError):
             return False
         except OSError:
             self._spares.append(pidfd)  # nothing is wrong with it
             raise
-        held.number = run
+        held.number = order["run"]
         held.line.close()
         return True
 
@@ -185,9 +187,9 @@ class Server:
             self._wanted = 0  # whatever it is, the next program will be told
 
     def _clone(self) -> int:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            pid, pidfd = kernel.clone(self._place.clone_flags, signal.SIGCHLD)
+        ours, theirs = lines.pair()
+        try:
+            pid, pidfd = kernel.clone(self._place.clone_flags, _CHILD_ENDED)
             if pid == 0:
                 ours.close()
                 self._control.close()
@@ -195,6 +197,8 @@ class Server:
                     os.close(other)
                     held.line.close()
                 supervise.main(self._place, theirs)
+        finally:
+            theirs.close()
         self._jails[pidfd] = Jail(pid, ours)
         self._poll.register(pidfd, select.POLLIN)
         return pidfd

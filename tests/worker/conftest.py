@@ -1,0 +1,13 @@
+"""What several modules here stand on."""
+
+import pytest
+
+from tests.worker.scripted_answers import Answer
+from tests.worker.scripted_fusion import ScriptedFusion
+
+
+@pytest.fixture
+def fusion(monkeypatch):
+    with ScriptedFusion(default=Answer.ok("42\n")) as fusion:
+        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
+        yield fusion

@@ -1,0 +1,152 @@
+"""The direct line: an event loop's own connection, by which its jobs are put on their queues.
+
+By way of the engine's thread that takes four wake-ups, by this one two: the server's and the
+loop's. One write is on its way at a time; what is submitted meanwhile goes with the next. The
+line only saves time: whatever is not answered the engine sends, again, under the same tokens.
+"""
+
+import asyncio
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from limiter.loop_wire import LoopWire, possible
+from limiter.wire import Wire
+from worker.order import Order
+
+if TYPE_CHECKING:
+    from worker.direct_lines import DirectLines
+
+log = logging.getLogger("penstock.queue")
+
+_WORTH_IT = 8  # jobs after which a loop gets a line of its own
+_LONGEST = 32768  # bytes of programs in one write, which a socket takes whole, or is broken
+_MOST = 200  # jobs in one write
+_TIMEOUT = 5.0
+
+
+class DirectLine:
+    """One event loop's."""
+
+    def __init__(self, lines: "DirectLines", loop: asyncio.AbstractEventLoop) -> None:
+        self._lines, self._engine = lines, lines.engine
+        self._loop = weakref.ref(loop, lambda _: self._hang_up())
+        self._wire: LoopWire | None = None
+        self._missed = 0
+        self._opening = False
+        self._due: list[Order] = []
+        self._bytes = 0
+        self._flight: deque[list[Order]] = deque()
+
+    def take(self, order: Order) -> bool:
+        """Send it soon, or leave it to the engine."""
+        if self._wire is None:
+            self._missed += 1
+            if self._missed >= _WORTH_IT and not self._opening and possible(self._engine.target):
+                self._opening = True
+                self._lines.wish(self)
+            return False
+        full = self._bytes + len(order.data) > _LONGEST or len(self._due) == _MOST
+        if full or not self._lines.set_out(order):
+            self._give_up_the_rest()
+            return False
+        self._due.append(order)
+        self._bytes += len(order.data)
+        if not self._flight:
+            self._send()
+        return True
+
+    @property
+    def open(self) -> bool:
+        return self._wire is not None
+
+    def end(self) -> None:
+        """From any thread: the engine does everything from now on."""
+        if not self._on_loop(self._break):
+            self._hang_up()
+
+    # The connection
+
+    def connect(self) -> None:
+        """On the engine's thread, which may wait for the server, and has loaded the scripts."""
+        try:
+            wire = Wire(self._engine.target, _TIMEOUT, scripts={})
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the engine goes without
+            log.debug("no direct line to %s: %s", self._engine.target, failure)
+            self._missed, self._opening = 0, False
+        else:
+            if not self._on_loop(lambda: self._begin(wire)):
+                wire.close()
+
+    def _begin(self, wire: Wire) -> None:
+        self._missed, self._opening = 0, False
+        try:
+            if not self._engine.is_well:
+                return wire.close()
+            self._wire = LoopWire(asyncio.get_running_loop(), wire, self._readable)
+        except NotImplementedError:  # Windows' proactor
+            wire.close()
+        return None
+
+    def _on_loop(self, deed: Callable[[], None]) -> bool:
+        """From any thread: have it done there; False where the loop will do nothing any more."""
+        loop = self._loop()
+        try:
+            if loop is not None:
+                loop.call_soon_threadsafe(deed)
+        except RuntimeError:  # it is closed
+            return False
+        return loop is not None
+
+    def _hang_up(self) -> None:
+        if self._wire is not None:
+            self._wire.hang_up()
+            self._wire = None
+
+    def _break(self) -> None:
+        self._hang_up()
+        flight, self._flight = self._flight, deque()
+        self._lines.come_back([order for orders in flight for order in orders])
+        self._give_up_the_rest()
+
+    def _give_up_the_rest(self) -> None:
+        """What is not sent yet goes by the engine, before what goes there now."""
+        due, self._due, self._bytes = self._due, [], 0
+        self._lines.come_back(due)
+
+    # Jobs and replies
+
+    def _send(self) -> None:
+        try:
+            due, self._due, self._bytes = self._due, [], 0
+            commands = []
+            for command, orders in self._lines.enqueueing(due):
+                commands.append(command)
+                self._flight.append(orders)
+            if self._wire is not None:
+                self._wire.send(commands)
+        except OSError:
+            self._break()
+        except BaseException:  # a signal's handler may raise anywhere
+            self._break()
+            raise
+
+    def _readable(self) -> None:
+        try:
+            for reply in self._wire.received() if self._wire is not None else ():
+                self._digest(self._flight[0], reply)
+                self._flight.popleft()
+            if self._due and not self._flight:
+                self._send()
+        except OSError:
+            self._break()
+        except BaseException:
+            self._break()
+            raise
+
+    def _digest(self, orders: list[Order], reply: Any) -> None:
+        if isinstance(reply, Exception):
+            raise ConnectionError(str(reply))  # the engine asks again, and sees to it
+        self._lines.arrived(orders, reply)

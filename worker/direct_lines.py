@@ -1,0 +1,86 @@
+"""The direct lines of an engine: one for each event loop; and what they write into its books."""
+
+import asyncio
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from limiter.answers import Answer, LoopAnswer
+from worker.direct_line import DirectLine
+from worker.job_hash import Command
+from worker.order import Order
+
+if TYPE_CHECKING:
+    from worker.client_engine import ClientEngine
+
+
+class DirectLines:
+    """See the module."""
+
+    def __init__(self, engine: "ClientEngine") -> None:
+        self.engine = engine
+        self._guard = threading.RLock()  # for a signal's handler, as the engine's books
+        self._wished: SimpleQueue[DirectLine] = SimpleQueue()
+        self._all: WeakKeyDictionary[asyncio.AbstractEventLoop, DirectLine] = WeakKeyDictionary()
+
+    def take(self, order: Order, asked: Answer | None) -> bool:
+        """Only for who waits on the loop itself: a thread would not let it read the reply."""
+        return isinstance(asked, LoopAnswer) and self.of(asked.loop).take(order)
+
+    def wish(self, line: DirectLine) -> None:
+        """Have it connected, soon."""
+        self._wished.put(line)
+        self.engine.post(self.engine.look)
+
+    def connect(self) -> None:
+        """On the engine's thread, with nothing locked."""
+        while not self._wished.empty():
+            self._wished.get().connect()
+
+    def end(self) -> None:
+        with self._guard:
+            lines = list(self._all.values())
+        for line in lines:
+            line.end()
+
+    def of(self, loop: asyncio.AbstractEventLoop) -> DirectLine:
+        with self._guard:
+            line = self._all.get(loop)
+            if line is None:
+                for other, its_own in list(self._all.items()):
+                    if other.is_closed():
+                        its_own.end()
+                line = self._all[loop] = DirectLine(self, loop)
+            return line
+
+    # For a line, on its loop
+
+    def set_out(self, order: Order) -> bool:
+        """Whether it may be sent there: not past what the engine has to send, nor unsupervised."""
+        engine = self.engine
+        with engine.books:
+            if engine.orders.unsent or not engine.is_well:
+                return False
+            engine.orders.add(order, directly=True)
+            engine.stir()
+            return True
+
+    def enqueueing(self, orders: list[Order]) -> list[tuple[Command, list[Order]]]:
+        with self.engine.books:
+            return list(self.engine.orders.enqueueing(orders))
+
+    def arrived(self, orders: list[Order], reply: list[bytes]) -> None:
+        engine = self.engine
+        with engine.books:
+            engine.orders.now = engine.clock()
+            engine.orders.arrived(orders, reply)
+            engine.stir()
+        engine.deliver()
+
+    def come_back(self, orders: list[Order]) -> None:
+        if not orders:
+            return
+        with self.engine.books:
+            self.engine.post(self.engine.look)  # when the books are free
+            self.engine.orders.come_back(orders)

@@ -1,0 +1,68 @@
+"""The executions in this worker's hands, from their start to the recording of their end."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from worker.execution_record import Outcome, Running
+from worker.finishing import Finisher
+from worker.performer import Performer
+
+log = logging.getLogger("penstock.worker")
+
+
+class Executions(dict[str, Running]):
+    """By job and execution. `changed` is called after each end."""
+
+    def __init__(self, changed: Callable[[], object]) -> None:
+        super().__init__()
+        self.performer: Performer
+        self.finisher: Finisher
+        self.idle_since = time.monotonic()
+        self._changed = changed
+
+    def begin(self, queue: str, job: list[Any], moment: float) -> None:
+        """A job that was claimed."""
+        running = self.performer.new_running(queue, job, moment)
+        self[running.member] = running
+        running.task = asyncio.get_running_loop().create_task(self._live(running))
+
+    async def _live(self, running: Running) -> None:
+        try:
+            outcome = await self.performer.perform(running)
+        except asyncio.CancelledError:
+            if running.why in ("cold", "lost"):
+                self.ended(running)
+                return
+            outcome = Outcome.broken_off(running)
+        if running.why == "stopped":
+            outcome.stopped = True
+        if running.why not in ("cold", "lost"):
+            running.ending = True
+            self.finisher.finish(outcome)
+
+    def ended(self, running: Running) -> None:
+        self.pop(running.member, None)
+        if not self:
+            self.idle_since = time.monotonic()
+        self._changed()
+
+    def break_off(self, executions: list[Running], why: str) -> None:
+        """End them before their time."""
+        for running in executions:
+            if running.why or running.ending:
+                continue
+            running.why = why
+            if running.interrupt is not None:
+                running.interrupt()
+            if running.task is not None:
+                running.task.cancel()
+
+    def lose(self, executions: list[Running]) -> None:
+        # A heartbeat may come between the end of a lease and our reading that it ended.
+        gone = [r for r in executions if r.member in self and not r.ending]
+        for running in gone:
+            log.warning("job %s: its lease is lost; others run it", running.id)
+        self.break_off(gone, "lost")

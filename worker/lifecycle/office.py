@@ -1,0 +1,65 @@
+"""Who reaps: of the processes that reach a scope's sandboxes one at a time, elected by lease.
+
+That lease is half an owner's. So an outage of Redis that ends the leases of owners who live
+has ended the office too, and whoever is elected next waits until they have renewed theirs.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import uuid
+
+from redis.exceptions import RedisError
+
+from worker.lifecycle.aside import aside
+from worker.lifecycle.registry import Registry
+
+log = logging.getLogger("penstock.worker")
+
+
+class Offices:
+    """Those that one reaper stands for, and those that it holds."""
+
+    def __init__(self, sandbox_lease: float, longest_look: float) -> None:
+        self.reaper = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.probation = sandbox_lease
+        self._lease = sandbox_lease / 2
+        self._held: set[tuple[Registry, str]] = set()
+        self._longest = longest_look
+        self._looked = time.monotonic()
+
+    async def stand(self, registry: Registry, scope: str) -> float | None:
+        """Seconds until it may act; none where another one holds the office."""
+        since = await aside(lambda: registry.elect(self.reaper, scope, self._lease))
+        if since is None:
+            self._held.discard((registry, scope))
+            return None
+        self._held.add((registry, scope))
+        return max(0.0, self.probation - since)
+
+    def leave(self, registry: Registry) -> None:
+        """For good: what it holds there ends by itself."""
+        self._held = {held for held in self._held if held[0] is not registry}
+
+    def looked(self) -> None:
+        """Whoever holds them has come round once more."""
+        self._looked = time.monotonic()
+
+    async def keep(self) -> None:
+        """Those that are held, also while a look takes long, but not one that never ends; until
+        cancelled."""
+        self.looked()
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            if self._held and time.monotonic() - self._looked > self._longest:
+                log.warning("reaper: a look has not ended for %g s; others may act", self._longest)
+                self._held.clear()
+            for registry, scope in list(self._held):
+                try:
+                    await self.stand(registry, scope)
+                except (RedisError, OSError) as failure:
+                    log.warning("reaper: an office is not kept: %s", failure)
+                except Exception:  # nothing else keeps them: this goes on
+                    log.exception("reaper: an office is not kept")

@@ -1,0 +1,26 @@
+"""RQ's own maintenance beside a worker's jobs: stock workers' registries, dead workers' keys.
+
+It is begun anew until the worker is over, and never left half done.
+"""
+
+import asyncio
+import contextlib
+
+from rq.worker import BaseWorker
+
+from worker.threads import Threads
+
+
+async def maintain(
+    worker: BaseWorker, threads: Threads, over: asyncio.Event, *, once: bool
+) -> None:
+    """In a thread, every `maintenance_interval` seconds."""
+    while not over.is_set():
+        try:
+            await threads.run(worker.run_maintenance_tasks)
+        except Exception:
+            worker.log.exception("Worker %s: maintenance failed; it is tried again", worker.name)
+        if once:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), worker.maintenance_interval)
