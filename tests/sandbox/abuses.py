@@ -43,6 +43,26 @@ while True: pass
         limits={"wall": 0.3},
     ),
     Abuse(
+        "stopping itself",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+        "time_limit",
+        limits={"wall": 0.3},
+    ),
+    Abuse(
+        "orphans at a time limit",
+        """
+import os, time
+if os.fork() == 0:
+    try: os.setsid()
+    except OSError: pass
+    os.fork()
+    if os.fork(): os._exit(0)
+time.sleep(60)
+""",
+        "time_limit",
+        limits={"wall": 0.3},
+    ),
+    Abuse(
         "processor time of a whole tree",
         "import os\nfor _ in range(3): os.fork()\nwhile True: pass",
         "time_limit",

@@ -27,8 +27,11 @@ Run = Callable[..., Awaitable[Outcome]]
 def reachable_python(user: int | None) -> str | None:
     """An interpreter of 3.11 or newer that this user may execute, with our source beside it."""
     source = Path(__file__).parents[2] / "worker/sandbox/local/inside/zygote.py"
-    check = f"import sys; open({str(source)!r}); sys.exit(sys.version_info < (3, 11))"
     for python in (sys.executable, "/usr/bin/python3"):
+        # One that cannot reach the library of ours may find another's, and be another.
+        ours = f"sys.base_prefix == {sys.base_prefix!r}" if python == sys.executable else "True"
+        right = f"sys.version_info >= (3, 11) and {ours}"
+        check = f"import sys; open({str(source)!r}); sys.exit(not ({right}))"
         try:
             subprocess.run(
                 [python, "-I", "-c", check],

@@ -1,6 +1,7 @@
 """cgroup version 2 as a folder: what the kernel does when one makes, fills and removes groups."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from worker.sandbox.local import cgroups
 
 _FILES = ("memory.events", "pids.events", "memory.max", "memory.swap.max", "memory.current",
-          "memory.oom.group", "pids.max", "cgroup.procs", "cgroup.subtree_control")  # fmt: skip
+          "memory.oom.group", "pids.max", "cpu.weight", "cgroup.procs",
+          "cgroup.subtree_control")  # fmt: skip
+_CONTROLLERS = ("memory", "pids", "cpu")
 
 
 class FakeCgroups:
@@ -17,19 +20,16 @@ class FakeCgroups:
     def __init__(self, folder: Path, own: str, patch: pytest.MonkeyPatch, peak: bool) -> None:
         self.top = folder / "cgroup"
         self._peak = peak
-        self._mkdir, self._rmdir, self._write = Path.mkdir, Path.rmdir, Path.write_text
+        self._mkdir, self._rmdir, self._write = os.mkdir, os.rmdir, Path.write_text
         self._mkdir(self.top)
         self._fill(self.top, "cpu memory pids")
-        for name, method in (
-            ("mkdir", self.mkdir),
-            ("rmdir", self.rmdir),
-            ("write_text", self.write),
-        ):
-            patch.setattr(Path, name, lambda path, *given, _do=method, **_: _do(path, *given))
+        patch.setattr(os, "mkdir", lambda path, *mode: self.mkdir(Path(path), *mode))
+        patch.setattr(os, "rmdir", lambda path: self.rmdir(Path(path)))
+        patch.setattr(Path, "write_text", lambda path, text: self.write(path, text))
         group = self.top
         for part in own.strip("/").split("/") if own != "/" else ():
             group = group / part
-            group.mkdir()
+            os.mkdir(group)
         (group / "cgroup.procs").write_text("1")
         mounts, membership = folder / "mounts", folder / "membership"
         mounts.write_text(f"none {self.top} cgroup2 rw 0 0\n")
@@ -43,7 +43,7 @@ class FakeCgroups:
     def pass_on(self, group: str, controllers: str) -> None:
         self._write(self.top / group / "cgroup.subtree_control", controllers)
 
-    def mkdir(self, path: Path, *given: object) -> None:
+    def mkdir(self, path: Path, *_: int) -> None:
         self._mkdir(path)
         if self._ours(path):
             self._fill(path, (path.parent / "cgroup.subtree_control").read_text())
@@ -53,7 +53,7 @@ class FakeCgroups:
 
     def _fill(self, path: Path, controllers: str) -> None:
         for name in (*_FILES, *(["memory.peak"] if self._peak else [])):
-            if not name.startswith(("memory", "pids")) or name.split(".")[0] in controllers:
+            if not name.startswith(_CONTROLLERS) or name.split(".")[0] in controllers:
                 self._write(path / name, "")
         self._write(path / "cgroup.controllers", controllers)
 

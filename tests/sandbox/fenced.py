@@ -1,7 +1,7 @@
 """A sandbox of a weaker level, inside namespaces that end with it.
 
 What a weaker level may fail to hold must not reach the machine that tests it. `Fenced` is the
-test's end; `python -m tests.sandbox.fenced LEVEL START FOLDER` is the other, which enters
+test's end; `python -m tests.sandbox.fenced LEVEL START FOLDER DISK` is the other, which enters
 namespaces, starts the sandbox there, and runs what comes by lines of JSON.
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from .conftest import config_for, reachable_python
 
 _LARGEST_LINE = 64 << 20
 _FAREWELL = 0
+_DISK = "size=512m"
 
 
 class Fenced:
@@ -35,9 +37,9 @@ class Fenced:
         self._reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, level: str, start: str, folder: str) -> "Fenced":
+    async def start(cls, level: str, start: str, folder: str, disk: str = _DISK) -> "Fenced":
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.sandbox.fenced", level, start, folder),
+            *(sys.executable, "-m", "tests.sandbox.fenced", level, start, folder, disk),
             cwd=Path(__file__).parents[2],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -74,6 +76,15 @@ class Fenced:
             await self._reader
 
 
+async def fenced(level: str, start: str, disk: str = _DISK) -> AsyncIterator[Fenced]:
+    """For a fixture: one that leaves no file behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        sandbox = await Fenced.start(level, start, folder, disk)
+        yield sandbox
+        await sandbox.close()
+    assert sandbox.facts["left"] == []
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
@@ -96,7 +107,7 @@ def _outcome(said: dict[str, Any]) -> Outcome:
     return Outcome(**{**facts, **steps})
 
 
-def enter(folder: str) -> None:
+def enter(folder: str, disk: str) -> None:
     """Processes, mounts, network, IPC and users of its own, with /proc and a tmpfs to match."""
     user, group = os.geteuid(), os.getegid()
     if user == 0:
@@ -109,7 +120,7 @@ def enter(folder: str) -> None:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("proc", "/proc", "proc")
-    kernel.mount("scratch", folder, "tmpfs", options="size=512m,mode=1777")
+    kernel.mount("scratch", folder, "tmpfs", options=f"{disk},mode=1777")
     tempfile.tempdir = folder
     jail.loopback()
 
@@ -144,5 +155,5 @@ async def serve(level: levels.Level, start: str) -> None:
 
 
 if __name__ == "__main__":
-    enter(sys.argv[3])
+    enter(sys.argv[3], sys.argv[4])
     asyncio.run(serve(sys.argv[1], sys.argv[2]))  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def forbid(*calls: str, clone: bool = False) -> None:
         rules[435] = [seccomp._op(seccomp._RETURN, seccomp._ENOSYS)]
     start = [seccomp._op(seccomp._LOAD, seccomp._NUMBER)]
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.install_filter(b"".join(start + seccomp._search(sorted(rules.items()))))
+    kernel.Filter(b"".join(start + seccomp._search(sorted(rules.items())))).install()
 
 
 async def main() -> None:

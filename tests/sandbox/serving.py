@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 
+# One for all: each would read the machine's certificates anew, for as long as many programs take.
+CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 START = [sys.executable, "-m", "penstock", "sandbox", "serve", "--port", "0"]
 
 
@@ -26,7 +28,7 @@ def served(*options: str, memory: str = "512", **environment: str) -> Iterator[s
 
 def post(url: str, **fields: Any) -> dict[str, Any]:
     body = {"language": "python", **fields}
-    response = httpx.post(f"{url}/run_code", json=body, timeout=60)
+    response = CLIENT.post(f"{url}/run_code", json=body)
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
     return answer

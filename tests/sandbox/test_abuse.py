@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -15,19 +14,13 @@ from worker.sandbox.local import Outcome, Program, probes
 
 from .abuses import ABUSES, Abuse
 from .conftest import QUICK, STARTS, Run
-from .fenced import Fenced
+from .fenced import Fenced, fenced
+from .swaps import SWAPS, never_another
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+each_swap = pytest.mark.parametrize("swap", SWAPS)
 each_abuse = pytest.mark.parametrize("abuse", ABUSES, ids=[abuse.name for abuse in ABUSES])
-
-
-async def fenced(level: str, start: str) -> AsyncIterator[Fenced]:
-    with tempfile.TemporaryDirectory() as folder:
-        sandbox = await Fenced.start(level, start, folder)
-        yield sandbox
-        await sandbox.close()
-    assert sandbox.facts["left"] == []
 
 
 @pytest_asyncio.fixture(params=STARTS, scope="module", loop_scope="module")
@@ -120,6 +113,21 @@ async def test_files_go_in_and_out_under_landlock(landlock: Fenced) -> None:
     assert set(outcome.refused_files) == {"link", "/etc/hosts", "../../x"}
     for name in ("../../x", "/tmp/x", "/etc/x"):
         assert (await landlock.run(Program("1", files={name: b""}))).status == "refused"
+
+
+@each_swap
+async def test_a_file_that_is_swapped_under_landlock_is_never_another(
+    landlock: Fenced, swap: str
+) -> None:
+    never_another(await landlock.run(Program(SWAPS[swap], fetch=["x", "d/passwd"], limits=QUICK)))
+
+
+@each_swap
+async def test_a_file_that_is_swapped_without_isolation_is_never_another(
+    unconfined: Fenced, swap: str
+) -> None:
+    """The child that swaps is killed first, for it does not resist; and the name is resolved."""
+    never_another(await unconfined.run(Program(SWAPS[swap], fetch=["x", "d/passwd"], limits=QUICK)))
 
 
 async def test_other_languages_run_under_landlock(landlock: Fenced) -> None:

@@ -1,5 +1,6 @@
 """A cgroup is used where one can be made, and its absence is said, not hidden."""
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.sandbox.local import DEFAULTS, Jails, cgroups
+from worker.sandbox.local import DEFAULTS, Jails, Program, cgroups
 from worker.sandbox.local.cgroups import Hierarchy
 from worker.sandbox.local.inside.evidence import Evidence
 
@@ -27,7 +28,7 @@ def hierarchy() -> Hierarchy:
 def test_groups_come_and_go_with_their_hierarchy(hierarchy: Hierarchy) -> None:
     before = len(os.listdir("/proc/self/fd"))
     group = hierarchy.make(DEFAULTS)
-    folders = [*group.folders, *hierarchy._parents]
+    folders = [*map(Path, group.folders), *hierarchy._parents]
     assert all(folder.is_dir() for folder in folders)
     hierarchy.discard(group)
     hierarchy.close()
@@ -37,7 +38,7 @@ def test_groups_come_and_go_with_their_hierarchy(hierarchy: Hierarchy) -> None:
 
 def test_a_group_that_is_still_in_use_is_removed_later(hierarchy: Hierarchy) -> None:
     group = hierarchy.make(DEFAULTS)
-    inner = group.folders[0] / "inner"
+    inner = Path(group.folders[0]) / "inner"
     inner.mkdir()
     hierarchy.discard(group)
     assert hierarchy.dying == 1
@@ -70,6 +71,50 @@ def test_where_a_group_cannot_be_made_there_is_no_hierarchy(
     assert Hierarchy.find() is None
 
 
+USUAL = {"cgroup-v1": 1024, "cgroup-v2": 100}
+PATIENT = replace(DEFAULTS, wall=120.0)
+UNTIL_NICE = """
+import os
+while not os.getpriority(os.PRIO_PROCESS, 0): pass
+print(os.getpriority(os.PRIO_PROCESS, 0))
+"""
+ALREADY_NICER = """
+import os, time
+os.nice(9)
+while time.process_time() < 0.3: pass
+print(os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
+async def test_without_a_group_it_gives_way_by_being_nice() -> None:
+    async with Jails(config_for("user"), use_cgroups=False) as jails:
+        outcome = await jails.run(Program(UNTIL_NICE, limits=PATIENT))
+        nicer = await jails.run(Program(ALREADY_NICER, limits=PATIENT))
+        assert (await jails.run(Program("print(__import__('os').nice(0))"))).stdout == b"0\n"
+    assert outcome.stdout == b"5\n", outcome
+    assert nicer.stdout == b"9\n", nicer
+
+
+async def test_its_weight_is_then_a_quarter_of_the_usual() -> None:
+    async with Jails(config_for("root")) as jails:
+        hierarchy = jails._hierarchy
+        if hierarchy is None or not hierarchy._files.weight:
+            pytest.skip("no cgroup that divides the processor can be made here")
+        running = asyncio.ensure_future(jails.run(Program("while True: pass", limits=PATIENT)))
+        async with asyncio.timeout(60):
+            while set(weights(hierarchy)) != {USUAL[hierarchy.kind] // 4}:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def weights(hierarchy: Hierarchy) -> list[int]:
+    """Of the programs that run now."""
+    name = hierarchy._files.weight
+    files = [file for parent in hierarchy._parents for file in parent.glob(f"*/{name}")]
+    return [int(file.read_text()) for file in files]
+
+
 async def test_without_one_memory_is_held_by_sampling_and_that_is_said() -> None:
     async with Jails(config_for("user"), use_cgroups=False) as jails:
         assert jails.memory_by == "sampling"
@@ -88,13 +133,14 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def test_version_2_is_used_at_the_top(fake: Fake) -> None:
     kernel = fake()
+    kernel.pass_on("", "cpu")
     hierarchy = Hierarchy.find()
     assert hierarchy is not None
     assert hierarchy.kind == "cgroup-v2"
     group = hierarchy.make(replace(DEFAULTS, memory=64 << 20, processes=9))
     (folder,) = group.folders
     set_there = {
-        name: (folder / name).read_text()
+        name: (Path(folder) / name).read_text()
         for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max")
     }
     assert set_there == {
@@ -102,10 +148,20 @@ def test_version_2_is_used_at_the_top(fake: Fake) -> None:
         "pids.max": "9",
     }  # fmt: skip
     names = [Path(os.readlink(f"/proc/self/fd/{at}")).name for at in group.descriptors]
-    assert names == ["memory.events", "pids.events", "memory.peak", "cgroup.procs"]
+    assert names == ["memory.events", "pids.events", "memory.peak", "cpu.weight", "cgroup.procs"]
     hierarchy.discard(group)
     hierarchy.close()
     assert kernel.groups() == []
+
+
+def test_version_2_has_no_weight_where_the_processor_is_not_passed_on(fake: Fake) -> None:
+    fake()
+    hierarchy = Hierarchy.find()
+    assert hierarchy is not None
+    group = hierarchy.make(DEFAULTS)
+    assert os.readlink(f"/proc/self/fd/{group.descriptors[3]}") == os.devnull
+    hierarchy.discard(group)
+    hierarchy.close()
 
 
 def test_without_a_peak_what_is_used_now_stands_for_it(fake: Fake) -> None:
@@ -148,16 +204,19 @@ def test_a_hierarchy_without_memory_is_no_use(fake: Fake, monkeypatch: pytest.Mo
 
 
 def test_a_kill_for_memory_and_a_refused_fork_are_read_from_version_2(tmp_path: Path) -> None:
-    events, refused, peak = tmp_path / "memory.events", tmp_path / "pids.events", tmp_path / "peak"
+    events, refused, peak, weight = (tmp_path / name for name in ("memory", "pids", "peak", "cpu"))
     events.write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 0\noom_group_kill 0\n")
     refused.write_text("max 0\n")
     peak.write_text("4096\n")
-    opened = [os.open(file, os.O_RDONLY) for file in (events, refused, peak)]
+    weight.write_text("100\n")
+    opened = [os.open(file, os.O_RDWR) for file in (events, refused, peak, weight)]
     evidence = Evidence(*opened)
     assert (evidence.out_of_memory(), evidence.out_of_processes()) == (False, False)
     events.write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 3\noom_group_kill 1\n")
     refused.write_text("max 2\n")
     assert (evidence.out_of_memory(), evidence.out_of_processes()) == (True, True)
     assert evidence.memory_peak() == 4096
+    assert evidence.give_way()
+    assert weight.read_text().startswith("25")
     for at in opened:
         os.close(at)

@@ -3,6 +3,7 @@
 import pytest
 
 from .conftest import MB, Run
+from .swaps import SWAPS, never_another
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -71,6 +72,37 @@ async def test_what_stands_where_a_file_is_expected_is_refused_or_absent(
 async def test_a_link_within_its_own_folders_is_followed(run: Run) -> None:
     outcome = await run("import os; open('a', 'w').write('1'); os.symlink('a', 'b')", fetch=["b"])
     assert outcome.files == {"b": b"1"}
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../../etc/passwd", "/dev/null", "/proc/1/status", "out/env", "", "."]
+)
+async def test_what_is_not_the_programs_own_is_not_given(run: Run, name: str) -> None:
+    outcome = await run("import os; os.symlink('/usr/bin', 'out')", fetch=[name])
+    assert outcome.files == {}
+    assert name in outcome.refused_files
+
+
+@pytest.mark.parametrize("swap", SWAPS)
+async def test_a_file_that_is_swapped_by_a_child_left_behind_is_never_another(
+    run: Run, swap: str
+) -> None:
+    """Files are read when nobody is left to change them."""
+    never_another(await run(SWAPS[swap], fetch=["x", "d/passwd"]))
+
+
+async def test_what_unpacks_to_more_than_the_disk_is_cut_off_there(run: Run) -> None:
+    code = """
+import zipfile, zlib
+with zipfile.ZipFile("bomb", "w", zipfile.ZIP_DEFLATED) as bomb:
+    with bomb.open("x", "w") as inner:
+        for _ in range(64): inner.write(bytes(1 << 20))
+try: zipfile.ZipFile("bomb").extractall("out")
+except OSError as problem: print(problem.strerror)
+"""
+    outcome = await run(code, disk=32 * MB, fetch=["out/x"], fetched=1 * MB)
+    assert outcome.stdout == b"No space left on device\n"
+    assert "more than" in outcome.refused_files["out/x"]
 
 
 async def test_fetched_files_are_capped_together(run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from worker.sandbox.local import languages
 
-from .serving import encoded, post, served
+from .serving import CLIENT, encoded, post, served
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_base64_is_a_sandbox_error(url: str) -> None:
 def test_a_request_that_makes_no_sense_is_422_in_fastapis_shape(
     url: str, body: object, said: str
 ) -> None:
-    response = httpx.post(f"{url}/run_code", json=body)
+    response = CLIENT.post(f"{url}/run_code", json=body)
     assert response.status_code == 422
     assert said in response.json()["detail"][0]["msg"]
     assert response.json()["detail"][0]["loc"][0] == "body"
@@ -119,25 +119,25 @@ def test_a_language_that_is_not_installed_is_422_with_what_to_install(url: str) 
     if not absent:
         pytest.skip("every language is installed")
     name = min(absent)
-    response = httpx.post(f"{url}/run_code", json={"code": "1", "language": name})
+    response = CLIENT.post(f"{url}/run_code", json={"code": "1", "language": name})
     assert response.status_code == 422
     said = response.json()["detail"][0]["msg"]
     assert f"apt-get install {languages.LANGUAGES[name].install}" in said
 
 
 def test_what_is_not_json_is_422_and_other_routes_are_not_there(url: str) -> None:
-    assert httpx.post(f"{url}/run_code", content=b"{").status_code == 422
-    assert httpx.get(f"{url}/run_code").status_code == 405
-    assert httpx.get(f"{url}/nothing").status_code == 404
-    assert httpx.get(f"{url}/v1/ping").json() == "pong"
-    assert httpx.get(f"{url}/healthz").json()["isolation"] == "ns"
+    assert CLIENT.post(f"{url}/run_code", content=b"{").status_code == 422
+    assert CLIENT.get(f"{url}/run_code").status_code == 405
+    assert CLIENT.get(f"{url}/nothing").status_code == 404
+    assert CLIENT.get(f"{url}/v1/ping").json() == "pong"
+    assert CLIENT.get(f"{url}/healthz").json()["isolation"] == "ns"
 
 
 def test_overload_waits_in_line_and_then_is_504(narrow_url: str) -> None:
     body = {"code": "import time; time.sleep(1.5)", "language": "python"}
 
     def status(_: int) -> int:
-        return httpx.post(f"{narrow_url}/run_code", json=body, timeout=30).status_code
+        return CLIENT.post(f"{narrow_url}/run_code", json=body, timeout=30).status_code
 
     with ThreadPoolExecutor(4) as clients:
         statuses = sorted(clients.map(status, range(4)))
@@ -165,7 +165,7 @@ def test_many_at_once_all_finish_right(url: str) -> None:
 
 
 def jupyter(url: str, cells: list[str], **fields: Any) -> dict[str, Any]:
-    response = httpx.post(f"{url}/run_jupyter", json={"cells": cells, **fields}, timeout=60)
+    response = CLIENT.post(f"{url}/run_jupyter", json={"cells": cells, **fields})
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
     return answer

@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
-import httpx
 import pytest
+
+from .serving import CLIENT, encoded
 
 
 def sdk() -> Any:
@@ -19,6 +20,81 @@ def test_upstreams_sdk_runs_code(url: str) -> None:
     )
     assert ran.status == fusion.RunStatus.Success
     assert ran.run_result.stdout == "hi\n"
+
+
+# What upstream's own tests ask of `/run_code`: the request, then parts of the answer.
+UPSTREAMS = [
+    ("print", {"code": "print(123)"}, "Success", {"stdout": "123\n", "return_code": 0}),
+    (
+        "time limit",
+        {"code": "print(1, flush=True)\nimport time; time.sleep(9)", "run_timeout": 0.5},
+        "Failed",
+        {"status": "TimeLimitExceeded", "return_code": None, "stdout": "1\n"},
+    ),
+    ("assertion", {"code": "assert 1 == 2"}, "Failed", {"status": "Finished", "return_code": 1}),
+    ("syntax", {"code": "print('a'"}, "Failed", {"status": "Finished", "return_code": 1}),
+    (
+        "nested files",
+        {"code": "print(open('dir1/dir2/a').read())", "files": {"dir1/dir2/a": "aW4="}},
+        "Success",
+        {"stdout": "in\n"},
+    ),
+    (
+        "exact stdin",
+        {"code": "import sys; print(repr(sys.stdin.read()))", "stdin": "65535\n"},
+        "Success",
+        {"stdout": "'65535\\n'\n"},
+    ),
+    ("bash", {"code": "echo hi; exit 2", "language": "bash"}, "Failed", {"stdout": "hi\n"}),
+    (
+        "pytest",
+        {"code": "def test_a(): assert True", "language": "pytest"},
+        "Success",
+        {"return_code": 0},
+    ),
+    (
+        "loopback",
+        {
+            "code": "import socket; s = socket.create_server(('localhost', 8000));"
+            "socket.create_connection(('localhost', 8000)); print('met')"
+        },
+        "Success",
+        {"stdout": "met\n"},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_of", "status", "run"),
+    [case[1:] for case in UPSTREAMS],
+    ids=[case[0] for case in UPSTREAMS],
+)
+def test_upstreams_behaviours_by_its_sdk(
+    url: str, request_of: dict[str, Any], status: str, run: dict[str, Any]
+) -> None:
+    fusion = sdk()
+    asked = fusion.RunCodeRequest(**{"language": "python", **request_of})
+    ran = fusion.run_code(asked, endpoint=url, max_attempts=1)
+    assert ran.status.value == status, ran
+    got = {name: getattr(ran.run_result, name) for name in run}
+    assert {name: getattr(value, "value", value) for name, value in got.items()} == run
+
+
+def test_upstreams_sdk_fetches_files_by_relative_and_absolute_name(url: str) -> None:
+    fusion = sdk()
+    code = "open('a', 'w').write('1'); open('/mnt/b', 'w').write('2')"
+    asked = fusion.RunCodeRequest(code=code, language="python", fetch_files=["a", "/mnt/b", "no"])
+    ran = fusion.run_code(asked, endpoint=url)
+    assert ran.files == {"a": "MQ==", "/mnt/b": "Mg=="}
+
+
+def test_two_programs_at_once_have_the_same_port_each(url: str) -> None:
+    fusion = sdk()
+    code = "import socket, time; socket.create_server(('127.0.0.1', 9000)); time.sleep(0.5)"
+    asked = fusion.RunCodeRequest(code=code, language="python")
+    many = [[asked, url]] * 4
+    results = fusion.run_concurrent(fusion.run_code, args=many, concurrency=4)
+    assert [ran.status for ran in results] == [fusion.RunStatus.Success] * 4
 
 
 def test_upstreams_sdk_runs_many_and_summarises(url: str) -> None:
@@ -50,7 +126,7 @@ def test_verls_client_semantics(url: str) -> None:
             "memory_limit_MB": 1024, "language": "python", "files": {}, "fetch_files": [],
         }  # fmt: skip
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        response = httpx.post(
+        response = CLIENT.post(
             f"{url}/run_code", headers=headers, content=json.dumps(payload), timeout=30
         )
         answer = response.json()
@@ -74,3 +150,32 @@ def test_upstreams_sdk_runs_cells(url: str) -> None:
     ran = fusion.run_jupyter(fusion.RunJupyterRequest(cells=["x = 2", "x * 21"]), endpoint=url)
     assert ran.status == fusion.RunStatus.Success
     assert ran.cells[1].display == [{"text/plain": "42"}]
+
+
+def test_a_cell_that_raises_does_not_end_the_notebook_for_upstreams_sdk(url: str) -> None:
+    fusion = sdk()
+    cells = ["a = 1", "raise RuntimeError('no')", "print(a)"]
+    ran = fusion.run_jupyter(fusion.RunJupyterRequest(cells=cells), endpoint=url)
+    assert ran.status == fusion.RunStatus.Success
+    assert (ran.cells[1].error[0]["ename"], ran.cells[2].stdout) == ("RuntimeError", "1\n")
+
+
+def test_what_a_cell_has_drawn_comes_as_a_picture(url: str) -> None:
+    """A stand-in for matplotlib, which draws one figure: what is asked of it is its public API."""
+    drawing = """
+figures = []
+class Figure:
+    def savefig(self, file, format): file.write(b"drawn as " + format.encode())
+    def __repr__(self): return "<Figure>"
+def plot(*_): figures.append(Figure())
+def get_fignums(): return list(range(len(figures)))
+def figure(number): return figures[number]
+def close(which): figures.clear()
+"""
+    files = {"matplotlib/__init__.py": "", "matplotlib/pyplot.py": encoded(drawing.encode())}
+    cells = ["import matplotlib.pyplot as plt; plt.plot(1); None", "1"]
+    fusion = sdk()
+    asked = fusion.RunJupyterRequest(cells=cells, files=files)
+    ran = fusion.run_jupyter(asked, endpoint=url)
+    picture = {"text/plain": "<Figure>", "image/png": encoded(b"drawn as png")}
+    assert [cell.display for cell in ran.cells] == [[picture], [{"text/plain": "1"}]]

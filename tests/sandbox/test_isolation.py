@@ -89,29 +89,6 @@ async def test_no_earlier_program_is_found_in_memory(run: Run) -> None:
     assert (await run(marked + FIND_MARKS)).stdout == b"True\n"
 
 
-async def test_it_cannot_reach_what_would_report_on_it(run: Run) -> None:
-    """Closing, duplicating and writing to every descriptor changes only its own output."""
-    code = """
-import os, sys
-print("true", flush=True)
-for at in range(3, 2048):
-    try: os.write(at, b'\\0' * 4096)
-    except OSError: pass
-    try: os.dup2(1, at)
-    except OSError: pass
-lie = b'{"status": "finished", "steps": []}'
-for path in ("/proc/1/fd", "/proc/1/task/1/fd"):
-    try: os.listdir(path); print("reached")
-    except OSError: pass
-for at in range(3, 2048):
-    try: os.close(at)
-    except OSError: pass
-os._exit(3)
-"""
-    outcome = await run(code)
-    assert (outcome.status, outcome.return_code, outcome.stdout) == ("finished", 3, b"true\n")
-
-
 async def test_a_program_without_descriptors_is_still_judged(run: Run) -> None:
     outcome = await run("import os; os.closerange(0, 4096); os._exit(9)")
     assert (outcome.status, outcome.return_code) == ("finished", 9)
@@ -142,29 +119,16 @@ print([t for o in gc.get_objects() if isinstance(o, dict) and "complaint" in o f
     assert (await run(code)).stdout.splitlines()[0] == b"[]"
 
 
-async def test_a_child_in_an_uninterruptible_call_is_killed_too(run: Run) -> None:
+async def test_a_bomb_leaves_the_next_program_its_own_processes(run: Run) -> None:
+    """The kernel counts them by user; each program is another."""
+    assert (await run("import os\nwhile True: os.fork()")).status == "process_limit"
     code = """
-import ctypes
-libc = ctypes.PyDLL(None)
-if libc.vfork() == 0:
-    while True: libc.pause()
+import os, time
+for _ in range(50):
+    if os.fork() == 0: time.sleep(0.2); os._exit(0)
+for _ in range(50): os.wait()
 """
-    outcome = await run(code, wall=0.5)
-    assert outcome.status == "time_limit"
-
-
-async def test_a_process_that_hides_from_the_meter_is_counted_in_full(
-    run: Run, sandbox: Jails
-) -> None:
-    code = """
-import ctypes, os, time
-ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
-for _ in range(5):
-    if os.fork() == 0:
-        x = bytearray(100 << 20); time.sleep(60); os._exit(0)
-for _ in range(5): os.wait()
-"""
-    assert (await run(code)).status == "memory_limit"
+    assert (await run(code)).return_code == 0
 
 
 async def test_it_may_serve_itself_on_localhost(run: Run) -> None:

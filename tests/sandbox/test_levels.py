@@ -1,7 +1,9 @@
 """A machine that cannot isolate is refused, with the reason; nothing weaker is taken silently."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -9,6 +11,7 @@ import pytest
 
 from worker.sandbox.local import (
     Jails,
+    Program,
     SandboxUnavailable,
     ServerConfig,
     levels,
@@ -51,12 +54,13 @@ def test_it_does_not_start_and_says_why(
     assert reason in said
     assert remedy in said
     assert "started" not in said
+    if level == "ns" and landlock.abi() >= landlock.LEAST_ABI:
+        assert "PENSTOCK_SANDBOX_LEVEL=landlock" in said
 
 
 @pytest.mark.skipif(landlock.abi() < landlock.LEAST_ABI, reason="no Landlock of ABI 6")
 @pytest.mark.parametrize("restriction", ["no-namespaces", "docker"])
 def test_landlock_serves_where_namespaces_are_forbidden_if_it_is_named(restriction: str) -> None:
-    assert "PENSTOCK_SANDBOX_LEVEL=landlock" in start_where(restriction)
     assert start_where(restriction, "landlock").strip() == "started b'42\\n'"
 
 
@@ -87,7 +91,7 @@ def test_the_setting_behind_a_refusal_is_named(
     refusal = levels.unavailable(level, problem)
     assert problem in refusal.problem
     assert remedy in refusal.remedy
-    assert "SANDBOX_FUSION_URL" in refusal.remedy
+    assert "PENSTOCK_SANDBOX_FUSION_URL" in refusal.remedy
 
 
 @in_one_loop
@@ -104,6 +108,25 @@ async def test_a_probe_that_gets_through_keeps_it_from_starting(
 async def test_an_interpreter_that_is_not_there_is_named() -> None:
     with pytest.raises(SandboxUnavailable, match="/nowhere/python"):
         await Jails(ServerConfig(python="/nowhere/python")).start()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can ask for root")
+@in_one_loop
+async def test_it_never_runs_as_root() -> None:
+    with pytest.raises(SandboxUnavailable, match="would run as root"):
+        await Jails(ServerConfig(uid=0, gid=0)).start()
+
+
+@in_one_loop
+async def test_what_is_exposed_is_seen_below_the_folders_that_each_jail_has_anew() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "given").write_text("seen")
+        async with Jails(ServerConfig(expose=(folder,)), use_cgroups=False) as jails:
+            code = f"print(open('{folder}/given').read()); open('{folder}/given', 'w')"
+            outcome = await jails.run(Program(code))
+    assert outcome.stdout == b"seen\n"
+    assert b"Read-only file system" in outcome.stderr or b"Permission denied" in outcome.stderr
 
 
 @in_one_loop

@@ -45,5 +45,12 @@ async def test_a_program_reaches_none_of_them(sandbox: Jails) -> None:
     assert works.return_code == 0, works
 
 
+def test_each_probe_that_is_not_proven_has_its_reason_in_the_documentation() -> None:
+    page = (HERE.parents[2] / "docs/sandbox.md").read_text()
+    unproven = {probe.name for probe in probes.PROBES if not probe.provable}
+    table = page.partition("| Probe | Why")[2].partition("\n\n")[0]
+    assert {line.split("`")[1] for line in table.splitlines() if "`" in line} == unproven
+
+
 def test_a_probe_that_says_nothing_counts_as_reached() -> None:
     assert not any(found.contained for found in selftest.findings(b"", "ns"))

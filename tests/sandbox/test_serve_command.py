@@ -5,20 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
 from worker import CodeRequest, WorkerSettings
 from worker.sandbox.choice import make_sandbox
 
-from .serving import START, post, served
+from .serving import CLIENT, START, post, served
 
 
 def test_it_ends_in_order_when_told() -> None:
     with subprocess.Popen(START, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
-        assert httpx.get(f"{address}/v1/ping").status_code == 200
+        assert CLIENT.get(f"{address}/v1/ping").status_code == 200
         server.terminate()
         server.wait(30)
 
@@ -47,7 +46,7 @@ def test_the_level_none_is_loud_and_in_every_answer() -> None:
         if url:
             answer = post(url, code="print(1)")
             assert (answer["status"], answer["isolation"]) == ("Success", "none")
-            assert httpx.get(f"{url}/healthz").json()["isolation"] == "none"
+            assert CLIENT.get(f"{url}/healthz").json()["isolation"] == "none"
         server.terminate()
         said = server.stderr.read()
     if not url:
@@ -69,12 +68,14 @@ def test_a_token_is_asked_of_everybody_when_one_is_set(tmp_path: Path) -> None:
     for url in served(memory="256", PENSTOCK_SANDBOX_TOKEN_FILE=str(secret)):
         body = {"language": "python", "code": "print(1)"}
         for given in ({}, {"Authorization": "Bearer wrong"}):
-            assert httpx.post(f"{url}/run_code", json=body, headers=given).status_code == 401
-            assert httpx.get(f"{url}/metrics", headers=given).status_code == 401
-        assert httpx.get(f"{url}/healthz").json()["status"] == "healthy"
+            assert CLIENT.post(f"{url}/run_code", json=body, headers=given).status_code == 401
+            assert CLIENT.get(f"{url}/metrics", headers=given).status_code == 401
+        assert CLIENT.get(f"{url}/healthz").json()["status"] == "healthy"
         known = {"Authorization": "Bearer secret"}
-        assert httpx.post(f"{url}/run_code", json=body, headers=known).json()["status"] == "Success"
-        figures = httpx.get(f"{url}/metrics", headers=known).text
+        assert (
+            CLIENT.post(f"{url}/run_code", json=body, headers=known).json()["status"] == "Success"
+        )
+        figures = CLIENT.get(f"{url}/metrics", headers=known).text
         assert 'penstock_sandbox_programs_total{outcome="finished"} 1.0' in figures
         assert "process_open_fds" in figures
 
