@@ -102,18 +102,27 @@ class Catalog:
                 rounds[instance].add(int(number))
         return Counter({name: _first_absent(numbers) for name, numbers in rounds.items()})
 
+    async def unnamed(self, named: Counter[str]) -> list[bytes]:
+        """Delivered rounds that a trainer's list does not name. The batch handed out last is
+        delivered, too: its reader's next read will not come."""
+        link, delivered = self._task.link, self._task.key("delivered")
+        for receipt in await link.command("ZRANGE", self._task.key("leases"), 0, -1):
+            name = receipt.decode()
+            if await link.command("HGET", self._task.batch_key(name), "handed"):
+                await self._task.call("ack", name)
+        parts = [
+            (gid, gid.rpartition(b":")) for gid in await link.command("ZRANGE", delivered, 0, -1)
+        ]
+        return [gid for gid, (name, _, number) in parts if int(number) >= named[name.decode()]]
+
     async def resume(self, named: Counter[str]) -> int:
         """Delivered rounds that a trainer's list does not name go back, or are forgotten."""
         back = 0
-        key = self._task.key("delivered")
-        for gid in await self._task.link.command("ZRANGE", key, 0, -1):
-            instance, _, round_number = gid.decode().rpartition(":")
-            if int(round_number) < named[instance]:
-                continue
+        for gid in await self.unnamed(named):
             if await self._task.call("requeue", gid):
                 back += 1
             else:
-                await self._task.link.command("ZREM", key, gid)
+                await self._task.link.command("ZREM", self._task.key("delivered"), gid)
         return back
 
     async def _info(self, gid: bytes, since: float, reason: str = "") -> GroupInfo:

@@ -18,7 +18,9 @@ LONGEST_ID = 1024
 HIGHEST_ROUND = 2**53
 # Below this, text that redis-cli can show is worth more than the room: docs/buffer.md, "Room".
 COMPRESS_ABOVE = 64 * 1024
+DEEPEST = 200  # levels: as far from the interpreter's limit on any server that reads it again
 _NUMBER = (int, float)
+_LARGEST_REWARD = 1e150  # sums of squares, which variances are made of, stay finite
 
 
 def _refuse_constant(name: str) -> None:
@@ -101,6 +103,8 @@ def instance_key(instance_id: object) -> str:
 def _entry(item: dict[str, Any], text: str, max_bytes: int) -> Entry:
     if item.get("instance_id") is None:
         raise ItemRefused("the item has no instance_id")
+    if text.count("[") + text.count("{") > DEEPEST and _deeper(item, DEEPEST):
+        raise ItemRefused(f"the item is nested too deeply: more than {DEEPEST} levels")
     key = instance_key(item["instance_id"])
     reward, number = _reward(item), _round(item)
     uid, text = _uid(item, text)
@@ -109,6 +113,14 @@ def _entry(item: dict[str, Any], text: str, max_bytes: int) -> Entry:
         raise _too_large(len(payload), max_bytes)
     id_json = encode_basestring(key) if isinstance(item["instance_id"], str) else key
     return Entry(id_json.encode(), key, number, uid, reward, _packed(payload))
+
+
+def _deeper(value: dict[str, Any], levels: int) -> bool:
+    layer: list[Any] = [value]
+    for _ in range(levels):
+        parts = (part.values() if isinstance(part, dict) else part for part in layer)
+        layer = [one for part in parts for one in part if isinstance(one, dict | list | tuple)]
+    return bool(layer)
 
 
 def _uid(item: dict[str, Any], text: str) -> tuple[str, str]:
@@ -142,8 +154,8 @@ def _reward(item: dict[str, Any]) -> str:
         number = float(reward)
     except OverflowError:
         raise ItemRefused("reward is out of range") from None
-    if not math.isfinite(number):
-        raise ItemRefused("reward must be a finite number")
+    if not abs(number) <= _LARGEST_REWARD:
+        raise ItemRefused("reward is out of range: its square must be a finite number")
     return repr(number)
 
 

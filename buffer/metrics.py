@@ -12,8 +12,11 @@ from ground import Sheet
 STATES = ("open", "ready", "leased", "kept", "delivered", "discarded", "quarantined")
 COUNTERS = {
     "stored": "items", "repeated": "items", "late": "items", "surplus": "items", "full": "items",
-    "finished": "groups", "consumed": "groups", "invalid": "groups", "expired": "groups",
-    "quarantined": "groups", "vanished": "groups", "returned": "groups", "requeued": "groups",
+    "consumed_items": "items", "invalid_items": "items", "expired_items": "items",
+    "quarantined_items": "items",
+    "finished": "groups", "delivered": "groups", "consumed": "groups", "invalid": "groups",
+    "expired": "groups", "quarantined": "groups", "vanished": "groups", "returned": "groups",
+    "requeued": "groups",
     "batches": "batches",
 }  # fmt: skip
 _AGES = ("open", "ready")
@@ -50,6 +53,6 @@ def _enter(
         sheet.gauge("penstock_buffer_oldest_seconds",
                     "Since the oldest group's last write, or its end.", age, *where,
                     state=state)  # fmt: skip
-    for outcome, unit in COUNTERS.items():
+    for name, unit in COUNTERS.items():
         sheet.count(f"penstock_buffer_{unit}_total", f"What became of {unit} since the run began.",
-                    stats.get(outcome, 0), *where, outcome=outcome)  # fmt: skip
+                    stats.get(name, 0), *where, outcome=name.removesuffix("_items"))  # fmt: skip

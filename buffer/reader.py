@@ -12,6 +12,7 @@ from buffer.raw_groups import RawGroups
 from buffer.settings import TaskConfig
 from buffer.taking import Taking
 from buffer.task import Task
+from ground import cancellations, heed_cancellation
 
 MOST_GROUPS = 4096  # in one batch: what a reader can hold at once
 _CHUNK = 256  # groups that are judged at once
@@ -31,8 +32,9 @@ class Reader:
         self, groups: int | None, *, wait: float, lease: float | None, implicit: bool
     ) -> Batch | None:
         """A batch of up to `groups` groups; waits for a first one up to `wait` seconds."""
-        deadline = time.monotonic() + wait
+        deadline, before = time.monotonic() + wait, cancellations()
         while True:
+            heed_cancellation(before)
             batch, due = await self._take(groups, lease, implicit)
             left = deadline - time.monotonic()
             if batch is not None or left <= 0:

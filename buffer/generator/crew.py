@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from buffer.generator.samples import samples_of
-from buffer.generator.sender import Sender
+from buffer.generator.sender import Sender, encoded
 from buffer.generator.trajectory import (
     Question,
     RewardFunction,
@@ -199,7 +199,9 @@ def _worker(line: Connection, engine_url: str, rollout: RolloutFunction,
             return  # the parent is gone or done
         answer: tuple[dict[str, Any] | None, str]
         try:
-            answer = (answered(question, client, rollout, reward, sampling), "")
+            item = answered(question, client, rollout, reward, sampling)
+            encoded(item)  # what cannot be sent is a failed rollout
+            answer = (item, "")
         except Exception as failure:  # noqa: BLE001 - told to the parent, which tries again
             answer = (None, f"{type(failure).__name__}: {failure}")
         line.send(answer)

@@ -3,6 +3,7 @@
 Every item has a uid, so that a repeat after a lost reply is not stored twice.
 """
 
+import json
 import logging
 import random
 import time
@@ -18,6 +19,7 @@ _LONGEST_PAUSE = 15.0
 # The item itself is wrong, or its rollout was replaced. Everything else, a wrong token
 # included, can be put right meanwhile.
 _FOR_GOOD = (400, 410, 413, 422)
+_JSON = {"Content-Type": "application/json"}
 _TIMEOUT = 60.0  # the server itself waits for room before it answers 429
 
 
@@ -50,7 +52,11 @@ class Sender:
         if self._client is None:
             self._client = httpx.Client(timeout=_TIMEOUT, headers=_authorization())
         try:
-            response = self._client.post(self._url, json=item)
+            body = encoded(item)
+        except (TypeError, ValueError, RecursionError) as problem:
+            return f"it is not JSON: {problem}"
+        try:
+            response = self._client.post(self._url, content=body, headers=_JSON)
         except httpx.TransportError as failure:
             log.warning("the buffer cannot be reached", extra={"reason": str(failure)})
             return 0.0
@@ -60,6 +66,11 @@ class Sender:
             log.warning("the buffer is not ready", extra={"status": response.status_code})
             return _retry_after(response)
         return f"{response.status_code} {response.text[:500]}"
+
+
+def encoded(item: dict[str, Any]) -> bytes:
+    """In ASCII, which has a place for half a surrogate pair; NaN is refused here."""
+    return json.dumps(item, allow_nan=False).encode()
 
 
 def _authorization() -> dict[str, str]:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from buffer.http.answers import OURS, Answer, envelope, refusal
+from buffer.http.chores import ended
 from buffer.http.desk import Desk
 from buffer.http.hot_write import HotWrite
 from buffer.http.openapi import described
@@ -46,9 +47,7 @@ def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> H
             asyncio.create_task(desk.keep_time()), asyncio.create_task(rollouts.look_after())
         ]  # fmt: skip
         yield
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        await ended(chores)
         await rollouts.end()
         await desk.aclose()
 

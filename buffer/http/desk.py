@@ -19,7 +19,7 @@ from buffer.http.answers import Refused, integer
 from buffer.link import Link
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
-from ground import PenstockError, RedisTarget, tagged
+from ground import PenstockError, RedisTarget, heed_cancellation, tagged
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +82,22 @@ class Desk:
     async def keep_time(self) -> None:
         """Look at what is due in every task, for ever."""
         while True:
+            heed_cancellation()
             try:
                 for task in await self.tasks():
-                    await self.buffer(task).sweep(serving=True)
-            except UnknownTask as gone:
-                log.info("a task is no more", extra={"reason": str(gone)})
+                    await self._sweep(task)
             except (PenstockError, redis.exceptions.RedisError, OSError) as failure:
                 log.warning("sweep failed; it goes on", extra={"reason": str(failure)})
             await asyncio.sleep(BEAT)
+
+    async def _sweep(self, task: str) -> None:
+        """One task that is forgotten, or fails, does not stop the clock of the others."""
+        try:
+            await self.buffer(task).sweep(serving=True)
+        except UnknownTask as gone:
+            log.debug("a task is no more", extra={"reason": str(gone)})
+        except redis.exceptions.ResponseError as failure:
+            log.warning("sweep failed", extra={"task": task, "reason": str(failure)})
 
     async def aclose(self) -> None:
         await self.link.aclose()

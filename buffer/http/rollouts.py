@@ -14,24 +14,30 @@ import os
 import signal
 import sys
 import uuid
+from collections import Counter
 from typing import Annotated, Any
 
+import redis.exceptions
 from fastapi import Depends
 from starlette.requests import Request
 
+from buffer.errors import GeneratorError
 from buffer.http.answers import Refused
+from buffer.http.chores import ended
 from buffer.http.desk import Desk
 from buffer.item import instance_key
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import TaskConfig
-from ground import RedisError, check_name, load_script, tagged
+from ground import PenstockError, check_name, heed_cancellation, load_script, tagged
 from ground.keys import in_run
 
 log = logging.getLogger(__name__)
 
 LEASE = 6.0
 _BEAT = 1.5
+_PAUSE = 1.0
 _RESTARTS = 5
+_FAILURES = (PenstockError, redis.exceptions.RedisError, OSError)  # it may be better next time
 
 
 class Rollouts:
@@ -42,6 +48,7 @@ class Rollouts:
         self._own_url = own_url
         self._owner = uuid.uuid4().hex
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._preparing: dict[str, str] = {}
 
     async def start(self, payload: dict[str, Any]) -> str:
         """Begin a task's rollout, fresh or resumed; says what it did."""
@@ -49,13 +56,18 @@ class Rollouts:
         config = self._desk.config_of(payload)
         skip = _skips_of(payload)
         digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
-        if not await self._call("hire", task, digest, json.dumps(payload)):
+        said = json.dumps(payload)
+        taken, state = await self._call("hire", task, digest, said, "0")
+        again = not taken and state == b"running" and await self._missed(task, skip)
+        if again:
+            taken, state = await self._call("hire", task, digest, said, "1")
+        if not taken and state == b"running":
             return "the same rollout is running"
-        try:
-            await self._prepare(task, config, skip)
-        except BaseException:
-            await self._call("dismiss", task, digest, "failed")
-            raise
+        if not taken:
+            await asyncio.sleep(_PAUSE)  # slime's client has none between its tries
+            raise Refused(503, f"the same rollout of {task!r} is being prepared; ask again")
+        if not await self._prepare(task, digest, config, skip if skip or again else None):
+            return "another rollout of the task was started meanwhile"
         if task not in self._desk.generators:
             log.warning(
                 "no generator for this task_type: items must come from elsewhere",
@@ -65,21 +77,41 @@ class Rollouts:
         self._run(task, digest, payload)
         return "started"
 
-    async def _prepare(self, task: str, config: TaskConfig, skip: list[Any]) -> None:
-        await self._stop(task)
-        buffer = await self._desk.start(task, config)
-        if skip:
-            await buffer.resume(skip)
-        else:
-            await buffer.reset()
+    async def _missed(self, task: str, skip: list[Any]) -> bool:
+        """Whether groups were delivered that the list does not name: then this is no repeated
+        call, but a trainer that died and came back with what it had saved last."""
+        named = Counter(map(instance_key, skip))
+        return bool(await self._desk.buffer(task).catalog.unnamed(named))
+
+    async def _prepare(
+        self, task: str, digest: str, config: TaskConfig, skip: list[Any] | None
+    ) -> bool:
+        """Resumed from a list, or fresh without one. Until this is done the rollout does not
+        count as running: a server that dies meanwhile leaves it to whoever is asked next."""
+        self._preparing[task] = digest
+        try:
+            await self._stop(task)
+            buffer = await self._desk.start(task, config)
+            if skip is None:
+                await buffer.reset()
+            else:
+                await buffer.resume(skip)
+        except BaseException:
+            await self._call("enter", task, digest, "failed")
+            raise
+        finally:
+            if self._preparing.get(task) == digest:
+                del self._preparing[task]
+        return bool(await self._call("enter", task, digest, "running"))
 
     async def look_after(self) -> None:
         """Keep what we own, let go of what was replaced, take over what lost its server."""
         while True:
+            heed_cancellation()
             try:
                 for task in await self._desk.tasks():
-                    await self._watch(task)
-            except (RedisError, OSError) as outage:
+                    await self._watch_or_report(task)
+            except _FAILURES as outage:
                 log.warning("rollouts are not renewed", extra={"reason": str(outage)})
             await asyncio.sleep(_BEAT)
 
@@ -89,9 +121,19 @@ class Rollouts:
         for task in list(self._running):
             await self._stop(task)
 
+    async def _watch_or_report(self, task: str) -> None:
+        """What Redis refuses for one task does not keep the others from being renewed."""
+        try:
+            await self._watch(task)
+        except redis.exceptions.ResponseError as refusal:
+            extra = {"task": task, "reason": str(refusal)}
+            log.warning("a rollout is not renewed", extra=extra)
+
     async def _watch(self, task: str) -> None:
-        digest, payload = await self._call("watch", task)
-        if payload and task in self._desk.generators:
+        able = task in self._desk.generators
+        preparing = self._preparing.get(task, "")
+        digest, payload = await self._call("watch", task, preparing, str(int(able)))
+        if payload and able:
             log.info("a rollout goes on here", extra={"task": task})
             self._run(task, digest.decode(), json.loads(payload))
         elif not digest and task in self._running:
@@ -103,16 +145,36 @@ class Rollouts:
 
     async def _supervise(self, task: str, digest: str, payload: dict[str, Any]) -> None:
         for failures in range(_RESTARTS + 1):
-            buffer = self._desk.buffer(task)
-            code = await self._generate(task, await self._as_run(buffer, digest, payload))
+            code = await self._try(task, digest, payload)
             if code == 0:
                 break
             log.error("a generator ended badly", extra={"task": task, "code": code})
             await asyncio.sleep(min(30.0, 2.0**failures))
         state = "finished" if code == 0 else "failed"
-        await self._call("dismiss", task, digest, state)
+        await self._conclude(task, digest, state)
         self._running.pop(task, None)
         log.info("a rollout ended", extra={"task": task, "state": state})
+
+    async def _conclude(self, task: str, digest: str, state: str) -> None:
+        """Until Redis knows: a record that went on as running would keep the next start away."""
+        while True:
+            try:
+                await self._call("enter", task, digest, state)
+                return
+            except _FAILURES as failure:
+                extra = {"task": task, "state": state, "reason": str(failure)}
+                log.warning("the end of a rollout is not noted yet", extra=extra)
+            await asyncio.sleep(_PAUSE)
+
+    async def _try(self, task: str, digest: str, payload: dict[str, Any]) -> int:
+        """One run of the generator: its exit status, or 1 where it could not be started."""
+        try:
+            run = await self._as_run(self._desk.buffer(task), digest, payload)
+            return await self._generate(task, run)
+        except _FAILURES as failure:
+            extra = {"task": task, "reason": str(failure)}
+            log.warning("a generator could not be started", extra=extra)
+            return 1
 
     async def _as_run(
         self, buffer: RolloutBuffer, digest: str, payload: dict[str, Any]
@@ -127,9 +189,11 @@ class Rollouts:
         return {**payload, "skip_instance_ids": list(skip.elements()), "remote_buffer_url": url}
 
     async def _generate(self, task: str, payload: dict[str, Any]) -> int:
-        path = self._desk.generators[task].path
+        generator = self._desk.generators.get(task)
+        if generator is None:
+            raise GeneratorError(f"the file of {task!r} was taken away while its rollout ran")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "buffer.generator.run", str(path), str(os.getpid()),
+            sys.executable, "-m", "buffer.generator.run", str(generator.path), str(os.getpid()),
             stdin=asyncio.subprocess.PIPE, stdout=sys.stderr, start_new_session=True,
         )  # fmt: skip
         try:
@@ -141,8 +205,7 @@ class Rollouts:
 
     async def _stop(self, task: str) -> None:
         if running := self._running.pop(task, None):
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await ended([running])
 
     async def _call(self, script: str, task: str, *args: str) -> Any:
         key = tagged("buffer", in_run(self._desk.run, task), "rollout")

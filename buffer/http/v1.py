@@ -1,5 +1,6 @@
 """Our own endpoints, under /v1: batches in both directions, and a look at everything."""
 
+import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -108,7 +109,8 @@ async def write(desk: Serving, buffer: Existing, request: Request) -> Response:
     When some found no room the answer is 429: send the same again, what was stored
     is not stored twice if it has a `uid`.
     """
-    entries = _entries(await body_of(request, _BATCH_BYTES), desk.settings.max_item_bytes)
+    body, limit = await body_of(request, _BATCH_BYTES), desk.settings.max_item_bytes
+    entries = await asyncio.to_thread(_entries, body, limit)  # others are served meanwhile
     outcomes, wait = await buffer.write_entries(entries)
     if Outcome.FULL in outcomes:
         return refusal_of_full(buffer.task, wait, outcomes)
@@ -124,7 +126,11 @@ async def take(desk: Serving, buffer: Existing, asked: Take, request: Request) -
         return Response(status_code=204)
     if await request.is_disconnected():
         await buffer.release(batch)
-    return Answer(_shown(batch))
+    try:
+        return Answer(_shown(batch))
+    except (TypeError, ValueError):  # not JSON after all: the next reader need not wait for it
+        await buffer.release(batch)
+        raise
 
 
 @v1_routes.post("/tasks/{task}/batches/{receipt}/ack")

@@ -1,12 +1,11 @@
 -- idle.lua: a task with nothing in it goes away after a while; a write keeps it.
 -- include: task.lua
-local FIXED = {'config', 'state', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'kept',
-  'unreported', 'quarantine', 'aside', 'bell'}
+-- include: fixed.lua
 
 local function wake()
   if set.idle ~= 1 then return end
   redis.call('HDEL', at('config'), 'idle')
-  for _, part in ipairs(FIXED) do redis.call('PERSIST', at(part)) end
+  persist()
 end
 
 local function doze()

@@ -22,7 +22,7 @@ local function keep(group, id_json)
   end
   redis.call('ZADD', at('open'), now, gid)
   redis.call('PEXPIRE', group_of(gid), set.open_ttl_ms)
-  redis.call('PEXPIRE', meta_of(gid), set.idle_ttl_ms)
+  redis.call('PEXPIRE', meta_of(gid), set.open_ttl_ms + set.idle_ttl_ms) -- outlives the items
   if set.custom == 1 then
     redis.call('ZADD', at('changed'), now, gid)
     ring()

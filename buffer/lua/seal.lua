@@ -5,6 +5,12 @@
 --        that is empty or lost groups with its lease: it is undone, the rest stays for the next
 -- include: give_back.lua
 local batch = at('batch:' .. ARGV[1])
+local done = redis.call('HMGET', batch, 'state', 'figures', 'discarded')
+if done[1] == 'leased' and done[2] then -- the reply was lost: it is told again
+  local again = {1, done[3]}
+  for figure in string.gmatch(done[2], '%S+') do again[#again + 1] = figure end
+  return again
+end
 if redis.call('EXISTS', batch .. ':discarded') == 0 and redis.call('EXISTS', at('unreported')) == 1 then
   redis.call('RENAME', at('unreported'), batch .. ':discarded')
 end

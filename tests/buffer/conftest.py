@@ -1,12 +1,14 @@
 """Buffers on the Redis of the test, and a clock that can be moved."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 import ground
 from buffer import BufferSettings, GroupFunctions, RolloutBuffer, TaskConfig
+from tests.buffer.serving import ServerProcess
+from tests.harness.servers import PrivateRedis
 
 
 class Bench:
@@ -22,6 +24,10 @@ class Bench:
     def advance(self, seconds: float) -> None:
         """Move the task's clock: its servers lived that much longer."""
         self.redis.hincrby(self.key("state"), "paused", -int(seconds * 1000))
+
+    def beats(self) -> bool:
+        """Whether a server has looked at the task."""
+        return bool(self.redis.hexists(self.key("state"), "beat"))
 
     async def fill(self, instance_id: str | int, rewards: list[Any], **more: Any) -> None:
         await self.buffer.write_many(
@@ -65,3 +71,12 @@ def item(instance_id: str | int, uid: str | None, reward: Any = 1, **more: Any) 
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     found = {"instance_id": instance_id, "messages": messages, "reward": reward, "extra_info": {}}
     return found | ({"uid": uid} if uid else {}) | more
+
+
+@pytest.fixture(scope="module")
+def running(
+    shared_server: PrivateRedis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A buffer server. It keeps no state, so that one serves every test that does not end it."""
+    with ServerProcess(shared_server.url, tmp_path_factory.mktemp("server")) as server:
+        yield server

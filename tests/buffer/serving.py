@@ -62,7 +62,7 @@ class ServerProcess:
                 [sys.executable, "-m", "penstock", "buffer", "serve"], env=self._environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        until(self._answers, f"the server; its log: {self.log}")
+        until(self._answers, f"the server; its log: {self.log}", 120)
         return self
 
     def kill(self) -> None:

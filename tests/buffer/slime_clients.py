@@ -24,6 +24,7 @@ class SlimeClient:
     engine_url: str
     input_file: str
     version: str = "v0"
+    dialect: str = ""
     n_samples_per_prompt: int = 4
     rollout_batch_size: int = 2
     num_epoch: int = 1
@@ -44,8 +45,8 @@ class SlimeClient:
             "tokenizer_path": "/nowhere",
             "skip_instance_ids": [i for ids in self.metadata.values() for i in ids],
         }
-        if self.version == "v1":
-            payload["dialect"] = "v1"
+        if self.dialect:
+            payload["dialect"] = self.dialect
         answer = httpx.post(f"{self.url}/start_rollout", json=payload, timeout=10)
         answer.raise_for_status()
         assert answer.json() == {"message": "Rollout started"}
@@ -69,7 +70,7 @@ class SlimeClient:
         if said["success"]:
             for item in said["data"]["data"]:
                 assert set(item) >= REQUIRED
-                assert self.version == "v1" or "raw_reward" in item
+                assert self.dialect == "v1" or "raw_reward" in item
             results += said["data"]["data"]
             infos.append(said["data"]["meta_info"])
         return False

@@ -5,7 +5,6 @@ They are `slime/rollout/agent_rollout.py` of 3db3545cd and today's
 """
 
 import asyncio
-import importlib.util
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from tests.buffer.serving import ServerProcess
 from tests.buffer.test_slime_clients import sums
 from tests.harness.scripted_model import scripted_model
 from tests.harness.servers import PrivateRedis
+from tests.harness.upstream import module_at
 
 STUBS = (
     "transformers", "wandb", "slime", "slime.ray", "slime.ray.buffer", "slime.utils",
@@ -82,9 +82,4 @@ def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
         stub.__getattr__ = lambda attribute: MagicMock(name=attribute)
         stub.__path__ = []
         monkeypatch.setitem(sys.modules, name, stub)
-    spec = importlib.util.spec_from_file_location("upstreams_client", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(Path(path))

@@ -1,6 +1,7 @@
 """What generators are made of: one turn, the reward, the crew, discovery."""
 
 import json
+import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,10 +114,11 @@ class Post:
         self.headers = headers
         return self
 
-    def post(self, url: str, json: dict[str, Any]) -> httpx.Response:
+    def post(self, url: str, content: bytes, headers: dict[str, str]) -> httpx.Response:
+        assert headers == {"Content-Type": "application/json"}
         if self.refusals:
             return self.refusals.pop(0)
-        self.items.append(json)
+        self.items.append(json.loads(content))
         return httpx.Response(200)
 
 
@@ -184,6 +186,24 @@ def test_a_query_without_answer_is_written_as_a_failure(post: Post, tmp_path: Pa
         data_of(tmp_path, 1), silent, lambda row: 1
     )
     assert (post.items[0]["reward"], post.items[0]["messages"][-1]["content"]) == (-1, "")
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, 1 + 2j, {1}])
+def test_a_reward_that_is_not_json_costs_its_own_item_alone(
+    post: Post, tmp_path: Path, reward: Any
+) -> None:
+    BaseGenerator("http://engine", "http://buffer", num_process=1).run(
+        data_of(tmp_path, 2), answered, lambda row: reward if row["n"] == 0 else 1
+    )
+    assert sorted((item["instance_id"], item["reward"]) for item in post.items) == [(0, -1), (1, 1)]
+
+
+@pytest.mark.parametrize("reward", [math.nan, 1 + 2j])
+def test_what_is_not_json_is_refused_for_good(post: Post, reward: Any) -> None:
+    generator = BaseGenerator("http://engine", "http://buffer")
+    generator.send_data_to_buffer({"instance_id": "a", "reward": reward})
+    generator.send_data_to_buffer({"instance_id": "b", "text": "\ud800"})
+    assert post.items == [{"instance_id": "b", "text": "\ud800"}]
 
 
 def test_a_worker_that_dies_is_replaced_and_its_question_asked_again(

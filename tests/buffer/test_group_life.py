@@ -1,6 +1,7 @@
 """What a group goes through: open, ready, leased, consumed; or discarded, or quarantined."""
 
 import asyncio
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from buffer import (
     TaskConfig,
     UnknownTask,
 )
+from buffer.batch import figures_of
 from buffer.catalog import REWARD_STEPS
 from tests.buffer.conftest import Bench, item
 
@@ -33,6 +35,28 @@ async def test_a_full_group_is_taken_and_acknowledged(bench: Bench) -> None:
     stats = await bench.buffer.stats()
     assert (stats["consumed"], stats["ready_groups"], stats["leased_groups"]) == (1, 0, 0)
     assert stats["bytes"] == 0
+
+
+async def test_a_trainer_that_caught_its_cancellation_may_still_take_what_is_ready(
+    bench: Bench,
+) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    began = asyncio.Event()
+
+    async def drains_at_its_end() -> list[Any]:
+        try:
+            began.set()
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            batch = await bench.buffer.take()
+            assert batch is not None
+            return batch.finished_groups
+        return []
+
+    trainer = asyncio.create_task(drains_at_its_end())
+    await began.wait()
+    trainer.cancel()
+    assert await trainer == ["a"]
 
 
 async def test_acknowledging_twice_is_harmless(bench: Bench) -> None:
@@ -262,6 +286,19 @@ async def test_meta_info_covers_what_came_since_the_last_read(bench: Bench) -> N
     assert second.figures["avg_reward"] == 0.75
 
 
+async def test_a_batch_is_sealed_once_however_often_it_is_asked(bench: Bench) -> None:
+    await bench.fill("equal", [1, 1, 1, 1])
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.fill("b", [1])
+    before = await bench.buffer.stats()
+    again = await bench.buffer._task.call("seal", batch.receipt, 1, 0, "")
+    assert json.loads(again[1]) == ["equal"]
+    assert figures_of(again[2:], await bench.buffer.config()) == batch.figures
+    assert await bench.buffer.stats() == before
+
+
 async def test_v1_speaks_todays_dialect(make: Make) -> None:
     bench = make(dialect="v1")
     await bench.fill("a", [1, 1, 1, 1])
@@ -472,6 +509,19 @@ async def test_resume_takes_up_what_the_trainers_list_does_not_name(bench: Bench
     assert again.finished_groups == ["lost"]
 
 
+async def test_resume_takes_up_the_batch_that_a_dead_trainer_was_handed_last(bench: Bench) -> None:
+    for name in ("lost", "kept"):
+        await bench.fill(name, [1, 0, 1, 0])
+    batch = await bench.buffer.take(implicit=True)
+    assert batch is not None
+    await bench.buffer.handed(batch)
+    assert await bench.buffer.resume(["kept"]) == 1
+    assert await bench.buffer.finished_rounds(["kept"]) == {"kept": 1, "lost": 1}
+    again = await bench.buffer.take(implicit=True)
+    assert again is not None
+    assert again.finished_groups == ["lost"]
+
+
 async def test_an_unknown_task_is_named(redis: ground.Client) -> None:
     buffer = RolloutBuffer(redis, "nobody")
     with pytest.raises(UnknownTask, match="start_rollout"):
@@ -513,17 +563,61 @@ async def test_two_waiting_readers_share_two_groups(bench: Bench) -> None:
     assert sorted(b.finished_groups[0] for b in batches if b) == ["a", "b"]
 
 
-async def test_an_idle_task_is_remembered_for_a_while_only(make: Make) -> None:
+async def gone_idle(make: Make) -> Bench:
+    """All that it had was taken and acknowledged."""
     bench = make(idle_ttl=1000)
     await bench.fill("a", [1, 0, 1, 0])
     batch = await bench.buffer.take()
     assert batch is not None
     await bench.buffer.ack(batch)
     await bench.buffer.sweep()
+    return bench
+
+
+async def test_an_idle_task_is_remembered_for_a_while_only(make: Make) -> None:
+    bench = await gone_idle(make)
     assert 0 < bench.redis.ttl(bench.key("delivered")) <= 1000
     assert 0 < bench.redis.ttl(bench.key("config")) <= 1000
     await bench.fill("b", [1])
     assert bench.redis.ttl(bench.key("config")) == -1
+
+
+async def test_nothing_of_an_idle_task_stays_for_ever(make: Make) -> None:
+    def figures(raw: dict[Any, Any]) -> dict[str, Any]:
+        return {"groups": len(raw)}
+
+    bench = make(idle_ttl=1000, functions=GroupFunctions(get_group_data_meta_info=figures))
+    await bench.fill("used", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.fill("used", [1] * 5)  # late: all but the four that it has
+    await bench.fill("too few", [1], round_number=2)
+    bench.advance(301)
+    await bench.buffer.sweep()
+    keys = bench.redis.keys(bench.key("*").replace("[", "\\["))
+    assert bench.key("raw").encode() in keys
+    assert [key for key in keys if bench.redis.pttl(key) == -1] == []
+
+
+@pytest.mark.parametrize("how", ["configured", "requeued", "written"])
+async def test_a_task_that_wakes_forgets_nothing(make: Make, how: str) -> None:
+    bench = await gone_idle(make)
+    if how == "configured":
+        await bench.buffer.configure(TaskConfig(group_size=4))
+    elif how == "requeued":
+        assert await bench.buffer.requeue("a")
+    else:
+        await bench.fill("b", [1])
+    for part in ("config", "state", "rounds", "delivered", "ready"):
+        assert bench.redis.ttl(bench.key(part)) in (-1, -2), part
+
+
+async def test_what_is_known_of_an_open_group_outlives_its_items(make: Make) -> None:
+    bench = make(idle_ttl=1000)
+    await bench.fill("a", [1])
+    items, meta = (bench.redis.pttl(bench.key(f"group:a:0{part}")) for part in ("", ":meta"))
+    assert 0 < items < meta
 
 
 async def test_large_items_are_kept_compressed_and_read_back_whole(make: Make) -> None:
@@ -551,6 +645,7 @@ async def test_large_items_are_kept_compressed_and_read_back_whole(make: Make) -
         ({"instance_id": "a", "reward": math.nan}, "not JSON"),
         ({"instance_id": "a", "reward": math.inf}, "not JSON"),
         ({"instance_id": "a", "reward": 10**400}, "out of range"),
+        ({"instance_id": "a", "reward": -1e151}, "out of range"),
         ({"instance_id": "a", "extra": {1, 2}}, "not JSON"),
         ({"instance_id": "a", "round_number": -1}, "round_number"),
         ({"instance_id": "a", "round_number": "2"}, "round_number"),
@@ -563,6 +658,18 @@ async def test_what_could_never_be_trained_on_is_refused(
         await bench.buffer.write(given)
     await bench.fill("a", [1, 0, 1, 0])
     assert await bench.buffer.take() is not None
+
+
+async def test_two_hundred_levels_are_stored_and_read_back(bench: Bench) -> None:
+    deep: list[Any] = []
+    for _ in range(198):
+        deep = [deep]
+    await bench.fill("a", [1, 0, 1, 0], deep=deep, flat=[[]] * 500)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.items[0]["deep"] == deep
+    with pytest.raises(ItemRefused, match="200 levels"):
+        await bench.buffer.write(item("a", "u", deep=[deep]))
 
 
 @pytest.mark.parametrize(

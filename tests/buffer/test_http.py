@@ -1,5 +1,7 @@
 """slime's endpoints with its shapes, and ours; what is refused, and how."""
 
+import asyncio
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +11,12 @@ import httpx
 import pytest
 
 import ground
+from buffer import RolloutBuffer
+from buffer.http import rollouts
+from buffer.http.chores import ended
 from tests.buffer.conftest import Bench, item
 from tests.buffer.serving import served
+from tests.harness.servers import until
 
 START = {
     "num_process": "1",
@@ -173,6 +179,7 @@ async def test_the_root_says_that_it_runs(redis: ground.Client) -> None:
         (b'{"instance_id": "a", "x": %s.5}' % (b"9" * 400), 400, "not JSON"),
         (b'{"instance_id": "\\ud800"}', 400, "Unicode"),
         (b'{"instance_id": "a", "x": ' + b"[" * 100_000, 400, "nested too deeply"),
+        (b'{"instance_id": "a", "x": ' + b"[" * 200 + b"]" * 200 + b"}", 400, "200 levels"),
         (b'{"instance_id": "a", "x": ' + b"9" * 5000 + b"}", 400, "not JSON"),
         (b'{"instance_id": "a", "x": "' + b"y" * 1_100_000 + b'"}', 413, "MAX_ITEM_BYTES"),
     ],
@@ -379,3 +386,186 @@ async def test_a_custom_function_harms_its_group_alone(
         listed = (await client.get("/v1/tasks/odd/quarantine")).json()["groups"]
         assert [group["instance_id"] for group in listed] == ["bad"]
         assert listed[0]["reason"]
+
+
+async def test_a_forgotten_task_does_not_stop_the_clock_of_the_others(
+    redis: ground.Client, make: Callable[..., Bench]
+) -> None:
+    tasks = ("first", "forgotten", "last")
+    benches = {name: make(name) for name in tasks}
+    for bench in benches.values():
+        await bench.fill("a", [1])
+    forgotten = benches["forgotten"]
+    forgotten.redis.delete(*forgotten.redis.keys(forgotten.key("*")))
+    async with served(redis):
+        for name in ("first", "last"):
+            await asyncio.to_thread(until, benches[name].beats, f"a look at {name}")
+
+
+async def test_a_take_whose_answer_cannot_be_built_gives_its_batch_back(
+    redis: ground.Client, make: Callable[..., Bench]
+) -> None:
+    bench = make("outside")
+    await bench.fill("a", [1, 0, 1, 0])
+    bench.redis.hset(bench.key("seen"), "m2", "inf")
+    async with served(redis) as client:
+        with pytest.raises(ValueError, match="JSON"):
+            await client.post("/v1/tasks/outside/take", json={})
+        again = await client.post("/v1/tasks/outside/take", json={})
+        assert [group["instance_id"] for group in again.json()["groups"]] == ["a"]
+
+
+async def test_what_redis_refuses_for_one_task_keeps_no_other_from_being_taken_over(
+    redis: ground.Client, make: Callable[..., Bench]
+) -> None:
+    spoilt, lost = make("a-spoilt"), make("b-lost")
+    for bench in (spoilt, lost):
+        await bench.fill("a", [1])
+    spoilt.redis.set(spoilt.key("rollout"), "of another type")
+    orphan = {"owner": "dead", "state": "running", "until": 0, "digest": "d", "payload": "{}"}
+    lost.redis.hset(lost.key("rollout"), mapping=orphan)
+    async with served(redis):
+        await asyncio.to_thread(
+            until, lambda: lost.redis.hget(lost.key("rollout"), "owner") != b"dead", "a new owner"
+        )
+
+
+def brief_generator(folder: Path) -> Path:
+    """A generator that notes that it ran, and where it does."""
+    ran = folder / "ran"
+    (folder / "brief_generator.py").write_text(
+        f"TASK_TYPE = 'brief'\ndef run_rollout(data): open({str(ran)!r}, 'w').close()\n"
+    )
+    return ran
+
+
+async def test_a_server_without_the_generator_leaves_a_rollout_to_one_that_has_it(
+    redis: ground.Client, make: Callable[..., Bench], tmp_path: Path
+) -> None:
+    ran, bench = brief_generator(tmp_path), make("brief")
+    await bench.fill("a", [1])
+    said = json.dumps({**START, "task_type": "brief"})
+    orphan = {"owner": "dead", "state": "running", "until": 0, "digest": "d", "payload": said}
+    bench.redis.hset(bench.key("rollout"), mapping=orphan)
+    async with served(redis):
+        await asyncio.to_thread(
+            until, lambda: bench.redis.hget(bench.key("rollout"), "stands_in") == b"1", "one"
+        )
+        async with served(redis, generators=tmp_path):
+            await asyncio.to_thread(until, ran.exists, "the generator")
+
+
+async def test_a_generator_that_redis_kept_from_starting_is_started_later(
+    redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = brief_generator(tmp_path)
+    finished_rounds, outages = RolloutBuffer.finished_rounds, [ground.RedisUnavailable("gone")]
+
+    async def fails_once(buffer: RolloutBuffer, skip: Any = ()) -> Any:
+        if outages:
+            raise outages.pop()
+        return await finished_rounds(buffer, skip)
+
+    monkeypatch.setattr(RolloutBuffer, "finished_rounds", fails_once)
+    async with served(redis, generators=tmp_path) as client:
+        await start(client, task_type="brief")
+        await asyncio.to_thread(until, ran.exists, "the generator")
+
+
+async def test_a_rollout_whose_server_died_preparing_it_is_started_by_the_next_call(
+    redis: ground.Client, make: Callable[..., Bench], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(rollouts, "_PAUSE", 0.0)
+    ran, bench = brief_generator(tmp_path), make("brief")
+    payload = {**START, "task_type": "brief"}
+    digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
+    dead = {"owner": "dead", "state": "preparing", "until": 2**53, "digest": digest}
+    async with served(redis, generators=tmp_path) as client:
+        bench.redis.hset(bench.key("rollout"), mapping=dead)
+        answer = await client.post("/start_rollout", json=payload)
+        assert (answer.status_code, ran.exists()) == (503, False)
+        bench.redis.hset(bench.key("rollout"), "until", 0)  # its lease ends
+        await start(client, task_type="brief")
+        await asyncio.to_thread(until, ran.exists, "the generator")
+
+
+async def test_the_end_of_a_rollout_is_noted_once_redis_takes_it(
+    redis: ground.Client, make: Callable[..., Bench], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(rollouts, "_PAUSE", 0.0)
+    bench, outages = make("brief"), [ground.RedisUnavailable("gone")]
+    (tmp_path / "brief_generator.py").write_text(
+        "TASK_TYPE = 'brief'\ndef run_rollout(data): pass\n"
+    )
+    call = rollouts.Rollouts._call
+
+    async def fails_once(self: Any, script: str, task: str, *args: str) -> Any:
+        if args[-1] == "finished" and outages:
+            raise outages.pop()
+        return await call(self, script, task, *args)
+
+    monkeypatch.setattr(rollouts.Rollouts, "_call", fails_once)
+    async with served(redis, generators=tmp_path) as client:
+        await start(client, task_type="brief")
+        state = lambda: bench.redis.hget(bench.key("rollout"), "state")  # noqa: E731
+        await asyncio.to_thread(until, lambda: state() == b"finished", "the end")
+    assert outages == []
+
+
+@pytest.mark.parametrize("skip", [[], ["saved"]])
+async def test_a_trainer_that_comes_back_with_an_old_list_gets_what_its_death_cost(
+    redis: ground.Client, skip: list[str]
+) -> None:
+    async with served(redis) as client:
+        await start(client, skip_instance_ids=skip)
+        for name in ("a", "b"):
+            await fill(client, name, [1, 0, 1, 0])
+            assert (await read(client))["data"]["meta_info"]["finished_groups"] == [name]
+        await start(client, skip_instance_ids=skip)
+        assert (await read(client))["data"]["meta_info"]["finished_groups"] == ["a", "b"]
+
+
+async def test_a_start_that_takes_long_keeps_its_lease(
+    redis: ground.Client, make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "_BEAT", 0.02)
+    monkeypatch.setattr(rollouts, "_PAUSE", 0.0)
+    bench, may_end, reset = make("outside"), asyncio.Event(), RolloutBuffer.reset
+
+    async def takes_long(buffer: RolloutBuffer) -> None:
+        await may_end.wait()
+        await reset(buffer)
+
+    monkeypatch.setattr(RolloutBuffer, "reset", takes_long)
+    async with served(redis) as client:
+        first = asyncio.create_task(client.post("/start_rollout", json=START))
+        state = lambda *names: bench.redis.hmget(bench.key("rollout"), *names)  # noqa: E731
+        await asyncio.to_thread(until, lambda: state("state") == [b"preparing"], "the start")
+        bench.redis.hset(bench.key("rollout"), "until", 0)
+        await asyncio.to_thread(until, lambda: state("until") != [b"0"], "a renewal")
+        again = await client.post("/start_rollout", json=START)
+        assert (again.status_code, first.done()) == (503, False)
+        may_end.set()
+        assert (await first).status_code == 200
+        assert state("state") == [b"running"]
+
+
+async def test_a_chore_that_lost_its_cancellation_is_cancelled_again() -> None:
+    lost = 0
+
+    async def chore() -> None:
+        nonlocal lost
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                lost += 1
+                if lost > 1:
+                    raise
+
+    task = asyncio.create_task(chore())
+    await asyncio.sleep(0)
+    await ended([task])
+    assert (lost, task.cancelled()) == (2, True)

@@ -167,6 +167,7 @@ def test_every_schedule_ends_as_the_model_says(schedule: list[Any]) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @settings(max_examples=3000, deadline=None)
 @given(schedules)
 def test_thousands_of_schedules_do(schedule: list[Any]) -> None:

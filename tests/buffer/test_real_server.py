@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,15 +14,6 @@ from tests.harness.servers import PrivateRedis, until
 
 GROUPS = 100
 AT = "/tasks/big"
-
-
-@pytest.fixture(scope="module")
-def running(
-    shared_server: PrivateRedis, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess]:
-    """It keeps no state, so that one serves every test."""
-    with ServerProcess(shared_server.url, tmp_path_factory.mktemp("server")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def test_nothing_crosses_over_and_nothing_is_delivered_twice(schedule: list[Any]
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @settings(max_examples=1000, deadline=None)
 @given(schedules)
 def test_nothing_does_in_a_thousand_schedules(schedule: list[Any]) -> None:
