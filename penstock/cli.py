@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from penstock.entry import INTERRUPTED, Loading
 from penstock.options import examples, settings_options
 
 COMMANDS = {
+    "bench": "penstock.bench",
     "buffer": "penstock.buffer",
     "demo": "penstock.demo.command",
     "doctor": "penstock.doctor.command",
@@ -27,6 +29,7 @@ COMMANDS = {
     "health": "penstock.health",
     "limits": "penstock.limits",
     "monitor": "penstock.monitor.command",
+    "reap": "penstock.reap",
     "run": "penstock.run",
     "sandbox": "penstock.sandbox",
     "sandboxes": "penstock.sandboxes",
@@ -56,6 +59,14 @@ class _Rooms(click.Group):
             raise
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        named = args[0]
+        if near := get_close_matches(named, () if named in COMMANDS else COMMANDS, n=1):
+            raise click.UsageError(f"No such command {named!r}. Did you mean {near[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
+
 
 @click.group(
     cls=_Rooms,
@@ -63,11 +74,18 @@ class _Rooms(click.Group):
     epilog=examples("""
 Examples:
 
-  penstock doctor                     is this machine ready?
   penstock demo                       see it work, on a private server
+  penstock up                         all of it on this machine, with a page
+  penstock doctor                     is this machine ready?
   penstock --redis-url redis://10.0.0.5 doctor --json
 
-Every option is also a variable, e.g. PENSTOCK_REDIS_URL; the option wins.
+Options that every subcommand has are variables too, as PENSTOCK_REDIS_URL;
+the option wins. Exit codes: 0 done, 1 bad news, 2 it could not be asked (a
+wrong setting, no Redis), 130 after Ctrl-C. stdout is data, stderr is talk.
+
+Completion in bash, zsh (zsh_source); for fish see docs/cli.md:
+
+  eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"
 """),
 )
 @click.version_option(package_name="penstock", message="penstock %(version)s")

@@ -34,6 +34,8 @@ def command(what: str) -> int:
     try:
         if what.startswith(("http://", "https://")):
             return _service(what)
+        if what not in ("redis", "worker"):
+            raise click.UsageError(f"{what!r} is no URL, nor redis, nor worker")
         if settings.redis_url is None:
             raise click.UsageError(f"{SETTING} is not set: which Redis?")
         url = settings.redis_url.get_secret_value()
@@ -42,11 +44,9 @@ def command(what: str) -> int:
             client.ping()
             client.close()
             return 0
-        if what == "worker":
-            return asyncio.run(_worker(url, settings.run))
+        return asyncio.run(_worker(url, settings.run))
     except (*UNWELL, httpx.TransportError) as problem:
-        return _unwell(str(problem))
-    raise click.UsageError(f"{what!r} is no URL, nor redis, nor worker")
+        return _unwell(f"{what}: {problem}")
 
 
 def _service(url: str) -> int:

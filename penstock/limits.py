@@ -16,6 +16,7 @@ from penstock.startup import running_redis
 
 @click.group(
     "limits",
+    short_help="See and change the gates, for every process at once.",
     epilog=examples("""
 Examples:
 

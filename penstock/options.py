@@ -1,5 +1,6 @@
 """Options that every subcommand takes, before or after its name, and the settings they make."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,6 +9,7 @@ import click
 from rich.console import Console
 
 from ground import GroundSettings, configure_logging
+from penstock.variables import misspelt
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _GIVEN = "penstock.options."
@@ -33,7 +35,7 @@ def settings_options(function: _Command) -> _Command:
             "--redis-url",
             "URL",
             "The Redis to use; a password is safer in PENSTOCK_REDIS_URL. "
-            "Without either, a private server is started.",
+            "Without either, a private server is started where one is of use.",
         ),
     ):
         function = option(function)
@@ -49,6 +51,8 @@ def given_settings() -> GroundSettings:
     }
     settings = GroundSettings.load(**given)
     configure_logging(settings.log_format, settings.log_level)
+    for name, meant in misspelt(os.environ).items():
+        click.echo(f"penstock: {name} is no setting; did you mean {meant}?", err=True)
     return settings
 
 

@@ -26,6 +26,7 @@ _BY_SUFFIX = {
 
 @click.command(
     "run",
+    short_help="Run one program through the queue, as if it ran here.",
     epilog=examples("""
 Examples:
 
@@ -47,7 +48,8 @@ another limit. 125: it was not run, or its end is not known, through no fault of
 )
 @click.option("--queue", default="code", show_default=True, help="The queue to put it on.")
 @click.option("--language", help="Default: what the file's name says, else python.")
-@click.option("--timeout", type=float, default=10.0, show_default=True, help="Its seconds to run.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0,
+              show_default=True, help="Its seconds to run.")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Queue it even where no worker listens now.")
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 @settings_options

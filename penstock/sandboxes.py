@@ -15,7 +15,8 @@ from ground import GroundSettings
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import running_redis
 from worker.lifecycle import LifecycleSettings
-from worker.lifecycle.reaper import Reaped, Reaper
+from worker.lifecycle.reaper import Reaper
+from worker.lifecycle.reaping import Reaped
 from worker.lifecycle.records import Record, Registered
 from worker.lifecycle.registry import Registry, runs
 
@@ -41,7 +42,7 @@ def command() -> None:
 Examples:
 
   penstock sandboxes ls
-  penstock sandboxes ls --run exp7 --json | jq '.sandboxes[] | select(.error != "")'
+  penstock sandboxes ls --run exp7 --json | jq '.[].sandboxes[] | select(.error != "")'
 """),
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout, a run each.")
@@ -55,7 +56,12 @@ def list_sandboxes(as_json: bool) -> None:
             json.dumps([_plain(run, registered) for run, registered in seen.items()], indent=2)
         )
     elif any(registered.count for registered in seen.values()):
-        Console().print(_table(seen))
+        console = Console()
+        console.print(_table(seen, wide=console.width >= 120))
+        for registered in seen.values():
+            for record in registered.records:
+                if trouble := record.trouble(registered.now):
+                    click.echo(f"{record.name}: {trouble}")
     else:
         click.echo("no sandbox is registered", err=True)
 
@@ -75,7 +81,7 @@ def reap(strays: bool) -> None:
     """End the sandboxes whose owners' leases are over. Exits with 1 if one could not be ended."""
     settings = given_settings()
     with running_redis(settings) as url:
-        reaper = Reaper(url, run=_named_run(settings))
+        reaper = Reaper(url, run=named_run(settings))
         found = asyncio.run(_look(reaper, strays))
     failed = 0
     for run, reaped in found.items():
@@ -151,7 +157,7 @@ def _registries() -> Iterator[list[Registry]]:
     settings = given_settings()
     fleet = LifecycleSettings.load().fleet
     with running_redis(settings) as url:
-        named = _named_run(settings)
+        named = named_run(settings)
         registries = [Registry(url, run, fleet=fleet) for run in ([named] if named else runs(url))]
         try:
             yield registries
@@ -160,7 +166,7 @@ def _registries() -> Iterator[list[Registry]]:
                 registry.close()
 
 
-def _named_run(settings: GroundSettings) -> str | None:
+def named_run(settings: GroundSettings) -> str | None:
     """Every run's, unless one was named."""
     return settings.run if "run" in settings.model_fields_set else None
 
@@ -168,6 +174,7 @@ def _named_run(settings: GroundSettings) -> str | None:
 def _plain(run: str, registered: Registered) -> dict[str, Any]:
     return {
         "run": run,
+        "fleet": registered.facts.get("fleet", ""),
         "counters": registered.counters,
         "reaper": registered.reaper,
         "failing": registered.failing,
@@ -175,21 +182,23 @@ def _plain(run: str, registered: Registered) -> dict[str, Any]:
     }
 
 
-def _table(seen: dict[str, Registered]) -> Table:
+def _table(seen: dict[str, Registered], *, wide: bool) -> Table:
+    """In 80 columns what `kill` is told, and when it ends; where there is room, whose it is."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("run")
-    table.add_column("sandbox", no_wrap=True, min_width=33)  # it is what `kill` is told
-    for heading in ("state", "provider", "session", "age", "lease", "owner", "trouble"):
-        table.add_column(heading)
+    for heading in ("run", "sandbox", "state"):
+        table.add_column(heading, no_wrap=heading != "run", overflow="fold")
+    for heading in ("age", "lease"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    for heading in ("session", *(("provider", "owner") if wide else ())):
+        table.add_column(heading, overflow="fold")
     for run, registered in seen.items():
         for record in registered.records:
-            table.add_row(run, *_cells(record, registered.now))
+            cells = _cells(record, registered.now)
+            table.add_row(run, *(cells if wide else cells[:-2]))
     return table
 
 
 def _cells(record: Record, now: float) -> tuple[str, ...]:
-    permit = " (starting)" if record.permits and record.state != "READY" else ""
-    return (
-        record.name, record.state + permit, record.provider, record.instance,
-        f"{now - record.made:.0f} s", f"{record.lease_end - now:.0f} s", record.owner, record.error,
-    )  # fmt: skip
+    times = (f"{now - record.made:.0f} s", f"{record.lease_end - now:.0f} s")
+    whose = (record.instance, record.provider.rpartition(".")[2], record.owner)
+    return (record.name, record.state, *times, *whose)

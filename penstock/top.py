@@ -4,17 +4,21 @@ import asyncio
 import json
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.console import Group as Lines
 from rich.live import Live
 from rich.text import Text
 
+from ground import heed_cancellation
 from ground.http_guard import UNWELL
-from penstock.fleet import FleetReader
+from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.history import History
 from penstock.fleet.screen import picture
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
+
+_UNUSED = "Nothing has used this Redis yet. In this folder `penstock up` starts all of it."
 
 
 @click.command(
@@ -49,6 +53,11 @@ def command(once: bool, as_json: bool, every: float) -> int:
     return 0
 
 
+def _shown(fleet: Fleet, history: History, console: Console, height: int) -> RenderableType:
+    shown = picture(fleet, history, console.width, height)
+    return shown if fleet.used else Lines(shown, Text(_UNUSED, style="dim"))
+
+
 async def _look(url: str, run: str, console: Console, *, as_json: bool) -> int:
     async with FleetReader(url, run) as reader:
         fleet = await reader.read()
@@ -57,7 +66,7 @@ async def _look(url: str, run: str, console: Console, *, as_json: bool) -> int:
     else:
         history = History()
         history.add(fleet)
-        console.print(picture(fleet, history, console.width, 10_000))
+        console.print(_shown(fleet, history, console, 10_000))
     return int(bool(fleet.notes))
 
 
@@ -66,11 +75,11 @@ async def _watch(url: str, run: str, console: Console, every: float) -> None:
     async with FleetReader(url, run) as reader:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
+                heed_cancellation()
                 try:
                     fleet = await reader.read()
                     history.add(fleet)
-                    shown = picture(fleet, history, console.width, console.height)
-                    live.update(shown, refresh=True)
+                    live.update(_shown(fleet, history, console, console.height), refresh=True)
                 except UNWELL as problem:
                     live.update(Text(f"! {problem}", style="bold red"), refresh=True)
                 await asyncio.sleep(every)

@@ -1,5 +1,9 @@
 """`penstock worker`: take code jobs from queues and run them, hundreds at a time."""
 
+import secrets
+import socket
+from typing import TYPE_CHECKING
+
 import click
 import redis
 from rq.serializers import JSONSerializer
@@ -10,6 +14,9 @@ from limiter import UnknownGate
 from penstock.options import examples, given_settings, settings_options
 from penstock.settings import MonitorSettings
 from penstock.startup import require_one_primary, running_redis
+
+if TYPE_CHECKING:
+    from worker import ConcurrentWorker, WorkerSettings
 
 
 @click.command(
@@ -32,7 +39,10 @@ Ctrl-C finishes what runs; a second one, a second later, gives it back to its qu
 )
 @click.option("--limit", "gate", metavar="GATE", help="Take a permit of this gate for each job.")
 @click.option("--gate-limit", metavar="N", help="The gate's limit, where it does not exist yet.")
-@click.option("--name", help="The worker's name, as `rq info` shows it; default: a random one.")
+@click.option(
+    "--name",
+    help="The worker's name, as `rq info` shows it; default: the host's, and a random part.",
+)
 @click.option("--burst", is_flag=True, help="End when the queues are empty.")
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after so many jobs.")
 @click.option("--with-scheduler", is_flag=True, help="Enqueue scheduled jobs when they are due.")
@@ -66,37 +76,53 @@ def command(
 ) -> None:
     """Run the jobs of QUEUES (default: code). Where programs run, PENSTOCK_SANDBOX says."""
     from worker.concurrent_worker import ConcurrentWorker
-    from worker.sandbox.choice import check_choice
-    from worker.settings import WorkerSettings
 
     settings = given_settings()
     require_one_primary(settings)
-    options = {
-        "sandbox": sandbox, "concurrency": concurrency, "gate": gate, "gate_limit": gate_limit,
-    }  # fmt: skip
-    given = {option: value for option, value in options.items() if value is not None}
-    work_settings = WorkerSettings.load(**given)
-    try:
-        check_choice(work_settings)
-    except SettingError as refusal:  # other jobs need no sandbox
-        click.echo(f"penstock: code jobs will fail here: {refusal}", err=True)
+    chosen = _chosen(sandbox=sandbox, concurrency=concurrency, gate=gate, gate_limit=gate_limit)
     with running_redis(settings) as url:
         client = connect(url)
         assert isinstance(client, redis.Redis)  # noqa: S101 - a Cluster was refused above
         worker = ConcurrentWorker(
-            list(queues or ("code",)), name=name, connection=client, serializer=JSONSerializer,
-            settings=work_settings,
+            list(queues or ("code",)), name=name or _own_name(), connection=client,
+            serializer=JSONSerializer, settings=chosen,
         )  # fmt: skip
         if metrics_port is not None:
-            from penstock.worker_door import open_door
-
-            token = MonitorSettings.load().monitor_token
-            where, bound = open_door(worker, metrics_host, metrics_port, token)
-            click.echo(f"/healthz and /metrics on {where}:{bound}", err=True)
+            _open_door(worker, metrics_host, metrics_port)
         try:
             worker.work(
                 burst=burst, logging_level=settings.log_level, max_jobs=max_jobs,
                 with_scheduler=with_scheduler, dequeue_strategy=DequeueStrategy(dequeue_strategy),
             )  # fmt: skip
         except UnknownGate as unknown:
-            raise SettingError("--limit", f"{unknown}; --gate-limit N makes it") from None
+            raise SettingError("--limit", f"{unknown}, or say --gate-limit N here") from None
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname().partition('.')[0]}-{secrets.token_hex(4)}"
+
+
+def _chosen(**options: str | None) -> "WorkerSettings":
+    """The environment's settings with these options over them."""
+    from worker.sandbox.choice import check_choice
+    from worker.settings import WorkerSettings
+
+    given = {option: value for option, value in options.items() if value is not None}
+    settings = WorkerSettings.load(**given)
+    if "gate_limit" in given and not settings.gate:
+        raise click.UsageError("--gate-limit is the limit of a gate: name it with --limit")
+    try:
+        check_choice(settings)
+    except SettingError as refusal:
+        if "sandbox" in given:
+            raise
+        # Other jobs need no sandbox.
+        click.echo(f"penstock: code jobs will fail here: {refusal}", err=True)
+    return settings
+
+
+def _open_door(worker: "ConcurrentWorker", host: str, port: int) -> None:
+    from penstock.worker_door import open_door
+
+    where, bound = open_door(worker, host, port, MonitorSettings.load().monitor_token)
+    click.echo(f"/healthz and /metrics on {where}:{bound}", err=True)

@@ -9,6 +9,7 @@ from openai import AsyncOpenAI
 
 from buffer import RolloutBuffer
 from penstock.demo.model import TOOL, question, right_answer
+from penstock.demo.record import DemoFailed
 from worker import CodeQueue, CodeRequest, CodeResult
 
 
@@ -19,6 +20,10 @@ class Tally:
     done: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
+
+
+def job_id(queue: str, number: int, sample: int) -> str:
+    return f"{queue}-{number}-{sample}"
 
 
 class Agents:
@@ -43,8 +48,13 @@ class Agents:
         messages: list[Any] = [{"role": "user", "content": question(number)}]
         call = (await self._ask(messages, number, sample)).tool_calls[0]
         code = CodeRequest.model_validate_json(call.function.arguments)
-        token = f"{self._queue.name}-{number}-{sample}"
+        token = job_id(self._queue.name, number, sample)
         result = await self._queue.run(code, token=token, timeout=90)
+        if result.error_kind == "infrastructure":
+            raise DemoFailed(
+                f"no sandbox could run a program here ({result.message}); "
+                "`penstock doctor` says what to do"
+            )
         self._note(result)
         said = result.stdout.strip() or result.stderr.strip().splitlines()[-1]
         messages += [

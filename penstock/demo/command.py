@@ -2,6 +2,8 @@
 
 import json
 import logging
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ground import GroundSettings, PenstockError
-from penstock.demo.crew import DemoFailed
 from penstock.demo.drawing import drawn, page
-from penstock.demo.record import Outcome
+from penstock.demo.record import DemoFailed, Outcome
 from penstock.demo.screen import Screen
 from penstock.demo.story import jobs_of, play
 from penstock.options import examples, given_settings, settings_options
@@ -23,12 +24,13 @@ from penstock.startup import require_one_primary, running_redis
 from worker.errors import QueueError
 
 NEXT = """  penstock up                            all of it, with a page to look at
-  echo 'print(6 * 7)' | penstock run -   a program through the queue (while it is up)
-  penstock top                           the fleet in a terminal"""
+  echo 'print(6 * 7)' | penstock run -   beside it: a program through its queue
+  penstock top                           beside it: the fleet in a terminal"""
 
 
 @click.command(
     "demo",
+    short_help="See it work: real workers, one killed with -9, nothing lost.",
     epilog=examples("""
 Examples:
 
@@ -61,7 +63,7 @@ def command(jobs: int, picture: Path | None, as_json: bool) -> int:
         with (
             _scratch() as scratch,
             _redis(settings, scratch) as url,
-            Screen(talk, jobs_of(jobs)) as screen,
+            Screen(talk, jobs_of(jobs)).shown() as screen,
         ):
             outcome, record = play(url, jobs, scratch, screen)
     except* PenstockError as failures:
@@ -78,7 +80,7 @@ def command(jobs: int, picture: Path | None, as_json: bool) -> int:
         click.echo(json.dumps({**asdict(outcome), "lost": outcome.lost, "picture": str(file)}))
     else:
         Console().print(summary(outcome))
-        click.echo(f"\nThe picture: {file}\n\nNext:\n{NEXT}", err=True)
+        click.echo(f"\nThe picture: {file}\n\nNext:\n{_findable()}{NEXT}", err=True)
     return 0 if outcome.well else 1
 
 
@@ -94,10 +96,11 @@ def summary(outcome: Outcome) -> Table:
 
 def told(outcome: Outcome) -> list[tuple[str, str]]:
     """What happened: numbers, and what they are of."""
+    again = "program" if outcome.repeated == 1 else "programs"
     return [
         (f"{outcome.finished}/{outcome.jobs}", "programs run to their end, in a sandbox of ours"),
         ("1", f"worker killed in the middle of a job; it ended with {outcome.killed}"),
-        (str(outcome.repeated), f"programs run again by others, after "
+        (str(outcome.repeated), f"{again} run again by others, after "
          f"{outcome.permit_back_after:.1f} s; {outcome.executions} executions in all"),
         (f"{outcome.most_at_once}/{outcome.limit}", "permits in flight at most, of the limit; "
          f"{outcome.permits_granted} granted, {outcome.permits_left} left behind"),
@@ -107,6 +110,16 @@ def told(outcome: Outcome) -> list[tuple[str, str]]:
         (str(outcome.lost), "lost"),
         (f"{outcome.seconds:.1f} s", f"on {outcome.server}"),
     ]  # fmt: skip
+
+
+def _findable() -> str:
+    """What lets the shell find the command: `make demo` calls it by its path."""
+    activate = Path(sys.prefix, "bin", "activate")
+    if shutil.which("penstock") or not activate.is_file():
+        return ""
+    here = Path.cwd()
+    shown = activate.relative_to(here) if activate.is_relative_to(here) else activate
+    return f"  . {shown!s:<36} in each terminal, to find penstock\n"
 
 
 def _first(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:

@@ -10,59 +10,77 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import redis
 from rq.serializers import JSONSerializer
 
-from ground import PenstockError, connect, tagged
+from ground import connect, tagged
 from ground.redis_url import SETTING
 from limiter import Gate
+from penstock.demo.record import DemoFailed
 
 AT_ONCE = 4
 LEASE = 2.0
-_BEGUN_US = 75_000
+_BEGUN_US = 800_000
 
 
-class DemoFailed(PenstockError):
-    """The demo did not come to its end."""
+@dataclass(frozen=True)
+class Accident:
+    """Which worker was killed, how it ended, when, and how many jobs had come back by then."""
+
+    victim: str
+    ended: int
+    at: float
+    requeued_before: int
 
 
 class Crew:
     """The worker processes of one queue, whose jobs pass one gate."""
 
-    def __init__(self, url: str, queue: str, gate: Gate, logs: Path) -> None:
+    def __init__(self, url: str, queue: str, gate: Gate, folder: Path) -> None:
         self._url = url
         self._queue = queue
         self._gate = gate
-        self._logs = logs
+        self._folder = folder
         self._client: Any = connect(url)
+        self.most_permits = 0
+        """In flight at once, as often as it was looked at."""
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def hire(self, name: str) -> None:
         """Start one worker."""
-        with (self._logs / f"{name}.log").open("wb") as log:
+        # A worker that is killed removes nothing: what is temporary lies where the demo does it.
+        temporary = _for_every_user(self._folder)
+        with (self._folder / f"{name}.log").open("wb") as log:
             self.running[name] = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", __name__, self._queue, f"{self._queue}-{name}"],
-                env={"PENSTOCK_SANDBOX": "local"} | os.environ | {SETTING: self._url},
+                env={"PENSTOCK_SANDBOX": "local"}
+                | os.environ
+                | {SETTING: self._url, "TMPDIR": str(temporary)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the demo, which then ends us in order
             )
 
-    def kill_one_at_work(self) -> tuple[str, str, int] | None:
-        """End a worker with SIGKILL in the middle of a job: its name, a job's id, how it ended."""
-        for name, process in self.running.items():
-            # Frozen first, then looked at: what we see is what it dies with.
-            process.send_signal(signal.SIGSTOP)
-            if job := self._job_in_hand(name):
-                process.kill()
-                ended = process.wait()
-                del self.running[name]
-                return name, job, ended
-            process.send_signal(signal.SIGCONT)
+    def kill_in_the_middle_of(self, job: str) -> Accident | None:
+        """Wait for a worker to run this job, and end it with SIGKILL."""
+        while self.running and not self._is_over(job):
+            for name, process in list(self.running.items()):
+                if not self._runs(name, job):
+                    continue
+                # Frozen, then looked at again: what we see is what it dies with.
+                process.send_signal(signal.SIGSTOP)
+                if self._runs(name, job):
+                    del self.running[name]  # first: `check` does not expect its end
+                    before = self.ledger().get("requeued", 0)
+                    process.kill()
+                    return Accident(name, process.wait(), time.monotonic(), before)
+                process.send_signal(signal.SIGCONT)
+            time.sleep(0.02)
         return None
 
     def ready(self) -> bool:
@@ -80,7 +98,7 @@ class Crew:
 
     def check(self) -> None:
         """Raise `DemoFailed` if a worker ended that nobody ended."""
-        for name, process in self.running.items():
+        for name, process in list(self.running.items()):
             if process.poll() is not None:
                 words = self._last_words(name)
                 raise DemoFailed(f"worker {name} ended by itself ({process.returncode}); {words}")
@@ -94,21 +112,34 @@ class Crew:
         self.running.clear()
         self._client.close()
 
-    def _job_in_hand(self, name: str) -> str:
-        """A job that this worker is in the middle of: leased, and holding a permit."""
+    def _runs(self, name: str, wanted: str) -> bool:
+        """Whether this worker is in the middle of the job: leased, and holding a permit."""
         worker = f"{self._queue}-{name}"
-        permits = {lease.id for lease in self._gate.sync.status().leases
-                   if lease.process == worker}  # fmt: skip
+        gate = self._gate.sync.status()
+        self.most_permits = max(self.most_permits, gate.in_flight)
+        permits = {lease.id for lease in gate.leases if lease.process == worker}
         seconds, micros = self._client.time()
         for member in self._client.smembers(f"rq:worker:{worker}:executions"):
             job, _, claimed = member.decode().partition(":")  # numbered by the moment of the claim
-            if member.decode() in permits and seconds * 10**6 + micros - int(claimed) > _BEGUN_US:
-                return str(job)
-        return ""
+            if job == wanted and member.decode() in permits:
+                return bool(seconds * 10**6 + micros - int(claimed) > _BEGUN_US)
+        return False
+
+    def _is_over(self, job: str) -> bool:
+        return self._client.hget(f"rq:job:{job}", "status") in (b"finished", b"failed")
 
     def _last_words(self, name: str) -> str:
-        lines = (self._logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
+        lines = (self._folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+
+def _for_every_user(folder: Path) -> Path:
+    """A folder in it as /tmp is one: the sandbox of root's worker runs as somebody else."""
+    folder.chmod(0o711)
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    temporary.chmod(0o1777)
+    return temporary
 
 
 def work(queue: str, name: str) -> None:

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 PAUSE = 0.15
+SLOW, SLOW_PAUSE = (0, 0), 2.5  # one program is long enough for somebody to see it run
 TOOL = {
     "type": "function",
     "function": {
@@ -36,10 +37,11 @@ def right_answer(number: int) -> int:
 
 def program(number: int, sample: int) -> str:
     """Every third sample forgets the last number; every seventh does not parse."""
+    pause = SLOW_PAUSE if (number, sample) == SLOW else PAUSE
     if (number + sample) % 7 == 6:
-        return f"import time; time.sleep({PAUSE})\nprint(sum(n * n for n in range(1, {number + 4})"
+        return f"import time; time.sleep({pause})\nprint(sum(n * n for n in range(1, {number + 4})"
     upto = number + (3 if (number + sample) % 3 == 2 else 4)
-    return f"import time; time.sleep({PAUSE})\nprint(sum(n * n for n in range(1, {upto})))"
+    return f"import time; time.sleep({pause})\nprint(sum(n * n for n in range(1, {upto})))"
 
 
 @contextmanager

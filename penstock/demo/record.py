@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from ground import PenstockError
+
+
+class DemoFailed(PenstockError):
+    """The demo did not come to its end."""
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -1,6 +1,8 @@
 """The demo as it is seen: a line for each event, and a bar while jobs are done."""
 
-from types import TracebackType
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
@@ -25,21 +27,16 @@ class Screen:
         self._task = self._bar.add_task("jobs", total=jobs)
 
     def say(self, event: str) -> None:
-        self._console.print(f"• {event}", highlight=False, soft_wrap=not self._console.is_terminal)
+        wide = self._console.width - 1 if self._console.is_terminal else len(event) + 2
+        lines = textwrap.fill(event, wide, initial_indent="• ", subsequent_indent="  ")
+        self._console.print(lines, highlight=False, soft_wrap=True)
 
     def progress(self, done: int) -> None:
         self._bar.update(self._task, completed=done)
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-        if error is None:
-            self._console.print(self._bar.get_renderable())
+    @contextmanager
+    def shown(self) -> Iterator[Self]:
+        """The bar moves in here, and stays as a line where all went well."""
+        with self._bar:
+            yield self
+        self._console.print(self._bar.get_renderable())

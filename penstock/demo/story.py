@@ -15,37 +15,38 @@ from typing import Any
 import redis
 
 from buffer import RolloutBuffer, TaskConfig
-from ground import connect, parse_redis_url, read_facts, tagged
+from ground import connect, heed_cancellation, parse_redis_url, read_facts, tagged
 from limiter import TokenBucket
 from limiter.commands import INDEX
 from limiter.engines import engine_for
-from penstock.demo.agents import Agents, Tally
-from penstock.demo.crew import AT_ONCE, Crew, DemoFailed
-from penstock.demo.model import scripted_model
-from penstock.demo.record import Outcome, Record, Sample
+from penstock.demo.agents import Agents, Tally, job_id
+from penstock.demo.crew import AT_ONCE, Crew
+from penstock.demo.model import SLOW, scripted_model
+from penstock.demo.record import DemoFailed, Outcome, Record, Sample
 from penstock.demo.screen import Screen
+from penstock.demo.trainer import Trainer
 from penstock.in_order import run_in_order
 from worker import CodeQueue
-from worker.client_engine import client_engine
+from worker.client_engines import client_engine
 
 WORKERS = ("ada", "bob", "cid")
 SUCCESSOR = "dan"
 SAMPLES = 4
 PATIENCE = 90.0
-GROUP_TIMEOUT = 2.5
+GROUP_TIMEOUT = 6.0  # longer than what a killed worker's programs are late by
 _DIED = 2
 
 
 class Story:
     """One playing of the demo, on one queue, one gate and one task."""
 
-    def __init__(self, url: str, name: str, jobs: int, logs: Path, screen: Screen) -> None:
+    def __init__(self, url: str, name: str, jobs: int, folder: Path, screen: Screen) -> None:
         self._name = name
         self._screen = screen
         self._asked = _asked(jobs)
-        self._groups = self._asked[-1][0] + 1
+        self._groups = len({number for number, _ in self._asked})
         self._gate = TokenBucket(url, name, limit=AT_ONCE)
-        self._crew = Crew(url, name, self._gate, logs)
+        self._crew = Crew(url, name, self._gate, folder)
         self._queue = CodeQueue(url, name)
         config = TaskConfig(
             group_size=SAMPLES, group_timeout_seconds=GROUP_TIMEOUT,
@@ -53,8 +54,8 @@ class Story:
         )  # fmt: skip
         self._buffer = RolloutBuffer(url, name, config, run=name)
         self._tally = Tally()
-        self._delivered = self._most_at_once = 0
-        self._timed_out: list[Any] = []
+        self._trainer = Trainer(self._buffer, self._timed_out)
+        self._most_at_once = 0
         self._began = time.monotonic()
         self.record = Record(AT_ONCE)
 
@@ -74,7 +75,7 @@ class Story:
                 async with asyncio.TaskGroup() as group:
                     agents = Agents(model, self._queue, self._buffer, self._tally)
                     group.create_task(agents.play(self._asked))
-                    group.create_task(self._train())
+                    group.create_task(self._trainer.train(self._groups))
                     killed, back_after = await self._with_an_accident()
                     await self._until(self._all_accounted_for, "every group is accounted for")
             await self._until(self._no_permit_is_out, "all permits are back")
@@ -84,45 +85,37 @@ class Story:
             await self._buffer.aclose()
 
     async def _with_an_accident(self) -> tuple[int, float]:
-        await self._until(lambda: self._tally.done >= len(self._asked) // 3, "a third is done")
-        deadline = time.monotonic() + PATIENCE
-        while (dead := await asyncio.to_thread(self._crew.kill_one_at_work)) is None:
-            if time.monotonic() > deadline or self._tally.done == len(self._asked):
-                raise DemoFailed("no worker was seen with a job and a permit")
-            await asyncio.sleep(0.01)
-        victim, job, ended = dead
-        at = time.monotonic()
-        self._happened(f"{victim} killed")
+        job = job_id(self._name, *SLOW)
+        # In a thread: this loop is busy with the agents, and the program does not wait for it.
+        striking = asyncio.create_task(asyncio.to_thread(self._crew.kill_in_the_middle_of, job))
+        await self._until(striking.done, "a worker is in the middle of the long program")
+        if (dead := await striking) is None:
+            raise DemoFailed("the long program was over before anybody saw it run")
+        self._happened(f"{dead.victim} killed")
         self._screen.say(
-            f"worker {victim} is killed with -9 in job {self._short(job)}, permit in hand; "
+            f"worker {dead.victim} is killed with -9 in job {self._short(job)}, permit in hand; "
             f"{SUCCESSOR} starts instead"
         )
         self._crew.hire(SUCCESSOR)
-        await self._until(lambda: self._crew.ledger().get("requeued", 0) > 0, "its jobs come back")
-        back_after = time.monotonic() - at
+        await self._until(
+            lambda: self._crew.ledger().get("requeued", 0) > dead.requeued_before,
+            "its jobs come back",
+        )
+        back_after = time.monotonic() - dead.at
         self._happened("its jobs and permits are back")
         self._screen.say(
             f"its jobs and permits came back by themselves after {back_after:.1f} s; "
             "others run them again"
         )
-        return ended, back_after
+        return dead.ended, back_after
 
-    async def _train(self) -> None:
-        """Take what is ready, acknowledge it, until every group is accounted for."""
-        while not self._all_accounted_for():
-            if batch := await self._buffer.take(2, wait=0.2):
-                await self._buffer.ack(batch)
-                self._delivered += len(batch.groups)
-            await self._buffer.sweep()
-            fresh = await self._buffer.unreported()
-            if new := [id for id in fresh if id not in self._timed_out]:
-                self._timed_out += new
-                self._happened("a group timed out")
-                self._screen.say(f"group {new[0]} timed out: two of its agents died, as planned")
+    def _timed_out(self, id: str) -> None:
+        self._happened("a group timed out")
+        self._screen.say(f"group {id} timed out: two of its agents died, as planned")
 
     def _all_accounted_for(self) -> bool:
         everything = self._tally.done == len(self._asked)
-        return everything and self._delivered + len(self._timed_out) == self._groups
+        return everything and self._trainer.accounted_for == self._groups
 
     def _no_permit_is_out(self) -> bool:
         return self._gate.sync.status().in_flight == 0
@@ -131,6 +124,7 @@ class Story:
         """Watch until it is so, and note the figures on the way."""
         deadline = time.monotonic() + PATIENCE
         while not await asyncio.to_thread(so):
+            heed_cancellation()
             if time.monotonic() > deadline:
                 done = f"{self._tally.done} of {len(self._asked)} programs are done"
                 raise DemoFailed(f"waited {PATIENCE:.0f} s until {what}; {done}")
@@ -145,7 +139,7 @@ class Story:
         at = round(time.monotonic() - self._began, 3)
         self.record.samples.append(Sample(
             at, waiting, gate.in_flight, stats["open_groups"], stats["ready_groups"],
-            self._delivered,
+            self._trainer.delivered,
         ))  # fmt: skip
         self._screen.progress(self._tally.done)
 
@@ -163,15 +157,15 @@ class Story:
             executions=ledger.get("claimed", 0),
             repeated=ledger.get("requeued", 0),
             limit=AT_ONCE,
-            most_at_once=self._most_at_once,
+            most_at_once=max(self._most_at_once, self._crew.most_permits),
             killed=killed,
             permits_granted=gate.granted,
             permits_expired=gate.granted - gate.released - gate.in_flight,
             permits_left=gate.in_flight,
             permit_back_after=round(back_after, 2),
             groups=self._groups,
-            groups_delivered=self._delivered,
-            groups_timed_out=len(self._timed_out),
+            groups_delivered=self._trainer.delivered,
+            groups_timed_out=len(self._trainer.timed_out),
             trajectories=len(self._tally.rewards),
             mean_reward=round(sum(self._tally.rewards) / max(1, len(self._tally.rewards)), 3),
             seconds=round(time.monotonic() - self._began, 2),
@@ -187,15 +181,19 @@ def jobs_of(wanted: int) -> int:
 
 
 def _asked(wanted: int) -> list[tuple[int, int]]:
-    """Whole groups; but the last one's agents die on the way, so that it can only time out."""
-    groups = max(2, wanted // SAMPLES)
-    return [(n, s) for n in range(groups) for s in range(SAMPLES)][:-_DIED]
+    """Whole groups; but the last one's agents die on the way, so that it can only time out.
+
+    It is asked first: its time runs while the others play.
+    """
+    last = max(2, wanted // SAMPLES) - 1
+    stray = [(last, s) for s in range(SAMPLES - _DIED)]
+    return stray + [(n, s) for n in range(last) for s in range(SAMPLES)]
 
 
-def play(url: str, jobs: int, logs: Path, screen: Screen) -> tuple[Outcome, Record]:
+def play(url: str, jobs: int, folder: Path, screen: Screen) -> tuple[Outcome, Record]:
     """Play it on this Redis, and leave nothing of it there."""
     with _name(url) as (name, server):
-        story = Story(url, name, jobs, logs, screen)
+        story = Story(url, name, jobs, folder, screen)
         return run_in_order(story.play(server)), story.record
 
 

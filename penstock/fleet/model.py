@@ -109,7 +109,7 @@ class Sandbox:
     """Whether it was to be ended, and could not be."""
     tries: int
     trouble: str
-    """Why it could not, or why it is to end."""
+    """Why it could not, or why it is to end, or that nobody has come to end it."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,11 @@ class Fleet:
     """Of all registries, those in trouble first."""
     notes: tuple[str, ...] = field(default=())
     """What a person should know first, worst first."""
+
+    @property
+    def used(self) -> bool:
+        """Whether anybody has used this Redis, as far as can be seen."""
+        return any((self.queues, self.workers, self.gates, self.tasks, self.registries))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -10,7 +10,6 @@ many jobs, groups and workers there are.
 import asyncio
 from collections import Counter
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 import redis
@@ -92,12 +91,7 @@ class FleetReader:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _buffers(

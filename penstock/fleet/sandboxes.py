@@ -20,7 +20,10 @@ class Registries:
 
     async def look(self, runs: Iterable[str]) -> dict[str, Registered]:
         """Those of these runs, by name; their sandboxes that are in trouble listed first."""
-        return {run: await asyncio.to_thread(self._look, run) for run in sorted(runs)}
+        wanted = sorted(runs)
+        for run in self._kept.keys() - set(wanted):
+            self._kept.pop(run).close()  # nothing has been in it for long
+        return {run: await asyncio.to_thread(self._look, run) for run in wanted}
 
     def _look(self, run: str) -> Registered:
         if run not in self._kept:
@@ -41,7 +44,9 @@ def registries(found: dict[str, Registered]) -> tuple[Registry, ...]:
 
 def sandboxes(found: dict[str, Registered]) -> tuple[Sandbox, ...]:
     """Of all runs together, those that fail to end first, then the youngest."""
-    shown = [_shown(run, record) for run, seen in found.items() for record in seen.records]
+    shown = [
+        _shown(run, record, seen.now) for run, seen in found.items() for record in seen.records
+    ]
     return tuple(_first(shown))
 
 
@@ -49,11 +54,11 @@ def _first(shown: Iterable[Sandbox]) -> list[Sandbox]:
     return sorted(shown, key=lambda box: (not box.failing, -box.since))[:SHOWN_SANDBOXES]
 
 
-def _shown(run: str, record: Record) -> Sandbox:
+def _shown(run: str, record: Record, now: float) -> Sandbox:
     return Sandbox(
         run=run, name=record.name, id=record.ref.id if record.ref else "",
         provider=record.provider, state=record.state,
         starting=bool(record.permits) and record.state != "READY", session=record.instance,
         owner=record.owner, since=record.made, failing=record.failing, tries=record.tries,
-        trouble=record.error,
+        trouble=record.trouble(now),
     )  # fmt: skip

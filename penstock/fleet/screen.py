@@ -129,7 +129,7 @@ def _worker_row(worker: Worker, now: float) -> Sequence[Any]:
     since = worker.job_since if worker.job else 0.0
     age = f"{now - since:.0f} s" if since else ""
     job = f"silent for {worker.silent:.0f} s" if worker.state == "dead" else worker.job
-    name = worker.name if len(worker.name) <= 18 else worker.name[:17] + "…"
+    name = worker.name if len(worker.name) <= 18 else "…" + worker.name[-17:]
     return name, worker.state, worker.running, worker.finished, worker.failed, age, job
 
 

@@ -89,9 +89,7 @@ def _of_sandboxes(registry: Registry, fleet: Fleet) -> list[str]:
     if registry.states and not registry.reaper:
         total = sum(registry.states.values())
         many = "1 sandbox" if total == 1 else f"{total} sandboxes"
-        said.append(
-            f"run {run!r}: {many}, and no reaper watches them; every `penstock worker` has one"
-        )
+        said.append(f"run {run!r}: {many}, and no reaper watches them; start one: penstock reap")
     return said
 
 

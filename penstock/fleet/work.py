@@ -58,13 +58,13 @@ async def read_workers(client: Any, now: float) -> list[Worker]:
         pipe.scard(f"{key}:executions")
     rows = _in_rows(await pipe.execute(raise_on_error=False), 2)
     live = [
-        (key.removeprefix("rq:worker:"), row, running)
-        for key, (row, running) in zip(keys, rows, strict=True)
+        (key.removeprefix("rq:worker:"), row, held if isinstance(held, int) else 0)
+        for key, (row, held) in zip(keys, rows, strict=True)
         if isinstance(row, list) and row[4]  # else its hash has expired
     ]
     queues = {name for _, row, _ in live for name in _names(row[1])}
     beats = await _heartbeats(client, sorted(queues))
-    found = [_worker(name, row, running, beats, now) for name, row, running in live]
+    found = [_worker(name, row, held, beats, now) for name, row, held in live]
     order = {"dead": 0, "busy": 1, "suspended": 2, "idle": 3}
     return sorted(found, key=lambda worker: (order[worker.state], worker.name))
 
@@ -97,17 +97,17 @@ async def read_ended(client: Any, queues: Iterable[Queue], registry: str) -> lis
     return sorted(jobs, key=lambda job: -job.ended)[:SHOWN_JOBS]
 
 
-def _worker(name: str, row: _Row, running: Any, beats: dict[str, float], now: float) -> Worker:
+def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float) -> Worker:
     state, queues, job, heard, birth, done, failed, host, pid, gate = row
     silent = max(0.0, now - (_moment(heard) or now))
     ours = gate is not None
     dead = beats.get(name, 0.0) < now if ours else silent > SILENT_RQ
-    count = running if isinstance(running, int) else 0
-    known = _text(state) if _text(state) in ("busy", "suspended") else "idle"
+    running = held or int(bool(job))
+    known = _text(state) if _text(state) in ("busy", "suspended") else "busy" if running else "idle"
     return Worker(
         name=name, state="dead" if dead else known,  # type: ignore[arg-type]
         queues=_names(queues), gate=_text(gate),
-        running=count or int(bool(job)), job=_text(job), job_since=0.0, silent=silent,
+        running=running, job=_text(job), job_since=0.0, silent=silent,
         born=_moment(birth) or 0.0, finished=int(done or 0), failed=int(failed or 0),
         host=_text(host), pid=int(pid or 0),
     )  # fmt: skip

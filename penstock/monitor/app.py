@@ -19,7 +19,8 @@ from penstock.monitor.jobs import job_in_full, requeue_job
 from penstock.monitor.page import page, policy
 from penstock.monitor.watch import Watch
 from penstock.settings import MonitorSettings
-from worker.lifecycle.reaper import Reaped, Reaper
+from worker.lifecycle.reaper import Reaper
+from worker.lifecycle.reaping import Reaped
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LARGEST = 4096

@@ -98,15 +98,14 @@ function show(fleet) {
     fleet.tasks, (t) => t.name, (t) => [t.name, ...["open", "ready", "leased", "delivered", "discarded", "quarantined"].map((s) => t.groups[s] || 0),
       t.counters.stored || 0, bytes(t.bytes), t.mean_reward === null ? "–" : t.mean_reward.toFixed(3)], (t) => t.groups.quarantined ? "warn" : "");
   showSandboxes(fleet);
-  const heads = [["group"], ["task"], ["round", 1], ["state"], ["items", 1], ["age", 1], ["reason", 2], ["action"]];
-  const cells = (g) => [link(String(g.instance_id), () => openGroup(g)), g.task, g.round, g.state, g.items,
-    g.since ? age(fleet.at - g.since) : "", g.reason, null];
+  const heads = [["group"], ["task"], ["round", 1], ["state"], ["items", 1]];
+  const cells = (g) => [link(String(g.instance_id), () => openGroup(g)), g.task, g.round, g.state, g.items];
   const key = (g) => `${g.task}/${g.instance_id}/${g.round}`;
-  fill("quarantine", heads, fleet.quarantine, key, cells, () => "warn", (g) =>
+  fill("quarantine", [...heads, ["reason", 2], ["action"]], fleet.quarantine, key, (g) => [...cells(g), g.reason, null], () => "warn", (g) =>
     button("Requeue", () => act(`api/groups/${encodeURIComponent(g.task)}/requeue`, { instance_id: g.instance_id, round: g.round })));
-  fill("groups", heads.slice(0, 6), fleet.groups, key, (g) => cells(g).slice(0, 6), () => "");
+  fill("groups", [...heads, ["age", 1]], fleet.groups, key, (g) => [...cells(g), age(fleet.at - g.since)], () => "");
   const jobHeads = [["job"], ["queue"], ["what", 3], ["worker"], ["ended", 1], ["waited", 1], ["took", 1], ["tries", 1]];
-  const jobCells = (j) => [link(j.id, () => openJob(j.id)), j.queue, j.description, j.worker.slice(0, 24), j.ended ? `${age(fleet.at - j.ended)} ago` : "",
+  const jobCells = (j) => [link(j.id, () => openJob(j.id)), j.queue, j.description.replace(` ${j.id}`, ""), j.worker.slice(0, 24), j.ended ? `${age(fleet.at - j.ended)} ago` : "",
     j.waited === null ? "" : age(j.waited), j.took === null ? "" : age(j.took), j.attempts];
   fill("failed", [...jobHeads, ["action"]], fleet.failed, (j) => j.id, (j) => [...jobCells(j), null], () => "bad",
     (j) => button("Requeue", () => act(`api/jobs/${encodeURIComponent(j.id)}/requeue`)));
@@ -154,7 +153,7 @@ function showSandboxes(fleet) {
       ...["opened", "ended", "reaped", "strays"].map((what) => r.counters[what] || 0), r.reaper || "none", null],
     (r) => r.failing ? "bad" : Object.keys(r.states).length && !r.reaper ? "warn" : "", (r) => button("Reap", () => act(`${path(r.run)}/reap`)));
   fill("sandboxes", [["sandbox"], ["id"], ["run"], ["provider"], ["state"], ["session"], ["owner"], ["since", 1], ["tries", 1], ["last failure", 2], ["action"]],
-    fleet.sandboxes, (b) => `${b.run}/${b.name}`, (b) => [b.name, b.id === b.name ? "" : b.id, b.run, b.provider, b.state.toLowerCase(), b.session, b.owner,
+    fleet.sandboxes, (b) => `${b.run}/${b.name}`, (b) => [b.name, b.id.startsWith(b.name) ? b.id.slice(b.name.length) : b.id, b.run, b.provider, b.state.toLowerCase(), b.session, b.owner,
       b.since ? `${age(fleet.at - b.since)} ago` : "", b.tries || "", b.trouble, null],
     (b) => b.failing ? "bad" : "", (b) => button("End", () => act(`${path(b.run)}/${encodeURIComponent(b.name)}/end`)));
 }
@@ -199,8 +198,8 @@ async function openJob(id) {
   detail(`Job ${id}`, [
     ["", facts.map((name) => `${name.replace("_", " ")}: ${job[name]}`).join("\n")],
     ["Program", call.code], ["Call", call.code ? "" : [call.function, call.note, call.arguments && JSON.stringify(call.arguments)].filter(Boolean).join("\n")],
-    ["Request", call.request && JSON.stringify(call.request, null, 1)],
     ["Output", ran && ran.stdout], ["Errors it printed", ran && ran.stderr], ["How it failed", job.error],
+    ["Request", call.request && JSON.stringify(call.request, null, 1)],
     ["Result", job.result === null ? "" : JSON.stringify(job.result, null, 1)],
   ]);
 }

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
+from ground import heed_cancellation
 from ground.http_guard import UNWELL
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.history import History
@@ -48,6 +49,7 @@ class Watch:
 
     async def _look_on(self) -> None:
         while True:
+            heed_cancellation()
             try:
                 fleet = await self.reader.read()
                 point = self.history.add(fleet)

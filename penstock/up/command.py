@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ground import GroundSettings, SettingError
+from ground import GroundSettings, SettingError, heed_cancellation
 from ground.http_guard import UNWELL
 from penstock.doctor.packages import require_own_packages
 from penstock.fleet import FleetReader
@@ -53,6 +54,7 @@ def command(workers: int, permits: int | None) -> int:
     settings = given_settings()
     require_own_packages()
     require_one_primary(settings)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # the screen tells it better
     plan = Plan(workers, permits or 4 * (os.cpu_count() or 1))
     with _alone_in(settings.data_dir) as home:
         return asyncio.run(_Up(plan, settings, home).run())
@@ -118,7 +120,7 @@ class _Up:
         self._screen.say(f"{service.name} is up{where}")
         self._write_state()
         if all(one.state == "up" for one in self._services):
-            self._screen.say(f"all is up; open {self._screen.address}")
+            self._screen.say_all_is_up()
 
     async def _redis_moved(self) -> None:
         await asyncio.gather(*(one.start_anew() for one in self._services if one.name != "sandbox"))
@@ -129,6 +131,7 @@ class _Up:
         reader, url = None, ""
         try:
             while True:
+                heed_cancellation()
                 if url != self._redis.url:
                     url = self._redis.url
                     if reader is not None:

@@ -1,5 +1,7 @@
 """Which services `penstock up` runs, and where they find each other."""
 
+import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buffer import BufferSettings
-from ground import GroundSettings
+from ground import GroundSettings, connect, tagged
 from ground.redis_url import SETTING
 from penstock.settings import MonitorSettings
 from penstock.up.redis import Redis
@@ -79,10 +81,18 @@ def services(
         }  # fmt: skip
         return with_redis() | given
 
+    def beats(name: str) -> bool:
+        client = connect(redis.url)
+        with contextlib.closing(client):
+            return client.zscore(tagged("work", plan.queue, "workers"), name) is not None
+
+    async def listens(name: str) -> bool:
+        return await asyncio.to_thread(beats, name)
+
     for number in range(1, plan.workers + 1):
         name = f"worker-{number}"
         arguments = [*common, "worker", plan.queue, "--with-scheduler"]
-        found.append(Service(name, arguments, at_work, home.log(name), say))
+        found.append(Service(name, arguments, at_work, home.log(name), say, listens=listens))
     for name, arguments, env, url in (
         ("buffer", ["buffer", "serve"], with_redis, _url(buffer.buffer_host, buffer.buffer_port)),
         ("monitor", ["monitor"], watching, _url(monitor.monitor_host, monitor.monitor_port)),

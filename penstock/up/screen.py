@@ -49,6 +49,9 @@ class Screen:
         if self._live is None:
             click.echo(stamped, err=True)
 
+    def say_all_is_up(self) -> None:
+        self.say("all is up" if self._live else f"all is up; open {self.address}")
+
     def look(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._history.add(fleet)
@@ -71,7 +74,7 @@ def _services(redis: Redis, services: list[Service]) -> Text:
     line = Text()
     everyone: list[Redis | Service] = [redis, *services]
     for one in everyone:
-        again = f" ×{one.restarts}" if one.restarts else ""
+        again = f", {one.restarts}× again" if one.restarts else ""
         line.append(f"{one.name} ")
         line.append(f"{one.state}{again}", style=_COLOURS.get(one.state, ""))
         line.append("   ")

@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
 from ground import PenstockError
+from ground.http_guard import UNWELL
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LIVES_WELL = 30.0  # seconds after which an end is an accident, and not one of a row
@@ -35,6 +37,10 @@ class Service:
     log: Path
     say: Callable[[str], None]
     url: str = ""
+    listens: Callable[[str], Awaitable[bool]] | None = None
+    """Of a worker: whether the one of that name is at work."""
+    called: str = ""
+    """Its name; never the same twice, as RQ refuses that of a worker which died a moment ago."""
     state: str = "starting"
     restarts: int = 0
     pid: int = 0
@@ -90,9 +96,13 @@ class Service:
             self._process.kill()
 
     async def _start(self) -> asyncio.subprocess.Process:
+        arguments = self.arguments
+        if self.listens is not None:
+            self.called = f"{self.name}-{secrets.token_hex(4)}"
+            arguments = [*arguments, "--name", self.called]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "penstock.up.child", *self.arguments, env=self.env(),
+                sys.executable, "-m", "penstock.up.child", *arguments, env=self.env(),
                 stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
                 start_new_session=True,  # Ctrl-C is for `up`, which then ends all in order
             )  # fmt: skip
@@ -100,16 +110,19 @@ class Service:
         return self._process
 
     async def _becomes_ready(self, process: asyncio.subprocess.Process) -> bool:
-        if not self.url:
-            return process.returncode is None
         deadline = time.monotonic() + READY_WITHIN
         async with httpx.AsyncClient(timeout=2.0) as client:
             while process.returncode is None and time.monotonic() < deadline:
-                with contextlib.suppress(httpx.TransportError):
-                    if (await client.get(f"{self.url}/healthz")).status_code == 200:
+                with contextlib.suppress(httpx.TransportError, *UNWELL):
+                    if await self._is_well(client):
                         return True
                 await asyncio.sleep(0.1)
         return False
+
+    async def _is_well(self, client: httpx.AsyncClient) -> bool:
+        if self.listens is not None:
+            return await self.listens(self.called)
+        return (await client.get(f"{self.url}/healthz")).status_code == 200
 
     async def _stop(self, process: asyncio.subprocess.Process) -> None:
         process.terminate()

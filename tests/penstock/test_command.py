@@ -1,5 +1,6 @@
 """The `penstock` command as a process: how it ends, and where it writes."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from penstock.cli import COMMANDS, command
 from tests.harness.servers import PrivateRedis
@@ -49,7 +52,16 @@ def refusal(result: subprocess.CompletedProcess[str]) -> str:
     return sentence.removeprefix("penstock: ")
 
 
+def crew_of(folder: Path) -> list[Path]:
+    """The demo's live workers, as /proc has them."""
+    return [Path("/proc", pid) for pid, words in processes_with(folder) if "demo.crew" in words]
+
+
 def processes_of(folder: Path) -> list[str]:
+    return [words for _, words in processes_with(folder)]
+
+
+def processes_with(folder: Path) -> list[tuple[str, str]]:
     """Command lines and environments of live processes that name this folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -58,17 +70,20 @@ def processes_of(folder: Path) -> list[str]:
         except OSError:
             continue
         if str(folder).encode() in words and int(entry.name) != os.getpid():
-            found.append((entry / "cmdline").read_text() if entry.exists() else "")
-    return [words for words in found if words]
+            with contextlib.suppress(OSError):
+                found.append((entry.name, (entry / "cmdline").read_text()))
+    return [(pid, words) for pid, words in found if words]
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Temporary files of commands go here; nothing of them may be left."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    yield tmp_path
-    until(lambda: processes_of(tmp_path) == [], f"processes left: {processes_of(tmp_path)}")
-    assert [p.name for p in tmp_path.glob("penstock-*")] == []
+    with tempfile.TemporaryDirectory(prefix="t-") as short:  # sockets' paths are short
+        folder = Path(short)
+        monkeypatch.setenv("TMPDIR", short)
+        yield folder
+        until(lambda: processes_of(folder) == [], f"processes left: {processes_of(folder)}")
+        assert [p.name for p in folder.glob("penstock-*")] == []
 
 
 def until(holds: Callable[[], bool], otherwise: str) -> None:
@@ -82,10 +97,10 @@ def until(holds: Callable[[], bool], otherwise: str) -> None:
 
 
 def test_every_subcommand_teaches_by_example() -> None:
-    for name in COMMANDS:
-        result = run(name, "--help")
-        assert result.returncode == 0
-        assert name == "version" or f"  penstock {name}" in result.stdout
+    for path, _ in subcommands(command):
+        result = CliRunner().invoke(command, [*path.split(), "--help"], prog_name="penstock")
+        assert result.exit_code == 0
+        assert path == "version" or f"  penstock {path}" in result.output, path
     assert set(COMMANDS) <= set(run("--help").stdout.split())
 
 
@@ -121,6 +136,13 @@ def test_version_is_data_on_stdout() -> None:
     assert run("version").stdout.startswith("penstock 0.")
 
 
+def test_the_benchmarks_of_a_clone_are_a_subcommand() -> None:
+    assert {"gates", "queue", "buffer"} <= set(run("bench", "--list").stdout.split())
+    refused = run("bench", "frobnicate", "--quick")
+    assert refused.returncode == 2
+    assert "no suite 'frobnicate'" in refused.stderr
+
+
 def test_no_colours_where_no_terminal_reads() -> None:
     assert "\x1b" not in run("doctor").stdout
 
@@ -139,6 +161,16 @@ def test_an_unknown_subcommand_exits_with_2() -> None:
     result = run("frobnicate")
     assert (result.returncode, result.stdout) == (2, "")
     assert "No such command 'frobnicate'" in result.stderr
+    assert "No such command 'tpo'. Did you mean 'top'?" in run("tpo").stderr
+
+
+def test_a_variable_that_only_resembles_a_setting_is_told() -> None:
+    result = run("health", "nothing", PENSTOCK_BUFER_PORT="1", PENSTOCK_OF_OURS="2")
+    assert result.stderr.startswith(
+        "penstock: PENSTOCK_BUFER_PORT is no setting; did you mean PENSTOCK_BUFFER_PORT?\n"
+    )
+    assert "PENSTOCK_OF_OURS" not in result.stderr
+    assert "no setting" not in run("health", "nothing", PENSTOCK_MONITOR_TOKEN_FILE="x").stderr
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
@@ -255,6 +287,26 @@ def test_a_server_binary_that_is_not_there_is_refused(scratch: Path) -> None:
     assert said.startswith("PENSTOCK_REDIS_SERVER: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("sandbox serve --port 70000", "--port: 127.0.0.1:70000 cannot be listened on: "),
+        ("worker --metrics-port 70000", "--metrics-port: 127.0.0.1:70000 cannot be listened on: "),
+        ("worker --sandbox bogus", "PENSTOCK_SANDBOX: 'bogus' is neither of fusion, local, "),
+        ("worker --gate-limit 4", "--gate-limit is the limit of a gate: name it with --limit"),
+        ("worker --limit nope", "no gate is called 'nope'; there are none yet"),
+        ("run --timeout -3 -", "Invalid value for '--timeout': -3.0"),
+        ("health nothing", "'nothing' is no URL, nor redis, nor worker"),
+        ("limits set code", "say what to change: --limit, --rate or --burst"),
+        ("sandboxes kill", "name the sandboxes to end, or say --all"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_words(scratch: Path, words: str, said: str) -> None:
+    result = run(*words.split(), PENSTOCK_DATA_DIR=str(scratch / "data"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert said in result.stderr.splitlines()[-1]
+
+
 # The demo
 
 
@@ -274,12 +326,21 @@ def test_the_demo_loses_nothing_though_a_worker_is_killed(scratch: Path) -> None
     assert (outcome["groups"], outcome["groups_delivered"], outcome["groups_timed_out"]) == (
         4, 3, 1,
     )  # fmt: skip
-    assert "is killed with -9 in job" in result.stderr
+    assert "is killed with -9 in job 0-0," in result.stderr, "by luck, in whichever job"
     page = Path(outcome["picture"]).read_text()
     assert page.count("<polyline") == 6
     assert "14/14</th><td>programs run to their end" in page
     assert "src=" not in page
     assert "href=" not in page
+
+
+def test_a_demo_without_a_sandbox_says_so(scratch: Path) -> None:
+    result = run("demo", *picture_in(scratch), PENSTOCK_SANDBOX_PYTHON="/no/such/python")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("penstock: the demo failed: no sandbox could run a program here (")
+    assert last.endswith("`penstock doctor` says what to do")
 
 
 def test_every_execution_is_in_a_ledger_that_the_demo_does_not_keep(
@@ -315,8 +376,10 @@ def test_the_demo_leaves_nothing_on_a_redis_that_is_named(
     server = private_redis()
     with redis.Redis.from_url(server.url) as client:
         client.set("mine", 1)
-        result = run("demo", "--jobs", "12", *picture_in(scratch), PENSTOCK_REDIS_URL=server.url)
+        path = {"PENSTOCK_REDIS_URL": server.url, "PATH": "/usr/bin:/bin"}
+        result = run("demo", "--jobs", "12", *picture_in(scratch), **path)
         assert result.returncode == 0, result.stderr
+        assert (Path(sys.prefix, "bin", "activate")).is_file() is ("/activate " in result.stderr)
         assert "10/10  programs run to their end" in result.stdout
         assert "penstock up" in result.stderr
         left = client.keys()
@@ -339,7 +402,10 @@ def test_a_demo_that_is_ended_on_the_way_leaves_no_process(
     demo = start("demo", "--jobs", "500")
     assert demo.stderr is not None
     assert "is up" in demo.stderr.readline()
-    until(lambda: sum("penstock.demo.crew" in p for p in processes_of(scratch)) == 3, "no workers")
+    until(lambda: len(crew_of(scratch)) == 3, "no workers")
+    (folder,) = scratch.glob("penstock-demo-*")
+    for worker in crew_of(scratch):  # one that is killed removes nothing
+        assert f"TMPDIR={folder}/" in (worker / "environ").read_text()
     demo.send_signal(number)
     _, said = demo.communicate(timeout=60)
     assert demo.returncode == code

@@ -84,16 +84,17 @@ def test_a_service_is_shut_to_all_without_its_token_and_listens_on_loopback(
     with served(service, shared_server.url, **{service.token: "right"}) as (url, pid):
         assert listens_on(pid) == {"127.0.0.1"}
         wrong = ("Bearer wrong", "Bearer", "Bearer rightx", "right", "Basic right")
-        for method, path in (*service.paths, ("GET", "/metrics"), ("GET", "/no/such/path")):
-            for said in (None, *wrong):
-                headers = {} if said is None else {"Authorization": said}
-                answer = httpx.request(method, url + path, headers=headers, timeout=30)
-                assert answer.status_code == 401, f"{method} {path} with {said!r}"
-                assert answer.headers["www-authenticate"].startswith("Bearer")
-        told = httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer right"}, timeout=30)
-        assert told.status_code == 200
-        assert "process_cpu_seconds_total" in told.text
-        assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
+        with httpx.Client(base_url=url, timeout=30) as client:
+            for method, path in (*service.paths, ("GET", "/metrics"), ("GET", "/no/such/path")):
+                for said in (None, *wrong):
+                    headers = {} if said is None else {"Authorization": said}
+                    answer = client.request(method, path, headers=headers)
+                    assert answer.status_code == 401, f"{method} {path} with {said!r}"
+                    assert answer.headers["www-authenticate"].startswith("Bearer")
+            told = client.get("/metrics", headers={"Authorization": "Bearer right"})
+            assert told.status_code == 200
+            assert "process_cpu_seconds_total" in told.text
+            assert client.get("/healthz").status_code == 200
 
 
 def test_every_subcommand_that_serves_is_among_these() -> None:

@@ -6,8 +6,9 @@ import json
 import time
 from typing import Any
 
+import pytest
 from rich.console import Console
-from rq.worker import WorkerStatus
+from rq.worker import BaseWorker, WorkerStatus
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
@@ -24,6 +25,7 @@ from tests.lifecycle.cloud import CloudThread
 from tests.lifecycle.conftest import quick
 from tests.worker import chores
 from tests.worker.crew import at_work, burst, open_queue, work_in_process
+from worker import ConcurrentWorker
 from worker.lifecycle import SandboxLifecycle
 from worker.lifecycle.reaper import Reaper
 
@@ -38,7 +40,23 @@ async def look(client: Any, **options: Any) -> Fleet:
 async def test_an_empty_redis_is_an_empty_fleet(redis: ground.Client) -> None:
     fleet = await look(redis)
     assert (fleet.queues, fleet.workers, fleet.gates, fleet.tasks, fleet.notes) == ((),) * 5
+    assert not fleet.used
     assert json.loads(json.dumps(fleet.as_dict()))["run"] == "default"
+
+
+def test_a_worker_that_ends_in_order_never_seems_dead(
+    real_redis: ground.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def looked_at(worker: ConcurrentWorker) -> None:
+        """Its last step, after it has left its queues."""
+        seen.extend(one.state for one in asyncio.run(look(real_redis)).workers)
+        BaseWorker.teardown(worker)
+
+    monkeypatch.setattr(ConcurrentWorker, "teardown", looked_at, raising=False)
+    burst(real_redis)
+    assert seen == ["idle"]
 
 
 async def test_a_queue_that_nobody_works_on_is_called_that(redis: ground.Client) -> None:

@@ -90,6 +90,14 @@ def test_a_sandbox_that_does_not_end_is_shown_with_the_reason_and_ended_by_hand(
     life.registry.close()
 
 
+def test_an_id_does_not_repeat_the_name_of_its_sandbox(browser: Browser, url: str) -> None:
+    page = browser.open(f"{url}/#token=secret")
+    box = '{run: "r", name: "box", id: "box@host", provider: "local", state: "READY"}'
+    shown = f"showSandboxes({{at: 0, registries: [], sandboxes: [{box}]}})"
+    cell = "document.querySelector('#sandboxes tbody').rows[0].cells[1].textContent"
+    page.until(f"({shown}, {cell})", lambda id: id == "@host")
+
+
 def test_a_death_a_pause_and_a_quarantine_are_on_the_page_and_in_top(
     browser: Browser, url: str, shared_server: PrivateRedis, real_redis: ground.Client
 ) -> None:

@@ -1,5 +1,6 @@
 """`penstock up`: all of it, restarted when a part dies, and gone when it ends."""
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
+from ground.http_guard import UNWELL
+from penstock.fleet import FleetReader
 from tests.harness import leash
 from tests.harness.servers import free_port, until
 from tests.penstock.test_command import PENSTOCK, processes_of, run
@@ -131,12 +134,14 @@ def _answers(url: str) -> bool:
 
 
 def _attended(up: Up) -> bool:
-    looked = run("top", "--json", **up.env)
+    async def look() -> bool:
+        async with FleetReader((up.folder / "url").read_text().strip()) as reader:
+            return any(queue.workers for queue in (await reader.read()).queues)
+
     try:
-        fleet = json.loads(looked.stdout)
-    except ValueError:
+        return asyncio.run(look())
+    except (FileNotFoundError, *UNWELL):
         return False  # Redis is on its way
-    return any(one["workers"] for one in fleet["queues"])
 
 
 def _server_pid(folder: Path) -> int:

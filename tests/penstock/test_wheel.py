@@ -77,6 +77,15 @@ def test_an_installed_doctor_finds_its_own_packages(installed: Path, tmp_path: P
     assert f"ours, from {installed.parent}" in facts["package names"]
 
 
+def test_the_benchmarks_stay_with_the_source(installed: Path, tmp_path: Path) -> None:
+    command = [installed / "penstock", "bench", "gates"]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("penstock: the benchmarks are not part of the package; clone")
+
+
 def test_every_script_loads_from_another_folder(installed: Path, tmp_path: Path) -> None:
     scripts = [
         (".".join(Path(name).parts[:-2]), Path(name).stem)

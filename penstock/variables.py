@@ -1,0 +1,48 @@
+"""Every variable that is a setting, so that one that was misspelt does not pass in silence."""
+
+import importlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from ground import GroundSettings
+from ground.settings import PREFIX, Settings, variables
+
+PACKAGES = (
+    "ground",
+    "limiter",
+    "buffer",
+    "worker",
+    "worker.lifecycle",
+    "worker.reward",
+    "worker.sandbox.local",
+    "worker.tool",
+    "penstock",
+)
+_NEAR = 0.8
+
+
+def settings_models() -> Iterator[type[Settings]]:
+    """Every settings model: each package keeps its own in a module called `settings`."""
+    for package in PACKAGES:
+        if importlib.util.find_spec(f"{package}.settings"):
+            module = importlib.import_module(f"{package}.settings")
+            for model in vars(module).values():
+                mine = isinstance(model, type) and model.__module__ == module.__name__
+                if mine and issubclass(model, Settings) and model is not Settings:
+                    yield model
+
+
+def misspelt(environment: Iterable[str]) -> dict[str, str]:
+    """Variables that no setting reads, each with the one it resembles; others are somebody's."""
+    found = {name for name in environment if name.upper().startswith(PREFIX)}
+    if {name.upper() for name in found} <= set(variables(GroundSettings)):
+        return {}  # the rule, which costs no import
+    known = [name for model in settings_models() for name in variables(model)]
+    ends = [name.removeprefix(PREFIX) for name in known]
+    return {
+        name: PREFIX + near[0]
+        for name in sorted(found)
+        if name.upper() not in known
+        and (near := get_close_matches(name.upper().removeprefix(PREFIX), ends, 1, _NEAR))
+    }

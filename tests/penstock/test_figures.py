@@ -1,0 +1,47 @@
+"""What the scripts count in Redis is what Prometheus is told."""
+
+import re
+
+from buffer.metrics import COUNTERS as OF_THE_BUFFER
+from penstock.fleet.figures import _GATE_TOTALS, _JOB_OUTCOMES
+from tests.architecture.source import ROOT
+from worker.lifecycle.records import COUNTERS as OF_SANDBOXES
+
+
+def counted(folder: str, verb: str = "count") -> set[str]:
+    """The counters that scripts name outright."""
+    text = "".join(file.read_text() for file in sorted((ROOT / folder).glob("*.lua")))
+    return set(re.findall(rf"\b{verb}\('(\w+)'", text))
+
+
+def test_every_counter_of_a_gate() -> None:
+    assert counted("limiter/lua") | {"granted", "released", "timeouts", "cancelled"} == set(
+        _GATE_TOTALS
+    )
+
+
+def test_every_counter_of_a_queue() -> None:
+    # A job that is taken out of the line ends as it is told to.
+    assert counted("worker/lua", "tally") | {"stopped", "retried"} == set(_JOB_OUTCOMES)
+
+
+def test_every_counter_of_the_buffer() -> None:
+    life = (ROOT / "buffer/lua/life.lua").read_text()
+    written = re.search(r"ipairs\(\{(.*)\}\)", (ROOT / "buffer/lua/write.lua").read_text())
+    assert written is not None
+    ended = {"consumed", "invalid", "expired", "quarantined"}
+    assert all(f"'{state}'" in life for state in ("consumed", "quarantined"))
+    assert {name for name in counted("buffer/lua") if name != "bytes"} | ended | {
+        f"{state}_items" for state in ended
+    } | set(re.findall(r"\w+", written[1])) == set(OF_THE_BUFFER)
+
+
+def test_every_counter_of_session_sandboxes() -> None:
+    named = counted("worker/lifecycle/lua") | {
+        "handed_over",
+        "killed",
+        "ended",
+        "strays",
+        "settled",
+    }
+    assert named == set(OF_SANDBOXES)
