@@ -1,7 +1,7 @@
-"""Writers over HTTP, as a process, with URL CONNECTIONS NAME GROUP SECONDS MOST.
+"""Writers over HTTP, as a process, with URL CONNECTIONS NAME SECONDS.
 
-2.2 kB items, GROUP of them to an instance, each connection one request at a time, until
-SECONDS have passed or MOST are written. Bare sockets: a client library would cost more
+2.2 kB items, 8 of them to an instance, each connection one request at a time, until
+SECONDS have passed. Bare sockets: a client library would cost more
 than the servers it measures. Prints one JSON object.
 """
 
@@ -25,9 +25,7 @@ def item(name: str, number: int, group: int = GROUP) -> dict[str, object]:
     }  # fmt: skip
 
 
-async def load(
-    url: str, connections: int, name: str, group: int, seconds: float, most: int
-) -> dict[str, float]:
+async def load(url: str, connections: int, name: str, seconds: float) -> dict[str, float]:
     """Writes as fast as answers come."""
     parts = urlsplit(url)
     path = f"{parts.path}/buffer/write".encode()
@@ -36,8 +34,8 @@ async def load(
 
     async def write_until_the_end() -> None:
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        while time.perf_counter() < began + seconds and (number := next(numbers)) < most:
-            body = json.dumps(item(name, number, group)).encode()
+        while time.perf_counter() < began + seconds:
+            body = json.dumps(item(name, next(numbers))).encode()
             asked = time.perf_counter()
             writer.write(
                 b"POST %s HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
@@ -58,6 +56,6 @@ async def load(
 
 
 if __name__ == "__main__":
-    at, connections, name, group, seconds, most = sys.argv[1:]
-    found = load(at, int(connections), name, int(group), float(seconds), int(most))
+    at, connections, name, seconds = sys.argv[1:]
+    found = load(at, int(connections), name, float(seconds))
     print(json.dumps(asyncio.run(found)))

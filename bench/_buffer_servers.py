@@ -1,5 +1,6 @@
 """Buffer servers as processes, ours and slime's, and what they cost."""
 
+import json
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from typing import Self
 
 import httpx
 
+from bench._buffer_load import item
 from bench.peers import environment
 
 _PEER_PACKAGES = [
@@ -20,11 +22,16 @@ _PEER_PACKAGES = [
 ]  # fmt: skip
 # Its /start_rollout would make the same object, and then run a generator beside the measurement.
 # v0 has a largest size there, which makes each of its writes count all that it holds.
+# What is pending is put in before it listens: over HTTP that would take minutes.
 _PEER_PROGRAM = """
-import sys, uvicorn, buffer
+import json, sys, uvicorn, buffer
+port, group_size, pending, item = *map(int, sys.argv[1:4]), sys.argv[4]
 bound = {"max_size": buffer.MAX_SIZE} if hasattr(buffer, "MAX_SIZE") else {}
-buffer.buffer = buffer.RolloutBuffer(group_size=int(sys.argv[2]), task_type="math", **bound)
-uvicorn.run(buffer.app, port=int(sys.argv[1]), limit_concurrency=1000)
+buffer.buffer = buffer.RolloutBuffer(group_size=group_size, task_type="math", **bound)
+for n in range(pending):
+    name = f"pending-{n}"
+    buffer.buffer.write({**json.loads(item), "uid": name, "instance_id": name})
+uvicorn.run(buffer.app, port=port, limit_concurrency=1000)
 """
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -73,13 +80,15 @@ class Server:
         )  # fmt: skip
 
     @classmethod
-    def slimes(cls, folder: Path, group_size: int) -> Self:
-        """Its `slime_plugins/rollout_buffer`, with the packages of its time."""
+    def slimes(cls, folder: Path, group_size: int, pending: int) -> Self:
+        """Its `slime_plugins/rollout_buffer`, with the packages of its time, and with so many
+        open groups of one item."""
         if not (folder / "buffer.py").is_file():
             raise RuntimeError(f"{folder} has no buffer.py: name slime_plugins/rollout_buffer")
         port = _free_port()
         python = environment("slime", _PEER_PACKAGES)
-        command = [str(python), "-c", _PEER_PROGRAM, str(port), str(group_size)]
+        numbers = (str(number) for number in (port, group_size, pending))
+        command = [str(python), "-c", _PEER_PROGRAM, *numbers, json.dumps(item("pending", 0))]
         return cls(command, port, folder=folder)
 
     def stop(self) -> None:

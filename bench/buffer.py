@@ -2,7 +2,7 @@
 
 slime's servers run where their folders are named: `--peer slime-v0=…` and
 `--peer slime-v1=…` are `slime_plugins/rollout_buffer` of 3db3545cd and of today.
-Without them ours is measured alone. v0 looks at all groups in every write, so they are
+Without them ours is measured alone. v0 looks at all groups in every write, so it is
 measured with no more than 2,000 pending groups.
 
 CPU time is the server's and Redis' together: it says more than a rate where the machine
@@ -32,6 +32,7 @@ from buffer import TaskConfig
 from ground import EmbeddedServer, connect_async
 
 CONNECTIONS, _WARM = 32, 0.5
+_READ = "read ms per 1,000 items"
 _client = httpx.Client(timeout=60)
 
 
@@ -47,12 +48,12 @@ def measure(quick: bool) -> Suite:
         place = starting.enter_context(Place.filled(home, 2, 0))
         contenders["two servers"] = place.run(seconds)
         ratios = [Ratio("writes/s", "two servers", "one server")]
-        for version in ("v0", "v1"):
+        for version, theirs in (("v0", levels[:2]), ("v1", levels)):
             if folder := FOLDERS.get(f"slime-{version}"):
-                for groups in levels[:2]:
+                for groups in theirs:
                     run = _their_run(folder, groups, seconds)
                     contenders[_named(f"slime {version}", groups)] = run
-                ratios += _beside(f"slime {version}", levels[:2])
+                ratios += _beside(f"slime {version}", theirs)
         contenders["library"] = lambda: _buffer_library.figures(home, levels[-1])
         ratios += [
             Ratio(metric, _named("one server", groups), "one server")
@@ -77,7 +78,7 @@ class Place:
     are loaded in turns, so that the machine's ups and downs are alike for all."""
 
     def __init__(self, redis: str, servers: Sequence[Server], groups: int) -> None:
-        self._redis, self._groups = redis, groups
+        self._redis = redis
         store = Process(asyncio.run(_info(redis, "server"))["process_id"])
         self._paid_by = [*(server.used for server in servers), store]
         task = "bench"
@@ -85,7 +86,7 @@ class Place:
         self._urls = [f"{server.url}/tasks/{task}" for server in servers]
         put = f"{servers[0].url}/v1/tasks/{task}"
         _client.put(put, json=config.model_dump()).raise_for_status()
-        _load(self._urls, _buffer_load.GROUP, _WARM)  # the first second of a process is slower
+        _load(self._urls, _WARM)  # the first second of a process is slower
         _read_ms(self._urls[0])
         asyncio.run(_buffer_library.fill(redis, task, groups))
 
@@ -102,11 +103,9 @@ class Place:
             asyncio.run(_settled(self._redis))
             memory = asyncio.run(_info(self._redis, "memory"))["used_memory"]
             found, items = _loaded(self._urls, self._paid_by, seconds)
-            if not self._groups:
-                grown = asyncio.run(_info(self._redis, "memory"))["used_memory"] - memory
-                found["memory kB per item"] = grown / items / 1000
-                found["read ms per 1,000 items"] = _read_ms(self._urls[0])
-            return found
+            grown = asyncio.run(_info(self._redis, "memory"))["used_memory"] - memory
+            read = _read_ms(self._urls[0])
+            return {**found, "memory kB per item": grown / items / 1000, _READ: read}
 
         return once
 
@@ -115,16 +114,14 @@ def _their_run(folder: Path, groups: int, seconds: float) -> Run:
     """A new server each time: what it holds, it holds in its memory."""
 
     def once() -> Mapping[str, float]:
-        with Server.slimes(folder, _buffer_load.GROUP) as server:
-            if groups:
-                _load([server.url], 1, 600, groups)
+        with Server.slimes(folder, _buffer_load.GROUP, groups) as server:
             memory = server.used.memory_bytes
+            warmed_up = sum(part["items"] for part in _load([server.url], _WARM))
             found, items = _loaded([server.url], [server.used], seconds)
-            if not groups:
-                grown = server.used.memory_bytes - memory
-                found["memory kB per item"] = grown / items / 1000
-                found["read ms per 1,000 items"] = _read_ms(server.url)
-            return found
+            items += warmed_up  # not read in between: what it freed would count for nothing
+            grown = server.used.memory_bytes - memory
+            read = _read_ms(server.url)
+            return {**found, "memory kB per item": grown / items / 1000, _READ: read}
 
     return once
 
@@ -134,7 +131,7 @@ def _loaded(
 ) -> tuple[dict[str, float], float]:
     """Full load for a while, on top of what is there; and how many items it was."""
     cpu = sum(process.cpu_seconds for process in paid_by)
-    parts = _load(urls, _buffer_load.GROUP, seconds)
+    parts = _load(urls, seconds)
     items = sum(part["items"] for part in parts)
     cpu = sum(process.cpu_seconds for process in paid_by) - cpu
     found = {
@@ -145,15 +142,12 @@ def _loaded(
     return found, items
 
 
-def _load(
-    urls: Sequence[str], group: int, seconds: float, most: int = 10**9
-) -> list[dict[str, float]]:
+def _load(urls: Sequence[str], seconds: float) -> list[dict[str, float]]:
     """One load process a server, the connections shared out."""
     share = str(CONNECTIONS // len(urls))
     running = [
         subprocess.Popen(
-            [sys.executable, _buffer_load.__file__, url, share, uuid.uuid4().hex[:8],
-             str(group), str(seconds), str(most)],
+            [sys.executable, _buffer_load.__file__, url, share, uuid.uuid4().hex[:8], str(seconds)],
             stdout=subprocess.PIPE, text=True,
         )
         for url in urls
@@ -200,10 +194,8 @@ def _beside(peer: str, levels: Sequence[int]) -> list[Ratio]:
     ratios = [
         Ratio(metric, _named("one server", groups), _named(peer, groups))
         for groups in levels
-        for metric in ("writes/s", "CPU us per write")
+        for metric in ("writes/s", "CPU us per write", "memory kB per item", _READ)
     ]
-    once = ("read ms per 1,000 items", "memory kB per item")
-    ratios += [Ratio(metric, "one server", peer) for metric in once]
     return [*ratios, Ratio("writes/s", "two servers", peer)]
 
 

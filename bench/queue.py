@@ -74,7 +74,9 @@ def measure(quick: bool) -> Suite:
               for kind in ("noop", "wait") for peer in ("rq", "rq simple", *PINS)),
             Ratio("noop jobs/s", "penstock gated", "penstock"),
             Ratio("noop worker us", "penstock gated", "penstock"),
+            Ratio("noop server us", "penstock", "rq simple"),
             Ratio("noop jobs/s", "penstock x2", "penstock x1"),
+            Ratio("noop jobs/s if cores were all", "penstock x2", "penstock x1"),
         ],
         targets=[
             Target("penstock noop jobs/s vs rq", at_least=44),
@@ -85,6 +87,7 @@ def measure(quick: bool) -> Suite:
               for peer in ("saq", "arq", "taskiq")),
             Target("penstock gated noop jobs/s vs penstock", at_least=0.9),
             Target("penstock noop server us", at_most=35),
+            Target("penstock noop server us vs rq simple", at_most=0.11),
             Target("penstock long second seconds", at_most=2.4),
             Target("penstock long second memory MB", at_most=25),
             Target("penstock x2 noop jobs/s vs penstock x1", at_least=1.7),
@@ -117,12 +120,22 @@ def _run(url: str, name: str, kind: str, count: int) -> dict[str, float]:
 def _run_fleet(url: str, size: int, count: int) -> dict[str, float]:
     """Several workers on one queue, from the first's first job to the last's last."""
     client: Any = _filled(url, "noop", count)
+    before = _server_seconds(client)
     workers = [_start(url, f"penstock x{size}") for _ in range(size)]
     said = [json.loads(worker.communicate()[0].splitlines()[-1]) for worker in workers]
+    server = _server_seconds(client) - before
     _require_finished(client, count)
     client.close()
     seconds = max(used["ended"] for used in said) - min(used["began"] for used in said)
-    return {"noop jobs/s": count / seconds}
+    cpu = sum(used["cpu"] for used in said)
+    most = _most_at_once(cpu / size, server, cpu + server)
+    ideal = {"noop jobs/s if cores were all": count / most}
+    return _metrics("noop", count, {"seconds": seconds, "cpu": cpu}, server) | ideal
+
+
+def _most_at_once(worker: float, server: float, together: float) -> float:
+    """The least seconds it can take: a process uses one core, and all of them those there are."""
+    return max(worker, server, together / len(os.sched_getaffinity(0)))
 
 
 def _run_peer(url: str, name: str, kind: str, count: int) -> dict[str, float]:

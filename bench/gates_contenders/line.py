@@ -45,9 +45,7 @@ class Line:
 
     def acquire(self, count: int = 1) -> int:
         ids = [uuid.uuid4().hex for _ in range(count)]
-        taken = self._cost(
-            self._waiters.acquire([(i, 0, "", HOUR, 0) for i in ids], HOUR, join=True)
-        )
+        taken = self._cost(self._waiters.acquire([(i, 0, "", HOUR) for i in ids], HOUR, join=True))
         self._waiting += ids
         self._let_in()
         return taken
@@ -57,7 +55,7 @@ class Line:
         joining = uuid.uuid4().hex
         taken = self._cost(
             self._waiters.acquire(
-                [(joining, 0, "", HOUR, 0)], HOUR, join=True, released=[self._given_back()]
+                [(joining, 0, "", HOUR)], HOUR, join=True, released=[self._given_back()]
             )
         )
         self._waiting.append(joining)

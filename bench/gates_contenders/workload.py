@@ -125,6 +125,7 @@ def rate_of_threads(limiter: Limiter, threads: int, seconds: float) -> float:
 
 
 def between_processes(make: Make, address: str, times: int) -> Metrics:
+    """Also how long all of it took, and both processes' share of a processor's time."""
     name = new_name()
     here, there = FORK.Pipe()
 
@@ -132,13 +133,17 @@ def between_processes(make: Make, address: str, times: int) -> Metrics:
         limiter = make(address, name, 1)
         while there.recv():
             there.send(await_turn(limiter))
+        there.send(time.process_time())
 
     waiter = FORK.Process(target=wait_in_turn)
     waiter.start()
-    metrics = hand_overs(make(address, name, 1), lambda: here.send(True), here.recv, times)
+    limiter = make(address, name, 1)
+    began, spent = time.monotonic(), time.process_time()
+    metrics = hand_overs(limiter, lambda: here.send(True), here.recv, times)
     here.send(False)
+    spent = time.process_time() - spent + here.recv()
     waiter.join()
-    return metrics
+    return metrics | {"hand-over s": time.monotonic() - began, "hand-over clients' s": spent}
 
 
 def await_turn(limiter: Limiter) -> float:
