@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
 VERL := .venv-verl
-PIP := python -m pip --quiet --disable-pip-version-check --no-input
+PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
+NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is its index within reach?" >&2; exit 1
 
 .DEFAULT_GOAL := help
 .PHONY: chromium screenshots help demo test compat check format bench conformance soak lowest docs secrets wheel clean python
@@ -13,11 +14,11 @@ TESTS ?=
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/.installed ## see it work: real workers, one killed with -9, nothing lost
+demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lost
 	@$(BIN)/penstock demo
 
 test: check ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(TESTS)
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
 	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \
@@ -36,7 +37,8 @@ bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose 
 	$(BIN)/python -m bench --quick --without ray
 
 conformance: $(VENV)/.installed $(VERL)/.installed ## verl itself, and slime's clients (SLIME_V0=… SLIME_V1=… name their files)
-	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py tests/worker/tool/test_masked_grpo.py
+	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py \
+	  tests/worker/tool/test_masked_grpo.py tests/reward/test_verl_itself.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
 	$(BIN)/python -m pytest tests/buffer/test_conformance.py
 
@@ -74,10 +76,16 @@ python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is `$(PYTHON) -V 2>&1`; Penstock needs 3.11 or newer: make PYTHON=python3.12 test" >&2; exit 1; }
 
-$(VENV)/.installed: pyproject.toml | python
-	@echo "installing into $(VENV), this once; a minute or so"
+# What Penstock itself needs, and then what its tests need: to see it run waits for the first alone.
+$(VENV)/.runs: pyproject.toml | python
+	@echo "installing Penstock into $(VENV), this once; half a minute or so"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/$(PIP) install --editable '.[dev]'
+	@$(BIN)/$(PIP) install --editable . || { $(NO_PACKAGES); }
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.runs
+	@echo "installing what its tests need, this once; a minute or so"
+	@$(BIN)/$(PIP) install --editable '.[dev]' || { $(NO_PACKAGES); }
 	@touch $@
 
 $(LOWEST)/.installed: pyproject.toml | python

@@ -33,6 +33,8 @@ def _figures(suite: str) -> str:
 
 def _conditions(conditions: dict[str, Any]) -> str:
     rounds = f"{conditions['rounds']} round{'s' * (conditions['rounds'] != 1)}"
+    if conditions["quick"]:
+        rounds += ", of the quick kind"
     return (
         f"Measured on {conditions['when'][:10]}, on {conditions['cores']} cores of an "
         f"{conditions['cpu']}, Python {conditions['python']}, redis-py {conditions['redis-py']}, "
@@ -52,9 +54,12 @@ def _comparable(results: Results) -> list[list[str]]:
 
 
 def _table(results: Results, names: list[str]) -> str:
-    metrics = dict.fromkeys(metric for name in names for metric in results[name])
-    rows = [[metric, *(_spread(results[name].get(metric)) for name in names)] for metric in metrics]
-    return _lines(["", *names], rows)
+    """A column for each contender, or a row where there are more of them than metrics."""
+    metrics = [*dict.fromkeys(metric for name in names for metric in results[name])]
+    cells = {(n, m): _spread(results[n].get(m)) for n in names for m in metrics}
+    if len(names) > len(metrics):
+        return _lines(["", *metrics], [[n, *(cells[n, m] for m in metrics)] for n in names])
+    return _lines(["", *names], [[m, *(cells[n, m] for n in names)] for m in metrics])
 
 
 def _targets(targets: list[dict[str, Any]]) -> str:

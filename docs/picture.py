@@ -28,7 +28,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         running_redis(GroundSettings.load(), folder=Path(folder) / "redis") as url,
-        Screen(console, jobs_of(JOBS), moving=False) as screen,
+        Screen(console, jobs_of(JOBS), moving=False).shown() as screen,
     ):
         outcome, record = play(url, JOBS, Path(folder), screen)
     console.print(summary(outcome))

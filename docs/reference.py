@@ -69,7 +69,8 @@ def _cli() -> str:
         " for fish, `_PENSTOCK_COMPLETE=fish_source penstock | source`.\n"
     ]
     for path, found in _commands(command, "penstock"):
-        with click.Context(found, info_name=path, max_content_width=96, terminal_width=96) as at:
+        settings = command.context_settings | {"max_content_width": 96, "terminal_width": 96}
+        with click.Context(found, info_name=path, **settings) as at:
             parts.append(f"## {path}\n\n```text\n{found.get_help(at).rstrip()}\n```\n")
     return "\n".join(parts)
 

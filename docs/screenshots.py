@@ -19,6 +19,7 @@ from limiter import TokenBucket
 from tests.harness.browser import Browser
 from tests.penstock.serving import monitor
 from worker import CodeQueue
+from worker.lifecycle import SandboxLifecycle
 
 HERE = Path(__file__).parent
 SECONDS = 40.0
@@ -42,14 +43,16 @@ def main() -> None:
         ]
         for busy in (_work, _roll_out):
             threading.Thread(target=busy, args=(server.url,), daemon=True).start()
-        time.sleep(SECONDS)
-        with Browser() as browser:
+        sessions = SandboxLifecycle(server.url, "local").sync
+        with sessions.open(), sessions.open(), Browser() as browser:
+            time.sleep(SECONDS)
             for name, width, height, dark in (
                 ("monitor.png", 1280, 1100, False), ("monitor-phone.png", 390, 844, True),
             ):  # fmt: skip
                 page = browser.open(f"{url}/#token=shown", width=width, height=height, dark=dark)
                 page.until("document.querySelectorAll('#workers tbody tr').length > 2")
                 page.until("document.getElementById('live').className == ''")
+                page.until("document.querySelectorAll('#sandboxes tbody tr').length > 1")
                 page.picture(HERE / name)
         for worker in workers:
             worker.kill()

@@ -3,9 +3,6 @@
 A test fails where the table and the models differ; `make docs` runs this.
 """
 
-import importlib
-import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import AliasChoices
@@ -13,20 +10,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ground.settings import Settings, variable
+from penstock.variables import settings_models
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- settings: written by docs/settings_table.py -->", "<!-- /settings -->"
-PACKAGES = (
-    "ground",
-    "limiter",
-    "buffer",
-    "worker",
-    "worker.lifecycle",
-    "worker.reward",
-    "worker.sandbox.local",
-    "worker.tool",
-    "penstock",
-)
 
 
 def main() -> None:
@@ -41,23 +28,12 @@ def updated(readme: str) -> str:
 
 def table() -> str:
     lines = ["| Variable | Default | Meaning |", "|---|---|---|"]
-    for model in models():
+    for model in settings_models():
         for name, field in model.model_fields.items():
             lines.append(
                 f"| {_names(model, name, field)} | {_default(field)} | {_meaning(field)} |"
             )
     return "\n".join(lines)
-
-
-def models() -> Iterator[type[Settings]]:
-    """Every settings model: each package keeps its own in a module called `settings`."""
-    for package in PACKAGES:
-        if importlib.util.find_spec(f"{package}.settings"):
-            module = importlib.import_module(f"{package}.settings")
-            for model in vars(module).values():
-                mine = isinstance(model, type) and model.__module__ == module.__name__
-                if mine and issubclass(model, Settings) and model is not Settings:
-                    yield model
 
 
 def _names(model: type[Settings], name: str, field: FieldInfo) -> str:

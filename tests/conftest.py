@@ -13,7 +13,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.proxy import Proxy
 from tests.harness.sentinel import SentinelPair
 from tests.harness.servers import PrivateRedis
-from worker import client_engine
+from worker import client_engines
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def engines_end(request: pytest.FixtureRequest) -> Iterator[None]:
     elif "real_redis" in request.fixturenames:
         request.getfixturevalue("real_redis")
     yield
-    client_engine.stop_all()
+    client_engines.stop_all()
     engines.stop_all()
 
 

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAIError
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -78,10 +78,23 @@ def grade(trajectory: Trajectory) -> float:
     return gsm8k_score(trajectory.answer, trajectory.request.data["answer"])
 
 
-async def play(base_url: str, redis_url: str, folder: str | None) -> Batch:
-    api_key = os.environ.get("OPENAI_API_KEY", "-")
-    async with AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
-        model = (await client.models.list()).data[0].id
+def client_of(base_url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "-"))
+
+
+async def first_model(base_url: str) -> str:
+    async with client_of(base_url) as client:
+        try:
+            return (await client.models.list()).data[0].id
+        except (OpenAIError, LookupError, AttributeError, TypeError) as problem:
+            sys.exit(
+                f"{base_url} names no model, is it an OpenAI-compatible server, /v1 included? "
+                f"{type(problem).__name__}: {problem}"
+            )
+
+
+async def play(base_url: str, model: str, redis_url: str, folder: str | None) -> Batch:
+    async with client_of(base_url) as client:
         # As under `config:` in verl's YAML; every key is in docs/verl.md.
         config = {"redis_url": redis_url, "rate_limit": PERMITS, "max_wait": 120}
         tools: list[Any] = [SandboxFusionTool(config), Gsm8kTool()]
@@ -144,8 +157,9 @@ def main() -> None:
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         base_url = options.base_url or stack.enter_context(scripted_model.serving())
+        model = asyncio.run(first_model(base_url))
         redis_url = stack.enter_context(workshop())
-        tell(asyncio.run(play(base_url, redis_url, options.rollout_data_dir)))
+        tell(asyncio.run(play(base_url, model, redis_url, options.rollout_data_dir)))
 
 
 if __name__ == "__main__":

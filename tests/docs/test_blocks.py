@@ -80,8 +80,8 @@ def _run(step: Step, scratch: Path, env: dict[str, str]) -> subprocess.Completed
         command, folder = [sys.executable, "program.py"], scratch
     elif step.program.startswith("make"):
         # This environment is the installed one, and is not to be made again.
-        kept = f"{sys.prefix}/.installed"
-        command, folder = [*step.program.split(), f"VENV={sys.prefix}", "-o", kept], ROOT
+        kept = [f"--old-file={sys.prefix}/{stamp}" for stamp in (".runs", ".installed")]
+        command, folder = [*step.program.split(), f"VENV={sys.prefix}", *kept], ROOT
         env = {name: value for name, value in env.items() if not name.startswith("PENSTOCK_")}
     else:
         command, folder = ["bash", "-ec", step.program], scratch

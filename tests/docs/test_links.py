@@ -1,4 +1,4 @@
-"""Relative links lead to files and headings that exist."""
+"""Relative links lead to files and headings that exist; so do the names of tests."""
 
 import re
 from pathlib import Path
@@ -24,6 +24,20 @@ def test_the_readme_leads_to_every_document() -> None:
 def test_the_index_of_docs_leads_to_every_document_in_it() -> None:
     index = ROOT / "docs" / "README.md"
     assert set(index.parent.glob("*.md")) - {index} <= _linked(index)
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    defined = set(re.findall(r"^(?:async )?def (test_\w+)", _all(files), re.MULTILINE))
+    named = set(re.findall(r"`(test_\w+)`", _all(DOCUMENTS)))
+    assert len(named) > 30
+    assert named - defined == set()
+    paths = set(re.findall(r"`(tests/[\w/]+\.py)`", _all(DOCUMENTS)))
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def _all(files: list[Path]) -> str:
+    return "\n".join(path.read_text() for path in files)
 
 
 def _linked(document: Path) -> set[Path]:

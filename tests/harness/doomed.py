@@ -29,17 +29,16 @@ def reached(name: str, **facts: Any) -> None:
         _report({"reached": name, **facts})
 
 
-def main() -> None:
+def main(spec: dict[str, Any], reporting: int) -> None:
     global _point, _reporting
-    spec = json.loads(sys.argv[1])
-    _reporting = int(sys.argv[2])
+    _reporting = reporting
     if spec["at"]:
         _point = Point(**spec["at"])
         _arm(_point)
-    _report({"returned": run_scenario(spec["scenario"], spec["arguments"])})
+    _report({"returned": _run_scenario(spec["scenario"], spec["arguments"])})
 
 
-def run_scenario(address: str, arguments: list[Any]) -> Any:
+def _run_scenario(address: str, arguments: list[Any]) -> Any:
     result = _find(address)(*arguments)
     if inspect.iscoroutine(result):
         result = asyncio.run(result)
@@ -51,7 +50,7 @@ def _arm(point: Point) -> None:
     if point.how in ("before", "after"):
         _wrap(point)
     elif point.how == "line":
-        trace = functools.partial(_trace, codes_of(_find(point.where)), point.line)
+        trace = functools.partial(_trace, _codes_of(_find(point.where)), point.line)
         threading.settrace(trace)
         sys.settrace(trace)
 
@@ -92,12 +91,12 @@ def _async_wrapper(function: Callable[..., Any], point: Point) -> Callable[..., 
     return call
 
 
-def codes_of(found: Any) -> frozenset[CodeType]:
+def _codes_of(found: Any) -> frozenset[CodeType]:
     """Of a function; of a class, those of its methods."""
     if not inspect.isclass(found):
         return _codes(inspect.unwrap(found).__code__)
     methods = [each for each in vars(found).values() if inspect.isfunction(each)]
-    return frozenset[CodeType]().union(*(codes_of(method) for method in methods))
+    return frozenset[CodeType]().union(*(_codes_of(method) for method in methods))
 
 
 def _codes(code: CodeType) -> frozenset[CodeType]:
@@ -140,10 +139,3 @@ def _report(report: dict[str, Any]) -> None:
 def _find(address: str) -> Any:
     module, _, path = address.partition(":")
     return functools.reduce(getattr, path.split("."), importlib.import_module(module))
-
-
-if __name__ == "__main__":
-    # Scenarios import this module by its name; the one that runs must be the same.
-    from tests.harness import doomed
-
-    doomed.main()

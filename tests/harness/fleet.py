@@ -1,7 +1,6 @@
 """Several servers that make up one Redis: started, healed and ended together."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import ground
@@ -47,12 +46,7 @@ class Fleet:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _put_together(self) -> None:

@@ -16,19 +16,17 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
-from tests.harness import leash
+from tests.harness import nursery
 
-ROOT = Path(__file__).parents[2]
 WITHIN = 60.0
+_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,20 @@ def lines_reached(function: str, scenario: Callable[..., object], *arguments: An
     return [line(function, number) for number in numbers]
 
 
+def run_at_every_line(
+    scenario: Callable[..., object], *arguments: Any, of: Sequence[str], every: int = 1
+) -> int:
+    """For every so many-th line that it runs of these functions or classes, run it to be killed
+    there. How often it was: the order of threads, and with it the lines, may be another."""
+    reached = [lines_reached(function, scenario, *arguments) for function in of]
+    points = [point for points in reached for point in points][::every]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        outcomes = list(pool.map(lambda point: run(scenario, *arguments, at=point), points))
+    killed = sum(outcome.killed for outcome in outcomes)
+    assert killed > len(points) / 2, f"of {len(points)} only {killed} were killed at their line"
+    return killed
+
+
 class Child:
     """A process that runs a scenario, for a test that does something meanwhile."""
 
@@ -110,10 +122,7 @@ class Child:
         }
         self._reports, reporting = os.pipe()
         try:
-            self._process: subprocess.Popen[bytes] = leash.start(
-                [sys.executable, "-m", "tests.harness.doomed", json.dumps(spec), str(reporting)],
-                cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=(reporting,), start_new_session=True,
-            )  # fmt: skip
+            self._process = nursery.Born(spec, reporting)
         finally:
             os.close(reporting)
         self._unread = b""
@@ -130,12 +139,12 @@ class Child:
             assert report is not None, f"it ended before {name!r}; it reported {self.reports}"
             if report.get("reached") == name:
                 if self._at and self._at.action == "freeze" and self._at.where == name:
-                    leash.await_stop(self._process)
+                    self._process.await_stop()
                 return report
 
     def kill(self) -> None:
         """SIGKILL, and gone when this returns. Harmless when it has ended already."""
-        self._process.kill()
+        self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def interrupt(self) -> None:
@@ -147,7 +156,8 @@ class Child:
         return self._process.wait(WITHIN)
 
     def freeze(self) -> None:
-        leash.freeze(self._process)
+        self._process.send_signal(signal.SIGSTOP)
+        self._process.await_stop()
 
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
@@ -158,19 +168,15 @@ class Child:
         while self._next_report(deadline) is not None:
             pass
         code = self._process.wait(max(1.0, deadline - time.monotonic()))
-        assert code in (0, -signal.SIGKILL), f"the scenario failed, see its traceback: {code}"
+        where = f" (to be killed at {self._at})" if self._at else ""
+        assert code in (0, -signal.SIGKILL), f"it failed{where}, see its traceback: {code}"
         returned = self.reports[-1].get("returned") if self.reports else None
         return Outcome(code != 0, returned, self.reports)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         os.close(self._reports)
 
@@ -190,5 +196,5 @@ class Child:
 
 def _address(scenario: Callable[..., object]) -> str:
     """Where the child can import it from: found by file, as pytest may name modules differently."""
-    file = Path(scenario.__code__.co_filename).relative_to(ROOT)
+    file = Path(scenario.__code__.co_filename).relative_to(nursery.ROOT)
     return f"{'.'.join(file.with_suffix('').parts)}:{scenario.__qualname__}"

@@ -25,13 +25,8 @@ def start(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[An
 
 
 def freeze(process: "subprocess.Popen[Any]") -> None:
-    """SIGSTOP, and stopped when this returns."""
+    """SIGSTOP, and stopped when this returns (or it has ended)."""
     process.send_signal(signal.SIGSTOP)
-    await_stop(process)
-
-
-def await_stop(process: "subprocess.Popen[Any]") -> None:
-    """Until it is stopped (or has ended)."""
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
@@ -40,13 +35,16 @@ def _starter(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix=f"leash-{pid}")
 
 
-def _become(parent: int, command: list[str]) -> None:
+def fasten(parent: int) -> None:
+    """To this process, which that parent started."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() == parent:  # else the parent died before the leash was fastened
-        os.execvp(command[0], command)
+    if os.getppid() != parent:  # it died before the leash was fastened
+        os._exit(1)
 
 
 if __name__ == "__main__":
-    _become(int(sys.argv[1]), sys.argv[2:])
+    fasten(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background ignores Ctrl-C
+    os.execvp(sys.argv[2], sys.argv[2:])

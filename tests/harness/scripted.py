@@ -3,7 +3,6 @@
 import socketserver
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 import ground
@@ -31,12 +30,7 @@ class ScriptedServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

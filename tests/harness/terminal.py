@@ -15,7 +15,6 @@ import termios
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.harness import leash
@@ -46,6 +45,8 @@ class Terminal:
             env={**env, "TERM": "xterm-256color"}, start_new_session=True,
             stdin=theirs, stdout=theirs, stderr=theirs,
         )  # fmt: skip
+        # Before that a Ctrl-C would reach nobody.
+        until(lambda: os.tcgetpgrp(self._ours) == self.process.pid, "it to have its terminal")
         os.close(theirs)
         self._said = b""
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -85,12 +86,7 @@ class Terminal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

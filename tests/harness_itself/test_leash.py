@@ -10,7 +10,7 @@ import pytest
 from tests.harness import doomed, leash
 from tests.harness.killing import Child
 from tests.harness.remains import processes_in, until_nothing_runs_in
-from tests.harness.servers import PrivateRedis, server_binary
+from tests.harness.servers import PrivateRedis, server_binary, until
 
 
 def is_a_test_run(folder):
@@ -46,6 +46,17 @@ def test_a_leashed_command_is_the_process_itself():
     process = leash.start(["sleep", "1000"])
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(10) == -signal.SIGTERM
+
+
+def test_a_leashed_command_hears_ctrl_c_where_the_test_run_ignores_it():
+    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = leash.start(["sleep", "1000"])
+        until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "the command")
+    finally:
+        signal.signal(signal.SIGINT, kept)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(10) == -signal.SIGINT
 
 
 def test_a_missing_server_fails_in_ci(monkeypatch):

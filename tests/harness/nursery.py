@@ -1,0 +1,168 @@
+"""Where the children of `killing` are forked: a process that has imported what scenarios need.
+
+A new interpreter for each would take most of a second of a processor; a fork takes
+milliseconds. It is a process of its own, with one thread, so that forking is safe there.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.harness import leash
+
+ROOT = Path(__file__).parents[2]
+IMPORTED = [
+    "fakeredis", "httpx", "hypothesis", "pytest", "rq",
+    "ground", "limiter", "worker", "worker.jobs", "worker.concurrent_worker", "buffer",
+]  # fmt: skip
+
+
+class Born:
+    """A child of the nursery."""
+
+    def __init__(self, spec: dict[str, Any], reporting: int) -> None:
+        self._returncode: int | None = None
+        self._ended, ending = os.pipe()
+        try:
+            self.pid = _nursery(os.getpid()).fork(spec, [reporting, ending, 1, 2])
+        finally:
+            os.close(ending)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if not self._has_ended(0):  # else the number may be another's by now
+            os.kill(self.pid, number)
+
+    def await_stop(self) -> None:
+        """Until it is stopped, or has ended."""
+        while not self._has_ended(0.002):
+            with contextlib.suppress(OSError):  # it is gone
+                if Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][0] == "T":
+                    return
+
+    def wait(self, within: float | None = None) -> int:
+        """Its exit code, once it has ended; of one that a signal ended: less than zero."""
+        if not self._has_ended(within):
+            raise TimeoutError(f"process {self.pid} has not ended within {within} s")
+        assert self._returncode is not None
+        return self._returncode
+
+    def _has_ended(self, within: float | None) -> bool:
+        if self._returncode is not None:
+            return True
+        if not select.select([self._ended], [], [], within)[0]:
+            return False
+        status = os.read(self._ended, 16)
+        assert status, "the nursery is gone"
+        self._returncode = os.waitstatus_to_exitcode(int(status))
+        os.close(self._ended)
+        return True
+
+
+class _Nursery:
+    """The process, as it is seen from the test run."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with asked:
+            self._process = leash.start(
+                [sys.executable, "-m", "tests.harness.nursery", str(asked.fileno())],
+                cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=(asked.fileno(),),
+                start_new_session=True,
+            )  # fmt: skip
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        """Its children, if any are left, end with it."""
+        self._process.kill()
+        self._process.wait()
+        self._asks.close()
+
+    def fork(self, spec: dict[str, Any], files: list[int]) -> int:
+        words = json.dumps({**spec, "environment": dict(os.environ)}).encode()
+        with self._one_at_a_time:
+            socket.send_fds(self._asks, [words], files)
+            return int(self._asks.recv(16))
+
+
+@cache
+def _nursery(_: int) -> _Nursery:
+    """That of this process; a fork of it has one of its own."""
+    return _Nursery()
+
+
+def _until_born(asked: socket.socket) -> tuple[dict[str, Any], int]:
+    """Fork whenever asked, and tell how the children end. Returns in each child: what it is to
+    do, and where it reports."""
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    told = dict[int, int]()
+    while True:
+        ready, _, _ = select.select([asked.fileno(), woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_who_ended(told)
+        if asked.fileno() in ready:
+            words, files, _, _ = socket.recv_fds(asked, 1 << 20, 4)
+            if not words:
+                sys.exit()
+            nursery = os.getpid()
+            pid = os.fork()
+            if not pid:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for kept in (asked.detach(), woken, wakes, *told.values()):
+                    os.close(kept)
+                return _begin(nursery, words, files)
+            asked.send(str(pid).encode())
+            reporting, told[pid], *outputs = files
+            for passed_on in (reporting, *outputs):
+                os.close(passed_on)
+
+
+def _tell_who_ended(told: dict[int, int]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            pid, status = ended
+            ending = told.pop(pid)
+            with contextlib.suppress(BrokenPipeError):  # nobody asks any more
+                os.write(ending, str(status).encode())
+            os.close(ending)
+
+
+def _begin(nursery: int, words: bytes, files: list[int]) -> tuple[dict[str, Any], int]:
+    """A child becomes what a process that was started anew would be."""
+    leash.fasten(nursery)
+    os.setsid()
+    spec = json.loads(words)
+    os.environ.clear()
+    os.environ.update(spec.pop("environment"))
+    reporting, ending, output, errors = files
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    for used in (ending, output, errors):
+        os.close(used)
+    return spec, reporting
+
+
+if __name__ == "__main__":
+    for module in IMPORTED:
+        importlib.import_module(module)
+    gc.freeze()
+    from tests.harness import doomed  # by its own name, which is how scenarios import it
+
+    doomed.main(*_until_born(socket.socket(fileno=int(sys.argv[1]))))
