@@ -59,6 +59,12 @@ class Catalog:
         link, key = self._task.link, self._task.key("rewards")
         return tuple(int(n or 0) for n in await link.command("HMGET", key, *REWARD_STEPS))
 
+    async def rollout(self) -> str:
+        """What becomes of the rollout that was started here: preparing, running, finished or
+        failed; empty where none was."""
+        state = await self._task.link.command("HGET", self._task.key("rollout"), "state")
+        return state.decode() if state else ""
+
     async def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
         """Groups of one state, oldest first. `kept` are those closed a while ago."""
         if state not in STATES:

@@ -37,6 +37,7 @@ async def read_task(buffer: RolloutBuffer, now: float) -> Task:
         rewards=int(seen[0] or 0),
         reward_counts=await buffer.rewards(),
         mean_reward=float(seen[1]) if seen[0] and int(seen[0]) else None,
+        rollout=await buffer.catalog.rollout(),
     )
 
 
