@@ -88,10 +88,12 @@ def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Pat
         until(lambda: _answers(up.monitor), "the monitor is back", within=60)
         assert up.runs("print('again')", "--wait") == "again\n"
         [server] = _server_pids(up.folder)
+        known = (up.folder / "url").read_text()
         os.kill(server, signal.SIGKILL)
         up.hears("redis ended; it is started again with its data")
         until(lambda: bool(set(_server_pids(up.folder)) - {server}), "another server", within=60)
         assert up.runs("print('after redis')", "--wait") == "after redis\n"
+        assert (up.folder / "url").read_text() == known  # a trainer's connections find it again
         [server] = _server_pids(up.folder)
         os.kill(_parent(server), signal.SIGKILL)  # the server's keeper
         up.hears("redis ended; it is started again with its data", times=2)
