@@ -111,7 +111,7 @@ class Catalog:
         """How many rounds of each instance, from the first on, need no generating again: what
         came for them would be late, or surplus."""
         link, key = self._task.link, self._task.key
-        found = await link.command("HKEYS", key("quarantine"))
+        found = list(await link.command("HKEYS", key("quarantine")))
         for index in ("delivered", "discarded", "ready", "leased"):
             found += await link.command("ZRANGE", key(index), 0, -1)
         rounds: dict[str, set[int]] = defaultdict(set)
