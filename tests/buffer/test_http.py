@@ -132,9 +132,12 @@ async def test_buffer_read_waits_for_what_comes(redis: ground.Client) -> None:
         await fill(client, "a", [1, 0, 1, 0])
         found = await client.post("/buffer/read", json={"batch_size": -1, "timeout": 1})
         assert len(found.json()["data"]["data"]) == 4
-        lacking = await client.post("/buffer/read", json={"batch_size": 4})
-        assert lacking.status_code == 400
-        assert "'timeout'" in lacking.json()["message"]
+        for name in ("batch_size", "timeout"):
+            rest = {"batch_size": 4, "timeout": 1}
+            del rest[name]
+            lacking = await client.post("/buffer/read", json=rest)
+            assert lacking.status_code == 400
+            assert f"{name!r} is missing" in lacking.json()["message"]
 
 
 async def test_peek_leaves_everything_in_place(redis: ground.Client) -> None:
