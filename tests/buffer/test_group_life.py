@@ -574,6 +574,13 @@ async def test_the_settings_in_force_are_everybodys(make: Make) -> None:
     assert (await first.buffer.config()).group_size == 3
 
 
+async def test_a_setting_that_only_a_later_version_knows_is_left_alone(make: Make) -> None:
+    first = make(group_size=2)
+    await first.buffer.config()
+    first.redis.hset(first.key("config"), "of_the_future", "1")
+    assert (await make(group_size=3).buffer.config()).group_size == 2
+
+
 async def test_a_waiting_reader_is_woken_by_the_group_that_finishes(bench: Bench) -> None:
     await bench.fill("a", [1, 0, 1])
     waiting = asyncio.create_task(bench.buffer.take(wait=30))

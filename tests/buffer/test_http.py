@@ -333,6 +333,18 @@ async def test_a_native_reader_takes_extends_acknowledges_and_fetches(
         assert (await client.post(f"{at}/take", json={})).status_code == 204
 
 
+async def test_a_misspelt_field_is_refused(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        at = "/v1/tasks/native"
+        for misspelt in ({"group_timeout": 5}, {"max_byte": 1}):
+            refused = await client.put(at, json={"group_size": 2} | misspelt)
+            assert refused.status_code == 422
+            assert next(iter(misspelt)) in refused.json()["message"]
+        await client.put(at, json={"group_size": 2})
+        refused = await client.post(f"{at}/take", json={"group": 1})
+        assert (refused.status_code, "group: " in refused.json()["message"]) == (422, True)
+
+
 async def test_everything_can_be_looked_at(redis: ground.Client) -> None:
     async with served(redis) as client:
         await start(client)
