@@ -1,6 +1,7 @@
 """Jobs run, wait and are called for while Redis restarts, moves, or its replies get lost."""
 
 import asyncio
+import contextlib
 import gc
 import math
 import ssl
@@ -198,8 +199,9 @@ def over_tls(shared_server, tmp_path) -> Iterator[str]:
 async def test_worker_and_caller_speak_tls(real_redis, over_tls, fusion) -> None:
     queue = CodeQueue(over_tls, "code")
     with (
+        contextlib.closing(ground.connect(over_tls)) as client,
         killing.Child(work_in_process, over_tls, ["code"], QUICK),
-        at_work(ground.connect(over_tls), **QUICK),
+        at_work(client, **QUICK),
     ):
         results = await queue.run_many([str(n) for n in range(20)], timeout=100)
         until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
