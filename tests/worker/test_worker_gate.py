@@ -13,7 +13,7 @@ from limiter.wire import Wire
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker import chores, stock
-from tests.worker.crew import LEASE, at_work, burst, nothing_left, open_queue, work_in_process
+from tests.worker.crew import HEIR, LEASE, at_work, burst, nothing_left, open_queue, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import url_of
@@ -90,15 +90,15 @@ def test_at_a_shut_gate_with_ten_thousand_waiting_a_worker_sends_nothing_but_hea
 def test_a_killed_workers_permit_comes_back_with_its_job(real_redis, queue) -> None:
     url = url_of(real_redis)
     job = queue.enqueue(chores.reaches_running, url, "it")
-    settings = {"job_lease": 0.6} | gated(1)
+    settings = {"job_lease": LEASE} | gated(1)
     killing.run(work_in_process, url, ["code"], settings, at=killing.named("running"))
-    with at_work(real_redis, **settings):
+    with at_work(real_redis, **settings | HEIR):
         until(lambda: job.get_status() == "finished", "the job")
     assert TokenBucket(real_redis, "code", limit=1).sync.status().in_flight == 0
 
 
 def patient_fusion(settings: WorkerSettings) -> SandboxFusion:
-    return SandboxFusion(settings.fusion_urls, margin=0.5)
+    return SandboxFusion(settings.fusion_urls, margin=3.0)
 
 
 def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
@@ -107,7 +107,7 @@ def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
     """Sandbox Fusion runs on, and does not notice: nobody else may take that place meanwhile."""
     request = {"code": "long", "run_timeout": 1.5, "compile_timeout": 0.5}
     job = queue.enqueue("worker.jobs.run_code", request, job_timeout=60)
-    with ScriptedFusion(default=Answer.ok("ok", seconds=1.5)) as fusion:
+    with ScriptedFusion(default=Answer.ok("ok", seconds=2.0)) as fusion:
         monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
         settings = {"sandbox": "tests.worker.test_worker_gate.patient_fusion", "job_lease": LEASE}
         with killing.Child(
@@ -115,7 +115,7 @@ def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
         ) as it:
             fusion.wait_until(lambda: fusion.in_flight == 1)
             it.kill()
-        with at_work(real_redis, **settings, **gated(1)):
+        with at_work(real_redis, **settings | HEIR, **gated(1)):
             until(lambda: job.get_status() == "finished", "the job")
         assert fusion.executions.total() == 2
         assert fusion.peak == 1
