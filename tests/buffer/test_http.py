@@ -392,7 +392,7 @@ async def test_a_custom_function_harms_its_group_alone(
         "def normalize_group_data(group):\n"
         f"    if group[0] == 'bad':\n        {nonsense}\n    return group\n"
     )
-    async with served(redis, generators=tmp_path, function_timeout=0.5) as client:
+    async with served(redis, generators=tmp_path, function_timeout=2.0) as client:
         assert (await client.put("/v1/tasks/odd", json={"group_size": 2})).status_code == 200
         for name in ("bad", "good"):
             await fill(client, name, [1, 0], "/tasks/odd")

@@ -113,7 +113,10 @@ def test_a_killed_client_takes_everything_with_it(level: str) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # it has ended meanwhile
     return [one for child in map(int, children) for one in (child, *descendants(child))]
 
 

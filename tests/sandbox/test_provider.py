@@ -52,7 +52,8 @@ async def test_a_program_that_succeeds(local: LocalSandbox) -> None:
 async def test_whose_doing_the_end_was(
     local: LocalSandbox, code: str, kind: str, reason: str
 ) -> None:
-    result = await local.run(CodeRequest(code=code, run_timeout=2.0, memory_limit_mb=300))
+    wall = 2.0 if reason == "run_timeout" else 30.0
+    result = await local.run(CodeRequest(code=code, run_timeout=wall, memory_limit_mb=300))
     assert (result.error_kind, result.error_reason, result.status) == (kind, reason, "Failed")
 
 

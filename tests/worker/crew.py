@@ -13,7 +13,8 @@ from tests.harness.servers import until
 from worker.concurrent_worker import ConcurrentWorker
 from worker.settings import WorkerSettings
 
-LEASE = 0.6  # for tests of what its end does; a machine under load takes longer to renew it
+LEASE = 0.6  # of workers that are killed or frozen; a machine under load takes longer to renew it
+HEIR = {"job_lease": 3.0}  # of one that takes over what they leave, and is to keep it
 PATIENT = 15.0
 _FOR_WORK = ("max_jobs", "max_idle_time", "with_scheduler", "dequeue_strategy")
 

@@ -66,10 +66,11 @@ def test_kill_horse_ends_the_programs_and_the_worker_goes_on(
         until(lambda: len(processes_named(str(tmp_path))) > 0, "its processes")
         job = queue.enqueue(
             "worker.jobs.run_code",
-            {"code": "import os\nfor _ in range(9): os.fork()or os.setsid()\nwhile 1: pass",
-             "run_timeout": 600},
+            # No more of them than its limit: it would end of that before it is killed.
+            {"code": "import os, signal\nfor _ in range(20): os.fork() or os.setsid() or "
+             "signal.pause()\nsignal.pause()", "run_timeout": 600},
         )  # fmt: skip
-        until(lambda: len(processes_named(str(tmp_path))) > 10, "the program's tree")
+        until(lambda: len(processes_named(str(tmp_path))) > 20, "the program's tree")
         send_kill_horse_command(real_redis, worker.name)
         until(lambda: job.get_status() == "failed", "the job to be broken off")
         until(lambda: len(processes_named(str(tmp_path))) < 10, "the tree to be dead")

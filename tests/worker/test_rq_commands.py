@@ -23,7 +23,7 @@ from tests.worker import chores, stock
 from tests.worker.crew import PATIENT, at_work, burst, nothing_left, open_queue
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from tests.worker.test_worker_delivery import QUICK, parked, url_of
+from tests.worker.test_worker_delivery import parked, url_of
 from worker import CodeQueue
 
 
@@ -47,7 +47,7 @@ def test_rq_empty_drops_what_waits(real_redis, queue) -> None:
     for _ in range(5):
         queue.enqueue(chores.add, 1, 2)
     assert "5 jobs removed" in stock.call(url_of(real_redis), "empty", *stock.JSON, "code")
-    with at_work(real_redis, **QUICK):
+    with at_work(real_redis):
         after = queue.enqueue(chores.add, 1, 2)
         until(lambda: after.get_status() == "finished", "the next job")
     assert real_redis.keys("rq:job:*") == [after.key.encode()]
@@ -56,7 +56,7 @@ def test_rq_empty_drops_what_waits(real_redis, queue) -> None:
 def test_rq_info_shows_the_worker_and_counts_its_jobs(real_redis, queue) -> None:
     running = [queue.enqueue(chores.takes, 60) for _ in range(2)]
     waiting = queue.enqueue(chores.add, 1, 2)
-    with at_work(real_redis, concurrency=2, **QUICK) as worker:
+    with at_work(real_redis, concurrency=2) as worker:
         until(lambda: queue.job_ids == [waiting.id], "two to run")
         said = stock.call(url_of(real_redis), "info", "--raw")
         assert "queue code 1, 2 executing," in said

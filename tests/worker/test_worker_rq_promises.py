@@ -49,6 +49,10 @@ def queue(real_redis: Any) -> Queue:
     return open_queue(real_redis)
 
 
+def asked_to_stop(client: Any, worker: str) -> bool:
+    return bool(client.hexists(f"rq:worker:{worker}", "shutdown_requested_date"))
+
+
 def results(job: Any) -> list[Any]:
     return [result.return_value for result in job.results()]
 
@@ -302,11 +306,14 @@ def test_max_idle_time_ends_it(real_redis) -> None:
 
 def test_a_warm_shutdown_finishes_what_runs_and_leaves_the_rest(real_redis, queue) -> None:
     url = url_of(real_redis)
-    running = queue.enqueue(chores.takes, 0.5)
-    with killing.Child(work_in_process, url, ["code"], {"concurrency": 1}) as child:
+    running = queue.enqueue(chores.waits_for, url, "go")
+    settings = {"concurrency": 1, "name": "w1"}
+    with killing.Child(work_in_process, url, ["code"], settings) as child:
         until(lambda: running.get_status() == "started", "the first job")
         waiting = [queue.enqueue(chores.add, 1, n) for n in range(3)]
         os.kill(child.pid, 15)
+        until(lambda: asked_to_stop(real_redis, "w1"), "it to be told")
+        real_redis.rpush("go", 1)
         child.outcome()
     assert running.get_status() == "finished"
     assert queue.job_ids == [job.id for job in waiting]
@@ -320,7 +327,7 @@ def test_a_cold_shutdown_returns_everything_to_the_front_in_order(real_redis, qu
         until(lambda: len(queue) == 1, "three jobs to run")
         worker = jobs[0].get_status() and real_redis.hget(jobs[0].key, "worker_name").decode()
         os.kill(child.pid, 15)
-        until(lambda: real_redis.hexists(f"rq:worker:{worker}", "shutdown_requested_date"), "warm")
+        until(lambda: asked_to_stop(real_redis, worker), "warm")
         threading.Event().wait(1.1)  # RQ takes two signals within a second for one
         os.kill(child.pid, 15)
         child.outcome()
@@ -428,10 +435,12 @@ def test_kill_horse_ends_all_jobs_of_the_worker(real_redis, queue) -> None:
 
 
 def test_shutdown_is_warm(real_redis, queue) -> None:
-    job = queue.enqueue(chores.takes, 0.5)
+    job = queue.enqueue(chores.waits_for, url_of(real_redis), "go")
     with at_work(real_redis) as worker:
         until(lambda: job.get_status() == "started", "the job")
         send_shutdown_command(real_redis, worker.name)
+        until(lambda: asked_to_stop(real_redis, worker.name), "it to be told")
+        real_redis.rpush("go", 1)
         until(lambda: real_redis.hexists(worker.key, "death"), "its end")
         assert job.get_status() == "finished"
 
