@@ -160,7 +160,8 @@ class ConcurrentWorker(BaseWorker):
 
     def cleanup_execution(self, job: Any, pipeline: Any, execution: Any = None) -> None:
         """Called by RQ inside the transaction that ends an execution: ours ends in it too."""
-        ending = self.ending
+        if (ending := self.ending) is None:  # maintenance, of what a stock worker never began
+            return
         ending.execution.delete(job=job, pipeline=pipeline)
         running = ending.running
         commands: WorkCommands = self._commands[running.queue]

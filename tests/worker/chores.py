@@ -157,6 +157,11 @@ def callback_that_raises(*_: Any) -> None:
     raise ValueError("in the callback")
 
 
+def callback_that_lasts(*_: Any) -> None:
+    while True:
+        time.sleep(0.01)
+
+
 def save_meta(words: str) -> str:
     job = rq.get_current_job()
     assert job is not None

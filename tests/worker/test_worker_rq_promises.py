@@ -37,6 +37,7 @@ from tests.worker.crew import (
     open_queue,
     work_in_process,
 )
+from tests.worker.test_as_stock_rq import strand
 from tests.worker.test_worker_delivery import url_of
 from worker import ConcurrentWorker
 from worker.pulse import Pulse
@@ -494,6 +495,15 @@ def rq_worker(url: str, *options: str) -> Iterator[Any]:
     finally:
         process.terminate()
         assert process.wait(20) == 0
+
+
+def test_what_a_stock_worker_took_and_never_began_runs_after_all(real_redis, queue) -> None:
+    job = queue.enqueue(chores.add, 1, 2, retry=Retry(max=1))
+    strand(queue)
+    for _ in range(2):  # the first one's maintenance may be later than its look at the queue
+        burst(real_redis)
+    assert job.return_value() == 3
+    assert nothing_left(real_redis) == {}
 
 
 def test_it_runs_beside_a_stock_worker(real_redis, queue) -> None:
