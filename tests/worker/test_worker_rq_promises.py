@@ -187,6 +187,25 @@ def test_exception_handlers_are_called(real_redis, queue) -> None:
     assert heard == [(job.id, "it")]
 
 
+def test_an_exception_handler_that_returns_false_is_the_last(real_redis, queue) -> None:
+    heard: list[int] = []
+
+    def handler(number: int, goes_on: bool | None) -> Any:
+        return lambda *_: heard.append(number) or goes_on
+
+    queue.enqueue(chores.fail, "it")
+    burst(real_redis, exception_handlers=[handler(1, None), handler(2, False), handler(3, True)])
+    assert heard == [1, 2]
+
+
+def test_without_rqs_own_handler_a_failed_job_is_left_to_the_users(real_redis, queue) -> None:
+    job = queue.enqueue(chores.fail, "it")
+    burst(real_redis, disable_default_exception_handler=True)
+    assert job.get_status() == "failed"
+    assert job.id not in queue.failed_job_registry
+    assert nothing_left(real_redis) == {}
+
+
 @pytest.mark.parametrize("function", ["takes", "blocks"])
 def test_a_job_has_until_its_timeout(real_redis, queue, function) -> None:
     arguments = (30,) if function == "takes" else (url_of(real_redis), "it")
@@ -445,6 +464,14 @@ def test_suspended_workers_take_nothing_until_resumed(real_redis, queue) -> None
         until(lambda: queue.job_ids == [job.id], "the job to be back in its queue")
         resume(real_redis)
         until(lambda: job.get_status() == "finished", "the job")
+
+
+def test_a_suspension_for_some_time_ends_by_itself(real_redis, queue) -> None:
+    suspend(real_redis, ttl=1)
+    job = queue.enqueue(chores.add, 1, 2)
+    with at_work(real_redis):
+        until(lambda: job.get_status() == "finished", "the job")
+    assert not real_redis.exists("rq:suspended")
 
 
 def test_a_burst_ends_while_suspended(real_redis, queue) -> None:
