@@ -21,7 +21,7 @@ from rq.command import (
     send_stop_job_command,
 )
 from rq.registry import FailedJobRegistry
-from rq.serializers import JSONSerializer
+from rq.serializers import DefaultSerializer, JSONSerializer
 from rq.suspension import resume, suspend
 from rq.worker import DequeueStrategy
 
@@ -175,6 +175,15 @@ def test_a_pickle_job_fails_with_a_sentence_and_the_worker_goes_on(real_redis, q
     said = bad.latest_result().exc_string
     assert "cannot be read with JSONSerializer" in said
     assert "serializer that this worker was started with" in said
+
+
+@pytest.mark.parametrize(("serializer", "warned"), [(DefaultSerializer, 1), (JSONSerializer, 0)])
+def test_a_worker_that_reads_pickle_says_so_as_it_starts(
+    real_redis, serializer, warned, caplog
+) -> None:
+    worker = ConcurrentWorker(["code"], connection=real_redis, serializer=serializer)
+    worker.work(burst=True, logging_level="WARNING")
+    assert caplog.text.count("start it with --serializer rq.serializers.JSONSerializer") == warned
 
 
 def test_exception_handlers_are_called(real_redis, queue) -> None:
