@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis as redis_py
+import rq.command
 from rq import Callback, Queue, Repeat, Retry
 from rq.command import (
     send_kill_horse_command,
@@ -443,6 +444,21 @@ def test_a_job_is_stopped_by_command(real_redis, queue, function, caplog) -> Non
         send_stop_job_command(real_redis, other.id, serializer=JSONSerializer)
     gc.collect()
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+@pytest.mark.skipif(not hasattr(rq.command, "send_stop_execution_command"), reason="RQ 3 has it")
+def test_one_execution_is_stopped_by_command(real_redis, queue) -> None:
+    url = url_of(real_redis)
+    job, other = (queue.enqueue(chores.lasts, url, name) for name in ("it", "other"))
+    with at_work(real_redis) as worker:
+        until(lambda: real_redis.hlen("ran") == 2, "both to run")
+        gone = {"job_id": other.id, "execution_id": "an earlier one"}
+        rq.command.send_command(real_redis, worker.name, "stop-execution", **gone)
+        (execution,) = job.get_executions()
+        rq.command.send_stop_execution_command(real_redis, job.id, execution.id)
+        until(lambda: job.get_status() == "stopped", "the job to be stopped")
+        assert other.get_status() == "started"
+        send_stop_job_command(real_redis, other.id, serializer=JSONSerializer)
 
 
 def test_kill_horse_ends_all_jobs_of_the_worker(real_redis, queue) -> None:
