@@ -24,7 +24,7 @@ STOCK: dict[str, Callable[..., BaseWorker]] = {"rq": Worker, "rq simple": Simple
 
 def main(url: str, name: str) -> None:
     client: Any = redis.Redis.from_url(url)
-    worker = (STOCK.get(name) or _ours())(["bench"], connection=client, serializer=JSONSerializer)
+    worker = class_of(name)(["bench"], connection=client, serializer=JSONSerializer)
     print("ready", flush=True)
     sys.stdin.readline()
     cpu, memory, began = _processor(), _memory(), time.time()
@@ -35,7 +35,9 @@ def main(url: str, name: str) -> None:
     print(json.dumps(used))
 
 
-def _ours() -> Callable[..., BaseWorker]:
+def class_of(name: str) -> Callable[..., BaseWorker]:
+    if not name.startswith("penstock"):
+        return STOCK[name.removesuffix(" client")]
     from worker import ConcurrentWorker  # RQ's forks go without it
 
     return ConcurrentWorker

@@ -1,9 +1,12 @@
 """The queue suite, with few jobs: ours, and what a client of RQ's and redis-py do."""
 
 import pytest
+from rq import SimpleWorker, Worker
 
 from bench import queue
+from bench._queue_worker import class_of
 from bench.suite import without
+from worker import ConcurrentWorker
 
 FEW = 5
 OTHERS = [*queue.PINS, "rq", "rq simple", "rq simple x1", "rq simple x2", "penstock long"]
@@ -27,3 +30,14 @@ def test_what_is_measured_is_what_is_compared(monkeypatch: pytest.MonkeyPatch) -
     known = {ratio.name for ratio in suite.ratios}
     known |= {f"{name} {metric}" for name, metrics in measured.items() for metric in metrics}
     assert {target.what for target in suite.targets} <= known
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("rq", Worker), ("rq client", Worker), ("rq simple", SimpleWorker),
+        ("rq simple client", SimpleWorker), ("penstock client", ConcurrentWorker),
+    ],
+)  # fmt: skip
+def test_rqs_own_workers_serve_rqs_own_clients(name: str, kind: type) -> None:
+    assert class_of(name) is kind
