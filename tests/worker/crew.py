@@ -24,7 +24,10 @@ def open_queue(client: Any, name: str = "code") -> Queue:
 
 
 def new_worker(client: Any, *names: str, **settings: Any) -> ConcurrentWorker:
-    options = {"exception_handlers", "name", "default_result_ttl", "maintenance_interval"}
+    options = {
+        "exception_handlers", "disable_default_exception_handler", "name", "default_result_ttl",
+        "maintenance_interval",
+    }  # fmt: skip
     given = {key: settings.pop(key) for key in list(settings) if key in options}
     return ConcurrentWorker(
         [open_queue(client, name) for name in names or ("code",)],

@@ -74,6 +74,27 @@ def test_what_rq_worker_prints_of_a_failed_job_is_a_line_like_its_others(real_re
     assert re.search(rf"^\d\d:\d\d:\d\d job {job.id} failed: ValueError: it$", said, re.MULTILINE)
 
 
+def test_the_options_of_rq_worker_hold_for_jobs_of_rq_enqueue(real_redis, queue) -> None:
+    url = url_of(real_redis)
+    enqueue = ("enqueue", *stock.JSON, "--queue", "code", "--job-id")
+    stock.call(url, *enqueue, "sum", "tests.worker.chores.add", ":1", ":2")
+    stock.call(url, *enqueue, "bad", "tests.worker.chores.fail", "it")
+    worker = stock.start(
+        "ours", url, "--burst", "--results-ttl", "77", "--worker-ttl", "120",
+        "--maintenance-interval", "60", "--job-monitoring-interval", "5", "--name", "named",
+        "--job-class", "tests.worker.chores.OwnJob", "--queue-class", "rq.Queue",
+        "--exception-handler", "tests.worker.chores.on_exception", "--disable-job-desc-logging",
+        "--logging_level", "INFO", "--log-format", "%(levelname)s said: %(message)s",
+    )  # fmt: skip
+    said = worker.communicate(timeout=100)[0].decode()
+    assert worker.returncode == 0, said
+    assert "INFO said: Worker named: started" in said
+    job = queue.fetch_job("sum")
+    assert job is not None
+    assert (job.return_value(), 0 < real_redis.ttl(job.key) <= 77) == (3, True)
+    assert real_redis.lrange("handled", 0, -1) == [b"OwnJob bad"]
+
+
 @pytest.fixture
 def started(real_redis: Any) -> Iterator[Any]:
     """Our worker as `rq worker` starts it, with a sandbox whose programs do not end."""
