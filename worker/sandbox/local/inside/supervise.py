@@ -16,7 +16,7 @@ from .evidence import Evidence
 from .lines import Socket
 from .meter import Meter
 from .place import Place, Refused
-from .verdict import Running, close
+from .verdict import Running, close, complaint
 
 _TICK = 0.02
 _SHORT = 0.05  # seconds of processor time
@@ -136,7 +136,10 @@ def _fork_ahead(place: Place) -> Running:
 def _begin(running: Running, job: Job, number: int, stdin: bytes) -> None:
     order = program.ORDER.pack(number, bool(stdin), job.session)
     given = [job.request, *([files.sealed(stdin)] if stdin else []), *job.for_program]
-    lines.send(running.line, order, given)
+    try:
+        lines.send(running.line, order, given)
+    except (BrokenPipeError, ConnectionResetError) as gone:
+        raise RuntimeError(complaint(running) or gone) from None
     running.line.close()
     running.started = time.monotonic()
     if job.session:

@@ -32,11 +32,11 @@ class Running:
 def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str, Any]:
     duration = time.monotonic() - running.started
     meter.finish()
-    complaint = os.read(running.complaint, _COMPLAINT_SIZE)
+    said = complaint(running)
     for end in (*running.streams, running.complaint):
         os.close(end)
-    if complaint.startswith(b"!"):
-        raise RuntimeError(complaint[1:].decode(errors="replace"))
+    if said:
+        raise RuntimeError(said)
     code: int | None = None
     if running.verdict is None and running.wait_status is not None:
         code = os.waitstatus_to_exitcode(running.wait_status)
@@ -48,6 +48,12 @@ def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str
         "memory_peak": meter.memory_peak,
         "processes_peak": meter.processes_peak,
     }
+
+
+def complaint(running: Running) -> str:
+    """Why a process that has ended was never the program; empty where it was."""
+    said = os.read(running.complaint, _COMPLAINT_SIZE)
+    return said[1:].decode(errors="replace") if said.startswith(b"!") else ""
 
 
 def _explain(running: Running, code: int | None, evidence: Evidence | None) -> str:
