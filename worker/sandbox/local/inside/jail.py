@@ -81,8 +81,9 @@ class Namespaces:
         return os.path.join(self.home, name)
 
     def process_limit(self, granted: int, counted: bool) -> int:
-        # Init is counted too; a cgroup's own limit comes first, for it says when it refused.
-        return granted + (8 if counted else 1)
+        # Init is counted too, with its thread that weighs; a cgroup's own limit comes first, for it
+        # says when it refused.
+        return granted + (8 if counted else 2)
 
     def allow_to_run(self, name: str) -> None:
         """A compiler may do that itself: all files are the jail's own."""

@@ -1,7 +1,7 @@
 """What a program's tree uses, read from /proc.
 
 Resident memory counts a copy-on-write page once per process; only when that sum
-passes the limit is the proportional share read, which counts it once.
+passes the limit are the processes weighed, which counts it once.
 """
 
 import os
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .evidence import Evidence
+from .scales import Weighing
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -27,6 +28,7 @@ class Meter:
         self._limits = limits
         self._evidence = evidence
         self._pids = pids
+        self._weighing: Weighing | None = None
         self._earlier = _cpu_of_reaped()
 
     def sample(self) -> str | None:
@@ -50,7 +52,11 @@ class Meter:
         if self._evidence:
             return "memory_limit" if self._evidence.out_of_memory() else None
         if resident > self._limits["memory"]:
-            resident = sum(_proportional(pid, rss) for pid, rss in pids)
+            self._weighing = self._weighing or Weighing(pids)
+            share = self._weighing.share()
+            if share is None:
+                return None
+            self._weighing, resident = None, share
         self.memory_peak = max(self.memory_peak, resident)
         return "memory_limit" if resident > self._limits["memory"] else None
 
@@ -75,16 +81,3 @@ def _stat(pid: str) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
-
-
-def _proportional(pid: str, resident: int) -> int:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except PermissionError:
-        return resident  # it made itself unreadable, and is counted in full for that
-    except OSError:
-        pass  # it has ended
-    return 0
