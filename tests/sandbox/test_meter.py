@@ -47,3 +47,16 @@ def test_what_cannot_be_weighed_keeps_nobody_from_looking_and_counts_in_full(
     assert looking.sample() == "memory_limit"
     assert looking.memory_peak > len(waiting) * 100_000
     let_go.set()
+
+
+def test_a_tree_is_counted_no_further_than_its_limit(waiting: list[str]) -> None:
+    looked_at = []
+
+    def found() -> Iterator[str]:
+        for pid in waiting:
+            looked_at.append(pid)
+            yield pid
+
+    counting = Meter(replace(DEFAULTS, processes=3).on_the_wire(), None, found)
+    assert counting.sample() == "process_limit"
+    assert looked_at == waiting[:4]

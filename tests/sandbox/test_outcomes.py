@@ -80,6 +80,13 @@ async def test_a_warning_is_shown_as_the_interpreter_does(run: Run) -> None:
             {"processes": 128},
             "process_limit",
         ),
+        (
+            "import os, time\nfor _ in range(7):\n    os.fork() or (time.sleep(1), os._exit(0))\n"
+            "for _ in range(7): os.wait()",
+            {"processes": 7},
+            {"processes": 8},
+            "process_limit",
+        ),
         ("import time; time.sleep(0.5)", {"wall": 0.2}, {"wall": 20.0}, "time_limit"),
         ("while __import__('time').process_time() < 1: pass", {"cpu": 0.3}, {}, "time_limit"),
     ],

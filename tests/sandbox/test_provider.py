@@ -39,20 +39,20 @@ async def test_a_program_that_succeeds(local: LocalSandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "reason"),
+    ("code", "kind", "reason", "seconds"),
     [
-        ("1 / 0", "user", "exit"),
-        ("import os; os.kill(os.getpid(), 11)", "user", "signal"),
-        ("while True: pass", "limit", "run_timeout"),
-        ("x = bytearray(500 << 20)", "limit", "memory_limit"),
-        ("while True: print('x' * 10_000)", "limit", "output_limit"),
-        ("import os\nwhile True: os.fork()", "limit", "process_limit"),
+        ("1 / 0", "user", "exit", 60),
+        ("import os; os.kill(os.getpid(), 11)", "user", "signal", 60),
+        ("while True: pass", "limit", "run_timeout", 1),
+        ("x = bytearray(1500 << 20)", "limit", "memory_limit", 60),
+        ("while True: print('x' * 10_000)", "limit", "output_limit", 60),
+        ("import os\nwhile True: os.fork()", "limit", "process_limit", 60),
     ],
 )
 async def test_whose_doing_the_end_was(
-    local: LocalSandbox, code: str, kind: str, reason: str
+    local: LocalSandbox, code: str, kind: str, reason: str, seconds: float
 ) -> None:
-    result = await local.run(CodeRequest(code=code, run_timeout=2.0, memory_limit_mb=300))
+    result = await local.run(CodeRequest(code=code, run_timeout=seconds, memory_limit_mb=1000))
     assert (result.error_kind, result.error_reason, result.status) == (kind, reason, "Failed")
 
 

@@ -58,8 +58,8 @@ def complaint(running: Running) -> str:
 
 def _explain(running: Running, code: int | None, evidence: Evidence | None) -> str:
     """Name the limit behind a failure that the program met as an error of its own."""
-    if evidence and evidence.out_of_memory():
-        return "memory_limit"
+    if evidence and (passed := evidence.passed()):
+        return passed
     if code == 0:
         return "finished"
     if code == -signal.SIGXCPU:
@@ -67,5 +67,4 @@ def _explain(running: Running, code: int | None, evidence: Evidence | None) -> s
     said = bytes(list(running.streams.values())[1][-4096:])
     if any(error in said for error in _MEMORY_ERRORS):
         return "memory_limit"
-    refused = evidence is not None and evidence.out_of_processes()
-    return "process_limit" if refused or any(e in said for e in _FORK_ERRORS) else "finished"
+    return "process_limit" if any(error in said for error in _FORK_ERRORS) else "finished"
