@@ -53,9 +53,11 @@ def main(place: Place, line: Socket) -> None:
     report, blobs = (
         _run(job, first) if not problem else ({"status": "infrastructure", "error": problem}, [])
     )
-    _send(job.reply, wire.pack(report, blobs))
-    place.leave()
-    os._exit(0)
+    try:
+        place.leave()  # who has the report can count on the room that its program took
+    finally:
+        _send(job.reply, wire.pack(report, blobs))
+        os._exit(0)
 
 
 def _wait_for(place: Place, line: Socket) -> Job:
