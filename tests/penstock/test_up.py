@@ -83,6 +83,7 @@ def started(folder: Path) -> Iterator[Up]:
         until(lambda: processes_of(folder) == [], "nothing left", within=60)
 
 
+@pytest.mark.timeout(300)  # some twenty processes, one after the other
 def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Path) -> None:
     with started(tmp_path) as up:
         assert up.runs("print(6 * 7)") == "42\n"
