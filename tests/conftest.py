@@ -1,5 +1,6 @@
 """The Redis a test runs on, and others it may break."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from tests.harness.proxy import Proxy
 from tests.harness.sentinel import SentinelPair
 from tests.harness.servers import PrivateRedis
 from worker import client_engines
+
+# A shell has what it begins in the background ignore Ctrl-C; tests, and what they start, obey it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

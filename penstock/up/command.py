@@ -20,7 +20,7 @@ from penstock.doctor.packages import require_own_packages
 from penstock.fleet import FleetReader
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary
-from penstock.up.fleet import Home, Plan, monitor_address, services
+from penstock.up.fleet import Home, Plan, Services, monitor_address
 from penstock.up.redis import Redis
 from penstock.up.screen import Screen
 from penstock.up.service import Service
@@ -74,9 +74,8 @@ class _Up:
         self._on_signals()
         try:
             self._redis.start()
-            self._services = services(
-                self._plan, self._settings, self._redis, self._home, self._screen.say
-            )
+            made = Services(self._plan, self._settings, self._redis, self._home, self._screen.say)
+            self._services = made.in_order()
             self._screen.start()
             return await self._live()
         finally:

@@ -5,7 +5,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,54 +51,84 @@ class Home:
         return file.resolve()
 
 
-def services(
-    plan: Plan, settings: GroundSettings, redis: Redis, home: Home, say: Callable[[str], None]
-) -> list[Service]:
-    """In the order of their start."""
-    worker, buffer, monitor = WorkerSettings.load(), BufferSettings.load(), MonitorSettings.load()
-    common = ["--run", settings.run, "--log-format", settings.log_format]
-    found: list[Service] = []
-    sandbox_url = worker.sandbox_fusion_url
-    if not sandbox_url and worker.sandbox == "fusion":
-        port = _free_port()
-        sandbox_url = f"http://127.0.0.1:{port}"
-        arguments = ["sandbox", "serve", "--port", str(port)]
-        found.append(
-            Service("sandbox", arguments, _without_redis, home.log("sandbox"), say, sandbox_url)
-        )
+class Services:
+    """Makes the services. What Redis's URL is, each learns at each of its starts."""
 
-    def at_work() -> dict[str, str]:
+    def __init__(
+        self,
+        plan: Plan,
+        settings: GroundSettings,
+        redis: Redis,
+        home: Home,
+        say: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._redis = redis
+        self._home = home
+        self._say = say
+        self._common = ["--run", settings.run, "--log-format", settings.log_format]
+
+    def in_order(self) -> list[Service]:
+        """In the order of their start."""
+        worker = WorkerSettings.load()
+        sandboxes = []
+        if worker.sandbox == "fusion" and not worker.sandbox_fusion_url:
+            sandboxes.append(self._sandbox(_free_port()))
+        sandbox_url = sandboxes[0].url if sandboxes else worker.sandbox_fusion_url
+        workers = [self._worker(number, sandbox_url) for number in range(1, self._plan.workers + 1)]
+        return [*sandboxes, *workers, self._buffer(), self._monitor()]
+
+    def _sandbox(self, port: int) -> Service:
+        arguments, url = ["sandbox", "serve", "--port", str(port)], f"http://127.0.0.1:{port}"
+        return self._service("sandbox", arguments, _without_redis, url=url)
+
+    def _worker(self, number: int, sandbox_url: str) -> Service:
         chosen = {"PENSTOCK_SANDBOX_FUSION_URL": sandbox_url, "PENSTOCK_GATE": GATE,
-                  "PENSTOCK_GATE_LIMIT": str(plan.permits)}  # fmt: skip
-        return with_redis() | {name: os.environ.get(name) or chosen[name] for name in chosen}
+                  "PENSTOCK_GATE_LIMIT": str(self._plan.permits)}  # fmt: skip
 
-    def with_redis() -> dict[str, str]:
-        return own_environment() | {SETTING: redis.url}
+        def env() -> dict[str, str]:
+            named = {name: os.environ.get(name) or value for name, value in chosen.items()}
+            return self._with_redis() | named
 
-    def watching() -> dict[str, str]:
-        given = {} if monitor.monitor_token else {
-            "PENSTOCK_MONITOR_TOKEN_FILE": str(home.monitor_token())
+        arguments = [*self._common, "worker", self._plan.queue, "--with-scheduler"]
+        return self._service(f"worker-{number}", arguments, env, listens=self._listens)
+
+    def _buffer(self) -> Service:
+        settings = BufferSettings.load()
+        url = _url(settings.buffer_host, settings.buffer_port)
+        arguments = [*self._common, "buffer", "serve"]
+        return self._service("buffer", arguments, self._with_redis, url=url)
+
+    def _monitor(self) -> Service:
+        settings = MonitorSettings.load()
+        token = {} if settings.monitor_token else {
+            "PENSTOCK_MONITOR_TOKEN_FILE": str(self._home.monitor_token())
         }  # fmt: skip
-        return with_redis() | given
+        url = _url(settings.monitor_host, settings.monitor_port)
+        arguments = [*self._common, "monitor"]
+        return self._service("monitor", arguments, lambda: self._with_redis() | token, url=url)
 
-    def beats(name: str) -> bool:
-        client = connect(redis.url)
-        with contextlib.closing(client):
-            return client.zscore(tagged("work", plan.queue, "workers"), name) is not None
+    def _service(
+        self,
+        name: str,
+        arguments: list[str],
+        env: Callable[[], dict[str, str]],
+        *,
+        url: str = "",
+        listens: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> Service:
+        return Service(name, arguments, env, self._home.log(name), self._say, url, listens)
 
-    async def listens(name: str) -> bool:
-        return await asyncio.to_thread(beats, name)
+    def _with_redis(self) -> dict[str, str]:
+        return own_environment() | {SETTING: self._redis.url}
 
-    for number in range(1, plan.workers + 1):
-        name = f"worker-{number}"
-        arguments = [*common, "worker", plan.queue, "--with-scheduler"]
-        found.append(Service(name, arguments, at_work, home.log(name), say, listens=listens))
-    for name, arguments, env, url in (
-        ("buffer", ["buffer", "serve"], with_redis, _url(buffer.buffer_host, buffer.buffer_port)),
-        ("monitor", ["monitor"], watching, _url(monitor.monitor_host, monitor.monitor_port)),
-    ):
-        found.append(Service(name, [*common, *arguments], env, home.log(name), say, url))
-    return found
+    async def _listens(self, worker: str) -> bool:
+        return await asyncio.to_thread(self._beats, worker)
+
+    def _beats(self, worker: str) -> bool:
+        with contextlib.closing(connect(self._redis.url)) as client:
+            beats = tagged("work", self._plan.queue, "workers")
+            return client.zscore(beats, worker) is not None
 
 
 def monitor_address(home: Home, service: Service) -> str:

@@ -14,20 +14,11 @@ from redis.exceptions import AuthenticationError
 
 import ground
 from ground import EmbeddedServer, RedisUnavailable, SettingError
+from tests.ground.asking import ask, run_id
 from tests.harness import killing
 from tests.harness.at_hand import oldest_server
 from tests.harness.remains import processes_in
 from tests.harness.servers import free_port
-
-
-def ask(server, *words):
-    with contextlib.closing(ground.connect(server.target)) as client:
-        return client.execute_command(*words)
-
-
-def run_id(server):
-    with contextlib.closing(ground.connect(server.target)) as client:
-        return client.info("server")["run_id"]
 
 
 def test_it_serves_by_socket_and_by_port(folder, binary):

@@ -10,21 +10,11 @@ import pytest
 
 import ground
 from ground import EmbeddedServer
+from tests.ground.asking import ask, run_id
 from tests.harness import doomed, killing
 from tests.harness.killing import Child
 from tests.harness.remains import processes_in, until_nothing_runs_in
 from tests.harness.servers import until
-
-
-def ask(server, *words):
-    with contextlib.closing(ground.connect(server.target)) as client:
-        return client.execute_command(*words)
-
-
-def run_id(server):
-    with contextlib.closing(ground.connect(server.target)) as client:
-        return client.info("server")["run_id"]
-
 
 # Scenarios, run in processes of their own.
 

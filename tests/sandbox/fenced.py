@@ -16,9 +16,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tests.sandbox.restricted import enter_namespace_with_all_users
+from tests.sandbox.restricted import enter_user_namespace
 from worker.sandbox.local import Jails, Limits, Outcome, Program, ServerConfig, Step, levels
-from worker.sandbox.local.inside import jail, kernel, root
+from worker.sandbox.local.inside import jail, kernel
 
 from .conftest import config_for, reachable_python
 
@@ -109,12 +109,7 @@ def _outcome(said: dict[str, Any]) -> Outcome:
 
 def enter(folder: str, disk: str) -> None:
     """Processes, mounts, network, IPC and users of its own, with /proc and a tmpfs to match."""
-    user, group = os.geteuid(), os.getegid()
-    if user == 0:
-        enter_namespace_with_all_users()
-    else:
-        kernel.unshare(kernel.NEW_USER)
-        root.write_maps(user, group, user, group)
+    enter_user_namespace()
     kernel.unshare(kernel.NEW_NS | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC)
     if child := os.fork():
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

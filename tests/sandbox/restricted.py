@@ -23,17 +23,22 @@ DOCKERS = (
 
 def no_namespaces() -> None:
     """What `sysctl user.max_user_namespaces=0` does, for this process's own namespace."""
-    user, group = os.geteuid(), os.getegid()
-    if user == 0:
-        enter_namespace_with_all_users()
-    else:
-        kernel.unshare(kernel.NEW_USER)
-        root.write_maps(user, group, user, group)
+    enter_user_namespace()
     with open("/proc/sys/user/max_user_namespaces", "w") as setting:
         setting.write("0")
 
 
-def enter_namespace_with_all_users() -> None:
+def enter_user_namespace() -> None:
+    """Root enters one that has all users; anybody else, one with the own user alone."""
+    user, group = os.geteuid(), os.getegid()
+    if user == 0:
+        _enter_with_all_users()
+    else:
+        kernel.unshare(kernel.NEW_USER)
+        root.write_maps(user, group, user, group)
+
+
+def _enter_with_all_users() -> None:
     """Only a process outside may map more than one user into a namespace."""
     parent, (ready, entered) = os.getpid(), os.pipe()
     helper = os.fork()
