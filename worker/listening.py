@@ -36,11 +36,9 @@ class Listening:
 
     def look(self) -> bool:
         """See that all who wait are heard for; False if the ear's connection has failed."""
-        ear = self._ear
+        ear, waiting = self._ear, self._engine.orders.waiting
         well = ear is None or self.clock() < ear.answer_due
-        if self._engine.orders.waiting and not (
-            ear and ear.open and well and self._engine.orders.waiting.only_ear is ear
-        ):
+        if waiting and not (ear and ear.open and well and waiting.only_ear is ear):
             self.by_inbox()
         return well
 
