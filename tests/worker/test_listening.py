@@ -250,6 +250,19 @@ def test_the_end_of_a_loop_that_read_for_itself_leaves_nobody_untold(real_redis,
         assert thread.join().ok
 
 
+def test_a_thread_is_told_though_the_loop_that_asked_for_the_same_is_closed(real_redis, fusion):
+    queue, loop = new_queue(real_redis), asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # of a task that never ends
+    loop.run_until_complete(by_its_ear(queue, real_redis))
+    (never_ends,) = loop.run_until_complete(begun(queue, real_redis, "1", token="same"))
+    thread = Elsewhere(lambda: queue.sync.run("1", token="same"))
+    until(lambda: len(list(engine_of(queue.target).orders.waiting)) == 2, "it to be asked for")
+    loop.close()
+    run_queued(real_redis)
+    assert thread.join().ok
+    assert not never_ends.done()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 async def test_a_forked_child_leaves_its_parents_ear_alone(real_redis, queue, shared_server):
     (waiting,) = await begun(queue, real_redis, "1")
