@@ -50,6 +50,7 @@ class Cloud:
             "latency": [0.0, 0.0],  # of a cold start, at random between these
             "create_fails": 0.0,  # refused, and nothing made
             "reply_lost": 0.0,  # made, but the answer is an error
+            "together": 1,  # none is ready before so many were starting at once
             "create_hangs": 0.0,  # made, and never answered
             "never_ready": 0.0,
             "create": [],  # what becomes of the next ones: ok, fail, lost, hang, never, image
@@ -157,6 +158,8 @@ class Cloud:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(random.uniform(*self.faults["latency"])):
                     await box.over.wait()
+            while self._too_few() and not box.over.is_set():  # noqa: ASYNC110 - two may end it
+                await asyncio.sleep(0.01)
             if not box.over.is_set():
                 self.starting -= 1
                 box.ready.set()
@@ -168,6 +171,9 @@ class Cloud:
         self.live.pop(box.id, None)
         shutil.rmtree(box.folder, ignore_errors=True)
         box.gone.set()
+
+    def _too_few(self) -> bool:
+        return bool(self.counts["peak"] < self.faults["together"])
 
     async def do_wait_ready(self, id: str) -> None:
         box = self._box(id)
