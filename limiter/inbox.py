@@ -7,22 +7,35 @@ connection loses nothing, and blocks while there is nothing to read.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 from redis.exceptions import RedisClusterException, RedisError
 
 from ground import RedisTarget
+from limiter.commands import Command
 from limiter.wire import Wire
 
 log = logging.getLogger("penstock.limiter")
 
 _BLOCK = 15.0  # seconds of one blocked read; a server that fell silent is noticed soon after
-_GRACE = 5.0
+SILENCE = _BLOCK + 5.0  # after which it has fallen silent
 _FAILURES = (RedisError, RedisClusterException, OSError)  # a Cluster's own is no RedisError
 
 Letters = list[dict[bytes, bytes]]
+
+
+def reading(streams: Mapping[str, str]) -> Command:
+    """What blocks until there is an entry after those."""
+    return ("XREAD", "BLOCK", int(_BLOCK * 1000), "STREAMS", *streams, *streams.values())
+
+
+def read_streams(reply: Any) -> Iterator[tuple[str, str, Letters]]:
+    """Each stream in the reply to that, its last entry's id, and its entries."""
+    found = reply.items() if isinstance(reply, dict) else reply or ()
+    for name, entries in found:
+        yield name.decode(), entries[-1][0].decode(), [_fields(entry) for _, entry in entries]
 
 
 class Inbox:
@@ -43,8 +56,8 @@ class Inbox:
         self._wire: Wire | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-inbox", daemon=True)
 
-    def listen(self, stream: str, owner: Any) -> str | None:
-        """Hand the owner what arrives on a stream, from its beginning.
+    def listen(self, stream: str, owner: Any, since: str = "0-0") -> str | None:
+        """Hand the owner what arrives on a stream after that entry.
 
         Returns the stream to nudge, if the read under way does not include this one.
         """
@@ -52,10 +65,17 @@ class Inbox:
             if stream in self._owners:
                 return None
             self._owners[stream] = owner
+            self._seen.setdefault(stream, since)
             self._listening.set()
             if not self._thread.ident:
                 self._thread.start()
             return self._reading
+
+    def forget(self, stream: str) -> str:
+        """Read it no more; only for who is being handed its entries. Returns the last one."""
+        with self._guard:
+            del self._owners[stream]
+            return self._seen.pop(stream)
 
     def stop(self) -> str | None:
         """Read no more. Returns the stream to nudge, so that this is noticed at once."""
@@ -88,31 +108,25 @@ class Inbox:
 
     def _read(self) -> None:
         if self._wire is None:
-            self._wire = Wire(self._target, _BLOCK + _GRACE, {})
+            self._wire = Wire(self._target, SILENCE, {})
         with self._guard:
             if self._stopping.is_set():
                 return  # who stops us found nothing to nudge
-            streams = {stream: self._seen.get(stream, "0-0") for stream in self._owners}
-            self._seen = {stream: self._seen[stream] for stream in streams if stream in self._seen}
+            streams = {stream: self._seen[stream] for stream in self._owners}
+            self._seen = dict(streams)
             self._reading = next(iter(streams), None)
             if not streams:
                 self._listening.clear()
         if not streams:  # every gate that waited is gone
             self._listening.wait()
             return
-        for name, entries in self._found(streams):
-            stream = name.decode()
-            self._seen[stream] = entries[-1][0].decode()
-            if (owner := self._owners.get(stream)) is not None:
-                self._received(owner, [_fields(entry) for _, entry in entries])
-
-    def _found(self, streams: dict[str, str]) -> list[Any]:
-        assert self._wire is not None  # noqa: S101 - `_read` has opened it
-        block = ("XREAD", "BLOCK", int(_BLOCK * 1000), "STREAMS", *streams, *streams.values())
-        (found,) = self._wire.converse([block])
+        (found,) = self._wire.converse([reading(streams)])
         if isinstance(found, RedisError):
             raise found
-        return list(found.items()) if isinstance(found, dict) else found or []
+        for stream, last, letters in read_streams(found):
+            self._seen[stream] = last
+            if (owner := self._owners.get(stream)) is not None:
+                self._received(owner, letters)
 
 
 def _fields(entry: Any) -> dict[bytes, bytes]:

@@ -21,11 +21,11 @@ from redis.exceptions import RedisError
 
 from ground import RedisTarget, tagged
 from limiter.answers import Answer, deliver
-from limiter.inbox import Inbox
 from limiter.wire import FINAL, PASSING, Wire
 from worker.direct_lines import DirectLines
 from worker.heartbeat import Heartbeat
 from worker.job_hash import SCRIPTS, Command
+from worker.listening import Listening
 from worker.order import Order
 from worker.orders import Orders
 
@@ -47,11 +47,11 @@ class ClientEngine:
         self._key = tagged("client", client)
         self._notices = tagged("client", client, "done")
         self.orders = Orders(client, self._notices)
+        self.listening = Listening(self, self._notices)
         # Held by whoever touches `orders`: never while Redis is asked.
         self.books = threading.RLock()  # a signal's handler may come back while its thread is here
         self._posted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._wire: Wire | None = None
-        self._inbox: Inbox | None = None
         self.lines = DirectLines(self)
         self._heartbeat = Heartbeat(self._key)
         self._asleep_until = 0.0
@@ -108,8 +108,7 @@ class ClientEngine:
             self.stopped = True
             self.lines.end()
             self._disconnect()
-            if self._inbox is not None:
-                self._inbox.stop()
+            self.listening.stop()
 
     def _gather(self) -> bool:
         """Wait for something to do, then do all that was posted; False at the end."""
@@ -148,6 +147,7 @@ class ClientEngine:
             self.lines.end()
         self._exchange()
         self.deliver()
+        self._listen()
         if not self.stopped:
             self.lines.connect()
 
@@ -176,7 +176,6 @@ class ClientEngine:
                     self.down_since, self._pause = None, 0.0
                     self.orders.check_now()
                 self._digest(work, replies)
-            self._listen()
 
     def _connected(self) -> Wire:
         if self._wire is None:
@@ -205,16 +204,15 @@ class ClientEngine:
         self.orders.give_up(now, self.down_since, str(self.target), failure)
 
     def _listen(self) -> None:
-        if self._inbox is None:
-            self._inbox = Inbox(self.target, self._received)
-            self._inbox.listen(self._notices, self.orders)
-
-    def _received(self, orders: Orders, notices: list[dict[bytes, bytes]]) -> None:
-        """Called by the inbox's thread, which wakes the callers itself: one wake-up less."""
         with self.books:
-            for notice in notices:
-                orders.read_notice(notice)
-            due = orders.next_due() <= 0
+            well = self.down_since is not None or self.listening.look()
+        if not well:
+            self.lines.end()
+
+    def notices_read(self) -> None:
+        """By whoever listens, who wakes the callers itself: one wake-up less."""
+        with self.books:
+            due = self.orders.next_due() <= 0
         self.deliver()
         if due:
             self.post(self.look)

@@ -1,8 +1,9 @@
 """The direct line: an event loop's own connection, by which its jobs are put on their queues.
 
 By way of the engine's thread that takes four wake-ups, by this one two: the server's and the
-loop's. One write is on its way at a time; what is submitted meanwhile goes with the next. The
-line only saves time: whatever is not answered the engine sends, again, under the same tokens.
+loop's. Another connection is its ear, which hears of their ends. One write is on its way at a
+time; what is submitted meanwhile goes with the next. The line only saves time: whatever is not
+answered the engine sends, again, under the same tokens.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from limiter.loop_wire import LoopWire, possible
 from limiter.wire import Wire
+from worker.ear import Ear
 from worker.order import Order
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class DirectLine:
         self._lines, self._engine = lines, lines.engine
         self._loop = weakref.ref(loop, lambda _: self._hang_up())
         self._wire: LoopWire | None = None
+        self._ear: Ear | None = None
         self._missed = 0
         self._opening = False
         self._due: list[Order] = []
@@ -49,13 +52,13 @@ class DirectLine:
                 self._lines.wish(self)
             return False
         full = self._bytes + len(order.data) > _LONGEST or len(self._due) == _MOST
-        if full or not self._lines.set_out(order):
+        if full or not self._lines.set_out(order, self._ear):
             self._give_up_the_rest()
             return False
         self._due.append(order)
         self._bytes += len(order.data)
         if not self._flight:
-            self._send()
+            self.do(self._send)
         return True
 
     @property
@@ -64,33 +67,37 @@ class DirectLine:
 
     def end(self) -> None:
         """From any thread: the engine does everything from now on."""
-        if not self._on_loop(self._break):
+        if not self.on_loop(self._break):
             self._hang_up()
 
     # The connection
 
     def connect(self) -> None:
         """On the engine's thread, which may wait for the server, and has loaded the scripts."""
+        wires: list[Wire] = []
         try:
-            wire = Wire(self._engine.target, _TIMEOUT, scripts={})
+            wires += (Wire(self._engine.target, _TIMEOUT, scripts={}) for _ in range(2))
         except Exception as failure:  # noqa: BLE001 - whatever it is, the engine goes without
             log.debug("no direct line to %s: %s", self._engine.target, failure)
             self._missed, self._opening = 0, False
+            _close(wires)
         else:
-            if not self._on_loop(lambda: self._begin(wire)):
-                wire.close()
+            if not self.on_loop(lambda: self._begin(*wires)):
+                _close(wires)
 
-    def _begin(self, wire: Wire) -> None:
+    def _begin(self, wire: Wire, ear: Wire) -> None:
         self._missed, self._opening = 0, False
         try:
             if not self._engine.is_well:
-                return wire.close()
-            self._wire = LoopWire(asyncio.get_running_loop(), wire, self._readable)
+                return _close([wire, ear])
+            self._ear = Ear(self._engine.listening, self, ear)
+            loop = asyncio.get_running_loop()
+            self._wire = LoopWire(loop, wire, lambda: self.do(self._read))
         except NotImplementedError:  # Windows' proactor
-            wire.close()
+            _close([wire, ear])
         return None
 
-    def _on_loop(self, deed: Callable[[], None]) -> bool:
+    def on_loop(self, deed: Callable[[], None]) -> bool:
         """From any thread: have it done there; False where the loop will do nothing any more."""
         loop = self._loop()
         try:
@@ -104,6 +111,10 @@ class DirectLine:
         if self._wire is not None:
             self._wire.hang_up()
             self._wire = None
+        if self._ear is not None:
+            self._ear.hang_up()
+            self._ear = None
+            self._engine.post(self._engine.look)  # for others to hear what it has not
 
     def _break(self) -> None:
         self._hang_up()
@@ -116,37 +127,42 @@ class DirectLine:
         due, self._due, self._bytes = self._due, [], 0
         self._lines.come_back(due)
 
-    # Jobs and replies
-
-    def _send(self) -> None:
+    def do(self, deed: Callable[[], None]) -> None:
+        """Something on the loop, which breaks the line where it fails."""
         try:
-            due, self._due, self._bytes = self._due, [], 0
-            commands = []
-            for command, orders in self._lines.enqueueing(due):
-                commands.append(command)
-                self._flight.append(orders)
-            if self._wire is not None:
-                self._wire.send(commands)
+            deed()
         except OSError:
             self._break()
         except BaseException:  # a signal's handler may raise anywhere
             self._break()
             raise
 
-    def _readable(self) -> None:
-        try:
-            for reply in self._wire.received() if self._wire is not None else ():
-                self._digest(self._flight[0], reply)
-                self._flight.popleft()
-            if self._due and not self._flight:
-                self._send()
-        except OSError:
-            self._break()
-        except BaseException:
-            self._break()
-            raise
+    # Jobs and replies
+
+    def _send(self) -> None:
+        commands, due = [], [*self._due]
+        for command, orders in self._lines.enqueueing(due):
+            commands.append(command)
+            self._flight.append(orders)
+        del self._due[: len(due)]
+        self._bytes = 0
+        if self._wire is not None and self._ear is not None:
+            self._wire.send(commands)
+            self._ear.ask()
+
+    def _read(self) -> None:
+        for reply in self._wire.received() if self._wire is not None else ():
+            self._digest(self._flight[0], reply)
+            self._flight.popleft()
+        if self._due and not self._flight:
+            self._send()
 
     def _digest(self, orders: list[Order], reply: Any) -> None:
         if isinstance(reply, Exception):
             raise ConnectionError(str(reply))  # the engine asks again, and sees to it
         self._lines.arrived(orders, reply)
+
+
+def _close(wires: list[Wire]) -> None:
+    for wire in wires:
+        wire.close()

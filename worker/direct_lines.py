@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from limiter.answers import Answer, LoopAnswer
 from worker.direct_line import DirectLine
+from worker.ear import Ear
 from worker.job_hash import Command
 from worker.order import Order
 
@@ -56,13 +57,16 @@ class DirectLines:
 
     # For a line, on its loop
 
-    def set_out(self, order: Order) -> bool:
+    def set_out(self, order: Order, ear: Ear | None) -> bool:
         """Whether it may be sent there: not past what the engine has to send, nor unsupervised."""
         engine = self.engine
         with engine.books:
             if engine.orders.unsent or not engine.is_well:
                 return False
+            order.ear = ear if order.answers else None  # of who is told only that it is queued, no
             engine.orders.add(order, directly=True)
+            if not engine.listening.hears(order):
+                engine.post(engine.look)
             engine.stir()
             return True
 

@@ -2,10 +2,14 @@
 
 import base64
 import zlib
+from typing import TYPE_CHECKING
 
 from limiter.answers import Answer
 from worker.errors import JobCancelled, JobFailed, QueueError, ResultExpired
 from worker.job_hash import JobHash
+
+if TYPE_CHECKING:
+    from worker.ear import Ear
 
 _SUCCESSFUL, _STOPPED = b"1", b"3"
 
@@ -14,8 +18,8 @@ class Order:
     """See the module."""
 
     __slots__ = (
-        "acks", "answers", "began", "correlation", "data", "deadline", "description", "hash", "id",
-        "job_seconds", "outcome", "tries",
+        "acks", "answers", "began", "correlation", "data", "deadline", "description", "ear", "hash",
+        "id", "job_seconds", "outcome", "tries",
     )  # fmt: skip
 
     def __init__(
@@ -33,6 +37,7 @@ class Order:
         self.deadline = deadline
         self.acks: list[Answer] = []
         self.answers: list[Answer] = []
+        self.ear: Ear | None = None  # of the one loop that awaits its outcome
         self.outcome: bytes | QueueError | None = None
         self.tries = 0
 

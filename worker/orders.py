@@ -40,7 +40,7 @@ class Orders:
         self.check_at = math.inf
         self._client, self._reply_to = client, reply_to
         self._every = CHECK_EVERY
-        self._waiting = Waiting()
+        self.waiting = Waiting()
         self._fresh: dict[Order, None] = {}  # of these, what the engine is to send
         self._underway: dict[Order, None] = {}  # sent by a direct line, and not answered
         self._withdrawals: dict[Order, None] = {}
@@ -52,7 +52,7 @@ class Orders:
 
     def add(self, order: Order, *, directly: bool = False) -> None:
         """To be sent by the engine, or sent by a direct line."""
-        self._waiting.add(order)
+        self.waiting.add(order)
         if directly:
             self._underway[order] = None
             self.check_at = min(self.check_at, order.began + self._every)
@@ -71,7 +71,7 @@ class Orders:
     def cancel(self, order: Order, ack: Answer | None) -> None:
         """The job is to end, whoever else waits for it."""
         if order.outcome is None:
-            for one in (*self._waiting.others(order), order):
+            for one in (*self.waiting.others(order), order):
                 self._give_up(one, JobCancelled(one.id, "cancelled by its caller"), stop=True)
         if ack is not None and order in self._withdrawals:
             order.acks.append(ack)
@@ -86,12 +86,8 @@ class Orders:
 
     def leave(self) -> None:
         """The process ends: everyone who waits is abandoned."""
-        for order in list(self._waiting):
+        for order in list(self.waiting):
             self.abandon(order)
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self._waiting)
 
     @property
     def unsent(self) -> bool:
@@ -119,34 +115,35 @@ class Orders:
         return min(self.check_at, self._timers.first)
 
     def tick(self, now: float) -> bool:
-        """Deadlines that passed, and jobs to look at; whether a direct line fell silent."""
+        """Jobs to look at, at their deadlines too; whether a direct line fell silent."""
         self.now = now
         for order in self._timers.passed(now):
             if order.outcome is not None:
                 continue
-            if order.deadline <= now:
-                late = DeadlineExceeded(order.id, order.deadline - order.began)
-                self._give_up(order, late, stop=order.hash.abandon)
+            if order.deadline <= now and (order in self._fresh or order in self._underway):
+                self._be_too_late(order)
             else:
-                self._looks[order] = None
+                self._looks[order] = None  # its loop may stand still, with the outcome before it
         if self.check_at > now:
             return False
         silent = [order for order in self._underway if order.began <= now - _SILENCE]
         self.come_back(silent)
-        sent = (o for o in self._waiting if not (o in self._fresh or o in self._underway))
+        sent = (o for o in self.waiting if not (o in self._fresh or o in self._underway))
         self._looks.update(dict.fromkeys(sent))
-        self.check_at = now + self._every if self._waiting else math.inf
+        self.check_at = now + self._every if self.waiting else math.inf
         return bool(silent)
 
     def check_now(self) -> None:
         """The server was away: notices may be missing."""
-        if self._waiting:
+        if self.waiting:
             self.check_at = 0.0
 
     def give_up(self, now: float, down_since: float, where: str, why: object) -> None:
         """Redis does not answer: fail those whose patience is at its end."""
-        for order in list(self._waiting):
-            if now >= max(down_since, order.began) + order.hash.patience:
+        for order in list(self.waiting):
+            if order.deadline <= now:
+                self._be_too_late(order)
+            elif now >= max(down_since, order.began) + order.hash.patience:
                 self._settle(order, QueueUnavailable(order.hash.queue, where, why))
         for order in self._withdrawals:
             self._acknowledge(order)
@@ -156,7 +153,7 @@ class Orders:
         withdrawn, self._withdrawals = self._withdrawals, {}
         for order in withdrawn:
             self._acknowledge(order)
-        for order in list(self._waiting):
+        for order in list(self.waiting):
             self._settle(order, QueueUnavailable(order.hash.queue, where, why))
 
     # One exchange
@@ -197,25 +194,28 @@ class Orders:
             self._looks.pop(order, None)
             outcome = outcome_of(order.id, status, last)
             alone = 0.0 if live else self.now - max(since, order.began)
-            if outcome is None and status == b"queued" and alone >= hash.no_workers_after:
+            if outcome is not None:
+                self._settle(order, outcome)
+            elif order.deadline <= self.now:
+                self._be_too_late(order)
+            elif status == b"queued" and alone >= hash.no_workers_after:
                 nobody = NoWorkers(hash.queue, waiting, alone)
                 self._give_up(order, nobody, stop=hash.abandon)
-            elif outcome is not None:
-                self._settle(order, outcome)
             elif order.tries:
                 self._look_again(order)
 
     # What came back
 
-    def read_notice(self, notice: dict[bytes, bytes]) -> None:
-        id = notice.get(b"job", b"").decode(errors="replace")
-        # Maybe before the reply to the enqueue; nobody waits for a second one.
-        for order in list(self._waiting.of(id)):
-            if result := notice.get(b"result"):
-                self._settle(order, result)
-            else:
-                order.tries = 1
-                self._looks[order] = None
+    def read_notices(self, notices: Iterable[dict[bytes, bytes]]) -> None:
+        for notice in notices:
+            id = notice.get(b"job", b"").decode(errors="replace")
+            # Maybe before the reply to the enqueue; nobody waits for a second one.
+            for order in list(self.waiting.of(id)):
+                if result := notice.get(b"result"):
+                    self._settle(order, result)
+                else:
+                    order.tries = 1
+                    self._looks[order] = None
 
     def _look_again(self, order: Order) -> None:
         """It is about to end: a stock worker tells before it stores."""
@@ -223,15 +223,19 @@ class Orders:
         order.tries += 1
         self._timers.set(self.now + wait, order)
 
+    def _be_too_late(self, order: Order) -> None:
+        late = DeadlineExceeded(order.id, order.deadline - order.began)
+        self._give_up(order, late, stop=order.hash.abandon)
+
     def _give_up(self, order: Order, error: QueueError, *, stop: bool) -> None:
-        if stop and not self._waiting.others(order):
+        if stop and not self.waiting.others(order):
             self._withdrawals[order] = None
         self._settle(order, error)
 
     def _settle(self, order: Order, outcome: "bytes | QueueError") -> None:
-        if order.outcome is not None:
-            return  # the first one counts
-        order.outcome = outcome
+        if order.outcome is None:  # the first one counts
+            order.outcome = outcome
+        outcome = order.outcome
         self.settled.extend((answer, outcome) for answer in order.answers)
         order.answers = []
         order.data = b""
@@ -239,7 +243,7 @@ class Orders:
             self._acknowledge(order, outcome if isinstance(outcome, QueueError) else None)
         for orders in (self._fresh, self._underway, self._looks):
             orders.pop(order, None)
-        self._waiting.remove(order)
+        self.waiting.remove(order)
 
     def _acknowledge(self, order: Order, error: QueueError | None = None) -> None:
         self.settled.extend((ack, error) for ack in order.acks)

@@ -1,20 +1,30 @@
 """Whose outcome is awaited, job by job: several orders may be for one, all with its token."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from worker.order import Order
 
+if TYPE_CHECKING:
+    from worker.ear import Ear
+
 
 class Waiting:
-    """See the module."""
+    """See the module. Of what is interrupted the job's list is left, by which it is done again."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, list[Order]] = {}
+        self._by_ear: dict[Ear | None, dict[Order, None]] = {}
 
     def add(self, order: Order) -> None:
+        self._by_ear.setdefault(order.ear, {})[order] = None
         self._by_job.setdefault(order.id, []).append(order)
 
     def remove(self, order: Order) -> None:
+        theirs = self._by_ear.get(order.ear, {})
+        theirs.pop(order, None)
+        if not theirs:
+            self._by_ear.pop(order.ear, None)
         if others := self.others(order):
             self._by_job[order.id] = others
         else:
@@ -26,6 +36,11 @@ class Waiting:
 
     def of(self, job: str) -> list[Order]:
         return self._by_job.get(job, [])
+
+    @property
+    def only_ear(self) -> "Ear | None":
+        """That of the one loop on which all of them are awaited, where there is one."""
+        return next(iter(self._by_ear)) if len(self._by_ear) == 1 else None
 
     def __iter__(self) -> Iterator[Order]:
         return (order for orders in self._by_job.values() for order in orders)

@@ -39,7 +39,8 @@ BY_THE_ENGINE = [
     contact.Contact._digest, engine.Engine._hand_out, hearing.Hearing._received,
     replies.reads_asks, ledger.Ledger.granted, replies.read_letter,
     ledger.Ledger.release, replies.reads_release,
-    answers.deliver, inbox.Inbox._read, permit.HeldPermit.__init__, permit.HeldPermit.release,
+    answers.deliver, inbox.Inbox._read, inbox.read_streams,
+    permit.HeldPermit.__init__, permit.HeldPermit.release,
     gate.Gate._granted, gate.Gate.acquire, sync_gate.SyncGate._granted,
     sync_gate.SyncGate.acquire, hold.Hold.__aenter__, hold.Hold.__aexit__, hold.Hold.__enter__,
 ]  # fmt: skip

@@ -43,7 +43,7 @@ def deaf(line: DirectLine) -> None:
 
 
 def hears(line: DirectLine) -> None:
-    asyncio.get_running_loop().add_reader(socket_of(line).fileno(), line._readable)
+    asyncio.get_running_loop().add_reader(socket_of(line).fileno(), lambda: line.do(line._read))
 
 
 async def said(condition: Callable[[], bool], what: str) -> None:
@@ -334,6 +334,6 @@ def test_a_notice_is_for_all_who_wait_for_its_job() -> None:
         order.answers.append(answer)
         orders.add(order)
     result = json.dumps({}).encode()
-    orders.read_notice({b"job": b"job-1", b"status": b"finished", b"result": result})
+    orders.read_notices([{b"job": b"job-1", b"status": b"finished", b"result": result}])
     assert orders.settled == [(answer, result) for answer in answers]
     assert not orders.waiting

@@ -95,7 +95,7 @@ async def test_thousands_of_jobs_wait_on_one_blocked_connection(private_redis):
     while not (blocked := [each for each in redis.client_list() if "b" in each["flags"]]):  # noqa: ASYNC110 - the reader is starting
         await asyncio.sleep(0.01)
     assert len(blocked) == 1
-    assert len(redis.client_list()) <= 4  # this test's own, the engine's, the loop's direct line
+    assert len(redis.client_list()) <= 5  # this test's own, the engine's, the loop's line and ear
     for id in redis.lrange("rq:queue:code", 0, -1):
         _finish(redis, id.decode())
     assert len(await running) == 2000

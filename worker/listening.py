@@ -1,0 +1,85 @@
+"""Who reads the notices: the inbox's thread; or, while nobody else waits, a loop by its own ear.
+
+A lone caller is spared two wake-ups so, and a thread that holds Python's one lock when its loop
+sends the next job. A loop may stand still: so it reads for itself alone. Both may read at once,
+as a stream keeps what was read, and nobody waits for a notice that comes again.
+"""
+
+from typing import TYPE_CHECKING
+
+from limiter.commands import Command
+from limiter.inbox import Inbox, Letters, reading
+from worker.ear import Ear
+from worker.order import Order
+from worker.orders import Orders
+
+if TYPE_CHECKING:
+    from worker.client_engine import ClientEngine
+
+
+class Listening:
+    """See the module."""
+
+    def __init__(self, engine: "ClientEngine", stream: str) -> None:
+        self.clock = engine.clock
+        self._engine, self._stream = engine, stream
+        self._inbox: Inbox | None = None
+        self._ear: Ear | None = None  # which reads instead of the inbox
+        self._since = "0-0"  # the last notice that it read
+
+    def by_inbox(self) -> None:
+        """From where the ear was; with the books held, as in the next two."""
+        self._ear = None
+        if self._inbox is None:
+            self._inbox = Inbox(self._engine.target, self._received)
+        self._inbox.listen(self._stream, self._engine.orders, self._since)
+
+    def look(self) -> bool:
+        """See that all who wait are heard for; False if the ear's connection has failed."""
+        ear, waiting = self._ear, self._engine.orders.waiting
+        well = ear is None or self.clock() < ear.answer_due
+        if waiting and not (ear and ear.open and well and waiting.only_ear is ear):
+            self.by_inbox()
+        return well
+
+    def hears(self, order: Order) -> bool:
+        """Whether it is heard for as things are."""
+        return self._inbox is not None and self._ear in (None, order.ear)
+
+    def stop(self) -> None:
+        if self._inbox is not None:
+            self._inbox.stop()
+
+    # For an ear, on its loop
+
+    def question_of(self, ear: Ear) -> Command | None:
+        """What it is to ask, if it is the one that reads."""
+        with self._engine.books:
+            if self._ear is not ear or not self._engine.orders.waiting:
+                return None
+            return reading({self._stream: self._since})
+
+    def heard(self, ear: Ear, last: str, notices: Letters) -> None:
+        with self._engine.books:
+            self._engine.orders.read_notices(notices)
+            if self._ear is ear:
+                self._since = last
+        self._engine.notices_read()
+
+    # For the inbox, on its thread, which wakes the callers itself: one wake-up less
+
+    def _received(self, orders: Orders, notices: Letters) -> None:
+        with self._engine.books:
+            ear = orders.waiting.only_ear
+            orders.read_notices(notices)
+            if ear is not None and ear.open:
+                self._hand_over(ear)
+        self._engine.notices_read()
+
+    def _hand_over(self, ear: Ear) -> None:
+        """It asks when its loop sends a job; at once where some are under way."""
+        assert self._inbox is not None  # noqa: S101 - it is what calls
+        self._since = self._inbox.forget(self._stream)
+        self._ear = ear
+        if self._engine.orders.waiting:
+            ear.wake()
