@@ -1,5 +1,6 @@
 """Nothing outlives the test run, and no missing server goes unnoticed."""
 
+import importlib
 import os
 import signal
 import threading
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.conftest
 from tests.harness import doomed, leash
 from tests.harness.killing import Child
 from tests.harness.remains import processes_in, until_nothing_runs_in
@@ -48,13 +50,15 @@ def test_a_leashed_command_is_the_process_itself():
     assert process.wait(10) == -signal.SIGTERM
 
 
-def test_a_leashed_command_hears_ctrl_c_where_the_test_run_ignores_it():
-    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def test_a_test_run_in_the_background_obeys_ctrl_c_as_does_what_it_starts():
+    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does
     try:
+        importlib.reload(tests.conftest)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         process = leash.start(["sleep", "1000"])
-        until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "the command")
     finally:
         signal.signal(signal.SIGINT, kept)
+    until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "the command")
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(10) == -signal.SIGINT
 
