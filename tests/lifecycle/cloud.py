@@ -48,9 +48,9 @@ class Cloud:
         self.address = address
         self.faults: dict[str, Any] = {
             "latency": [0.0, 0.0],  # of a cold start, at random between these
-            "crowd": 0,  # none is ready before so many were starting at once
             "create_fails": 0.0,  # refused, and nothing made
             "reply_lost": 0.0,  # made, but the answer is an error
+            "together": 1,  # none is ready before so many were starting at once
             "create_hangs": 0.0,  # made, and never answered
             "never_ready": 0.0,
             "create": [],  # what becomes of the next ones: ok, fail, lost, hang, never, image
@@ -63,7 +63,6 @@ class Cloud:
         self.live: dict[str, Sandboxed] = {}
         self.counts: Counter[str] = Counter()
         self.starting = 0
-        self._crowded = asyncio.Event()
         self._root = Path(tempfile.mkdtemp(prefix="cloud-"))
         self._numbers = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,8 +133,6 @@ class Cloud:
         fate = self._fate()
         self.starting += 1
         self.counts["peak"] = max(self.counts["peak"], self.starting)
-        if self.starting >= self.faults["crowd"]:
-            self._crowded.set()
         if fate == "fail":
             await asyncio.sleep(random.uniform(*self.faults["latency"]) / 2)
             self.starting -= 1
@@ -158,10 +155,11 @@ class Cloud:
     async def _live(self, box: Sandboxed, fate: str, ttl: float) -> None:
         """Starting until it is ready; then until it is ended."""
         if fate != "never":
-            await self._crowded.wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(random.uniform(*self.faults["latency"])):
                     await box.over.wait()
+            while self._too_few() and not box.over.is_set():  # noqa: ASYNC110 - two may end it
+                await asyncio.sleep(0.01)
             if not box.over.is_set():
                 self.starting -= 1
                 box.ready.set()
@@ -173,6 +171,9 @@ class Cloud:
         self.live.pop(box.id, None)
         shutil.rmtree(box.folder, ignore_errors=True)
         box.gone.set()
+
+    def _too_few(self) -> bool:
+        return bool(self.counts["peak"] < self.faults["together"])
 
     async def do_wait_ready(self, id: str) -> None:
         box = self._box(id)
