@@ -139,7 +139,7 @@ def test_the_file_is_what_the_compose_specification_allows(tmp_path: Path) -> No
     assert checked.returncode == 0, checked.stdout
     wrong = tmp_path / "compose.yaml"
     wrong.write_text((ROOT / "compose.yaml").read_text().replace("restart: ", "restarts: "))
-    assert "'restarts' was unexpected" in against_the_specification(wrong).stdout
+    assert "'restarts'" in against_the_specification(wrong).stdout
 
 
 @pytest.mark.skipif(not shutil.which("docker-compose"), reason="no docker-compose client")
