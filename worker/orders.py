@@ -120,7 +120,7 @@ class Orders:
         for order in self._timers.passed(now):
             if order.outcome is not None:
                 continue
-            if order.deadline <= now and (order in self._fresh or order in self._underway):
+            if order.deadline <= now and order in self._fresh:
                 self._be_too_late(order)
             else:
                 self._looks[order] = None  # its loop may stand still, with the outcome before it
@@ -192,7 +192,8 @@ class Orders:
             self._alone_since.pop(hash, None)
         for order, status, last in zip(orders, reply[2::2], reply[3::2], strict=True):
             self._looks.pop(order, None)
-            outcome = outcome_of(order.id, status, last)
+            arrived = status or order not in self._underway
+            outcome = outcome_of(order.id, status, last) if arrived else None
             alone = 0.0 if live else self.now - max(since, order.began)
             if outcome is not None:
                 self._settle(order, outcome)

@@ -19,7 +19,7 @@ from penstock.in_process import run_queued
 from tests.harness.servers import until
 from tests.worker.interruptions import is_interrupted_at_every_statement
 from tests.worker.test_direct_line import on_its_line, queued
-from tests.worker.test_direct_line_trouble import raises_once, said
+from tests.worker.test_direct_line_trouble import deaf, line_of, raises_once, said
 from tests.worker.test_short_ways import order_of
 from worker import CodeQueue, DeadlineExceeded, client_engine, heartbeat, orders
 from worker.client_engine import ClientEngine
@@ -199,8 +199,13 @@ async def test_another_loop_is_told_meanwhile(real_redis, queue):
     assert (await asyncio.wait_for(running, PATIENCE)).ok
 
 
-async def test_a_result_that_was_there_at_the_deadline_counts(real_redis, queue, monkeypatch):
+@pytest.mark.parametrize("lined", [True, False], ids=["its line too", "its line answered"])
+async def test_a_result_that_was_there_at_the_deadline_counts(
+    real_redis, queue, monkeypatch, lined
+):
     engine = engine_of(queue.target)
+    if lined:
+        deaf(line_of(queue))
     (running,) = await begun(queue, real_redis, "1", timeout=PATIENCE)
     work_while_the_loop_stands_still(real_redis)
     late = engine.clock() + PATIENCE
