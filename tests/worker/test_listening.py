@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ground import target_of
+from limiter import inbox as inboxes
 from limiter.inbox import SILENCE, Inbox
 from limiter.wire import Wire
 from penstock.in_process import run_queued
@@ -410,4 +411,31 @@ def test_an_inbox_goes_on_where_another_has_read(real_redis) -> None:
     assert heard == [b"1", b"2", b"4"]
     inbox.stop()
     Wire(target_of(real_redis), 5.0, {}).converse([("XADD", "stream", "*", "n", "2")])
+    inbox.join(PATIENCE)
+
+
+def test_an_inbox_that_is_idle_for_long_goes_on_by_a_new_connection(
+    real_redis, monkeypatch
+) -> None:
+    class Owner: ...
+
+    owner, heard = Owner(), []
+    target, silence = target_of(real_redis), inboxes.SILENCE
+
+    def hear(_: Any, letters: Any) -> None:
+        monkeypatch.setattr(inboxes, "SILENCE", 0.01)
+        last = inbox.forget("stream")
+        heard.append((inbox._wire, letters[0][b"n"], last))
+
+    inbox = Inbox(target, hear)
+    real_redis.xadd("stream", {"n": 1})
+    inbox.listen("stream", owner)
+    until(lambda: heard and inbox._wire is None, "its connection to be closed")
+    monkeypatch.setattr(inboxes, "SILENCE", silence)
+    real_redis.xadd("stream", {"n": 2})
+    inbox.listen("stream", owner, heard[0][2])
+    until(lambda: len(heard) == 2, "what comes then to be heard")
+    assert [n for _, n, _ in heard] == [b"1", b"2"]
+    assert heard[0][0] is not heard[1][0]
+    inbox.stop()
     inbox.join(PATIENCE)
