@@ -3,13 +3,11 @@
 Whether it is to ask, `listening.py` says. What goes wrong here its direct line sees to.
 """
 
-import asyncio
 import math
 from typing import TYPE_CHECKING
 
 from limiter.inbox import SILENCE, read_streams
 from limiter.loop_wire import LoopWire
-from limiter.wire import Wire
 
 if TYPE_CHECKING:
     from worker.direct_line import DirectLine
@@ -19,12 +17,13 @@ if TYPE_CHECKING:
 class Ear:
     """Of one event loop."""
 
-    def __init__(self, listening: "Listening", line: "DirectLine", wire: Wire) -> None:
+    def __init__(self, listening: "Listening", line: "DirectLine", wire: LoopWire) -> None:
         self.open = True
         self.answer_due = math.inf  # by the engine's clock, once it has asked
-        self._listening, self._line = listening, line
-        loop = asyncio.get_running_loop()
-        self._wire = LoopWire(loop, wire, lambda: line.do(self._hear))
+        self._listening, self._line, self._wire = listening, line, wire
+
+    def listen(self) -> None:
+        self._wire.watch(lambda: self._line.do(self._hear))
 
     def ask(self) -> None:
         """For the next notices, if that is its to do and not done yet."""

@@ -192,6 +192,23 @@ async def test_a_line_that_cannot_be_opened_for_any_reason_is_done_without(
     assert not takes_it(queue)
 
 
+async def test_a_loop_that_watches_no_sockets_does_without(real_redis, monkeypatch) -> None:
+    loop, tried, said_by_it = asyncio.get_running_loop(), [], []
+
+    def refuses(*_: Any) -> None:
+        tried.append(1)
+        raise NotImplementedError
+
+    for name in ("add_reader", "remove_reader"):
+        monkeypatch.setattr(loop, name, refuses)
+    loop.set_exception_handler(lambda _, context: said_by_it.append(context))
+    queue = CodeQueue(real_redis, "code")
+    while len(tried) < 2:
+        await asyncio.wait_for(queue.submit("1"), PATIENCE)
+    assert not takes_it(queue)
+    assert said_by_it == []
+
+
 def test_an_ending_engine_opens_no_line(real_redis, monkeypatch) -> None:
     engine = engine_of(CodeQueue(real_redis, "code").target)
     opened = []

@@ -15,6 +15,7 @@ import pytest
 from ground import target_of
 from limiter import inbox as inboxes
 from limiter.inbox import SILENCE, Inbox
+from limiter.loop_wire import LoopWire
 from limiter.wire import Wire
 from penstock.in_process import run_queued
 from tests.harness.servers import until
@@ -349,6 +350,58 @@ async def test_an_interrupted_notice_is_told_all_the_same(
     results = await asyncio.wait_for(asyncio.gather(*running), PATIENCE)
     assert all(result.ok for result in results)
     await said(lambda: not engine_of(queue.target).orders.waiting, "nothing to be left")
+
+
+@pytest.fixture
+async def watched(monkeypatch) -> set[int]:
+    """The sockets that the running loop reads."""
+    loop, sockets = asyncio.get_running_loop(), set[int]()
+    add, remove = loop.add_reader, loop.remove_reader
+
+    def adds(socket: int, *callback: Any) -> None:
+        add(socket, *callback)
+        sockets.add(socket)
+
+    def removes(socket: int) -> bool:
+        sockets.discard(socket)
+        return remove(socket)
+
+    monkeypatch.setattr(loop, "add_reader", adds)
+    monkeypatch.setattr(loop, "remove_reader", removes)
+    loop.set_exception_handler(lambda *_: None)
+    return sockets
+
+
+def sockets_of(queue: CodeQueue) -> set[int]:
+    line, ear = line_of(queue), ear_of(queue)
+    return {each._wire._socket.fileno() for each in (line, ear)}  # type: ignore[union-attr]
+
+
+async def test_an_interrupted_end_leaves_no_ear(real_redis, watched, queue, raises_once):
+    old = ear_of(queue)
+    raises_once(Ear, "hang_up")
+    with pytest.raises(KeyError):
+        line_of(queue)._break()
+    await on_its_line(queue)
+    await asyncio.wait_for(by_its_ear(queue, real_redis), PATIENCE)
+    assert ear_of(queue) is not old
+    assert watched == sockets_of(queue)
+
+
+async def test_an_interrupted_beginning_leaves_no_ear(real_redis, watched, queue, monkeypatch):
+    made, real = [], LoopWire.__init__
+
+    def fails_at_the_second(*args: Any) -> None:
+        made.append(1)
+        if len(made) == 2:
+            raise KeyError("a signal's handler")
+        real(*args)
+
+    monkeypatch.setattr(LoopWire, "__init__", fails_at_the_second)
+    line_of(queue)._break()
+    await asyncio.wait_for(by_its_ear(queue, real_redis), PATIENCE)
+    assert len(made) == 4
+    assert watched == sockets_of(queue)
 
 
 def test_a_loop_interrupted_at_any_statement_of_its_hearing_waits_for_nothing(shared_server):
