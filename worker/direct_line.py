@@ -92,8 +92,7 @@ class DirectLine:
         if not self._engine.is_well:
             return _close([wire, ear])
         loop = asyncio.get_running_loop()
-        its_ear = Ear(self._engine.listening, self, LoopWire(loop, ear))
-        self._ear, self._wire = its_ear, LoopWire(loop, wire)
+        self._ear, self._wire = Ear(self._engine, self, LoopWire(loop, ear)), LoopWire(loop, wire)
         try:
             self._ear.listen()
             self._wire.watch(lambda: self.do(self._read))

@@ -87,6 +87,17 @@ def reads_itself(queue: CodeQueue) -> bool:
     return ear is not None and engine_of(queue.target).listening._ear is ear
 
 
+def too_long_passes(queue: CodeQueue, monkeypatch: Any) -> None:
+    engine = engine_of(queue.target)
+    late = engine.clock() + SILENCE
+    monkeypatch.setattr(engine, "clock", lambda: late)
+
+
+def the_engine_looks(queue: CodeQueue) -> None:
+    engine = engine_of(queue.target)
+    engine.post(engine.look)
+
+
 def blocked(redis: Any) -> list[int]:
     return [int(each["id"]) for each in redis.client_list() if "b" in each["flags"]]
 
@@ -217,6 +228,21 @@ async def test_a_result_that_was_there_at_the_deadline_counts(
     assert (await asyncio.wait_for(running, PATIENCE)).ok
 
 
+async def test_it_keeps_its_line(real_redis, queue, monkeypatch):
+    ear = ear_of(queue)
+    assert ear is not None
+    (running,) = await begun(queue, real_redis, "1")
+    await said(lambda: len(blocked(real_redis)) == 1, "it to be asked for")
+    work_while_the_loop_stands_still(real_redis)
+    too_long_passes(queue, monkeypatch)
+    the_engine_looks(queue)
+    until(lambda: not engine_of(queue.target).orders.waiting, "the inbox to have taken over")
+    assert (await asyncio.wait_for(running, PATIENCE)).ok
+    await asyncio.sleep(0)
+    assert ear.open
+    assert ear_of(queue) is ear
+
+
 async def test_a_deadline_is_kept_where_there_is_no_result(real_redis, queue):
     with pytest.raises(DeadlineExceeded):
         await asyncio.wait_for(queue.run("1", token="late", timeout=0.05), PATIENCE)
@@ -309,17 +335,47 @@ async def test_an_ear_that_hears_an_error_is_left(real_redis, queue):
     assert (await asyncio.wait_for(running, PATIENCE)).ok
 
 
+def falls_silent(ear: Ear, monkeypatch: Any) -> None:
+    """As if its connection had been dropped without a word."""
+    asyncio.get_running_loop().remove_reader(ear._wire._socket.fileno())
+    monkeypatch.setattr(ear._wire, "received", lambda: ())
+
+
 async def test_an_ear_that_fell_silent_is_left(real_redis, queue, monkeypatch):
-    ear, engine = ear_of(queue), engine_of(queue.target)
+    ear = ear_of(queue)
     assert ear is not None
     (running,) = await begun(queue, real_redis, "1")
-    asyncio.get_running_loop().remove_reader(ear._wire._socket.fileno())
+    falls_silent(ear, monkeypatch)
     await work(real_redis)
-    late = engine.clock() + SILENCE
-    monkeypatch.setattr(engine.listening, "clock", lambda: late)
-    engine.post(engine.look)
+    too_long_passes(queue, monkeypatch)
+    the_engine_looks(queue)
     assert (await asyncio.wait_for(running, PATIENCE)).ok
     assert not ear.open
+
+
+async def test_an_ear_that_lay_idle_is_left(real_redis, queue, monkeypatch):
+    ear = ear_of(queue)
+    assert ear is not None
+    falls_silent(ear, monkeypatch)
+    too_long_passes(queue, monkeypatch)
+    with engine_of(queue.target).books:  # it hears of the job before the engine does
+        running = asyncio.create_task(queue.run("1"))
+        await asyncio.sleep(0)
+    await said(lambda: len(queued(real_redis)) == 1, "it to be queued")
+    await work(real_redis)
+    assert (await asyncio.wait_for(running, PATIENCE)).ok
+    await said(lambda: not ear.open, "it to be left")
+    await asyncio.wait_for(by_its_ear(queue, real_redis), PATIENCE)
+
+
+async def test_an_ear_that_was_not_woken_is_woken_again(real_redis, queue, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Ear, "ask", lambda _: None)
+        (running,) = await begun(queue, real_redis, "1")
+    the_engine_looks(queue)
+    await work(real_redis)
+    assert (await asyncio.wait_for(running, PATIENCE)).ok
+    assert reads_itself(queue)
 
 
 # A signal's handler may raise anywhere
