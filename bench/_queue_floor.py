@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.queue import _filled, _server_seconds
+from bench._queue_runs import filled, server_seconds
 from ground import EmbeddedServer, bundled_server
 from worker.work_commands import SCRIPTS, WorkCommands
 
@@ -56,12 +56,12 @@ def bare(client: Any) -> Callable[[], Pairs]:
 
 def measure(url: str, make: Callable[[Any], Callable[[], Pairs]]) -> float:
     """Microseconds of the server's processor time a job."""
-    client = _filled(url, "noop", JOBS)
+    client = filled(url, "penstock", "noop", JOBS)
     turn = make(client)
-    before, done = _server_seconds(client), 0
+    before, done = server_seconds(client), 0
     while done < JOBS:
         done += len(turn())
-    spent = _server_seconds(client) - before
+    spent = server_seconds(client) - before
     assert client.zcard("rq:finished:bench") == JOBS
     client.close()
     return spent / JOBS * 1e6

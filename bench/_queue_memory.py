@@ -38,9 +38,9 @@ def main(count: int) -> None:
             asyncio.run(fill(queue, count))
             queued = _used(client) - empty
             subprocess.run(
-                [sys.executable, "-m", "bench.queue", server.url, "penstock"],
-                env=os.environ | {"PENSTOCK_SANDBOX": "bench.queue.Echo"},
-                stdout=subprocess.DEVNULL, check=True,
+                [sys.executable, "-m", "bench._queue_worker", server.url, "penstock"],
+                env=os.environ | {"PENSTOCK_SANDBOX": "bench._queue_jobs.Echo"},
+                input=b"\n", stdout=subprocess.DEVNULL, check=True,
             )  # fmt: skip
             assert client.zcard("rq:finished:bench") == count, "not every job was finished"
             finished = _used(client) - empty

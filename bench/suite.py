@@ -23,15 +23,16 @@ Results = dict[str, dict[str, Spread]]
 
 @dataclass(frozen=True)
 class Ratio:
-    """How a metric of one contender compares to that of a peer, by medians."""
+    """How a metric of one contender compares to that of a peer, or to another one, by medians."""
 
     metric: str
     ours: str
     peer: str
+    other: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.ours} {self.metric} vs {self.peer}"
+        return f"{self.ours} {self.metric} vs {self.peer} {self.other}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -122,4 +123,4 @@ def _spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
 
 def _ratio(results: Results, ratio: Ratio) -> float:
     ours = results[ratio.ours][ratio.metric]["median"]
-    return ours / results[ratio.peer][ratio.metric]["median"]
+    return ours / results[ratio.peer][ratio.other or ratio.metric]["median"]

@@ -17,7 +17,11 @@ REWARD_STEPS = (*(f"{tenth / 10:.1f}" for tenth in range(-10, 11)), "+Inf")
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """A group as its index and its meta hash tell it."""
+    """A group as its index and its meta hash tell it.
+
+    `since` is the last write to an open group, else when it came into its state; time in which
+    no server lived is left out, so that it is as long ago as the group's clock says.
+    """
 
     instance_id: Any
     round: int
@@ -55,6 +59,12 @@ class Catalog:
         link, key = self._task.link, self._task.key("rewards")
         return tuple(int(n or 0) for n in await link.command("HMGET", key, *REWARD_STEPS))
 
+    async def rollout(self) -> str:
+        """What becomes of the rollout that was started here: preparing, running, finished or
+        failed; empty where none was."""
+        state = await self._task.link.command("HGET", self._task.key("rollout"), "state")
+        return state.decode() if state else ""
+
     async def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
         """Groups of one state, oldest first. `kept` are those closed a while ago."""
         if state not in STATES:
@@ -62,7 +72,8 @@ class Catalog:
         rows = await self._task.link.command(
             "ZRANGE", self._task.key(state), 0, max(limit, 1) - 1, "WITHSCORES"
         )
-        return [await self._info(gid, float(score)) for gid, score in _scored(rows)]
+        paused = await self._paused()
+        return [await self._info(gid, score, paused) for gid, score in _scored(rows)]
 
     async def quarantined(self, limit: int | None = None) -> list[GroupInfo]:
         """The groups that a function failed on, each with the reason; all, or some."""
@@ -72,7 +83,10 @@ class Catalog:
         else:
             _, flat = await self._task.link.command("HSCAN", key, 0, "COUNT", limit)
         rows = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
-        return [await self._info(gid, 0.0, reason.decode()) for gid, reason in [*rows][:limit]]
+        paused = await self._paused()
+        return [
+            await self._info(gid, 0.0, paused, reason.decode()) for gid, reason in [*rows][:limit]
+        ]
 
     async def items(self, instance_id: object, round_number: int = 0) -> list[Item]:
         """One group's raw items, by arrival."""
@@ -94,12 +108,16 @@ class Catalog:
         return bool(await self._task.call("requeue", f"{instance_id}:{round_number}"))
 
     async def closed(self) -> Counter[str]:
-        """How many rounds of each instance, from the first on, need no generating again."""
-        rounds: dict[str, set[int]] = defaultdict(set)
+        """How many rounds of each instance, from the first on, need no generating again: what
+        came for them would be late, or surplus."""
+        link, key = self._task.link, self._task.key
+        found = list(await link.command("HKEYS", key("quarantine")))
         for index in ("delivered", "discarded", "ready", "leased"):
-            for gid in await self._task.link.command("ZRANGE", self._task.key(index), 0, -1):
-                instance, _, number = gid.decode().rpartition(":")
-                rounds[instance].add(int(number))
+            found += await link.command("ZRANGE", key(index), 0, -1)
+        rounds: dict[str, set[int]] = defaultdict(set)
+        for gid in found:
+            instance, _, number = gid.decode().rpartition(":")
+            rounds[instance].add(int(number))
         return Counter({name: _first_absent(numbers) for name, numbers in rounds.items()})
 
     async def unnamed(self, named: Counter[str]) -> list[bytes]:
@@ -125,18 +143,25 @@ class Catalog:
                 await self._task.link.command("ZREM", self._task.key("delivered"), gid)
         return back
 
-    async def _info(self, gid: bytes, since: float, reason: str = "") -> GroupInfo:
+    async def _paused(self) -> int:
+        """Milliseconds in which no server lived: a task's clock is that much behind."""
+        return int(await self._task.link.command("HGET", self._task.key("state"), "paused") or 0)
+
+    async def _info(self, gid: bytes, score: float, paused: int, reason: str = "") -> GroupInfo:
         instance, _, round_number = gid.decode().rpartition(":")
         meta = await self._task.link.command(
-            "HMGET", self._task.meta_key(gid.decode()), "id", "state", "n", "bytes"
+            "HMGET", self._task.meta_key(gid.decode()), "id", "state", "n", "bytes", "closed"
         )
+        # The score of what is leased or kept says when that ends.
+        closed = meta[4] and meta[1] not in (b"open", b"ready")
+        since = float(meta[4]) if closed else score
         return GroupInfo(
             json.loads(meta[0]) if meta[0] else instance,
             int(round_number),
             meta[1].decode() if meta[1] else "vanished",
             int(meta[2] or 0),
             int(meta[3] or 0),
-            since / 1000,
+            (since + paused) / 1000 if since else 0.0,
             reason,
         )
 

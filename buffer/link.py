@@ -73,9 +73,10 @@ class Link:
                 return await call()
             except _OUTAGE as outage:
                 if time.monotonic() + pause > deadline:
+                    why = str(outage) or type(outage).__name__  # a timeout has no words
                     raise RedisUnavailable(
                         f"PENSTOCK_REDIS_URL: {self.target} did not answer for "
-                        f"{self._patience:g} s: {outage}"
+                        f"{self._patience:g} s: {why}"
                     ) from None
             await asyncio.sleep(pause)
             pause = min(1.0, pause * 2)

@@ -76,7 +76,7 @@ class BufferSettings(Settings):
 class TaskConfig(BaseModel):
     """One task's settings, by the names slime's document gives them."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     group_size: Annotated[int, Field(ge=1, le=1_000_000)]
     min_valid_group_size_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -155,6 +155,8 @@ class TaskConfig(BaseModel):
 
     @classmethod
     def from_redis(cls, flat: list[bytes]) -> Self:
-        """Read back what is in force."""
+        """Read back what is in force; a later version may have stored more."""
         texts = [part.decode() for part in flat]
-        return cls(**dict(zip(texts[::2], texts[1::2], strict=True)))  # type: ignore[arg-type]
+        found = dict(zip(texts[::2], texts[1::2], strict=True))
+        known: dict[str, Any] = {name: found[name] for name in cls.model_fields if name in found}
+        return cls(**known)

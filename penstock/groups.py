@@ -25,7 +25,7 @@ STATES = ("open", "ready", "leased", "kept", "quarantined")
     epilog=examples("""
 Examples:
 
-  penstock groups ls                      what is open, ready and leased
+  penstock groups ls                      all that Redis has, by state
   penstock groups ls --state quarantined  what a function failed on, and why
   penstock groups show math_17            its items
   penstock groups requeue math_17         ready again, after the function was mended

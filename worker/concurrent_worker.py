@@ -24,7 +24,7 @@ from ground import target_of
 from limiter import Gate
 from limiter.commands import INDEX, GateCommands
 from worker.async_wire import AsyncWire
-from worker.execution_record import Outcome
+from worker.execution_record import Outcome, WorkerDied
 from worker.finishing import Finisher
 from worker.gate_line import GateLine, gate_of
 from worker.lifecycle.reaper import reap_sandboxes
@@ -34,7 +34,7 @@ from worker.performer import Performer
 from worker.pulse import Pulse
 from worker.rq_commands import RqCommands
 from worker.rq_ending import CallbackLimit, end_in_rqs_way
-from worker.rq_job import follow_tasks, require_rqs_own_keys
+from worker.rq_job import follow_tasks, require_rqs_own_keys, warn_unless_json
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
 from worker.shift import Shift
@@ -83,6 +83,7 @@ class ConcurrentWorker(BaseWorker):
         follow_tasks()
         self.bootstrap(logging_level, date_format, log_format)
         setup_loghandlers(logging_level, date_format, log_format, name="penstock")
+        warn_unless_json(self.serializer)
         self.set_state(WorkerStatus.IDLE)
         self._dequeue_strategy = dequeue_strategy
         if with_scheduler:
@@ -160,7 +161,8 @@ class ConcurrentWorker(BaseWorker):
 
     def cleanup_execution(self, job: Any, pipeline: Any, execution: Any = None) -> None:
         """Called by RQ inside the transaction that ends an execution: ours ends in it too."""
-        ending = self.ending
+        if (ending := self.ending) is None:  # maintenance, of what a stock worker never began
+            return
         ending.execution.delete(job=job, pipeline=pipeline)
         running = ending.running
         commands: WorkCommands = self._commands[running.queue]
@@ -243,7 +245,3 @@ class ConcurrentWorker(BaseWorker):
         """From any thread, on the loop."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
-
-
-class WorkerDied(Exception):
-    """The outcome of a job that nobody lived to finish."""

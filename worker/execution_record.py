@@ -68,3 +68,7 @@ class Outcome:
         """In the words of RQ, whose horse is killed."""
         error = RuntimeError("Work-horse terminated unexpectedly; it was told to (kill-horse)")
         return cls(running, error=(RuntimeError, error, None))
+
+
+class WorkerDied(Exception):
+    """The outcome of a job that nobody lived to finish."""

@@ -148,6 +148,7 @@ class CallbackLimit(TimerDeathPenalty):
         BaseDeathPenalty.__init__(self, timeout, exception, **kwargs)
         said = f"Task exceeded maximum timeout value ({timeout} seconds)"
         # Raised by class from another thread: the class brings the words.
-        self._exception = type(exception.__name__, (exception,), {"__str__": lambda _: said})
+        as_its_own = {"__str__": lambda _: said, "__module__": exception.__module__}
+        self._exception = type(exception.__name__, (exception,), as_its_own)
         self._target_thread_id = threading.get_ident()
         self._timer = None

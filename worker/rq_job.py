@@ -5,6 +5,7 @@ asks. What differs between the releases of RQ that we work with is here too.
 """
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -16,10 +17,13 @@ import rq.defaults
 import rq.job
 from rq.executions import Execution
 from rq.job import Job, JobStatus
+from rq.serializers import JSONSerializer
 from rq.utils import utcformat
 
 from ground import SettingError
 from worker.execution_record import Running
+
+log = logging.getLogger("penstock.worker")
 
 _stacked: ContextVar[list[Any]] = ContextVar("penstock_current_jobs", default=[])  # noqa: B039
 
@@ -123,6 +127,18 @@ def require_rqs_own_keys() -> None:
             "RQ_KEY_PREFIX",
             f"is {prefix!r}, and the keys of Penstock's queues begin with 'rq'; unset it, and keep"
             " fleets apart by a Redis database (redis://host/1) or by the names of their queues",
+        )
+
+
+def warn_unless_json(serializer: Any) -> None:
+    """RQ's own default is pickle, and who leaves `--serializer` out hears of it job by job."""
+    if serializer is not JSONSerializer:
+        log.warning(
+            "this worker reads jobs with %s, and those of Penstock are JSON, because pickle runs"
+            " whatever somebody puts on a queue; start it with --serializer %s.%s",
+            getattr(serializer, "__name__", type(serializer).__name__),
+            JSONSerializer.__module__,
+            JSONSerializer.__name__,
         )
 
 

@@ -117,6 +117,8 @@ def integer(
 ) -> int:
     """A whole number of a request; slime's client writes its numbers as strings."""
     value = given.get(name, default)
+    if value is None and name not in given:
+        raise Refused(400, f"{name!r} is missing: an integer")
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     if isinstance(value, float) and value.is_integer():
@@ -129,9 +131,11 @@ def integer(
     return number
 
 
-def seconds(given: dict[str, Any], name: str, default: float, most: float) -> float:
+def seconds(given: dict[str, Any], name: str, most: float) -> float:
     """A duration of a request, cut to what is sensible."""
-    value = given.get(name, default)
+    if name not in given:
+        raise Refused(400, f"{name!r} is missing: a number of seconds")
+    value = given[name]
     try:
         if isinstance(value, bool | str):
             raise TypeError

@@ -74,7 +74,7 @@ async def read(request: Request, desk: Serving) -> Response:
     """The same with a wait of up to `timeout` seconds for `batch_size` items."""
     given = await object_of(request)
     size = integer(given, "batch_size")
-    wait = seconds(given, "timeout", -1, desk.settings.longest_wait)
+    wait = seconds(given, "timeout", desk.settings.longest_wait)
     patient = given.get("wait", True)
     if not isinstance(patient, bool):
         raise Refused(400, "'wait' must be true or false")

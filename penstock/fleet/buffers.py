@@ -37,13 +37,15 @@ async def read_task(buffer: RolloutBuffer, now: float) -> Task:
         rewards=int(seen[0] or 0),
         reward_counts=await buffer.rewards(),
         mean_reward=float(seen[1]) if seen[0] and int(seen[0]) else None,
+        rollout=await buffer.catalog.rollout(),
     )
 
 
 async def read_groups(
     buffer: RolloutBuffer, states: Sequence[str], limit: int = SHOWN_GROUPS
 ) -> list[Group]:
-    """Groups of these states, oldest first in each; `quarantined` is one."""
+    """Groups of these states, oldest first in each. What is quarantined is kept, too, and is
+    told as that alone."""
     found: list[Group] = []
     for state in states:
         listed = (
@@ -51,7 +53,11 @@ async def read_groups(
             if state == "quarantined"
             else await buffer.groups(state, limit)
         )
-        found += [shown(buffer.task, info, state) for info in listed]
+        found += [
+            shown(buffer.task, info, state)
+            for info in listed
+            if state != "kept" or info.state != "quarantined"
+        ]
     return found[:limit]
 
 

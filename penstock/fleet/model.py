@@ -87,6 +87,8 @@ class Task:
     mean_reward: float | None
     reward_counts: tuple[int, ...]
     """Of all rewards since the run began, how many fell into each of `REWARD_STEPS`."""
+    rollout: str
+    """preparing, running, finished or failed; empty where none was started."""
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,11 @@ def notes(fleet: Fleet) -> tuple[str, ...]:
         for task in fleet.tasks
         if (lost := task.groups.get("quarantined", 0))
     ]
+    said += [
+        f"task {task.name!r}: its rollout failed, and brings no more; the server's log says why"
+        for task in fleet.tasks
+        if task.rollout == "failed"
+    ]
     said += [note for registry in fleet.registries for note in _of_sandboxes(registry, fleet)]
     return tuple(said)
 

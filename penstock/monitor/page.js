@@ -94,9 +94,10 @@ function show(fleet) {
     if (row.item) row.querySelector("button").textContent = row.item.paused ? "Resume" : "Pause";
   }
   showWorkers(fleet);
-  fill("tasks", [["task"], ["open", 1], ["ready", 1], ["leased", 1], ["delivered", 1], ["discarded", 1], ["quarantined", 1], ["items", 1], ["bytes", 1], ["mean reward", 1]],
+  fill("tasks", [["task"], ["open", 1], ["ready", 1], ["leased", 1], ["delivered", 1], ["discarded", 1], ["quarantined", 1], ["items", 1], ["bytes", 1], ["mean reward", 1], ["rollout"]],
     fleet.tasks, (t) => t.name, (t) => [t.name, ...["open", "ready", "leased", "delivered", "discarded", "quarantined"].map((s) => t.groups[s] || 0),
-      t.counters.stored || 0, bytes(t.bytes), t.mean_reward === null ? "–" : t.mean_reward.toFixed(3)], (t) => t.groups.quarantined ? "warn" : "");
+      t.counters.stored || 0, bytes(t.bytes), t.mean_reward === null ? "–" : t.mean_reward.toFixed(3), t.rollout],
+    (t) => t.rollout === "failed" ? "bad" : t.groups.quarantined ? "warn" : "");
   showSandboxes(fleet);
   const heads = [["group"], ["task"], ["round", 1], ["state"], ["items", 1]];
   const cells = (g) => [link(String(g.instance_id), () => openGroup(g)), g.task, g.round, g.state, g.items];
@@ -120,7 +121,7 @@ function showNotes(fleet) {
   list.replaceChildren(...said.map((note) => {
     const item = document.createElement("li");
     item.textContent = note;
-    item.className = !fleet.notes.length ? "well" : /no worker|silent|could not be ended/.test(note) ? "bad" : "";
+    item.className = !fleet.notes.length ? "well" : /no worker|silent|could not be ended|rollout failed/.test(note) ? "bad" : "";
     return item;
   }));
 }

@@ -9,7 +9,7 @@ _LOOK_EVERY = 1.0
 
 
 class Redis:
-    """`url` is where it is now; a server that had to be started again is elsewhere."""
+    """`url` is where it is; one that was started again is elsewhere if its port was taken."""
 
     name = "redis"
 

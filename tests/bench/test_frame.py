@@ -74,6 +74,16 @@ def test_a_target_may_be_a_ratio_or_a_metric_from_either_side() -> None:
     ]
 
 
+def test_a_ratio_may_be_to_another_metric_of_the_peer() -> None:
+    suite = Suite(
+        contenders={"ours": lambda: {"p99 ms": 3.0}, "peer": lambda: {"p50 ms": 6.0}},
+        rounds=1,
+        ratios=[Ratio("p99 ms", "ours", "peer", "p50 ms")],
+    )
+    _, ratios = run(suite, lambda line: None)
+    assert ratios == {"ours p99 ms vs peer p50 ms": 0.5}
+
+
 def test_with_json_one_object_stands_alone_on_stdout(tiny: None) -> None:
     result = CliRunner().invoke(main, ["tiny", "--quick", "--json"])
     assert result.exit_code == 0, result.output

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -399,9 +400,37 @@ async def test_a_failing_function_quarantines_its_group_alone(make: Make) -> Non
     assert batch.finished_groups == ["good"]
     (found,) = await bench.buffer.quarantined()
     assert (found.instance_id, found.reason) == ("bad", "KeyError: 'reward'")
+    assert await bench.buffer.finished_rounds() == {"bad": 1, "good": 1}  # what came were late
     assert await bench.buffer.requeue("bad")
     assert not await bench.buffer.requeue("nothing")
     assert [g.instance_id for g in await bench.buffer.groups("ready")] == ["bad"]
+
+
+async def test_a_group_tells_since_when_it_is_as_it_is(make: Make) -> None:
+    def normalize(group: Any) -> Any:
+        if group[0] == "bad":
+            raise KeyError("reward")
+        return group
+
+    bench = make(functions=GroupFunctions(normalize_group_data=normalize), group_size=2)
+    await bench.buffer.config()
+    bench.advance(-3600)  # an hour in which no server lived: the task's clock stood still
+    before = time.time() - 0.001
+    for name in ("bad", "gone", "leased", "ready"):
+        await bench.fill(name, [1, 0])
+    batch = await bench.buffer.take(1)
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    assert await bench.buffer.take(1) is not None
+    await bench.fill("open", [1])
+    found = await bench.buffer.quarantined()
+    for state in ("open", "ready", "leased", "kept"):
+        found += await bench.buffer.groups(state)
+    assert [(one.instance_id, one.state) for one in found] == [
+        ("bad", "quarantined"), ("open", "open"), ("ready", "ready"), ("leased", "leased"),
+        ("gone", "consumed"), ("bad", "quarantined"),
+    ]  # fmt: skip
+    assert all(before <= one.since <= time.time() for one in found)
 
 
 async def test_a_custom_validity_sees_a_group_again_only_when_it_changed(make: Make) -> None:
@@ -543,6 +572,13 @@ async def test_the_settings_in_force_are_everybodys(make: Make) -> None:
     assert (await other.buffer.config()).group_size == 2
     await other.buffer.configure(TaskConfig(group_size=3))
     assert (await first.buffer.config()).group_size == 3
+
+
+async def test_a_setting_that_only_a_later_version_knows_is_left_alone(make: Make) -> None:
+    first = make(group_size=2)
+    await first.buffer.config()
+    first.redis.hset(first.key("config"), "of_the_future", "1")
+    assert (await make(group_size=3).buffer.config()).group_size == 2
 
 
 async def test_a_waiting_reader_is_woken_by_the_group_that_finishes(bench: Bench) -> None:

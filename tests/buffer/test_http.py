@@ -132,9 +132,12 @@ async def test_buffer_read_waits_for_what_comes(redis: ground.Client) -> None:
         await fill(client, "a", [1, 0, 1, 0])
         found = await client.post("/buffer/read", json={"batch_size": -1, "timeout": 1})
         assert len(found.json()["data"]["data"]) == 4
-        lacking = await client.post("/buffer/read", json={"batch_size": 4})
-        assert lacking.status_code == 400
-        assert "'timeout'" in lacking.json()["message"]
+        for name in ("batch_size", "timeout"):
+            rest = {"batch_size": 4, "timeout": 1}
+            del rest[name]
+            lacking = await client.post("/buffer/read", json=rest)
+            assert lacking.status_code == 400
+            assert f"{name!r} is missing" in lacking.json()["message"]
 
 
 async def test_peek_leaves_everything_in_place(redis: ground.Client) -> None:
@@ -330,6 +333,18 @@ async def test_a_native_reader_takes_extends_acknowledges_and_fetches(
         assert (await client.post(f"{at}/take", json={})).status_code == 204
 
 
+async def test_a_misspelt_field_is_refused(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        at = "/v1/tasks/native"
+        for misspelt in ({"group_timeout": 5}, {"max_byte": 1}):
+            refused = await client.put(at, json={"group_size": 2} | misspelt)
+            assert refused.status_code == 422
+            assert next(iter(misspelt)) in refused.json()["message"]
+        await client.put(at, json={"group_size": 2})
+        refused = await client.post(f"{at}/take", json={"group": 1})
+        assert (refused.status_code, "group: " in refused.json()["message"]) == (422, True)
+
+
 async def test_everything_can_be_looked_at(redis: ground.Client) -> None:
     async with served(redis) as client:
         await start(client)
@@ -377,7 +392,7 @@ async def test_a_custom_function_harms_its_group_alone(
         "def normalize_group_data(group):\n"
         f"    if group[0] == 'bad':\n        {nonsense}\n    return group\n"
     )
-    async with served(redis, generators=tmp_path, function_timeout=0.5) as client:
+    async with served(redis, generators=tmp_path, function_timeout=2.0) as client:
         assert (await client.put("/v1/tasks/odd", json={"group_size": 2})).status_code == 200
         for name in ("bad", "good"):
             await fill(client, name, [1, 0], "/tasks/odd")

@@ -56,6 +56,22 @@ def test_it_takes_the_port_it_is_given(folder, binary):
         assert f"@127.0.0.1:{port}/" in server.url
 
 
+def test_the_next_one_is_where_the_last_one_was(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as first:
+        pass
+    with EmbeddedServer(folder, binary=binary) as second:
+        assert second.url == first.url
+
+
+def test_the_next_one_is_elsewhere_where_the_port_is_taken_meanwhile(folder, binary):
+    with EmbeddedServer(folder, binary=binary) as first:
+        pass
+    port = int(first.url.rpartition(":")[2].partition("/")[0])
+    with socket.create_server(("127.0.0.1", port)), EmbeddedServer(folder, binary=binary) as second:
+        assert ask(second, "PING")
+        assert second.url != first.url
+
+
 def test_nobody_gets_in_without_the_password(folder, binary):
     with EmbeddedServer(folder, binary=binary) as server:
         stranger = ground.connect(f"redis://{server.url.rpartition('@')[2]}")

@@ -1,5 +1,6 @@
 """A real Redis or Valkey of one's own, to stop, kill, freeze and start again."""
 
+import itertools
 import os
 import random
 import shutil
@@ -7,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,14 +33,24 @@ def server_binary() -> Path:
         pytest.skip(f"no real server: {missing}")
 
 
-def free_port() -> int:
-    """A port nobody listens on, and nobody 10000 above it, where a Cluster's node has its bus.
+def _own_ports() -> Iterator[int]:
+    """In no order, none again soon, and none that another process of this test run draws.
 
     Systems give outgoing connections higher ones (32768 and up): none of those takes the
     port of a server that is dead for a while.
     """
+    which, of = (os.environ.get(f"PYTEST_XDIST_WORKER{name}") for name in ("", "_COUNT"))
+    ours = range(10000, 22000)[int((which or "gw0")[2:]) :: int(of or 1)]
+    return itertools.cycle(random.sample(ours, len(ours)))
+
+
+_ports = _own_ports()
+
+
+def free_port() -> int:
+    """A port nobody listens on, and nobody 10000 above it, where a Cluster's node has its bus."""
     while True:
-        port = random.randrange(10000, 22000)
+        port = next(_ports)
         if _is_free(port) and _is_free(port + 10000):
             return port
 

@@ -308,8 +308,10 @@ class Running:
 
 
 def _env(asked: Any) -> dict[str, str]:
-    return {
-        key: value for source in asked.secret_sources for key, value in source.env.contents.items()
+    """Clients before 1.6.2 send it by itself; later ones among their secrets."""
+    sources = getattr(asked, "secret_sources", ())
+    return dict(asked.env) | {
+        key: value for source in sources for key, value in source.env.contents.items()
     }
 
 

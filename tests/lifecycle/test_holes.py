@@ -108,7 +108,7 @@ async def test_waiting_for_a_permit_costs_nothing_of_the_budget_in_real_time(lif
 async def test_a_sandbox_that_fails_is_counted_until_it_is_dead(lifecycle, cloud):
     """E: the permit was back before the end had begun: a peak of three at a limit of one."""
     cloud.set(create=["never", "never", "never"], dying=0.2)
-    life = lifecycle(limit=1, startup_timeout=0.2, attempt_floor=0.0, start_attempts=1)
+    life = lifecycle(limit=1, startup_timeout=1.0, attempt_floor=0.0, start_attempts=1)
     outcomes = await asyncio.gather(*(life.start() for _ in range(4)), return_exceptions=True)
     assert sum(isinstance(outcome, StartFailed) for outcome in outcomes) == 3
     assert cloud.stats()["peak"] == 1
@@ -116,9 +116,9 @@ async def test_a_sandbox_that_fails_is_counted_until_it_is_dead(lifecycle, cloud
 
 
 async def test_the_floor_of_an_attempt_is_clamped_to_the_deadline(lifecycle, cloud):
-    """F: a floor of 60 s made 60 s of a budget of 0.4: this would run into the test's timeout."""
+    """F: a floor of 60 s made 60 s of a budget of less: this would run into the test's timeout."""
     cloud.set(never_ready=1.0)
-    life = lifecycle(init_wall_budget=0.4, attempt_floor=3600.0, startup_timeout=3600.0)
+    life = lifecycle(init_wall_budget=1.5, attempt_floor=3600.0, startup_timeout=3600.0)
     with pytest.raises(StartFailed, match="not ready within"):
         await life.start()
     await until_gone(cloud, life)

@@ -350,7 +350,7 @@ async def test_one_that_turns_up_late_is_ended_as_soon_as_it_is_found(lifecycle,
 
 async def test_a_sandbox_past_its_providers_time_to_live_is_forgotten(lifecycle, cloud, reaper):
     """Nobody could end it; its provider has. Until then it is tried again and again."""
-    life = lifecycle(sandbox_ttl=1.0, startup_timeout=0.5, attempt_floor=0.0, sandbox_grace=0.1)
+    life = lifecycle(sandbox_ttl=4.0, startup_timeout=2.0, attempt_floor=0.0, sandbox_grace=0.1)
     sandbox = await life.start()
     cloud.set(terminate=["fail"] * 1000)
     assert not await life.stop(sandbox)

@@ -102,10 +102,10 @@ async def test_a_session_that_idles_is_ended_and_opened_afresh(lifecycle, cloud,
 
 
 async def test_a_session_in_use_is_not_idle(lifecycle, cloud, reaper):
-    life = lifecycle(session_idle=0.1, sandbox_lease=0.6)
-    eye = reaper(sandbox_lease=0.6)
+    life = lifecycle(session_idle=0.1, sandbox_lease=2.0)
+    eye = reaper(sandbox_lease=2.0)
     async with life.session("s") as sandbox:
-        for _ in range(10):  # longer than its lease, and than it may idle
+        for _ in range(25):  # longer than its lease, and than it may idle
             await eye.look(wait=False)
             await asyncio.sleep(0.1)
         assert await sandbox.is_alive()

@@ -30,7 +30,7 @@ async def test_a_start_succeeds_at_its_first_attempt(lifecycle, cloud):
 
 async def test_a_start_that_fails_once_is_tried_again_after_its_end(lifecycle, cloud):
     cloud.set(create=["never", "ok"])
-    life = lifecycle(startup_timeout=0.3, attempt_floor=0.0)
+    life = lifecycle(startup_timeout=1.5, attempt_floor=0.0)
     async with life.open():
         assert cloud.live == 1
         assert cloud.stats()["creates"] == 2
@@ -71,7 +71,7 @@ async def test_many_starts_at_a_limit_of_one_are_each_made_once(lifecycle, cloud
 @pytest.mark.parametrize("workers", [1, 3, 8])
 async def test_the_cap_is_exact_whatever_the_number_of_workers(lifecycle, cloud, workers):
     cloud.set(latency=[0.02, 0.05], together=3)
-    lives = [lifecycle(limit=3) for _ in range(workers)]
+    lives = [lifecycle(limit=3, startup_timeout=20.0) for _ in range(workers)]
     opened = await asyncio.gather(*(lives[n % workers].start() for n in range(9)))
     assert cloud.stats()["peak"] == 3
     await asyncio.gather(*(lives[n % workers].stop(box) for n, box in enumerate(opened)))
@@ -90,7 +90,7 @@ async def test_a_failed_start_gives_its_permit_back(lifecycle, cloud):
 
 async def test_a_run_may_have_a_limit_of_its_own_under_the_fleets(lifecycle, cloud):
     cloud.set(latency=[0.02, 0.04], together=2)
-    life = lifecycle(limit=8, max_starting_run=2)
+    life = lifecycle(limit=8, max_starting_run=2, startup_timeout=20.0)
     opened = await asyncio.gather(*(life.start() for _ in range(6)))
     assert cloud.stats()["peak"] == 2
     await asyncio.gather(*map(life.stop, opened))
@@ -100,7 +100,8 @@ async def test_a_run_may_have_a_limit_of_its_own_under_the_fleets(lifecycle, clo
 @pytest.mark.parametrize("whose", ["the fleet's", "its run's"])
 async def test_a_limit_is_changed_while_it_is_used(lifecycle, cloud, whose):
     cloud.set(together=2)
-    life = lifecycle(limit=1) if whose == "the fleet's" else lifecycle(limit=8, max_starting_run=1)
+    of_the_run = {} if whose == "the fleet's" else {"max_starting_run": 1}
+    life = lifecycle(limit=8 if of_the_run else 1, startup_timeout=20.0, **of_the_run)
     gate = life._gates[0]
     first = asyncio.create_task(life.start())
     others = [asyncio.create_task(life.start()) for _ in range(4)]

@@ -130,7 +130,7 @@ async def test_nobody_polls_behind_a_dead_waiter(real_redis, shared_server, gate
     """While nothing comes free, those behind it still wait for an event."""
     gate = gate_at(shared_server.target, lease=LONG)
     permit = await gate.acquire()
-    with killing.Child(scenarios.waits, shared_server.url, name, 0.5) as child:
+    with killing.Child(scenarios.waits, shared_server.url, name, SHORT) as child:
         await settled(gate, waiting=1)
         behind = await in_line(gate, 2)
         child.kill()

@@ -108,6 +108,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     deployed.end()
 
 
+@pytest.mark.timeout(300)  # some twenty processes, one after the other
 def test_every_service_starts_is_healthy_and_runs_a_program(deployment: Deployment) -> None:
     with ThreadPoolExecutor() as asking:
         assert not any(asking.map(deployment.healthy, OURS)), "healthy before it started"

@@ -134,14 +134,19 @@ def address(text: str) -> str:
 def descendants(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *descendants(child)]
+        with gone:
+            for child in map(int, task.read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 
 def open_files(pid: int) -> list[str]:
     found = []
-    for fd in Path(f"/proc/{pid}/fd").glob("*"):
-        with suppress(FileNotFoundError):  # closed since, or its process is gone
-            found.append(os.readlink(fd))
+    with gone:
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            with gone:
+                found.append(os.readlink(fd))
     return found
+
+
+gone = suppress(FileNotFoundError, ProcessLookupError)  # a process, or what it had open

@@ -172,6 +172,16 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
     await buffer.aclose()
 
 
+async def test_a_rollout_that_failed_is_told(redis: ground.Client) -> None:
+    buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=2))
+    await buffer.write(_item("a", 1))
+    (task,) = (await look(redis)).tasks
+    assert task.rollout == ""
+    redis.hset("penstock:buffer:{default/math}:rollout", "state", "failed")
+    assert "task 'math': its rollout failed" in (await look(redis)).notes[0]
+    await buffer.aclose()
+
+
 async def test_session_sandboxes_and_why_one_does_not_end_are_shown(
     real_redis: ground.Client, cloud: CloudThread
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ground
+from buffer import GroupFunctions, RolloutBuffer, TaskConfig
 from penstock.run import exit_code
 from tests.harness.servers import PrivateRedis
 from tests.penstock.test_command import PENSTOCK, run
@@ -44,7 +45,7 @@ def test_output_and_exit_code_are_the_programs(
         assert (good.returncode, good.stdout, good.stderr) == (0, "42\n", "mind\n")
         assert fed(url, "raise SystemExit(3)").returncode == 3
         assert fed(url, "import os; os.kill(os.getpid(), 9)").returncode == 137
-        late = fed(url, "print(1, flush=True)\nwhile True: pass", "--timeout", "0.5")
+        late = fed(url, "print(1, flush=True)\nwhile True: pass", "--timeout", "3")
         assert (late.returncode, late.stdout) == (124, "1\n")
         assert "run_timeout" in late.stderr
         whole = json.loads(fed(url, "print(1)", "--json").stdout)
@@ -100,8 +101,6 @@ def test_every_end_has_its_exit_code(fields: dict[str, object], code: int) -> No
 def test_groups_are_listed_shown_and_put_back(
     shared_server: PrivateRedis, real_redis: ground.Client
 ) -> None:
-    from buffer import RolloutBuffer, TaskConfig
-
     buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=2)).sync
     buffer.write_many([
         {"instance_id": "a", "uid": str(n), "messages": [], "reward": 0.5} for n in (0, 1)
@@ -117,6 +116,24 @@ def test_groups_are_listed_shown_and_put_back(
     assert (back.returncode, back.stdout) == (1, "a is ready again\n")
     assert "'b' is neither in quarantine nor kept" in back.stderr
     buffer.close()
+
+
+def test_a_group_in_quarantine_is_listed_once_with_its_reason(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such key: score")
+
+    buffer = RolloutBuffer(
+        real_redis, "math", TaskConfig(group_size=1),
+        functions=GroupFunctions(normalize_group_data=broken, is_valid_group=lambda *_: True),
+    ).sync  # fmt: skip
+    buffer.write({"instance_id": "a", "uid": "0", "messages": [], "reward": 0.5})
+    assert buffer.take() is None
+    buffer.close()
+    env = {"PENSTOCK_REDIS_URL": shared_server.url}
+    (group,) = json.loads(run("groups", "ls", "--json", **env).stdout)
+    assert (group["state"], group["reason"]) == ("quarantined", "ValueError: no such key: score")
 
 
 def test_top_is_data_where_no_terminal_reads(

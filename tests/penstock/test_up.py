@@ -1,5 +1,7 @@
 """`penstock up`: all of it, restarted when a part dies, and gone when it ends."""
 
+import asyncio
+import itertools
 import json
 import os
 import signal
@@ -9,11 +11,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from penstock.up import service
 from tests.harness import leash
 from tests.harness.servers import free_port, until
 from tests.penstock.test_command import PENSTOCK, processes_of, run
@@ -79,6 +83,7 @@ def started(folder: Path) -> Iterator[Up]:
         until(lambda: processes_of(folder) == [], "nothing left", within=60)
 
 
+@pytest.mark.timeout(300)  # some twenty processes, one after the other
 def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Path) -> None:
     with started(tmp_path) as up:
         assert up.runs("print(6 * 7)") == "42\n"
@@ -88,10 +93,12 @@ def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Pat
         until(lambda: _answers(up.monitor), "the monitor is back", within=60)
         assert up.runs("print('again')", "--wait") == "again\n"
         [server] = _server_pids(up.folder)
+        known = (up.folder / "url").read_text()
         os.kill(server, signal.SIGKILL)
         up.hears("redis ended; it is started again with its data")
         until(lambda: bool(set(_server_pids(up.folder)) - {server}), "another server", within=60)
         assert up.runs("print('after redis')", "--wait") == "after redis\n"
+        assert (up.folder / "url").read_text() == known  # a trainer's connections find it again
         [server] = _server_pids(up.folder)
         os.kill(_parent(server), signal.SIGKILL)  # the server's keeper
         up.hears("redis ended; it is started again with its data", times=2)
@@ -100,6 +107,33 @@ def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Pat
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(60) == 0
         assert not (up.folder / "up.json").exists()
+
+
+class Sleeper(service.Service):
+    """A process that is there, and does nothing."""
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self._process = await asyncio.create_subprocess_exec("sleep", "60")
+        return self._process
+
+
+async def test_a_service_that_is_slow_to_listen_is_up_once_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0, 3600)  # each look comes an hour after the one before
+    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    answers = itertools.chain([False] * 3, itertools.repeat(True))
+
+    async def listens(_: str) -> bool:
+        return next(answers)
+
+    slow = Sleeper("slow", [], dict, tmp_path / "log", print, listens=listens)
+    ready = asyncio.Event()
+    keeping = asyncio.create_task(slow.keep(ready=ready))
+    await asyncio.wait_for(ready.wait(), 30)
+    assert slow.state == "up"
+    await slow.end()
+    await keeping
 
 
 def test_killed_itself_it_leaves_nothing(tmp_path: Path) -> None:

@@ -32,10 +32,13 @@ def test_a_burst_runs_what_is_queued_under_the_gate(real_redis) -> None:
 
 
 def test_it_takes_the_queues_in_order_and_ends_warmly_with_ctrl_c(real_redis) -> None:
-    first = open_queue(real_redis, "urgent").enqueue(chores.takes, 0.3)
+    urgent = open_queue(real_redis, "urgent")
+    first = urgent.enqueue(chores.waits_for, url_of(real_redis), "go")
     with penstock_worker(real_redis, "urgent", "code", "--name", "w1") as worker:
         until(lambda: first.get_status() == "started", "the job")
         worker.send_signal(signal.SIGINT)
+        until(lambda: real_redis.hexists("rq:worker:w1", "shutdown_requested_date"), "its word")
+        real_redis.rpush("go", 1)
         assert worker.wait(30) == 0
         worker.communicate()
     assert first.get_status() == "finished"

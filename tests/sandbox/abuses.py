@@ -19,6 +19,8 @@ class Abuse:
     longest: float = 15.0  # seconds, where 20 or 60 would mean that nothing stopped it
 
 
+ROOMY = {"memory": 1024 * MB}  # so that the limit that many processes pass is their number's
+
 ABUSES = [
     Abuse(
         "a time limit keeps what was printed",
@@ -105,7 +107,25 @@ print("fine")
         "output_limit",
         limits={"output": 1 * MB},
     ),
-    Abuse("a fork bomb", "import os\nwhile True: os.fork()", "process_limit"),
+    Abuse("a fork bomb", "import os\nwhile True: os.fork()", "process_limit", limits=ROOMY),
+    Abuse(
+        "forking on where it is refused",
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+        "process_limit",
+        limits=ROOMY,
+    ),
+    Abuse(
+        "as many processes as there may be, waiting",
+        """
+import os, time
+try:
+    while os.fork(): pass
+except OSError: pass
+time.sleep(60)
+""",
+        "process_limit",
+        limits=ROOMY,
+    ),
     Abuse(
         "ten thousand threads",
         """

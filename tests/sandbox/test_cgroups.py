@@ -211,10 +211,11 @@ def test_a_kill_for_memory_and_a_refused_fork_are_read_from_version_2(tmp_path: 
     weight.write_text("100\n")
     opened = [os.open(file, os.O_RDWR) for file in (events, refused, peak, weight)]
     evidence = Evidence(*opened)
-    assert (evidence.out_of_memory(), evidence.out_of_processes()) == (False, False)
+    assert evidence.passed() is None
     events.write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 3\noom_group_kill 1\n")
+    assert evidence.passed() == "memory_limit"
     refused.write_text("max 2\n")
-    assert (evidence.out_of_memory(), evidence.out_of_processes()) == (True, True)
+    assert evidence.passed() == "process_limit"
     assert evidence.memory_peak() == 4096
     assert evidence.give_way()
     assert weight.read_text().startswith("25")

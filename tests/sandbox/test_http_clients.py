@@ -127,7 +127,10 @@ def test_verls_client_semantics(url: str) -> None:
         }  # fmt: skip
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         response = CLIENT.post(
-            f"{url}/run_code", headers=headers, content=json.dumps(payload), timeout=30
+            f"{url}/run_code?faasInstanceName=one",  # as it was given, with what pins an instance
+            headers=headers,
+            content=json.dumps(payload),
+            timeout=30,
         )
         answer = response.json()
         run = answer["run_result"]

@@ -1,9 +1,12 @@
 """However many programs have run, nothing of them is left: 2,000 here, 100,000 in the soak."""
 
 import asyncio
+import glob
 import os
+import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,9 @@ import pytest
 
 from worker.sandbox.local import DEFAULTS, Jails, Program
 from worker.sandbox.local.inside import landlock
+
+from .conftest import STARTS
+from .fenced import config
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -113,8 +119,25 @@ def test_a_killed_client_takes_everything_with_it(level: str) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # it has ended meanwhile
     return [one for child in map(int, children) for one in (child, *descendants(child))]
+
+
+MANY_FILES = "for number in range(3000): open(f'{name}-{{number}}', 'w')"
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.LEAST_ABI, reason="no Landlock of ABI 6")
+@pytest.mark.parametrize("start", STARTS)
+@in_one_loop
+async def test_a_programs_folder_is_gone_when_its_result_is_there(start: str) -> None:
+    name = secrets.token_hex(8)
+    async with Jails(config("landlock", start), use_cgroups=False) as jails:
+        outcome = await jails.run(Program(MANY_FILES.format(name=name), limits=PATIENT))
+        left = glob.glob(f"{tempfile.gettempdir()}/penstock-jails-*/*/home/{name}-*")
+    assert (outcome.return_code, left) == (0, []), outcome
 
 
 @pytest.mark.timeout(600)

@@ -11,9 +11,11 @@ import pytest
 
 from worker.sandbox.local import (
     Jails,
+    Outcome,
     Program,
     SandboxUnavailable,
     ServerConfig,
+    Step,
     levels,
     probes,
     selftest,
@@ -133,6 +135,28 @@ async def test_what_is_exposed_is_seen_below_the_folders_that_each_jail_has_anew
 async def test_the_self_test_tells_what_it_tried(sandbox: Jails) -> None:
     assert len(sandbox.findings) == len(probes.at("ns"))
     assert all(isinstance(found, selftest.Finding) for found in sandbox.findings)
+
+
+@pytest.mark.parametrize(
+    ("ended_early", "problem"),
+    [
+        ("attack", "not every attack could be tried: time_limit"),
+        ("works", "does not work: time_limit"),
+    ],
+)
+@in_one_loop
+async def test_a_self_test_that_does_not_end_is_told_from_one_that_fails(
+    ended_early: str, problem: str
+) -> None:
+    well = Outcome("finished", "ns", run=Step("finished", 0, b"", b"", 1.0, 1.0, 1, 1))
+    endings = {"attack": well, "works": well, ended_early: Outcome("time_limit", "ns")}
+    outcomes = iter([endings["attack"], endings["works"]])
+
+    async def run(_: Program) -> Outcome:
+        return next(outcomes)
+
+    with pytest.raises(SandboxUnavailable, match=problem):
+        await selftest.check(run)
 
 
 @in_one_loop

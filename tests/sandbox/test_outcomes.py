@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from worker.sandbox.local import Jails, Program
-from worker.sandbox.local.inside import files, folder
+from worker.sandbox.local.inside import files, folder, lines, supervise, verdict
 
 from .conftest import MB, Run
 
@@ -80,6 +80,13 @@ async def test_a_warning_is_shown_as_the_interpreter_does(run: Run) -> None:
             {"processes": 128},
             "process_limit",
         ),
+        (
+            "import os, time\nfor _ in range(7):\n    os.fork() or (time.sleep(1), os._exit(0))\n"
+            "for _ in range(7): os.wait()",
+            {"processes": 7},
+            {"processes": 8},
+            "process_limit",
+        ),
         ("import time; time.sleep(0.5)", {"wall": 0.2}, {"wall": 20.0}, "time_limit"),
         ("while __import__('time').process_time() < 1: pass", {"cpu": 0.3}, {}, "time_limit"),
     ],
@@ -117,6 +124,20 @@ async def test_a_full_disk_is_the_requests_doing_where_its_size_was_set_and_else
 
     with pytest.raises(told, match="No space left on device"):
         files.write(Full(), ["a"], [b"x"])
+
+
+async def test_why_a_process_was_never_the_program_is_told_if_its_order_comes_too_late() -> None:
+    ours, theirs = lines.pair()
+    theirs.close()
+    said, saying = os.pipe()
+    os.write(saying, b"!PermissionError: no way")
+    os.close(saying)
+    place = folder.Folder.__new__(folder.Folder)
+    job = supervise.Job(said, -1, session=False, for_program=[], evidence=None, place=place)
+    with pytest.raises(RuntimeError, match="PermissionError: no way"):
+        supervise._begin(verdict.Running(0, {}, said, ours), job, 0, b"")
+    ours.close()
+    os.close(said)
 
 
 async def test_the_interpreter_ends_as_it_always_does(run: Run) -> None:

@@ -1,6 +1,9 @@
 """`LocalSandbox` stands behind the worker's protocol."""
 
+import asyncio
 import base64
+import os
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -39,21 +42,37 @@ async def test_a_program_that_succeeds(local: LocalSandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "reason"),
+    ("code", "kind", "reason", "seconds"),
     [
-        ("1 / 0", "user", "exit"),
-        ("import os; os.kill(os.getpid(), 11)", "user", "signal"),
-        ("while True: pass", "limit", "run_timeout"),
-        ("x = bytearray(500 << 20)", "limit", "memory_limit"),
-        ("while True: print('x' * 10_000)", "limit", "output_limit"),
-        ("import os\nwhile True: os.fork()", "limit", "process_limit"),
+        ("1 / 0", "user", "exit", 60),
+        ("import os; os.kill(os.getpid(), 11)", "user", "signal", 60),
+        ("while True: pass", "limit", "run_timeout", 1),
+        ("x = bytearray(1500 << 20)", "limit", "memory_limit", 60),
+        ("while True: print('x' * 10_000)", "limit", "output_limit", 60),
+        ("import os\nwhile True: os.fork()", "limit", "process_limit", 60),
     ],
 )
 async def test_whose_doing_the_end_was(
-    local: LocalSandbox, code: str, kind: str, reason: str
+    local: LocalSandbox, code: str, kind: str, reason: str, seconds: float
 ) -> None:
-    result = await local.run(CodeRequest(code=code, run_timeout=2.0, memory_limit_mb=300))
+    result = await local.run(CodeRequest(code=code, run_timeout=seconds, memory_limit_mb=1000))
     assert (result.error_kind, result.error_reason, result.status) == (kind, reason, "Failed")
+
+
+async def test_a_program_whose_fork_server_dies_says_nothing_about_itself(
+    local: LocalSandbox,
+) -> None:
+    await local.run(CodeRequest(code="print(1)"))
+    server = await local._jails._live_server()
+    posted = server.posted
+    running = asyncio.ensure_future(local.run(CodeRequest(code="import time; time.sleep(60)")))
+    while server.posted == posted:  # noqa: ASYNC110  there is nothing to await on
+        await asyncio.sleep(0.01)
+    os.kill(server.ready["pid"], signal.SIGKILL)
+    with pytest.raises(worker.SandboxBroken) as broken:
+        await running
+    assert (broken.value.reason, broken.value.retryable) == ("jail_lost", True)
+    assert (await local.run(CodeRequest(code="print(2)"))).stdout == "2\n"
 
 
 async def test_what_it_cannot_do_is_a_failure_of_the_sandbox_not_worth_repeating(

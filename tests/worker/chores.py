@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import redis
 import rq
 from rq import Retry
+from rq.job import Job
 
 from tests.harness import doomed
 
@@ -155,6 +156,19 @@ def on_stopped(job: Any, connection: Any) -> None:
 
 def callback_that_raises(*_: Any) -> None:
     raise ValueError("in the callback")
+
+
+def callback_that_lasts(*_: Any) -> None:
+    while True:
+        time.sleep(0.01)
+
+
+class OwnJob(Job):
+    """A user's own job class."""
+
+
+def on_exception(job: Job, *_: Any) -> None:
+    job.connection.rpush("handled", f"{type(job).__name__} {job.id}")
 
 
 def save_meta(words: str) -> str:

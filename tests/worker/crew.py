@@ -13,7 +13,8 @@ from tests.harness.servers import until
 from worker.concurrent_worker import ConcurrentWorker
 from worker.settings import WorkerSettings
 
-LEASE = 0.6  # for tests of what its end does; a machine under load takes longer to renew it
+LEASE = 0.6  # of workers that are killed or frozen; a machine under load takes longer to renew it
+HEIR = {"job_lease": 3.0}  # of one that takes over what they leave, and is to keep it
 PATIENT = 15.0
 _FOR_WORK = ("max_jobs", "max_idle_time", "with_scheduler", "dequeue_strategy")
 
@@ -23,7 +24,10 @@ def open_queue(client: Any, name: str = "code") -> Queue:
 
 
 def new_worker(client: Any, *names: str, **settings: Any) -> ConcurrentWorker:
-    options = {"exception_handlers", "name", "default_result_ttl", "maintenance_interval"}
+    options = {
+        "exception_handlers", "disable_default_exception_handler", "name", "default_result_ttl",
+        "maintenance_interval",
+    }  # fmt: skip
     given = {key: settings.pop(key) for key in list(settings) if key in options}
     return ConcurrentWorker(
         [open_queue(client, name) for name in names or ("code",)],

@@ -6,7 +6,7 @@ No expectation is written down here: RQ is the model, whichever release is insta
 import gc
 import re
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from rq import Callback, Queue, Repeat, Retry, SimpleWorker
 from rq.exceptions import DuplicateJobError
 from rq.group import Group
 from rq.job import Dependency
+from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
 from tests.worker import chores
@@ -146,6 +147,18 @@ def comes_in_bulk_or_to_the_front(queue: Queue, url: str) -> None:
     queue.enqueue(chores.told, url, "front", job_id="front", at_front=True)
 
 
+def was_taken_by_a_worker_that_died_at_once(queue: Queue, url: str) -> None:
+    queue.enqueue(chores.told, url, "stuck", job_id="stuck")
+    strand(queue)
+    queue.enqueue(chores.told, url, "next", job_id="next")
+
+
+def calls_back_for_too_long(queue: Queue, url: str) -> None:
+    slow = Callback(chores.callback_that_lasts, timeout=1)
+    queue.enqueue(chores.add, 1, 2, job_id="good", on_success=slow)
+    queue.enqueue(chores.fail, "it", job_id="bad", on_failure=slow)
+
+
 def is_for_later(queue: Queue, url: str) -> None:
     queue.enqueue_in(timedelta(hours=1), chores.told, url, "later", job_id="later")
 
@@ -156,7 +169,16 @@ SCENARIOS = [
     retries_later, retries_before_what_waits, asks_for_a_retry, repeats, calls_back,
     fails_in_its_callback, depends, is_cancelled, is_one_of_a_group, is_unique,
     is_limited_by_a_key, comes_in_bulk_or_to_the_front, is_for_later,
+    was_taken_by_a_worker_that_died_at_once, calls_back_for_too_long,
 ]  # fmt: skip
+
+
+def strand(queue: Queue) -> None:
+    """What waits is now where RQ's workers keep what they popped, and has been for minutes."""
+    for id in queue.job_ids:
+        queue.connection.lmove(queue.key, queue.intermediate_queue_key, "LEFT", "RIGHT")
+        seen = datetime.now(UTC).timestamp() - 120
+        queue.connection.set(queue.intermediate_queue.get_first_seen_key(id), seen, ex=3600)
 
 
 @pytest.mark.filterwarnings(  # RQ 2 leaves the event loop of each coroutine job open
@@ -188,6 +210,8 @@ def left_behind(client: Any, scenario: Any, work: Callable[[Any], Any]) -> dict[
     scenario(open_queue(client), url_of(client))
     worker = work(client)
     worker.refresh()
+    # A chore of RQ's, which a worker's maintenance may have come to already.
+    FailedJobRegistry(queue=open_queue(client)).cleanup()
     ids = sorted(key.decode().removeprefix("rq:job:") for key in job_keys(client))
     return {
         "jobs": {id: job_of(client, id) for id in ids},

@@ -66,16 +66,42 @@ def test_kill_horse_ends_the_programs_and_the_worker_goes_on(
         until(lambda: len(processes_named(str(tmp_path))) > 0, "its processes")
         job = queue.enqueue(
             "worker.jobs.run_code",
-            {"code": "import os\nfor _ in range(9): os.fork()or os.setsid()\nwhile 1: pass",
-             "run_timeout": 600},
+            # No more of them than its limit: it would end of that before it is killed.
+            {"code": "import os, signal\nfor _ in range(20): os.fork() or os.setsid() or "
+             "signal.pause()\nsignal.pause()", "run_timeout": 600},
         )  # fmt: skip
-        until(lambda: len(processes_named(str(tmp_path))) > 10, "the program's tree")
+        until(lambda: len(processes_named(str(tmp_path))) > 20, "the program's tree")
         send_kill_horse_command(real_redis, worker.name)
         until(lambda: job.get_status() == "failed", "the job to be broken off")
         until(lambda: len(processes_named(str(tmp_path))) < 10, "the tree to be dead")
         after = queue.enqueue("worker.jobs.run_code", {"code": "print(2)"})
         until(lambda: after.get_status() == "finished", "the next one")
     until(lambda: processes_named(str(tmp_path)) == [], "the fork server to end")
+
+
+LARGE_FOR_A_WHILE = """
+import os, time
+first = os.getpid()
+for _ in range(4): os.fork()
+time.sleep(2)
+if os.getpid() == first: print("done")
+"""
+
+
+def test_a_job_whose_fork_server_dies_runs_again_in_the_next(
+    real_redis, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SANDBOX_EXPOSE", str(tmp_path))
+    queue = open_queue(real_redis)
+    with at_work(real_redis, sandbox="local"):
+        job = queue.enqueue("worker.jobs.run_code", {"code": LARGE_FOR_A_WHILE})
+        until(lambda: len(processes_named(str(tmp_path))) > 16, "the program's tree")
+        server = min(processes_named(str(tmp_path)))
+        os.kill(server, signal.SIGKILL)
+        until(lambda: job.get_status() == "finished", "its second attempt")
+        assert server not in processes_named(str(tmp_path))
+    result = job.return_value()
+    assert (result["status"], result["run_result"]["stdout"]) == ("Success", "done\n")
 
 
 def test_it_takes_as_many_jobs_as_the_sandbox_has_room_for(monkeypatch) -> None:

@@ -1,6 +1,7 @@
 """Jobs run, wait and are called for while Redis restarts, moves, or its replies get lost."""
 
 import asyncio
+import contextlib
 import gc
 import math
 import ssl
@@ -22,7 +23,7 @@ from tests.harness import killing
 from tests.harness.servers import PrivateRedis, until
 from tests.harness.tls import tls_front
 from tests.worker import chores
-from tests.worker.crew import LEASE, at_work, nothing_left, open_queue, work_in_process
+from tests.worker.crew import HEIR, at_work, nothing_left, open_queue, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import parked
@@ -30,7 +31,6 @@ from worker import CodeQueue
 from worker.async_wire import AsyncWire
 from worker.work_commands import SCRIPTS
 
-QUICK: dict[str, Any] = {"job_lease": LEASE}
 GATED: dict[str, Any] = {"gate": "code", "gate_limit": 4}
 
 
@@ -55,7 +55,7 @@ def test_a_claim_whose_reply_is_lost_is_given_up_and_made_again(
 ) -> None:
     queue = open_queue(real_redis)
     claim = sha_of("claim_gated" if gate else "claim")
-    with at_work(ground.connect(proxy.target), **QUICK, **gate):
+    with at_work(ground.connect(proxy.target), **HEIR, **gate):
         until(lambda: parked(real_redis) == 1, "it to have nothing to do")
         proxy.lose_reply_to(claim)  # the next, which it sends ahead when it parks again
         warm = queue.enqueue(chores.add, 1, 2)
@@ -77,7 +77,7 @@ def test_an_end_whose_reply_is_lost_is_recorded_once(
     real_redis, shared_server, proxy, gate
 ) -> None:
     queue, mail = open_queue(real_redis), "penstock:client:{me}:done"
-    with at_work(ground.connect(proxy.target), **QUICK, **gate):
+    with at_work(ground.connect(proxy.target), **HEIR, **gate):
         warm = queue.enqueue(chores.add, 1, 2)
         until(lambda: warm.get_status() == "finished", "the scripts to be known")
         proxy.lose_reply_to(sha_of("finish_gated" if gate else "finish"))
@@ -142,7 +142,7 @@ def test_after_a_restart_longer_than_the_lease_jobs_run_again(private_redis, fus
     server = private_redis(aof=True, config=["appendfsync always"])
     client = ground.connect(server.target)
     job = open_queue(client).enqueue("worker.jobs.run_code", {"code": "first"}, job_timeout=100)
-    with killing.Child(work_in_process, server.url, ["code"], QUICK):
+    with killing.Child(work_in_process, server.url, ["code"], HEIR):
         fusion.wait_until(lambda: fusion.in_flight == 1)
         server.kill()
         fusion.wait_until(lambda: fusion.open_connections == 0)  # by its own clock it gave up
@@ -198,8 +198,9 @@ def over_tls(shared_server, tmp_path) -> Iterator[str]:
 async def test_worker_and_caller_speak_tls(real_redis, over_tls, fusion) -> None:
     queue = CodeQueue(over_tls, "code")
     with (
-        killing.Child(work_in_process, over_tls, ["code"], QUICK),
-        at_work(ground.connect(over_tls), **QUICK),
+        contextlib.closing(ground.connect(over_tls)) as client,
+        killing.Child(work_in_process, over_tls, ["code"], HEIR),
+        at_work(client, **HEIR),
     ):
         results = await queue.run_many([str(n) for n in range(20)], timeout=100)
         until(lambda: nothing_left(real_redis) == {}, "everything to be put away")

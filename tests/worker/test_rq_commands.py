@@ -23,7 +23,7 @@ from tests.worker import chores, stock
 from tests.worker.crew import PATIENT, at_work, burst, nothing_left, open_queue
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from tests.worker.test_worker_delivery import QUICK, parked, url_of
+from tests.worker.test_worker_delivery import parked, url_of
 from worker import CodeQueue
 
 
@@ -47,7 +47,7 @@ def test_rq_empty_drops_what_waits(real_redis, queue) -> None:
     for _ in range(5):
         queue.enqueue(chores.add, 1, 2)
     assert "5 jobs removed" in stock.call(url_of(real_redis), "empty", *stock.JSON, "code")
-    with at_work(real_redis, **QUICK):
+    with at_work(real_redis):
         after = queue.enqueue(chores.add, 1, 2)
         until(lambda: after.get_status() == "finished", "the next job")
     assert real_redis.keys("rq:job:*") == [after.key.encode()]
@@ -56,7 +56,7 @@ def test_rq_empty_drops_what_waits(real_redis, queue) -> None:
 def test_rq_info_shows_the_worker_and_counts_its_jobs(real_redis, queue) -> None:
     running = [queue.enqueue(chores.takes, 60) for _ in range(2)]
     waiting = queue.enqueue(chores.add, 1, 2)
-    with at_work(real_redis, concurrency=2, **QUICK) as worker:
+    with at_work(real_redis, concurrency=2) as worker:
         until(lambda: queue.job_ids == [waiting.id], "two to run")
         said = stock.call(url_of(real_redis), "info", "--raw")
         assert "queue code 1, 2 executing," in said
@@ -72,6 +72,27 @@ def test_what_rq_worker_prints_of_a_failed_job_is_a_line_like_its_others(real_re
     job = queue.enqueue(chores.fail, "it")
     said = stock.run("ours", url_of(real_redis))
     assert re.search(rf"^\d\d:\d\d:\d\d job {job.id} failed: ValueError: it$", said, re.MULTILINE)
+
+
+def test_the_options_of_rq_worker_hold_for_jobs_of_rq_enqueue(real_redis, queue) -> None:
+    url = url_of(real_redis)
+    enqueue = ("enqueue", *stock.JSON, "--queue", "code", "--job-id")
+    stock.call(url, *enqueue, "sum", "tests.worker.chores.add", ":1", ":2")
+    stock.call(url, *enqueue, "bad", "tests.worker.chores.fail", "it")
+    worker = stock.start(
+        "ours", url, "--burst", "--results-ttl", "77", "--worker-ttl", "120",
+        "--maintenance-interval", "60", "--job-monitoring-interval", "5", "--name", "named",
+        "--job-class", "tests.worker.chores.OwnJob", "--queue-class", "rq.Queue",
+        "--exception-handler", "tests.worker.chores.on_exception", "--disable-job-desc-logging",
+        "--logging_level", "INFO", "--log-format", "%(levelname)s said: %(message)s",
+    )  # fmt: skip
+    said = worker.communicate(timeout=100)[0].decode()
+    assert worker.returncode == 0, said
+    assert "INFO said: Worker named: started" in said
+    job = queue.fetch_job("sum")
+    assert job is not None
+    assert (job.return_value(), 0 < real_redis.ttl(job.key) <= 77) == (3, True)
+    assert real_redis.lrange("handled", 0, -1) == [b"OwnJob bad"]
 
 
 @pytest.fixture

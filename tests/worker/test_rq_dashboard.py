@@ -16,7 +16,7 @@ from tests.harness.nursery import ROOT
 from tests.harness.servers import free_port, until
 from tests.worker import chores
 from tests.worker.crew import at_work, nothing_left, open_queue
-from tests.worker.test_worker_delivery import QUICK, url_of
+from tests.worker.test_worker_delivery import url_of
 
 BIN = Path(sys.executable).parent
 DOCUMENTED = {
@@ -75,7 +75,7 @@ def jobs(dashboard: Dashboard, registry: str) -> list[str]:
 
 def test_it_shows_workers_and_jobs_in_every_state(real_redis, dashboard) -> None:
     queue, url = open_queue(real_redis), url_of(real_redis)
-    with at_work(real_redis, concurrency=2, **QUICK) as worker:
+    with at_work(real_redis, concurrency=2) as worker:
         done, failed = queue.enqueue(chores.add, 1, 2), queue.enqueue(chores.fail, "no such thing")
         until(lambda: failed.get_status() == "failed", "the one that fails")
         running = [queue.enqueue(chores.lasts, url, f"{n}") for n in range(2)]
@@ -104,7 +104,7 @@ def test_what_is_requeued_emptied_or_deleted_there_is_so_for_our_workers(
     real_redis, dashboard
 ) -> None:
     queue, url = open_queue(real_redis), url_of(real_redis)
-    with at_work(real_redis, concurrency=1, **QUICK):
+    with at_work(real_redis, concurrency=1):
         job = queue.enqueue(chores.fail_until, url, "it", 1)
         until(lambda: job.get_status() == "failed", "the one that fails")
         assert dashboard.press("/requeue/code") == {"status": "OK", "count": 1}

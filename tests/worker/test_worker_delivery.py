@@ -9,7 +9,7 @@ from rq.job import Job
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker import chores
-from tests.worker.crew import LEASE, at_work, nothing_left, open_queue, work_in_process
+from tests.worker.crew import HEIR, LEASE, at_work, nothing_left, open_queue, work_in_process
 
 QUICK: dict[str, Any] = {"job_lease": LEASE}
 SHIFT, FINISHER = "worker.shift:Shift", "worker.finishing:Finisher"
@@ -38,7 +38,7 @@ def url_of(client: Any) -> str:
 
 
 def run_again_and_expect_one_result(client: Any, job: Job) -> None:
-    with at_work(client, **QUICK):
+    with at_work(client, **HEIR):
         until(lambda: job.get_status() == "finished", f"{job.id} to be run again")
         until(lambda: nothing_left(client) == {}, "everything to be put away")
     assert [result.return_value for result in job.results()] == ["it"]
@@ -66,7 +66,7 @@ def test_so_does_one_that_ends_in_rqs_own_way(real_redis, phase) -> None:
     after = queue.enqueue(chores.add, 1, 2, depends_on=job)
     assert killing.run(work_in_process, url, ["code"], QUICK, at=phase).killed
     run_again_and_expect_one_result(real_redis, job)
-    with at_work(real_redis, **QUICK):
+    with at_work(real_redis, **HEIR):
         until(lambda: after.get_status() == "finished", "the dependent")
 
 
@@ -104,7 +104,7 @@ def test_a_job_that_falls_to_a_frozen_worker_comes_back_and_is_not_run_late(real
         until(lambda: parked(real_redis) == 1, "it to be parked")
         child.freeze()
         job = open_queue(real_redis).enqueue(chores.told, url, "it")
-        with at_work(real_redis, **QUICK):
+        with at_work(real_redis, **HEIR):
             until(lambda: job.get_status() == "finished", "the job")
         child.thaw()
         second = open_queue(real_redis).enqueue(chores.told, url, "second")
@@ -137,7 +137,7 @@ def test_a_late_end_in_rqs_own_way_is_refused_too(real_redis, point, failures) -
     )  # fmt: skip
     with killing.Child(work_in_process, url, ["code"], QUICK, at=killing.freezing(point)) as child:
         child.wait_for(point.where)
-        with at_work(real_redis, **QUICK):
+        with at_work(real_redis, **HEIR):
             until(lambda: job.get_status() == "finished", "another one to run it")
             until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
         before = real_redis.hgetall(job.key), real_redis.xrange(f"rq:results:{job.id}")
@@ -157,7 +157,7 @@ def test_a_job_that_kills_its_workers_fails_in_the_end_with_a_sentence(real_redi
     settings = QUICK | {"job_deaths": 1}
     for _ in range(2):
         killing.run(work_in_process, url, ["code"], settings, at=killing.named("running"))
-    with at_work(real_redis, **settings):
+    with at_work(real_redis, **settings | HEIR):
         until(lambda: job.get_status() == "failed", "the verdict")
     assert "2 workers died while they ran it" in (job.latest_result().exc_string or "")
     assert real_redis.hget("ran", "it") == b"2"
@@ -169,14 +169,14 @@ def test_rqs_retry_bounds_the_deaths_where_a_job_has_one(real_redis) -> None:
     job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it", retry=Retry(max=1))
     for _ in range(2):
         killing.run(work_in_process, url, ["code"], QUICK, at=killing.named("running"))
-    with at_work(real_redis, **QUICK):
+    with at_work(real_redis, **HEIR):
         until(lambda: job.get_status() == "failed", "the verdict")
     assert real_redis.hget("ran", "it") == b"2"
 
 
 def test_a_busy_loop_does_not_lose_its_jobs(real_redis) -> None:
     queue = open_queue(real_redis)
-    blocking = queue.enqueue("tests.worker.chores.block_the_loop", 2.5 * LEASE)
-    with at_work(real_redis, **QUICK):
+    blocking = queue.enqueue("tests.worker.chores.block_the_loop", 3.0)
+    with at_work(real_redis, job_lease=1.5):
         until(lambda: blocking.get_status() == "finished", "the job that blocks")
     assert real_redis.hget(blocking.key, "penstock_attempts") == b"1"

@@ -1,6 +1,7 @@
 """Jobs are claimed together with their permits: what waits, waits in the queue."""
 
 import math
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from limiter.wire import Wire
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker import chores, stock
-from tests.worker.crew import LEASE, at_work, burst, nothing_left, open_queue, work_in_process
+from tests.worker.crew import HEIR, LEASE, at_work, burst, nothing_left, open_queue, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import url_of
@@ -67,18 +68,17 @@ def test_at_a_shut_gate_with_ten_thousand_waiting_a_worker_sends_nothing_but_hea
 
     def calls() -> dict[str, int]:
         stats = real_redis.info("commandstats")
-        return {name: stat["calls"] for name, stat in stats.items()}
+        ours = {"cmdstat_info", "cmdstat_client|setinfo"}  # this test asking, and connecting to ask
+        return {name: stat["calls"] for name, stat in stats.items() if name not in ours}
+
+    def quiet() -> bool:
+        before = calls()
+        threading.Event().wait(1.0)
+        return calls() == before
 
     with at_work(real_redis, job_lease=30.0, **gated(1)):
         until(lambda: gate.sync.status().waiting == 1, "it to be in line")
-        quiet = threading_wait(0.3)  # what it sent on its way there is over
-        before = calls()
-        threading_wait(1.0)
-        after = calls()
-        assert quiet
-        ours = {"cmdstat_info", "cmdstat_client|setinfo"}  # this test asking, and connecting to ask
-        sent = {name for name in after if after[name] != before.get(name, 0)} - ours
-        assert sent == set()
+        until(quiet, "a second between its heartbeats in which it sends nothing")
         assert len(queue) == 10_000
         gate.sync.resume()
         until(lambda: real_redis.llen("order") >= 20, "some to be run")
@@ -87,24 +87,18 @@ def test_at_a_shut_gate_with_ten_thousand_waiting_a_worker_sends_nothing_but_hea
     assert first == list(range(len(first)))
 
 
-def threading_wait(seconds: float) -> bool:
-    import threading
-
-    return not threading.Event().wait(seconds)
-
-
 def test_a_killed_workers_permit_comes_back_with_its_job(real_redis, queue) -> None:
     url = url_of(real_redis)
     job = queue.enqueue(chores.reaches_running, url, "it")
-    settings = {"job_lease": 0.6} | gated(1)
+    settings = {"job_lease": LEASE} | gated(1)
     killing.run(work_in_process, url, ["code"], settings, at=killing.named("running"))
-    with at_work(real_redis, **settings):
+    with at_work(real_redis, **settings | HEIR):
         until(lambda: job.get_status() == "finished", "the job")
     assert TokenBucket(real_redis, "code", limit=1).sync.status().in_flight == 0
 
 
 def patient_fusion(settings: WorkerSettings) -> SandboxFusion:
-    return SandboxFusion(settings.fusion_urls, margin=0.5)
+    return SandboxFusion(settings.fusion_urls, margin=3.0)
 
 
 def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
@@ -113,7 +107,7 @@ def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
     """Sandbox Fusion runs on, and does not notice: nobody else may take that place meanwhile."""
     request = {"code": "long", "run_timeout": 1.5, "compile_timeout": 0.5}
     job = queue.enqueue("worker.jobs.run_code", request, job_timeout=60)
-    with ScriptedFusion(default=Answer.ok("ok", seconds=1.5)) as fusion:
+    with ScriptedFusion(default=Answer.ok("ok", seconds=2.0)) as fusion:
         monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
         settings = {"sandbox": "tests.worker.test_worker_gate.patient_fusion", "job_lease": LEASE}
         with killing.Child(
@@ -121,7 +115,7 @@ def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
         ) as it:
             fusion.wait_until(lambda: fusion.in_flight == 1)
             it.kill()
-        with at_work(real_redis, **settings, **gated(1)):
+        with at_work(real_redis, **settings | HEIR, **gated(1)):
             until(lambda: job.get_status() == "finished", "the job")
         assert fusion.executions.total() == 2
         assert fusion.peak == 1

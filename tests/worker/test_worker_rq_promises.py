@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis as redis_py
+import rq.command
 from rq import Callback, Queue, Repeat, Retry
 from rq.command import (
     send_kill_horse_command,
@@ -21,7 +22,7 @@ from rq.command import (
     send_stop_job_command,
 )
 from rq.registry import FailedJobRegistry
-from rq.serializers import JSONSerializer
+from rq.serializers import DefaultSerializer, JSONSerializer
 from rq.suspension import resume, suspend
 from rq.worker import DequeueStrategy
 
@@ -37,6 +38,7 @@ from tests.worker.crew import (
     open_queue,
     work_in_process,
 )
+from tests.worker.test_as_stock_rq import strand
 from tests.worker.test_worker_delivery import url_of
 from worker import ConcurrentWorker
 from worker.pulse import Pulse
@@ -47,6 +49,10 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def queue(real_redis: Any) -> Queue:
     return open_queue(real_redis)
+
+
+def asked_to_stop(client: Any, worker: str) -> bool:
+    return bool(client.hexists(f"rq:worker:{worker}", "shutdown_requested_date"))
 
 
 def results(job: Any) -> list[Any]:
@@ -176,6 +182,15 @@ def test_a_pickle_job_fails_with_a_sentence_and_the_worker_goes_on(real_redis, q
     assert "serializer that this worker was started with" in said
 
 
+@pytest.mark.parametrize(("serializer", "warned"), [(DefaultSerializer, 1), (JSONSerializer, 0)])
+def test_a_worker_that_reads_pickle_says_so_as_it_starts(
+    real_redis, serializer, warned, caplog
+) -> None:
+    worker = ConcurrentWorker(["code"], connection=real_redis, serializer=serializer)
+    worker.work(burst=True, logging_level="WARNING")
+    assert caplog.text.count("start it with --serializer rq.serializers.JSONSerializer") == warned
+
+
 def test_exception_handlers_are_called(real_redis, queue) -> None:
     heard: list[Any] = []
     job = queue.enqueue(chores.fail, "it")
@@ -184,6 +199,25 @@ def test_exception_handlers_are_called(real_redis, queue) -> None:
         exception_handlers=[lambda job, _, error, __: heard.append((job.id, str(error)))],
     )
     assert heard == [(job.id, "it")]
+
+
+def test_an_exception_handler_that_returns_false_is_the_last(real_redis, queue) -> None:
+    heard: list[int] = []
+
+    def handler(number: int, goes_on: bool | None) -> Any:
+        return lambda *_: heard.append(number) or goes_on
+
+    queue.enqueue(chores.fail, "it")
+    burst(real_redis, exception_handlers=[handler(1, None), handler(2, False), handler(3, True)])
+    assert heard == [1, 2]
+
+
+def test_without_rqs_own_handler_a_failed_job_is_left_to_the_users(real_redis, queue) -> None:
+    job = queue.enqueue(chores.fail, "it")
+    burst(real_redis, disable_default_exception_handler=True)
+    assert job.get_status() == "failed"
+    assert job.id not in queue.failed_job_registry
+    assert nothing_left(real_redis) == {}
 
 
 @pytest.mark.parametrize("function", ["takes", "blocks"])
@@ -302,11 +336,14 @@ def test_max_idle_time_ends_it(real_redis) -> None:
 
 def test_a_warm_shutdown_finishes_what_runs_and_leaves_the_rest(real_redis, queue) -> None:
     url = url_of(real_redis)
-    running = queue.enqueue(chores.takes, 0.5)
-    with killing.Child(work_in_process, url, ["code"], {"concurrency": 1}) as child:
+    running = queue.enqueue(chores.waits_for, url, "go")
+    settings = {"concurrency": 1, "name": "w1"}
+    with killing.Child(work_in_process, url, ["code"], settings) as child:
         until(lambda: running.get_status() == "started", "the first job")
         waiting = [queue.enqueue(chores.add, 1, n) for n in range(3)]
         os.kill(child.pid, 15)
+        until(lambda: asked_to_stop(real_redis, "w1"), "it to be told")
+        real_redis.rpush("go", 1)
         child.outcome()
     assert running.get_status() == "finished"
     assert queue.job_ids == [job.id for job in waiting]
@@ -320,7 +357,7 @@ def test_a_cold_shutdown_returns_everything_to_the_front_in_order(real_redis, qu
         until(lambda: len(queue) == 1, "three jobs to run")
         worker = jobs[0].get_status() and real_redis.hget(jobs[0].key, "worker_name").decode()
         os.kill(child.pid, 15)
-        until(lambda: real_redis.hexists(f"rq:worker:{worker}", "shutdown_requested_date"), "warm")
+        until(lambda: asked_to_stop(real_redis, worker), "warm")
         threading.Event().wait(1.1)  # RQ takes two signals within a second for one
         os.kill(child.pid, 15)
         child.outcome()
@@ -416,6 +453,21 @@ def test_a_job_is_stopped_by_command(real_redis, queue, function, caplog) -> Non
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
+@pytest.mark.skipif(not hasattr(rq.command, "send_stop_execution_command"), reason="RQ 3 has it")
+def test_one_execution_is_stopped_by_command(real_redis, queue) -> None:
+    url = url_of(real_redis)
+    job, other = (queue.enqueue(chores.lasts, url, name) for name in ("it", "other"))
+    with at_work(real_redis) as worker:
+        until(lambda: real_redis.hlen("ran") == 2, "both to run")
+        gone = {"job_id": other.id, "execution_id": "an earlier one"}
+        rq.command.send_command(real_redis, worker.name, "stop-execution", **gone)
+        (execution,) = job.get_executions()
+        rq.command.send_stop_execution_command(real_redis, job.id, execution.id)
+        until(lambda: job.get_status() == "stopped", "the job to be stopped")
+        assert other.get_status() == "started"
+        send_stop_job_command(real_redis, other.id, serializer=JSONSerializer)
+
+
 def test_kill_horse_ends_all_jobs_of_the_worker(real_redis, queue) -> None:
     url = url_of(real_redis)
     jobs = [queue.enqueue(chores.lasts, url, str(n)) for n in range(3)]
@@ -428,10 +480,12 @@ def test_kill_horse_ends_all_jobs_of_the_worker(real_redis, queue) -> None:
 
 
 def test_shutdown_is_warm(real_redis, queue) -> None:
-    job = queue.enqueue(chores.takes, 0.5)
+    job = queue.enqueue(chores.waits_for, url_of(real_redis), "go")
     with at_work(real_redis) as worker:
         until(lambda: job.get_status() == "started", "the job")
         send_shutdown_command(real_redis, worker.name)
+        until(lambda: asked_to_stop(real_redis, worker.name), "it to be told")
+        real_redis.rpush("go", 1)
         until(lambda: real_redis.hexists(worker.key, "death"), "its end")
         assert job.get_status() == "finished"
 
@@ -444,6 +498,14 @@ def test_suspended_workers_take_nothing_until_resumed(real_redis, queue) -> None
         until(lambda: queue.job_ids == [job.id], "the job to be back in its queue")
         resume(real_redis)
         until(lambda: job.get_status() == "finished", "the job")
+
+
+def test_a_suspension_for_some_time_ends_by_itself(real_redis, queue) -> None:
+    suspend(real_redis, ttl=1)
+    job = queue.enqueue(chores.add, 1, 2)
+    with at_work(real_redis):
+        until(lambda: job.get_status() == "finished", "the job")
+    assert not real_redis.exists("rq:suspended")
 
 
 def test_a_burst_ends_while_suspended(real_redis, queue) -> None:
@@ -494,6 +556,15 @@ def rq_worker(url: str, *options: str) -> Iterator[Any]:
     finally:
         process.terminate()
         assert process.wait(20) == 0
+
+
+def test_what_a_stock_worker_took_and_never_began_runs_after_all(real_redis, queue) -> None:
+    job = queue.enqueue(chores.add, 1, 2, retry=Retry(max=1))
+    strand(queue)
+    for _ in range(2):  # the first one's maintenance may be later than its look at the queue
+        burst(real_redis)
+    assert job.return_value() == 3
+    assert nothing_left(real_redis) == {}
 
 
 def test_it_runs_beside_a_stock_worker(real_redis, queue) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness import killing
 from tests.harness.servers import until
-from tests.worker.crew import LEASE, nothing_left, work_in_process
+from tests.worker.crew import HEIR, LEASE, nothing_left, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_chaos import TIMES
@@ -55,7 +55,7 @@ async def test_a_caller_whose_worker_is_killed_has_one_result(
         handle = await CodeQueue(real_redis, "code").submit("print('ok')", timeout=100)
         with killing.Child(work_in_process, url, ["code"], settings, at=phase) as doomed:
             assert (await asyncio.to_thread(doomed.outcome)).killed
-        with killing.Child(work_in_process, url, ["code"], settings):
+        with killing.Child(work_in_process, url, ["code"], HEIR):
             result = await handle.result()
             await asyncio.to_thread(
                 until, lambda: nothing_left(real_redis) == {}, "everything to be put away"

@@ -95,10 +95,19 @@ async def check(run: Callable[[Program], Awaitable[Outcome]], level: Level = "ns
     """Run it; raises `SandboxUnavailable` if an attack got through or something does not work."""
     with goals() as goal:
         attack, works = [await run(program) for program in programs(goal, level)]
-    if works.status != "finished" or works.return_code:
-        said = works.error or works.stderr.decode(errors="replace").strip()
-        raise SandboxUnavailable(f"what a program needs does not work: {said}")
+    if problem := _problem(works):
+        raise SandboxUnavailable(f"what a program needs does not work: {problem}")
+    if problem := _problem(attack):
+        raise SandboxUnavailable(f"not every attack could be tried: {problem}")
     table = findings(attack.stdout, level)
     if reached := [found.probe for found in table if not found.contained]:
         raise SandboxUnavailable(f"a program could {', '.join(reached)}")
     return table
+
+
+def _problem(outcome: Outcome) -> str:
+    """Why it did not end as it should; empty where it did."""
+    if outcome.status == "finished" and not outcome.return_code:
+        return ""
+    said = outcome.error or outcome.stderr.decode(errors="replace").strip()
+    return said or f"{outcome.status}, exit code {outcome.return_code}"

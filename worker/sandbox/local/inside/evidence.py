@@ -14,13 +14,14 @@ class Evidence(NamedTuple):
     peak: int
     weight: int
 
-    def out_of_memory(self) -> bool:
-        """Whether the kernel killed a process of the tree for its memory."""
-        return _count(self.memory_events, b"oom_kill") > 0
+    def passed(self) -> str | None:
+        """Which limit the tree has passed: a fork was refused, or one killed for its memory.
 
-    def out_of_processes(self) -> bool:
-        """Whether a fork was refused."""
-        return _count(self.process_events, b"max") > 0
+        Forks that are refused use up memory too, so they are asked for first.
+        """
+        if _count(self.process_events, b"max"):
+            return "process_limit"
+        return "memory_limit" if _count(self.memory_events, b"oom_kill") else None
 
     def give_way(self) -> bool:
         """Leave most of the processor to others that want it; False where it cannot be divided."""

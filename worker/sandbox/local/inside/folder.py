@@ -13,6 +13,7 @@ import secrets
 import signal
 import stat
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 from . import kernel, landlock, root, seccomp
@@ -97,15 +98,13 @@ class Folder:
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpriority(os.PRIO_PGRP, program, NICE)
 
-    def pids(self) -> list[str]:
+    def pids(self) -> Iterator[str]:
         """Descendants, the dead ones that nobody has collected among them."""
-        found: list[str] = []
         parents = [str(os.getpid())]
         while parents:
             children = _children(parents.pop())
-            found += children
+            yield from children
             parents += children
-        return found
 
     def kill(self, program: int) -> None:
         try:

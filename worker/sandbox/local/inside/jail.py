@@ -10,6 +10,7 @@ import fcntl
 import os
 import signal
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from . import kernel, root, seccomp
@@ -81,8 +82,9 @@ class Namespaces:
         return os.path.join(self.home, name)
 
     def process_limit(self, granted: int, counted: bool) -> int:
-        # Init is counted too; a cgroup's own limit comes first, for it says when it refused.
-        return granted + (8 if counted else 1)
+        # Init is counted too, with its thread that weighs. A cgroup's own limit comes first, for it
+        # says when it refused; where there is none, one more than granted can be seen.
+        return granted + (8 if counted else 3)
 
     def allow_to_run(self, name: str) -> None:
         """A compiler may do that itself: all files are the jail's own."""
@@ -95,8 +97,8 @@ class Namespaces:
         with contextlib.suppress(PermissionError):  # one is nicer already
             os.setpriority(os.PRIO_USER, 0, NICE)  # the user's in this namespace, init among them
 
-    def pids(self) -> list[str]:
-        return [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    def pids(self) -> Iterator[str]:
+        return (name for name in os.listdir("/proc") if name.isdigit() and name != "1")
 
     def kill(self, program: int) -> None:
         """All but init, which is process 1 of its namespace: -1 reaches nobody outside."""

@@ -1,15 +1,16 @@
 """What a program's tree uses, read from /proc.
 
 Resident memory counts a copy-on-write page once per process; only when that sum
-passes the limit is the proportional share read, which counts it once.
+passes the limit are the processes weighed, which counts it once.
 """
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .evidence import Evidence
+from .scales import Weighing
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -19,7 +20,7 @@ class Meter:
     """Peaks of the tree below init, and which limit it has passed."""
 
     def __init__(
-        self, limits: dict[str, Any], evidence: Evidence | None, pids: Callable[[], list[str]]
+        self, limits: dict[str, Any], evidence: Evidence | None, pids: Callable[[], Iterator[str]]
     ) -> None:
         self.memory_peak = 0
         self.processes_peak = 1
@@ -27,10 +28,11 @@ class Meter:
         self._limits = limits
         self._evidence = evidence
         self._pids = pids
+        self._weighing: Weighing | None = None
         self._earlier = _cpu_of_reaped()
 
     def sample(self) -> str | None:
-        """Look at every process once; the name of the limit that was passed, or None."""
+        """Look at the processes once; the name of the limit that was passed, or None."""
         resident, threads, running, pids = 0, 0, 0.0, []
         for pid in self._pids():
             if stat := _stat(pid):
@@ -38,19 +40,23 @@ class Meter:
                 resident += pids[-1][1]
                 threads += int(stat[17])
                 running += (int(stat[11]) + int(stat[12])) / _TICK
+            if threads > self._limits["processes"]:
+                break  # a bomb grows faster than it can be counted
         self.processes_peak = max(self.processes_peak, threads)
         self.cpu = max(self.cpu, running + _cpu_of_reaped() - self._earlier)
         if self.cpu > self._limits["cpu"]:
             return "time_limit"
-        if threads > self._limits["processes"] + 1:
-            return "process_limit"  # only where the kernel itself does not count for one program
-        return self._judge_memory(resident, pids)
+        if threads > self._limits["processes"]:
+            return "process_limit"  # only where no cgroup refuses it
+        return self._evidence.passed() if self._evidence else self._judge_memory(resident, pids)
 
     def _judge_memory(self, resident: int, pids: list[tuple[str, int]]) -> str | None:
-        if self._evidence:
-            return "memory_limit" if self._evidence.out_of_memory() else None
         if resident > self._limits["memory"]:
-            resident = sum(_proportional(pid, rss) for pid, rss in pids)
+            self._weighing = self._weighing or Weighing(pids)
+            share = self._weighing.share()
+            if share is None:
+                return None
+            self._weighing, resident = None, share
         self.memory_peak = max(self.memory_peak, resident)
         return "memory_limit" if resident > self._limits["memory"] else None
 
@@ -75,16 +81,3 @@ def _stat(pid: str) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
-
-
-def _proportional(pid: str, resident: int) -> int:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except PermissionError:
-        return resident  # it made itself unreadable, and is counted in full for that
-    except OSError:
-        pass  # it has ended
-    return 0

@@ -4,6 +4,7 @@
 One is made in the fork server, and every clone works on its own copy.
 """
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 NICE = 5  # about a third of the usual share
@@ -52,8 +53,8 @@ class Place(Protocol):
     def give_way(self, program: int) -> None:
         """Make the program nice to others, as far as the kernel heeds it."""
 
-    def pids(self) -> list[str]:
-        """The program's processes."""
+    def pids(self) -> Iterator[str]:
+        """The program's processes, found as they are asked for."""
 
     def kill(self, program: int) -> None:
         """Kill all that is left of the program."""

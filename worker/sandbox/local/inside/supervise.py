@@ -16,10 +16,12 @@ from .evidence import Evidence
 from .lines import Socket
 from .meter import Meter
 from .place import Place, Refused
-from .verdict import Running, close
+from .verdict import Running, close, complaint
 
 _TICK = 0.02
+_FIRST_LOOK = 0.005
 _SHORT = 0.05  # seconds of processor time
+_FEW = 8  # processes and threads
 _CHUNK = 1 << 16
 _MOST_FDS = 16
 PROGRAM, SESSION = b"program", b"session"
@@ -51,9 +53,11 @@ def main(place: Place, line: Socket) -> None:
     report, blobs = (
         _run(job, first) if not problem else ({"status": "infrastructure", "error": problem}, [])
     )
-    _send(job.reply, wire.pack(report, blobs))
-    place.leave()
-    os._exit(0)
+    try:
+        place.leave()  # who has the report can count on the room that its program took
+    finally:
+        _send(job.reply, wire.pack(report, blobs))
+        os._exit(0)
 
 
 def _wait_for(place: Place, line: Socket) -> Job:
@@ -136,7 +140,10 @@ def _fork_ahead(place: Place) -> Running:
 def _begin(running: Running, job: Job, number: int, stdin: bytes) -> None:
     order = program.ORDER.pack(number, bool(stdin), job.session)
     given = [job.request, *([files.sealed(stdin)] if stdin else []), *job.for_program]
-    lines.send(running.line, order, given)
+    try:
+        lines.send(running.line, order, given)
+    except (BrokenPipeError, ConnectionResetError) as gone:
+        raise RuntimeError(complaint(running) or gone) from None
     running.line.close()
     running.started = time.monotonic()
     if job.session:
@@ -155,7 +162,7 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
     for stream in running.streams:
         poll.register(stream, select.POLLIN)
     deadline = running.started + wall
-    next_sample = running.started + _TICK
+    next_sample = running.started + _FIRST_LOOK
     gave_way = False
     while running.wait_status is None and not running.verdict:
         now = time.monotonic()
@@ -167,17 +174,17 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
             elif at in running.streams and not _read(running, at, output):
                 poll.unregister(at)
         now = time.monotonic()
-        if now >= next_sample:
+        if now >= min(next_sample, deadline):
             running.verdict = running.verdict or meter.sample()
-            next_sample = now + _TICK
-            if meter.cpu > _SHORT and not gave_way:
+            next_sample = now + min(_TICK, now - running.started)
+            if not gave_way and (meter.cpu > _SHORT or meter.processes_peak > _FEW):
                 gave_way = True
                 _give_way(running, job)
         _reap(running)
         if now >= deadline and running.wait_status is None:
             running.verdict = running.verdict or "time_limit"
-    if meter.processes_peak > 1 or _anyone_left():
-        meter.sample()
+    if not running.verdict and (meter.processes_peak > 1 or _anyone_left()):
+        meter.sample()  # what passed a limit is not looked at again, but killed
     _kill_all(running, job.place)
     for stream in running.streams:
         while _read(running, stream, output):

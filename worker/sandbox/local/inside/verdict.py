@@ -32,11 +32,11 @@ class Running:
 def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str, Any]:
     duration = time.monotonic() - running.started
     meter.finish()
-    complaint = os.read(running.complaint, _COMPLAINT_SIZE)
+    said = complaint(running)
     for end in (*running.streams, running.complaint):
         os.close(end)
-    if complaint.startswith(b"!"):
-        raise RuntimeError(complaint[1:].decode(errors="replace"))
+    if said:
+        raise RuntimeError(said)
     code: int | None = None
     if running.verdict is None and running.wait_status is not None:
         code = os.waitstatus_to_exitcode(running.wait_status)
@@ -50,10 +50,16 @@ def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str
     }
 
 
+def complaint(running: Running) -> str:
+    """Why a process that has ended was never the program; empty where it was."""
+    said = os.read(running.complaint, _COMPLAINT_SIZE)
+    return said[1:].decode(errors="replace") if said.startswith(b"!") else ""
+
+
 def _explain(running: Running, code: int | None, evidence: Evidence | None) -> str:
     """Name the limit behind a failure that the program met as an error of its own."""
-    if evidence and evidence.out_of_memory():
-        return "memory_limit"
+    if evidence and (passed := evidence.passed()):
+        return passed
     if code == 0:
         return "finished"
     if code == -signal.SIGXCPU:
@@ -61,5 +67,4 @@ def _explain(running: Running, code: int | None, evidence: Evidence | None) -> s
     said = bytes(list(running.streams.values())[1][-4096:])
     if any(error in said for error in _MEMORY_ERRORS):
         return "memory_limit"
-    refused = evidence is not None and evidence.out_of_processes()
-    return "process_limit" if refused or any(e in said for e in _FORK_ERRORS) else "finished"
+    return "process_limit" if any(error in said for error in _FORK_ERRORS) else "finished"
