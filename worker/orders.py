@@ -192,10 +192,9 @@ class Orders:
             self._alone_since.pop(hash, None)
         for order, status, last in zip(orders, reply[2::2], reply[3::2], strict=True):
             self._looks.pop(order, None)
-            arrived = status or order not in self._underway
-            outcome = outcome_of(order.id, status, last) if arrived else None
+            outcome = outcome_of(order.id, status, last)
             alone = 0.0 if live else self.now - max(since, order.began)
-            if outcome is not None:
+            if outcome is not None and (status or order not in self._underway):  # it has come
                 self._settle(order, outcome)
             elif order.deadline <= self.now:
                 self._be_too_late(order)
