@@ -111,15 +111,14 @@ class Inbox:
             self._wire = Wire(self._target, SILENCE, {})
         with self._guard:
             if self._stopping.is_set():
-                return  # who stops us found nothing to nudge
+                return None  # who stops us found nothing to nudge
             streams = {stream: self._seen[stream] for stream in self._owners}
             self._seen = dict(streams)
             self._reading = next(iter(streams), None)
             if not streams:
                 self._listening.clear()
-        if not streams:  # every gate that waited is gone
-            self._listening.wait()
-            return
+        if not streams:
+            return self._idle()
         (found,) = self._wire.converse([reading(streams)])
         if isinstance(found, RedisError):
             raise found
@@ -127,6 +126,13 @@ class Inbox:
             self._seen[stream] = last
             if (owner := self._owners.get(stream)) is not None:
                 self._received(owner, letters)
+        return None
+
+    def _idle(self) -> None:
+        """Nobody waits. What is idle for long may be dropped on its way without a word."""
+        if not self._listening.wait(SILENCE):
+            self._disconnect()
+            self._listening.wait()
 
 
 def _fields(entry: Any) -> dict[bytes, bytes]:

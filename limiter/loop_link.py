@@ -74,8 +74,10 @@ class LoopLink:
         if self.wire is not None or self._engine.stopped or self._engine.contact.lost:
             return wire.close()
         try:
-            self.wire = LoopWire(asyncio.get_running_loop(), wire, self._readable)
+            self.wire = LoopWire(asyncio.get_running_loop(), wire)
+            self.wire.watch(self._readable)
         except NotImplementedError:  # Windows' proactor
+            self.wire = None
             wire.close()
         return None
 

@@ -32,17 +32,20 @@ def possible(target: RedisTarget) -> bool:
 class LoopWire:
     """See the module."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, wire: Wire, readable: Callable[[], None]
-    ) -> None:
-        """Raises `NotImplementedError` where a loop watches no sockets."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, wire: Wire) -> None:
         self._loop = weakref.ref(loop)  # which keeps us, and may be dropped without a word
         self._wire = wire
         self._socket: socket.socket = wire.socket
         self._reader = Reader()
         self._read = bytearray(_AT_ONCE)
         self._socket.setblocking(False)
-        loop.add_reader(self._socket.fileno(), readable)
+
+    def watch(self, readable: Callable[[], None]) -> None:
+        """On the loop, once it is kept where it will be hung up, whatever comes between.
+
+        Raises `NotImplementedError` where a loop watches no sockets.
+        """
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), readable)
 
     def send(self, commands: Iterable[Command]) -> None:
         data = b"".join(map(pack_command, commands))

@@ -205,9 +205,8 @@ class ClientEngine:
 
     def _listen(self) -> None:
         with self.books:
-            well = self.down_since is not None or self.listening.look()
-        if not well:
-            self.lines.end()
+            if self.down_since is None:
+                self.listening.appoint()
 
     def notices_read(self) -> None:
         """By whoever listens, who wakes the callers itself: one wake-up less."""

@@ -76,7 +76,8 @@ class DirectLine:
         """On the engine's thread, which may wait for the server, and has loaded the scripts."""
         wires: list[Wire] = []
         try:
-            wires += (Wire(self._engine.target, _TIMEOUT, scripts={}) for _ in range(2))
+            for _ in range(2):  # one by one: where the second fails the first is to be closed
+                wires += [Wire(self._engine.target, _TIMEOUT, scripts={})]
         except Exception as failure:  # noqa: BLE001 - whatever it is, the engine goes without
             log.debug("no direct line to %s: %s", self._engine.target, failure)
             self._missed, self._opening = 0, False
@@ -87,13 +88,16 @@ class DirectLine:
 
     def _begin(self, wire: Wire, ear: Wire) -> None:
         self._missed, self._opening = 0, False
+        self._break()  # what an interrupt may have left
+        if not self._engine.is_well:
+            return _close([wire, ear])
+        loop = asyncio.get_running_loop()
+        self._ear, self._wire = Ear(self._engine, self, LoopWire(loop, ear)), LoopWire(loop, wire)
         try:
-            if not self._engine.is_well:
-                return _close([wire, ear])
-            self._ear = Ear(self._engine.listening, self, ear)
-            loop = asyncio.get_running_loop()
-            self._wire = LoopWire(loop, wire, lambda: self.do(self._read))
+            self._ear.listen()
+            self._wire.watch(lambda: self.do(self._read))
         except NotImplementedError:  # Windows' proactor
+            self._ear = self._wire = None
             _close([wire, ear])
         return None
 

@@ -63,7 +63,7 @@ class DirectLines:
         with engine.books:
             if engine.orders.unsent or not engine.is_well:
                 return False
-            order.ear = ear if order.answers else None  # of who is told only that it is queued, no
+            order.ear = ear if order.answers else None  # a handle may be awaited anywhere: no ear
             engine.orders.add(order, directly=True)
             if not engine.listening.hears(order):
                 engine.post(engine.look)

@@ -3,48 +3,59 @@
 Whether it is to ask, `listening.py` says. What goes wrong here its direct line sees to.
 """
 
-import asyncio
-import math
 from typing import TYPE_CHECKING
 
 from limiter.inbox import SILENCE, read_streams
 from limiter.loop_wire import LoopWire
-from limiter.wire import Wire
 
 if TYPE_CHECKING:
+    from worker.client_engine import ClientEngine
     from worker.direct_line import DirectLine
-    from worker.listening import Listening
 
 
 class Ear:
     """Of one event loop."""
 
-    def __init__(self, listening: "Listening", line: "DirectLine", wire: Wire) -> None:
+    def __init__(self, engine: "ClientEngine", line: "DirectLine", wire: LoopWire) -> None:
         self.open = True
-        self.answer_due = math.inf  # by the engine's clock, once it has asked
-        self._listening, self._line = listening, line
-        loop = asyncio.get_running_loop()
-        self._wire = LoopWire(loop, wire, lambda: line.do(self._hear))
+        self.asking = False
+        self._engine, self._line, self._wire = engine, line, wire
+        self._doubted_at = engine.clock() + SILENCE
+
+    @property
+    def doubtful(self) -> bool:
+        """Nothing was heard or asked for long: it may have been dropped without a word."""
+        return self._engine.clock() >= self._doubted_at
+
+    def listen(self) -> None:
+        self._wire.watch(lambda: self._line.do(self._hear))
 
     def ask(self) -> None:
         """For the next notices, if that is its to do and not done yet."""
-        if not self.open or self.answer_due < math.inf:
+        if not self.open or self.asking or self.doubtful:
             return
-        if question := self._listening.question_of(self):
-            self.answer_due = self._listening.clock() + SILENCE
+        if question := self._engine.listening.question_of(self):
+            self.asking, self._doubted_at = True, self._engine.clock() + SILENCE
             self._wire.send([question])
 
     def wake(self) -> None:
-        """From any thread: have it ask."""
-        self._line.on_loop(lambda: self._line.do(self.ask))
+        """From any thread: have it ask, or end."""
+        self._line.on_loop(lambda: self._line.do(self._check))
+
+    def _check(self) -> None:
+        """Its loop may only have stood still, with what came before it."""
+        if self.open:
+            self._hear()
+            if self.doubtful:
+                raise ConnectionError("nothing was heard for long")
 
     def _hear(self) -> None:
         for reply in self._wire.received():
             if isinstance(reply, Exception):
                 raise ConnectionError(str(reply))
-            self.answer_due = math.inf
+            self.asking, self._doubted_at = False, self._engine.clock() + SILENCE
             for _, last, notices in read_streams(reply):
-                self._listening.heard(self, last, notices)
+                self._engine.listening.heard(self, last, notices)
         self.ask()
 
     def hang_up(self) -> None:

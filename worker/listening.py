@@ -21,11 +21,10 @@ class Listening:
     """See the module."""
 
     def __init__(self, engine: "ClientEngine", stream: str) -> None:
-        self.clock = engine.clock
         self._engine, self._stream = engine, stream
         self._inbox: Inbox | None = None
         self._ear: Ear | None = None  # which reads instead of the inbox
-        self._since = "0-0"  # the last notice that it read
+        self._since = "0-0"  # a notice that it read; what is read twice does no harm
 
     def by_inbox(self) -> None:
         """From where the ear was; with the books held, as in the next two."""
@@ -34,17 +33,20 @@ class Listening:
             self._inbox = Inbox(self._engine.target, self._received)
         self._inbox.listen(self._stream, self._engine.orders, self._since)
 
-    def look(self) -> bool:
-        """See that all who wait are heard for; False if the ear's connection has failed."""
+    def appoint(self) -> None:
+        """See that all who wait are heard for."""
         ear, waiting = self._ear, self._engine.orders.waiting
-        well = ear is None or self.clock() < ear.answer_due
-        if waiting and not (ear and ear.open and well and waiting.only_ear is ear):
+        if not waiting:
+            return
+        if ear is None or not ear.open or ear.doubtful or waiting.only_ear is not ear:
             self.by_inbox()
-        return well
+        if ear is not None and (ear.doubtful or not ear.asking):
+            ear.wake()
 
     def hears(self, order: Order) -> bool:
         """Whether it is heard for as things are."""
-        return self._inbox is not None and self._ear in (None, order.ear)
+        ear = self._ear
+        return self._inbox is not None and (ear is None or (ear is order.ear and not ear.doubtful))
 
     def stop(self) -> None:
         if self._inbox is not None:

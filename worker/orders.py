@@ -120,7 +120,7 @@ class Orders:
         for order in self._timers.passed(now):
             if order.outcome is not None:
                 continue
-            if order.deadline <= now and (order in self._fresh or order in self._underway):
+            if order.deadline <= now and order in self._fresh:
                 self._be_too_late(order)
             else:
                 self._looks[order] = None  # its loop may stand still, with the outcome before it
@@ -194,7 +194,7 @@ class Orders:
             self._looks.pop(order, None)
             outcome = outcome_of(order.id, status, last)
             alone = 0.0 if live else self.now - max(since, order.began)
-            if outcome is not None:
+            if outcome is not None and (status or order not in self._underway):  # it has come
                 self._settle(order, outcome)
             elif order.deadline <= self.now:
                 self._be_too_late(order)

@@ -122,6 +122,27 @@ def test_what_was_given_up_on_a_line_is_withdrawn_at_once() -> None:
     assert list(orders.enqueueing([order])) == []
 
 
+@pytest.mark.parametrize(
+    ("status", "last", "outcome"),
+    [
+        (b"finished", [b"type", b"1", b"return_value", b"e30="], b"{}"),
+        (b"queued", [], DeadlineExceeded),
+        (b"", [], DeadlineExceeded),
+    ],
+    ids=["it is over", "it is not", "it has not come"],
+)
+def test_what_is_on_its_way_at_its_deadline_is_looked_at(status, last, outcome) -> None:
+    orders, order = Orders("me", "notices"), order_of("job-1")
+    order.deadline = 1.0
+    orders.add(order, directly=True)
+    orders.tick(1.0)
+    assert order.outcome is None
+    ((_, digest),) = list(orders.exchange())
+    digest([1, 0, status, last])
+    assert order.outcome == outcome or type(order.outcome) is outcome
+    assert not orders.waiting
+
+
 def test_a_run_that_ends_with_its_loop_takes_its_job_along(real_redis) -> None:
     async def give_up() -> None:
         queue = await on_its_line(CodeQueue(real_redis, "code"))
@@ -169,6 +190,23 @@ async def test_a_line_that_cannot_be_opened_for_any_reason_is_done_without(
     while len(tried) < 2:
         await asyncio.wait_for(queue.submit("1"), PATIENCE)
     assert not takes_it(queue)
+
+
+async def test_a_loop_that_watches_no_sockets_does_without(real_redis, monkeypatch) -> None:
+    loop, tried, said_by_it = asyncio.get_running_loop(), [], []
+
+    def refuses(*_: Any) -> None:
+        tried.append(1)
+        raise NotImplementedError
+
+    for name in ("add_reader", "remove_reader"):
+        monkeypatch.setattr(loop, name, refuses)
+    loop.set_exception_handler(lambda _, context: said_by_it.append(context))
+    queue = CodeQueue(real_redis, "code")
+    while len(tried) < 2:
+        await asyncio.wait_for(queue.submit("1"), PATIENCE)
+    assert not takes_it(queue)
+    assert said_by_it == []
 
 
 def test_an_ending_engine_opens_no_line(real_redis, monkeypatch) -> None:

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from ground import target_of
+from limiter import inbox as inboxes
 from limiter.inbox import SILENCE, Inbox
+from limiter.loop_wire import LoopWire
 from limiter.wire import Wire
 from penstock.in_process import run_queued
 from tests.harness.servers import until
 from tests.worker.interruptions import is_interrupted_at_every_statement
 from tests.worker.test_direct_line import on_its_line, queued
-from tests.worker.test_direct_line_trouble import raises_once, said
+from tests.worker.test_direct_line_trouble import deaf, line_of, raises_once, said
 from tests.worker.test_short_ways import order_of
 from worker import CodeQueue, DeadlineExceeded, client_engine, heartbeat, orders
 from worker.client_engine import ClientEngine
@@ -83,6 +85,17 @@ def ear_of(queue: CodeQueue) -> Ear | None:
 def reads_itself(queue: CodeQueue) -> bool:
     ear = ear_of(queue)
     return ear is not None and engine_of(queue.target).listening._ear is ear
+
+
+def too_long_passes(queue: CodeQueue, monkeypatch: Any) -> None:
+    engine = engine_of(queue.target)
+    late = engine.clock() + SILENCE
+    monkeypatch.setattr(engine, "clock", lambda: late)
+
+
+def the_engine_looks(queue: CodeQueue) -> None:
+    engine = engine_of(queue.target)
+    engine.post(engine.look)
 
 
 def blocked(redis: Any) -> list[int]:
@@ -199,8 +212,13 @@ async def test_another_loop_is_told_meanwhile(real_redis, queue):
     assert (await asyncio.wait_for(running, PATIENCE)).ok
 
 
-async def test_a_result_that_was_there_at_the_deadline_counts(real_redis, queue, monkeypatch):
+@pytest.mark.parametrize("lined", [True, False], ids=["its line too", "its line answered"])
+async def test_a_result_that_was_there_at_the_deadline_counts(
+    real_redis, queue, monkeypatch, lined
+):
     engine = engine_of(queue.target)
+    if lined:
+        deaf(line_of(queue))
     (running,) = await begun(queue, real_redis, "1", timeout=PATIENCE)
     work_while_the_loop_stands_still(real_redis)
     late = engine.clock() + PATIENCE
@@ -208,6 +226,21 @@ async def test_a_result_that_was_there_at_the_deadline_counts(real_redis, queue,
     engine.post(engine.look)
     until(lambda: not engine.orders.waiting, "its deadline to pass")
     assert (await asyncio.wait_for(running, PATIENCE)).ok
+
+
+async def test_it_keeps_its_line(real_redis, queue, monkeypatch):
+    ear = ear_of(queue)
+    assert ear is not None
+    (running,) = await begun(queue, real_redis, "1")
+    await said(lambda: len(blocked(real_redis)) == 1, "it to be asked for")
+    work_while_the_loop_stands_still(real_redis)
+    too_long_passes(queue, monkeypatch)
+    the_engine_looks(queue)
+    until(lambda: not engine_of(queue.target).orders.waiting, "the inbox to have taken over")
+    assert (await asyncio.wait_for(running, PATIENCE)).ok
+    await asyncio.sleep(0)
+    assert ear.open
+    assert ear_of(queue) is ear
 
 
 async def test_a_deadline_is_kept_where_there_is_no_result(real_redis, queue):
@@ -302,17 +335,47 @@ async def test_an_ear_that_hears_an_error_is_left(real_redis, queue):
     assert (await asyncio.wait_for(running, PATIENCE)).ok
 
 
+def falls_silent(ear: Ear, monkeypatch: Any) -> None:
+    """As if its connection had been dropped without a word."""
+    asyncio.get_running_loop().remove_reader(ear._wire._socket.fileno())
+    monkeypatch.setattr(ear._wire, "received", lambda: ())
+
+
 async def test_an_ear_that_fell_silent_is_left(real_redis, queue, monkeypatch):
-    ear, engine = ear_of(queue), engine_of(queue.target)
+    ear = ear_of(queue)
     assert ear is not None
     (running,) = await begun(queue, real_redis, "1")
-    asyncio.get_running_loop().remove_reader(ear._wire._socket.fileno())
+    falls_silent(ear, monkeypatch)
     await work(real_redis)
-    late = engine.clock() + SILENCE
-    monkeypatch.setattr(engine.listening, "clock", lambda: late)
-    engine.post(engine.look)
+    too_long_passes(queue, monkeypatch)
+    the_engine_looks(queue)
     assert (await asyncio.wait_for(running, PATIENCE)).ok
     assert not ear.open
+
+
+async def test_an_ear_that_lay_idle_is_left(real_redis, queue, monkeypatch):
+    ear = ear_of(queue)
+    assert ear is not None
+    falls_silent(ear, monkeypatch)
+    too_long_passes(queue, monkeypatch)
+    with engine_of(queue.target).books:  # it hears of the job before the engine does
+        running = asyncio.create_task(queue.run("1"))
+        await asyncio.sleep(0)
+    await said(lambda: len(queued(real_redis)) == 1, "it to be queued")
+    await work(real_redis)
+    assert (await asyncio.wait_for(running, PATIENCE)).ok
+    await said(lambda: not ear.open, "it to be left")
+    await asyncio.wait_for(by_its_ear(queue, real_redis), PATIENCE)
+
+
+async def test_an_ear_that_was_not_woken_is_woken_again(real_redis, queue, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Ear, "ask", lambda _: None)
+        (running,) = await begun(queue, real_redis, "1")
+    the_engine_looks(queue)
+    await work(real_redis)
+    assert (await asyncio.wait_for(running, PATIENCE)).ok
+    assert reads_itself(queue)
 
 
 # A signal's handler may raise anywhere
@@ -343,6 +406,58 @@ async def test_an_interrupted_notice_is_told_all_the_same(
     results = await asyncio.wait_for(asyncio.gather(*running), PATIENCE)
     assert all(result.ok for result in results)
     await said(lambda: not engine_of(queue.target).orders.waiting, "nothing to be left")
+
+
+@pytest.fixture
+async def watched(monkeypatch) -> set[int]:
+    """The sockets that the running loop reads."""
+    loop, sockets = asyncio.get_running_loop(), set[int]()
+    add, remove = loop.add_reader, loop.remove_reader
+
+    def adds(socket: int, *callback: Any) -> None:
+        add(socket, *callback)
+        sockets.add(socket)
+
+    def removes(socket: int) -> bool:
+        sockets.discard(socket)
+        return remove(socket)
+
+    monkeypatch.setattr(loop, "add_reader", adds)
+    monkeypatch.setattr(loop, "remove_reader", removes)
+    loop.set_exception_handler(lambda *_: None)
+    return sockets
+
+
+def sockets_of(queue: CodeQueue) -> set[int]:
+    line, ear = line_of(queue), ear_of(queue)
+    return {each._wire._socket.fileno() for each in (line, ear)}  # type: ignore[union-attr]
+
+
+async def test_an_interrupted_end_leaves_no_ear(real_redis, watched, queue, raises_once):
+    old = ear_of(queue)
+    raises_once(Ear, "hang_up")
+    with pytest.raises(KeyError):
+        line_of(queue)._break()
+    await on_its_line(queue)
+    await asyncio.wait_for(by_its_ear(queue, real_redis), PATIENCE)
+    assert ear_of(queue) is not old
+    assert watched == sockets_of(queue)
+
+
+async def test_an_interrupted_beginning_leaves_no_ear(real_redis, watched, queue, monkeypatch):
+    made, real = [], LoopWire.__init__
+
+    def fails_at_the_second(*args: Any) -> None:
+        made.append(1)
+        if len(made) == 2:
+            raise KeyError("a signal's handler")
+        real(*args)
+
+    monkeypatch.setattr(LoopWire, "__init__", fails_at_the_second)
+    line_of(queue)._break()
+    await asyncio.wait_for(by_its_ear(queue, real_redis), PATIENCE)
+    assert len(made) == 4
+    assert watched == sockets_of(queue)
 
 
 def test_a_loop_interrupted_at_any_statement_of_its_hearing_waits_for_nothing(shared_server):
@@ -405,4 +520,31 @@ def test_an_inbox_goes_on_where_another_has_read(real_redis) -> None:
     assert heard == [b"1", b"2", b"4"]
     inbox.stop()
     Wire(target_of(real_redis), 5.0, {}).converse([("XADD", "stream", "*", "n", "2")])
+    inbox.join(PATIENCE)
+
+
+def test_an_inbox_that_is_idle_for_long_goes_on_by_a_new_connection(
+    real_redis, monkeypatch
+) -> None:
+    class Owner: ...
+
+    owner, heard = Owner(), []
+    target, silence = target_of(real_redis), inboxes.SILENCE
+
+    def hear(_: Any, letters: Any) -> None:
+        monkeypatch.setattr(inboxes, "SILENCE", 0.01)
+        last = inbox.forget("stream")
+        heard.append((inbox._wire, letters[0][b"n"], last))
+
+    inbox = Inbox(target, hear)
+    real_redis.xadd("stream", {"n": 1})
+    inbox.listen("stream", owner)
+    until(lambda: heard and inbox._wire is None, "its connection to be closed")
+    monkeypatch.setattr(inboxes, "SILENCE", silence)
+    real_redis.xadd("stream", {"n": 2})
+    inbox.listen("stream", owner, heard[0][2])
+    until(lambda: len(heard) == 2, "what comes then to be heard")
+    assert [n for _, n, _ in heard] == [b"1", b"2"]
+    assert heard[0][0] is not heard[1][0]
+    inbox.stop()
     inbox.join(PATIENCE)
