@@ -94,7 +94,7 @@ class DirectLine:
         loop = asyncio.get_running_loop()
         self._ear, self._wire = Ear(self._engine, self, LoopWire(loop, ear)), LoopWire(loop, wire)
         try:
-            self._ear.listen()
+            self._ear.watch()
             self._wire.watch(lambda: self.do(self._read))
         except NotImplementedError:  # Windows' proactor
             self._ear = self._wire = None

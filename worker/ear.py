@@ -27,7 +27,7 @@ class Ear:
         """Nothing was heard or asked for long: it may have been dropped without a word."""
         return self._engine.clock() >= self._doubted_at
 
-    def listen(self) -> None:
+    def watch(self) -> None:
         self._wire.watch(lambda: self._line.do(self._hear))
 
     def ask(self) -> None:

@@ -88,8 +88,8 @@ async def test_limits_hold_for_the_session_as_a_whole(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
         with pytest.raises(SessionEnded):
             await session.run(
-                "import os\nfor _ in range(6):\n    if os.fork() == 0:\n"
-                "        x = bytearray(100 << 20)\n        while True: pass\nos.wait()"
+                "import os, signal\nfor _ in range(6):\n    if os.fork() == 0:\n"
+                "        x = bytearray(100 << 20)\n        while True: pass\nsignal.pause()"
             )
         assert (await session.end()).status == "memory_limit"
 
