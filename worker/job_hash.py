@@ -30,6 +30,7 @@ _ENQUEUE, _LOOK, _WITHDRAW = (
 )
 SCRIPTS = {script.sha: script for script in (_ENQUEUE, _LOOK, _WITHDRAW)}
 _WITHDRAWN_TTL = 3600
+_COMPRESS_ABOVE = 512  # bytes; of fewer, zlib saves too few for the time it takes
 _CHUNK = 200  # jobs in one script call: keeps a call below a few milliseconds
 # Differs from job to job, or is set when it is sent.
 _OWN = {"data", "description", "timeout", "created_at", "enqueued_at"}
@@ -105,10 +106,12 @@ def withdraw(hash: JobHash, ids: Sequence[str]) -> Command:
 
 def data_of(request: CodeRequest) -> bytes:
     """The call, as RQ's JSON serializer writes it."""
+    call = f'["{FUNCTION}", null, [{request.model_dump_json()}], {{}}]'.encode()
+    if len(call) < _COMPRESS_ABOVE:
+        return call
     # zlib's own default takes a quarter of a megabyte from the system for each call.
     small = zlib.compressobj(1, wbits=14, memLevel=6)
-    call = f'["{FUNCTION}", null, [{request.model_dump_json()}], {{}}]'
-    return small.compress(call.encode()) + small.flush()
+    return small.compress(call) + small.flush()
 
 
 def description_of(request: CodeRequest, token: str) -> str:

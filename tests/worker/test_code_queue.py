@@ -61,6 +61,15 @@ async def test_results_come_in_the_order_of_the_programs(redis, queue, fusion):
     assert [result.stdout for result in await running] == [str(n) for n in range(20)]
 
 
+@pytest.mark.parametrize(("code", "kept"), [("print(1)", "as it is"), ("#" * 1000, "compressed")])
+async def test_rq_reads_a_program_however_it_is_kept(redis, queue, code, kept) -> None:
+    handle = await queue.submit(code)
+    data = redis.hget(f"rq:job:{handle.id}", "data")
+    assert data.startswith(b"[") == (kept == "as it is")
+    (request,) = Job.fetch(handle.id, connection=redis, serializer=JSONSerializer).args
+    assert request["code"] == code
+
+
 async def test_handles_arrive_as_their_results_do(redis, queue, fusion):
     handles = [await queue.submit(str(n), timeout=60) for n in range(5)]
     await handles[3].cancel()
