@@ -25,6 +25,7 @@ from penstock.cli import COMMANDS
 from penstock.variables import settings_models
 from tests.architecture.source import ROOT
 from tests.harness import leash
+from tests.harness.remains import processes_in
 from tests.harness.servers import free_port, until
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -125,6 +126,14 @@ def test_every_service_starts_is_healthy_and_runs_a_program(deployment: Deployme
         capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert ran.stdout == "42\n", ran.stderr
+
+
+def test_redis_itself_is_told_to_stop(deployment: Deployment) -> None:
+    deployment.start("redis")
+    until(lambda: deployment.healthy("redis"), "redis", within=60)
+    deployment.end()
+    assert deployment.processes[0].returncode == 0, "it shuts down, and keeps its last second"
+    assert processes_in(deployment.folder / "data") == []
 
 
 def against_the_specification(file: Path) -> subprocess.CompletedProcess[str]:
