@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from limiter.commands import Command
-from limiter.loop_wire import LoopWire
+from limiter.loop_wire import LoopWire, on_loop
 from limiter.wire import Wire
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LoopLink:
             if not self._engine.contact.lost:
                 # The engine has loaded the scripts, and sees to those that the server forgets.
                 wire = Wire(self._engine.target, self._engine.contact.timeout, scripts={})
-                if not self._on_loop(lambda: self._begin(wire)):
+                if not on_loop(self._loop, lambda: self._begin(wire)):
                     wire.close()
         except (RedisError, OSError) as failure:
             log.debug("gates: no shortcut to %s: %s", self._engine.target, failure)
@@ -88,19 +88,8 @@ class LoopLink:
 
     def end(self, farewell: Callable[[], None]) -> None:
         """From any thread: have the loop bid farewell, or hang up where it will not run again."""
-        if self.wire is not None and not self._on_loop(farewell):
+        if self.wire is not None and not on_loop(self._loop, farewell):
             self.hang_up()
-
-    def _on_loop(self, deed: Callable[[], None]) -> bool:
-        """From any thread: have it done there; False where the loop will do nothing any more."""
-        loop = self._loop()
-        if loop is None:
-            return False
-        try:
-            loop.call_soon_threadsafe(deed)
-        except RuntimeError:  # it is closed
-            return False
-        return True
 
     def hang_up(self) -> None:
         if self.wire is not None:

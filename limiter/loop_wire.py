@@ -29,6 +29,17 @@ def possible(target: RedisTarget) -> bool:
     return Reader is not None and target.kind in ("single", "sentinel") and not target.tls
 
 
+def on_loop(kept: weakref.ref[asyncio.AbstractEventLoop], deed: Callable[[], None]) -> bool:
+    """From any thread: have it done there; False where the loop will do nothing any more."""
+    loop = kept()
+    try:
+        if loop is not None:
+            loop.call_soon_threadsafe(deed)
+    except RuntimeError:  # it is closed
+        return False
+    return loop is not None
+
+
 class LoopWire:
     """See the module."""
 

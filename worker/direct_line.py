@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from limiter.loop_wire import LoopWire, possible
+from limiter.loop_wire import LoopWire, on_loop, possible
 from limiter.wire import Wire
 from worker.ear import Ear
 from worker.order import Order
@@ -67,7 +67,7 @@ class DirectLine:
 
     def end(self) -> None:
         """From any thread: the engine does everything from now on."""
-        if not self.on_loop(self._break):
+        if not on_loop(self._loop, self._break):
             self._hang_up()
 
     # The connection
@@ -83,7 +83,7 @@ class DirectLine:
             self._missed, self._opening = 0, False
             _close(wires)
         else:
-            if not self.on_loop(lambda: self._begin(*wires)):
+            if not on_loop(self._loop, lambda: self._begin(*wires)):
                 _close(wires)
 
     def _begin(self, wire: Wire, ear: Wire) -> None:
@@ -101,15 +101,9 @@ class DirectLine:
             _close([wire, ear])
         return None
 
-    def on_loop(self, deed: Callable[[], None]) -> bool:
-        """From any thread: have it done there; False where the loop will do nothing any more."""
-        loop = self._loop()
-        try:
-            if loop is not None:
-                loop.call_soon_threadsafe(deed)
-        except RuntimeError:  # it is closed
-            return False
-        return loop is not None
+    def do_there(self, deed: Callable[[], None]) -> None:
+        """From any thread: have it done on the loop, as `do` does it."""
+        on_loop(self._loop, lambda: self.do(deed))
 
     def _hang_up(self) -> None:
         if self._wire is not None:

@@ -40,7 +40,7 @@ class Ear:
 
     def wake(self) -> None:
         """From any thread: have it ask, or end."""
-        self._line.on_loop(lambda: self._line.do(self._check))
+        self._line.do_there(self._check)
 
     def _check(self) -> None:
         """Its loop may only have stood still, with what came before it."""

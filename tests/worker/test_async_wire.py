@@ -134,12 +134,18 @@ async def test_the_server_has_its_time_for_each_reply(real_redis) -> None:
     await wire.close()
 
 
-async def test_a_line_that_goes_away_is_closed_with_the_others(real_redis, noise) -> None:
+async def left_by_a_demoted_server(real_redis) -> tuple[AsyncWire, asyncio.Future[Any]]:
+    """A wire, and what its former line still waits for."""
     wire = await open_wire(real_redis)
     demoted = "return redis.error_reply('READONLY You cannot write')"
     refused, waits = wire.asked(("EVAL", demoted, 0), ("BLPOP", "nothing", 0))
     with pytest.raises(ReadOnlyError):
         await soon(refused)
+    return wire, waits
+
+
+async def test_a_line_that_goes_away_is_closed_with_the_others(real_redis, noise) -> None:
+    wire, waits = await left_by_a_demoted_server(real_redis)
     await blocked(real_redis)
     closing = asyncio.create_task(wire.close())
     await asyncio.sleep(0)
@@ -150,11 +156,7 @@ async def test_a_line_that_goes_away_is_closed_with_the_others(real_redis, noise
 
 
 async def test_a_line_that_goes_away_is_broken_off_with_the_others(real_redis, noise) -> None:
-    wire = await open_wire(real_redis)
-    demoted = "return redis.error_reply('READONLY You cannot write')"
-    refused, waits = wire.asked(("EVAL", demoted, 0), ("BLPOP", "nothing", 0))
-    with pytest.raises(ReadOnlyError):
-        await soon(refused)
+    wire, waits = await left_by_a_demoted_server(real_redis)
     wire.break_off()
     with pytest.raises(ConnectionError, match="broken off"):
         await soon(waits)

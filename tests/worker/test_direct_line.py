@@ -40,6 +40,18 @@ def exchanges(monkeypatch) -> list[int]:
     return seen
 
 
+async def a_forked_child_submits(target) -> None:
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            code = int(CodeQueue(target, "code").sync.submit("child").done)
+        finally:
+            os._exit(code)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
 async def on_its_line(queue: CodeQueue) -> CodeQueue:
     """Submits, and takes back, until the running loop has a line that it may use."""
     async with asyncio.timeout(PATIENCE):
@@ -208,15 +220,7 @@ def test_two_loops_have_a_line_each(real_redis, fusion):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 async def test_a_forked_child_leaves_its_parents_line_alone(real_redis, queue, shared_server):
-    child = os.fork()
-    if child == 0:
-        code = 99
-        try:
-            code = int(CodeQueue(shared_server.target, "code").sync.submit("child").done)
-        finally:
-            os._exit(code)
-    _, status = await asyncio.to_thread(os.waitpid, child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    await a_forked_child_submits(shared_server.target)
     handle = await queue.submit("parent")
     assert handle.id in queued(real_redis)
     assert takes_it(queue)

@@ -5,7 +5,6 @@ The engine does nothing by itself: what is told late elsewhere is never told her
 
 import asyncio
 import multiprocessing
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,7 @@ from limiter.wire import Wire
 from penstock.in_process import run_queued
 from tests.harness.servers import until
 from tests.worker.interruptions import is_interrupted_at_every_statement
-from tests.worker.test_direct_line import on_its_line, queued
+from tests.worker.test_direct_line import a_forked_child_submits, on_its_line, queued
 from tests.worker.test_direct_line_trouble import deaf, line_of, raises_once, said
 from tests.worker.test_short_ways import order_of
 from worker import CodeQueue, DeadlineExceeded, client_engine, heartbeat, orders
@@ -299,14 +298,7 @@ def test_a_thread_is_told_though_the_loop_that_asked_for_the_same_is_closed(real
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 async def test_a_forked_child_leaves_its_parents_ear_alone(real_redis, queue, shared_server):
     (waiting,) = await begun(queue, real_redis, "1")
-    if (child := os.fork()) == 0:
-        code = 99
-        try:
-            code = int(CodeQueue(shared_server.target, "code").sync.submit("child").done)
-        finally:
-            os._exit(code)
-    _, status = await asyncio.to_thread(os.waitpid, child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    await a_forked_child_submits(shared_server.target)
     await work(real_redis)
     assert (await asyncio.wait_for(waiting, PATIENCE)).ok
     assert reads_itself(queue)
