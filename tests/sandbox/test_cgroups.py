@@ -28,8 +28,10 @@ def hierarchy() -> Hierarchy:
 def test_groups_come_and_go_with_their_hierarchy(hierarchy: Hierarchy) -> None:
     before = len(os.listdir("/proc/self/fd"))
     group = hierarchy.make(DEFAULTS)
-    folders = [*map(Path, group.folders), *hierarchy._parents]
+    folders = list(map(Path, group.folders))
     assert all(folder.is_dir() for folder in folders)
+    # Beside whoever has it run, where its weight is compared with theirs.
+    assert [folder.parent for folder in folders] == hierarchy._parents
     hierarchy.discard(group)
     hierarchy.close()
     assert not any(folder.exists() for folder in folders)
@@ -50,8 +52,8 @@ def test_a_group_that_is_still_in_use_is_removed_later(hierarchy: Hierarchy) -> 
 def test_what_a_killed_process_left_is_swept_at_the_next_start(hierarchy: Hierarchy) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    left = hierarchy._parents[0].parent / f"penstock-{dead.pid}-1"
-    (left / "7").mkdir(parents=True)
+    left = hierarchy._parents[0] / f"penstock-{dead.pid}-1-7"
+    left.mkdir()
     hierarchy.close()
     again = Hierarchy.find()
     assert again is not None
@@ -111,8 +113,17 @@ async def test_its_weight_is_then_a_quarter_of_the_usual() -> None:
 def weights(hierarchy: Hierarchy) -> list[int]:
     """Of the programs that run now."""
     name = hierarchy._files.weight
-    files = [file for parent in hierarchy._parents for file in parent.glob(f"*/{name}")]
+    groups = f"{hierarchy._name}-*"
+    files = [file for parent in hierarchy._parents for file in parent.glob(f"{groups}/{name}")]
     return [int(file.read_text()) for file in files]
+
+
+async def test_the_kernels_own_limit_leaves_room_for_forks_that_are_under_way() -> None:
+    """It counts them too, and refuses without a word that the group or init could go by."""
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NPROC)[0])"
+    async with Jails(config_for("user")) as jails:
+        outcome = await jails.run(Program(code, limits=replace(DEFAULTS, processes=16)))
+    assert int(outcome.stdout) > 2 * 16
 
 
 async def test_without_one_memory_is_held_by_sampling_and_that_is_said() -> None:
@@ -139,6 +150,7 @@ def test_version_2_is_used_at_the_top(fake: Fake) -> None:
     assert hierarchy.kind == "cgroup-v2"
     group = hierarchy.make(replace(DEFAULTS, memory=64 << 20, processes=9))
     (folder,) = group.folders
+    assert Path(folder).parent == kernel.top
     set_there = {
         name: (Path(folder) / name).read_text()
         for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max")
@@ -155,7 +167,8 @@ def test_version_2_is_used_at_the_top(fake: Fake) -> None:
 
 
 def test_version_2_has_no_weight_where_the_processor_is_not_passed_on(fake: Fake) -> None:
-    fake()
+    kernel = fake()
+    (kernel.top / "cgroup.controllers").write_text("memory pids")
     hierarchy = Hierarchy.find()
     assert hierarchy is not None
     group = hierarchy.make(DEFAULTS)
@@ -182,7 +195,7 @@ def test_beside_our_own_group_where_that_one_has_processes(fake: Fake) -> None:
     hierarchy = Hierarchy.find()
     assert hierarchy is not None
     (parent,) = hierarchy._parents
-    assert parent.parent == kernel.top / "penstock.service"
+    assert parent == kernel.top / "penstock.service"
     hierarchy.close()
     assert kernel.groups() == ["penstock.service", "penstock.service/main"]
 
@@ -191,7 +204,7 @@ def test_below_the_top_where_no_group_of_ours_passes_control_on(fake: Fake) -> N
     kernel = fake("/user.slice/session.scope")
     hierarchy = Hierarchy.find()
     assert hierarchy is not None
-    assert hierarchy._parents[0].parent == kernel.top
+    assert hierarchy._parents == [kernel.top]
     hierarchy.close()
     assert kernel.groups() == ["user.slice", "user.slice/session.scope"]
 

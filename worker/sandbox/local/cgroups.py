@@ -10,22 +10,28 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from worker.sandbox.local.group import PASSED_ON, Files, Group
+from worker.sandbox.local.group import Files, Group
 from worker.sandbox.local.limits import DEFAULTS, Limits
 
+_PASSED_ON = "cgroup.subtree_control"
 _MOUNTS = Path("/proc/self/mounts")
 _OWN = Path("/proc/self/cgroup")
 
 
 class Hierarchy:
-    """Where this process may create groups; made by `find`, removed by `close`."""
+    """Where this process may create groups; made by `find`, at its end by `close`.
+
+    They lie side by side with the group of whoever hands out the programs: weights are compared
+    among neighbours only, and one folder around them all would outweigh every one in it.
+    """
 
     _removal_patience: ClassVar[float] = 5.0
 
     def __init__(self, parents: list[Path], unified: bool) -> None:
         self.kind = "cgroup-v2" if unified else "cgroup-v1"
         self._parents = parents
-        self._files = Files.of(parents, unified)
+        self._name = f"penstock-{os.getpid()}-{time.monotonic_ns()}"
+        self._files = Files.of({name for parent in parents for name in _sample(parent)}, unified)
         self._made = 0
         self._dying: list[tuple[float, str]] = []
 
@@ -36,17 +42,16 @@ class Hierarchy:
             if not parents:
                 continue
             hierarchy = cls(parents, unified)
-            try:
+            with contextlib.suppress(OSError):
                 hierarchy.discard(hierarchy.make(DEFAULTS))
-            except OSError:
-                hierarchy.close()
-                continue
-            return hierarchy
+                return hierarchy
+            hierarchy.close()
         return None
 
     def make(self, limits: Limits) -> Group:
         self._made += 1
-        group = Group(self._files, [f"{parent}/{self._made}" for parent in self._parents])
+        name = f"{self._name}-{self._made}"
+        group = Group(self._files, [f"{parent}/{name}" for parent in self._parents])
         try:
             group.make(limits)
         except OSError:
@@ -70,9 +75,6 @@ class Hierarchy:
         while self._dying and time.monotonic() < deadline:
             self._dying = [entry for entry in self._dying if not _removed(entry[1])]
             time.sleep(0.005)
-        for parent in self._parents:
-            with contextlib.suppress(OSError):  # a process that will not die keeps it
-                parent.rmdir()
 
 
 def _removed(folder: str) -> bool:
@@ -107,28 +109,28 @@ def _mounted(kind: str, option: str = "") -> Path | None:
     return None
 
 
-def _create(base: Path) -> Path | None:
-    """A folder of ours in this group; None where none can be made."""
-    _sweep(base)
-    folder = base / f"penstock-{os.getpid()}-{time.monotonic_ns()}"
+def _sample(parent: Path) -> list[str]:
+    """What files a group has that is made there; none where no group can be."""
+    folder = parent / f"penstock-{os.getpid()}-{time.monotonic_ns()}"
     try:
         folder.mkdir()
     except OSError:
-        return None
-    return folder
+        return []
+    names = os.listdir(folder)
+    folder.rmdir()
+    return names
 
 
-def _sweep(base: Path) -> None:
+def _sweep(parent: Path) -> None:
     """Remove what a process left that was killed before it could."""
-    for left in base.glob("penstock-*-*"):
+    for left in parent.glob("penstock-*-*"):
         if not Path("/proc", left.name.split("-")[1]).exists():
-            for folder in (*left.glob("*/"), left):
-                with contextlib.suppress(OSError):  # another start sweeps too
-                    folder.rmdir()
+            with contextlib.suppress(OSError):  # another start sweeps too
+                left.rmdir()
 
 
 def _unified_parents() -> list[Path]:
-    """Below our own group, the one above, or the top: the first that passes control on.
+    """Our own group, the one above, or the top: the first that passes control on.
 
     A group with processes of its own does not, except the top; so our own serves only where
     that is already so, and the one above where systemd has `DelegateSubgroup=`, or for root.
@@ -138,39 +140,30 @@ def _unified_parents() -> list[Path]:
         return []
     own = mount / _own_group("").lstrip("/")
     bases = dict.fromkeys((own, mount if own == mount else own.parent, mount))
-    return next(([folder] for base in bases if (folder := _unified_parent(base))), [])
+    return [base for base in bases if _passes_on(base)][:1]
 
 
-def _unified_parent(base: Path) -> Path | None:
-    _optional(base / PASSED_ON, "+memory +pids")
-    folder = _create(base)
-    if folder is None:
-        return None
-    try:
-        (folder / PASSED_ON).write_text("+memory +pids")
-    except OSError:
-        folder.rmdir()
-        return None
-    _optional(folder / PASSED_ON, "+cpu")
-    return folder
+def _passes_on(base: Path) -> bool:
+    for wanted in ("+memory +pids", "+cpu"):
+        _optional(base / _PASSED_ON, wanted)
+    _sweep(base)
+    return {"memory.max", "pids.max"} <= set(_sample(base))
 
 
 def _legacy_parents() -> list[Path]:
-    parents: list[Path] = []
-    for controller in ("memory", "cpu", "pids"):
-        folder = _legacy_parent(controller)
-        if folder is not None:
-            parents.append(folder)
-        elif controller != "cpu":
-            for made in parents:
-                made.rmdir()
-            return []
-    return parents
+    found = {name: _legacy_parent(name) for name in ("memory", "cpu", "pids")}
+    if not found["memory"] or not found["pids"]:
+        return []
+    return [parent for parent in found.values() if parent]
 
 
 def _legacy_parent(controller: str) -> Path | None:
-    """Below our own group, or below the top where that is not visible."""
+    """Our own group, or the top where that is not visible."""
     mount = _mounted("cgroup", controller)
     if mount is None:
         return None
-    return _create(mount / _own_group(controller).lstrip("/")) or _create(mount)
+    for parent in (mount / _own_group(controller).lstrip("/"), mount):
+        _sweep(parent)
+        if _sample(parent):
+            return parent
+    return None

@@ -1,13 +1,12 @@
 """One execution's cgroup: its limits, and the files that its jail is handed."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 from worker.sandbox.local.limits import Limits
 
-PASSED_ON = "cgroup.subtree_control"
 _KILL_ALL = "memory.oom.group"
 
 
@@ -25,15 +24,11 @@ class Files:
     joined_by: str
 
     @classmethod
-    def of(cls, parents: list[Path], unified: bool) -> Self:
-        """What is in our own folder is in the groups below it too."""
-        there = [path.name for path in parents[0].iterdir()]
-
+    def of(cls, there: Collection[str], unified: bool) -> Self:
         def present(name: str, otherwise: str = "") -> str:
             return name if name in there else otherwise
 
         if unified:
-            divided = PASSED_ON in there and "cpu" in (parents[0] / PASSED_ON).read_text().split()
             return cls(
                 memory="memory.max",
                 swap=present("memory.swap.max"),
@@ -41,7 +36,7 @@ class Files:
                 kill_all=present(_KILL_ALL),
                 killed="memory.events",
                 peak=present("memory.peak", "memory.current"),  # no peak before 5.19
-                weight="cpu.weight" if divided else "",
+                weight=present("cpu.weight"),
                 joined_by="cgroup.procs",
             )
         return cls(
@@ -51,7 +46,7 @@ class Files:
             kill_all="",
             killed="memory.oom_control",
             peak="memory.max_usage_in_bytes",
-            weight="cpu.shares" if len(parents) > 2 else "",
+            weight=present("cpu.shares"),
             joined_by="tasks",  # lets a process move itself without stopping all others
         )
 

@@ -72,7 +72,7 @@ class Folder:
             raise Refused("not in a folder that the program may write to")
         return path
 
-    def process_limit(self, granted: int, counted: bool) -> int:
+    def process_limit(self, granted: int) -> int:
         """The kernel counts all of a user's, whoever's they are; so init counts the program's.
 
         But a bomb outgrows one that looks every 20 ms, and must meet an end before the machine's.

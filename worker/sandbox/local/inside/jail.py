@@ -81,10 +81,10 @@ class Namespaces:
         """Any name will do: all there is, is the jail's own."""
         return os.path.join(self.home, name)
 
-    def process_limit(self, granted: int, counted: bool) -> int:
-        # Init is counted too, with its thread that weighs. A cgroup's own limit comes first, for it
-        # says when it refused; where there is none, one more than granted can be seen.
-        return granted + (8 if counted else 3)
+    def process_limit(self, granted: int) -> int:
+        # The kernel counts forks that are under way as well, and what it refuses here nobody is
+        # told of. So a cgroup's own limit comes first, and where there is none init, who looks.
+        return 2 * granted + 8
 
     def allow_to_run(self, name: str) -> None:
         """A compiler may do that itself: all files are the jail's own."""

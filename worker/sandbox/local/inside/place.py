@@ -41,8 +41,8 @@ class Place(Protocol):
     def source(self, name: str) -> str:
         """Where a file that is asked back lies, once the program is dead; raises `Refused`."""
 
-    def process_limit(self, granted: int, counted: bool) -> int:
-        """What the kernel may count for the program's user; `counted` where a cgroup does too."""
+    def process_limit(self, granted: int) -> int:
+        """What the kernel may count for the program's user before it refuses more."""
 
     def allow_to_run(self, name: str) -> None:
         """What a compiler made, where its own `chmod` is refused."""

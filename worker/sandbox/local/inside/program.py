@@ -98,8 +98,7 @@ def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
     header = wire.header(request)
     for at in joins:
         os.write(at, b"0")
-    granted = header["limits"]["processes"]
-    _limit(header["limits"], place.process_limit(granted, counted=bool(joins)))
+    _limit(header["limits"], place.process_limit(header["limits"]["processes"]))
     if channel is not None:
         os.dup2(channel, cells.CHANNEL)
     os.closerange(_ORDER if channel is None else cells.CHANNEL + 1, 1 << 16)
