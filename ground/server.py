@@ -1,21 +1,24 @@
 """The embedded server: a private Valkey or Redis for one data directory.
 
 Owned by the process that starts it and gone when that process ends, however it
-ends; a second process with the same directory joins the running one. State is
-kept in an append-only file, so that the next start finds it.
+ends; until then it is started again where it was, should it be killed. A second
+process with the same directory joins the running one. State is kept in an
+append-only file, so that the next start finds it.
 """
 
 import atexit
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Self, cast
@@ -24,9 +27,13 @@ import redis
 
 from ground import keeper
 from ground.connect import connect
-from ground.errors import RedisUnavailable, SettingError
+from ground.errors import PenstockError, RedisUnavailable, SettingError
 from ground.redis_url import RedisTarget, parse_redis_url
 
+log = logging.getLogger("penstock.redis")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # before a server that has ended is started again
+_LIVES_WELL = 30.0  # seconds after which its end is an accident, and not one of a row
 _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 with its end, 104 on macOS
 _JOIN_TIMEOUT = keeper.START_TIMEOUT + 5
 # What Redis 6.2, Redis 7 before Valkey's data, and any before a later format write to their log.
@@ -43,47 +50,33 @@ class EmbeddedServer:
         port: int = 0,
         binary: Path | str | None = None,
         config: Sequence[str] = (),
+        say: Callable[[str], None] = log.warning,
     ) -> None:
         self.folder = _private_folder(Path(folder))
-        self._pid = os.getpid()
-        self._keeper: subprocess.Popen[str] | None = None
-        server, socket = find_server(binary), _socket_path(self.folder)
-        deadline = time.monotonic() + _JOIN_TIMEOUT
-        while True:
-            said = self._start_keeper(server, socket, port, config)
-            if said.startswith("failed"):
-                raise _refusal(said.removeprefix("failed "), port, server, self.folder)
-            if url := _answering_url(self.folder, socket):
-                self.url, self.target = url, _by_socket(url, socket)
-                return
-            if time.monotonic() > deadline:
-                raise RedisUnavailable(
-                    f"PENSTOCK_DATA_DIR: the server of {self.folder} is held by another process "
-                    f"and does not come up; look at {self.folder / keeper.LOG_FILE}"
-                )
-            time.sleep(0.05)  # another process is starting or stopping this very server
+        self.restarts, self.restarting = 0, False
+        self._server, self._socket = find_server(binary), _socket_path(self.folder)
+        self._config, self._say = config, say
+        self._guard, self._stopping = threading.RLock(), threading.Event()
+        self._keeping = threading.Thread(target=self._keep, name="penstock-redis", daemon=True)
+        ours = self._start_or_join(port)
+        self.target = _by_socket(self.url, self._socket)
+        if ours:
+            self._keeping.start()
+            atexit.register(self.stop)
 
     @property
     def owned(self) -> bool:
-        """Whether this process started the server, and so ends it."""
-        return self._keeper is not None and self._pid == os.getpid()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it answers."""
-        with contextlib.closing(connect(self.target)) as client:
-            try:
-                return bool(client.ping())
-            except redis.exceptions.RedisError:
-                return False
+        """Whether this process started the server, and so ends it. A fork of it has not."""
+        return self._keeping.is_alive()
 
     def stop(self) -> None:
         """End the server if this process owns it; its data stays. Harmless when repeated."""
-        if self._keeper is None or not self.owned:
+        if not self.owned:
             return
-        self._keeper.terminate()
-        self._keeper.wait()
-        self._keeper = None
+        with self._guard:
+            self._stopping.set()
+            self._keeper.terminate()
+        self._keeping.join()
         atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:
@@ -92,24 +85,66 @@ class EmbeddedServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _start_keeper(self, server: Path, socket: Path, port: int, config: Sequence[str]) -> str:
-        arguments = [os.getpid(), server, self.folder, socket, port, "\n".join(config)]
-        process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-I", keeper.__file__, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the owner, which then ends us in order
-        )
+    def _keep(self) -> None:
+        """Start it again, with its data and where it was, whenever it ends unasked."""
+        (_, port), pause = parse_redis_url(self.url).nodes[0], _FIRST_PAUSE
+        while True:
+            if self._lived() > _LIVES_WELL:
+                pause = _FIRST_PAUSE
+            if self._stopping.wait(pause):
+                return
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+            try:
+                self._start_or_join(port)
+                self.restarting = False
+            except (PenstockError, OSError) as failure:
+                if not self._stopping.is_set():
+                    self._say(f"redis could not be started again: {failure}")
+
+    def _lived(self) -> float:
+        """Wait for its end, if it is ours at all; how long that took."""
+        since = time.monotonic()
+        if self._keeper.poll() is None:
+            self._keeper.wait()
+            if not self._stopping.is_set():
+                self.restarts, self.restarting = self.restarts + 1, True
+                self._say("redis ended; it is started again with its data")
+        return time.monotonic() - since
+
+    def _start_or_join(self, port: int) -> bool:
+        """Have it run at `url`; whether it is ours. Another process may have been quicker."""
+        deadline = time.monotonic() + _JOIN_TIMEOUT
+        while True:
+            said = self._start_keeper(port)
+            if said.startswith("failed"):
+                raise _refusal(said.removeprefix("failed "), port, self._server, self.folder)
+            if url := _answering_url(self.folder, self._socket):
+                self.url = url
+                return said == "ready"
+            if time.monotonic() > deadline:
+                raise RedisUnavailable(
+                    f"PENSTOCK_DATA_DIR: the server of {self.folder} is held by another process "
+                    f"and does not come up; look at {self.folder / keeper.LOG_FILE}"
+                )
+            time.sleep(0.05)  # another process is starting or stopping this very server
+
+    def _start_keeper(self, port: int) -> str:
+        config = "\n".join(self._config)
+        arguments = [os.getpid(), self._server, self.folder, self._socket, port, config]
+        with self._guard:
+            if self._stopping.is_set():
+                return "failed it is to end"
+            process = self._keeper = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-I", keeper.__file__, *map(str, arguments)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                start_new_session=True,  # Ctrl-C is for the owner, which then ends us in order
+            )  # fmt: skip
         said = ""
         try:
             with cast(IO[str], process.stdout) as answers:
                 said = answers.readline().strip()
         finally:
-            if said == "ready":
-                self._keeper = process
-                atexit.register(self.stop)
-            else:  # it is about to end; if we were interrupted, it is told to
+            if said != "ready":  # it is about to end; if we were interrupted, it is told to
                 process.terminate()
                 process.wait()
         return said or "failed its keeper ended without a word"

@@ -86,14 +86,11 @@ class _Up:
         self._screen.say(f"redis is at {self._redis.shown}")
         self._screen.address = monitor_address(self._home, self._services[-1])
         keeping = [asyncio.create_task(self._keep(service)) for service in self._services]
-        chores = [
-            asyncio.create_task(self._redis.keep(self._redis_moved)),
-            asyncio.create_task(self._watch()),
-        ]
+        watching = asyncio.create_task(self._watch())
         told = asyncio.create_task(self._told.wait())
         try:
             # A service's task ends only with a reason to end them all.
-            everything = [*keeping, *chores, told]
+            everything = [*keeping, watching, told]
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._end()
@@ -121,28 +118,18 @@ class _Up:
         if all(one.state == "up" for one in self._services):
             self._screen.say_all_is_up()
 
-    async def _redis_moved(self) -> None:
-        await asyncio.gather(*(one.start_anew() for one in self._services if one.name != "sandbox"))
-        self._write_state()
-
     async def _watch(self) -> None:
         """The screen, once a second; Redis may be away."""
-        reader, url = None, ""
+        reader = FleetReader(self._redis.url, self._settings.run)
         try:
             while True:
                 heed_cancellation()
-                if url != self._redis.url:
-                    url = self._redis.url
-                    if reader is not None:
-                        await reader.aclose()
-                    reader = FleetReader(url, self._settings.run)
                 with contextlib.suppress(*UNWELL):  # its state is on the screen
-                    self._screen.look(await reader.read())  # type: ignore[union-attr]
+                    self._screen.look(await reader.read())
                 self._screen.draw(self._redis, self._services)
                 await asyncio.sleep(1)
         finally:
-            if reader is not None:
-                await reader.aclose()
+            await reader.aclose()
 
     async def _end(self) -> None:
         """Workers first, that they may give their jobs back; Redis last."""

@@ -46,7 +46,6 @@ class Service:
     since: float = field(default_factory=time.monotonic)
     _process: asyncio.subprocess.Process | None = None
     _ending: bool = False
-    _asked: bool = False
 
     async def keep(self, *, ready: asyncio.Event | None = None) -> None:
         """Run it until `end`; an end that nobody asked for is said, and made good."""
@@ -61,9 +60,6 @@ class Service:
             code = await process.wait()
             if self._ending:
                 break
-            if self._asked:
-                self._asked = False
-                continue
             if code == _SETTING_REFUSED and not was_ready:
                 raise ServiceFailed(f"{self.name}: {self._last_words()}")
             if time.monotonic() - self.since > LIVES_WELL:
@@ -74,12 +70,6 @@ class Service:
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 2)
         self.state, self.pid = "ended", 0
-
-    async def start_anew(self) -> None:
-        """End what runs, so that it starts with another environment."""
-        if self._process is not None and self._process.returncode is None:
-            self._asked = True
-            await self._stop(self._process)
 
     async def end(self) -> None:
         """In order; after a time, at once."""

@@ -1,15 +1,21 @@
 """What only a server with real sockets shows: readers that go away, bodies that never end."""
 
 import asyncio
+import contextlib
+import os
+import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import ground
 from buffer import RolloutBuffer, TaskConfig
 from tests.buffer.conftest import item
 from tests.buffer.serving import ServerProcess
+from tests.harness.remains import until_nothing_runs_in
 from tests.harness.servers import PrivateRedis, until
 
 GROUPS = 100
@@ -39,6 +45,24 @@ def fill(url: str) -> None:
 def stats(server: ServerProcess) -> dict[str, Any]:
     found: dict[str, Any] = httpx.get(f"{server.url}/v1{AT}/stats", timeout=30).json()
     return found
+
+
+def test_a_server_with_a_redis_of_its_own_goes_on_when_that_is_killed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    own = {"PENSTOCK_REDIS_URL": "", "PENSTOCK_DATA_DIR": str(data)}
+    with ServerProcess("", tmp_path, **own) as server:
+        httpx.put(f"{server.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
+        items = {"items": [item("g", "1", 1)]}
+        httpx.post(f"{server.url}/v1{AT}/items", json=items).raise_for_status()
+        redis = ground.running_server(data)
+        assert redis is not None
+        with contextlib.closing(ground.connect(redis)) as client:
+            info: Any = client.info("server")
+        os.kill(info["process_id"], signal.SIGKILL)
+        until(lambda: httpx.get(f"{server.url}/healthz").status_code == 200, "the server")
+        assert stats(server)["stored"] == 1
+        assert "redis ended; it is started again with its data" in server.log.read_text()
+    until_nothing_runs_in(data)
 
 
 def test_a_batch_whose_reader_went_away_is_ready_again(

@@ -1,12 +1,14 @@
-"""The embedded server is gone with its owner, however that ends, and loses nothing by it."""
+"""The embedded server is there while its owner is, and gone with it, and loses nothing by that."""
 
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 
 import pytest
+import redis
 
 import ground
 from ground import EmbeddedServer
@@ -14,7 +16,7 @@ from tests.ground.asking import ask, run_id
 from tests.harness import doomed, killing
 from tests.harness.killing import Child
 from tests.harness.remains import processes_in, until_nothing_runs_in
-from tests.harness.servers import until
+from tests.harness.servers import free_port, until
 
 # Scenarios, run in processes of their own.
 
@@ -72,29 +74,6 @@ def exits_at_once(folder, binary):
     return "bye"
 
 
-def test_it_is_gone_when_its_keeper_is_killed(folder, binary):
-    server = EmbeddedServer(folder, binary=binary)
-    ask(server, "SET", "key", "value")
-    os.kill(server._keeper.pid, signal.SIGKILL)
-    until_nothing_runs_in(folder)
-    server.stop()
-    # The address that the killed keeper left is nobody's.
-    assert (folder / "url").exists()
-    with EmbeddedServer(folder, binary=binary) as successor:
-        assert successor.owned
-        assert ask(successor, "GET", "key") == b"value"
-
-
-def test_its_keeper_is_gone_when_the_server_is_killed(folder, binary):
-    with EmbeddedServer(folder, binary=binary) as server:
-        ask(server, "SET", "key", "value")
-        with contextlib.closing(ground.connect(server.target)) as client:
-            os.kill(client.info("server")["process_id"], signal.SIGKILL)
-        until_nothing_runs_in(folder)
-        with EmbeddedServer(folder, binary=binary) as successor:
-            assert ask(successor, "GET", "key") == b"value"
-
-
 def test_it_is_gone_after_ctrl_c_with_all_it_was_told(folder, binary):
     with Child(owns, str(folder), binary) as owner:
         owner.wait_for("serving")
@@ -117,6 +96,77 @@ def test_an_owner_killed_at_any_line_of_its_start_leaves_nothing(folder, binary)
         until_nothing_runs_in(folder)
     with EmbeddedServer(folder, binary=binary) as server:
         assert ask(server, "GET", "starts") == b"1"
+
+
+# The ways it and its keeper can end while its owner lives.
+
+
+def server_process(server):
+    with contextlib.closing(ground.connect(server.target)) as client:
+        return client.info("server")["process_id"]
+
+
+def keeper_process(server):
+    return server._keeper.pid
+
+
+def there_again(server, before):
+    try:
+        return run_id(server) != before
+    except redis.exceptions.RedisError:
+        return False
+
+
+@pytest.mark.parametrize("process", [server_process, keeper_process])
+def test_one_that_is_killed_is_where_it_was_with_its_data(folder, binary, process):
+    said = []
+    with EmbeddedServer(folder, binary=binary, say=said.append) as server:
+        ask(server, "SET", "key", "value")
+        for times in (1, 2):
+            before = run_id(server)
+            os.kill(process(server), signal.SIGKILL)
+            until(lambda: there_again(server, before), "another server")  # noqa: B023
+            with contextlib.closing(ground.connect(server.url)) as client:
+                assert client.get("key") == b"value"
+            assert said == ["redis ended; it is started again with its data"] * times
+            assert server.restarts == times
+        until(lambda: not server.restarting, "it to be seen")
+
+
+def test_one_whose_port_was_taken_meanwhile_comes_back_when_that_is_free(folder, binary):
+    said, port = [], free_port()
+    with EmbeddedServer(folder, binary=binary, port=port, say=said.append) as server:
+        ask(server, "SET", "key", "value")
+        before, pid = run_id(server), server_process(server)
+        os.kill(server._keeper.pid, signal.SIGSTOP)  # which looks on while the port is taken
+        os.kill(pid, signal.SIGKILL)
+        with contextlib.ExitStack() as stack:
+            until(lambda: taken(port, stack), "the port to be free")
+            os.kill(server._keeper.pid, signal.SIGKILL)
+            until(lambda: len(said) > 1, "a failure")
+            assert f"port {port} on 127.0.0.1 is taken" in said[1]
+            assert server.restarting
+        until(lambda: there_again(server, before), "another server")
+        assert ask(server, "GET", "key") == b"value"
+
+
+def taken(port, stack):
+    try:
+        stack.enter_context(socket.create_server(("127.0.0.1", port)))
+    except OSError:
+        return False
+    return True
+
+
+def test_one_that_is_stopped_while_it_is_started_again_is_gone(folder, binary, never_ready):
+    said = []
+    server = EmbeddedServer(folder, binary=binary, say=said.append)
+    server._server = never_ready
+    os.kill(server_process(server), signal.SIGKILL)
+    until(lambda: said and len(processes_in(folder)) == 2, "the next one to load")
+    server.stop()
+    assert processes_in(folder) == []
+    assert len(said) == 1
 
 
 @pytest.fixture
