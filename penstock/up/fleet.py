@@ -14,7 +14,7 @@ from ground import GroundSettings, connect, tagged
 from ground.redis_url import SETTING
 from penstock.settings import MonitorSettings
 from penstock.up.redis import Redis
-from penstock.up.service import Service, own_environment
+from penstock.up.service import Service
 from worker.settings import WorkerSettings
 
 GATE = "code"
@@ -80,16 +80,13 @@ class Services:
 
     def _sandbox(self, port: int) -> Service:
         arguments, url = ["sandbox", "serve", "--port", str(port)], f"http://127.0.0.1:{port}"
-        return self._service("sandbox", arguments, _without_redis, url=url)
+        return self._service("sandbox", arguments, _without_redis(), url=url)
 
     def _worker(self, number: int, sandbox_url: str) -> Service:
         chosen = {"PENSTOCK_SANDBOX_FUSION_URL": sandbox_url, "PENSTOCK_GATE": GATE,
                   "PENSTOCK_GATE_LIMIT": str(self._plan.permits)}  # fmt: skip
-
-        def env() -> dict[str, str]:
-            named = {name: os.environ.get(name) or value for name, value in chosen.items()}
-            return self._with_redis() | named
-
+        named = {name: os.environ.get(name) or value for name, value in chosen.items()}
+        env = self._with_redis() | named
         arguments = [*self._common, "worker", self._plan.queue, "--with-scheduler"]
         return self._service(f"worker-{number}", arguments, env, listens=self._listens)
 
@@ -97,7 +94,7 @@ class Services:
         settings = BufferSettings.load()
         url = _url(settings.buffer_host, settings.buffer_port)
         arguments = [*self._common, "buffer", "serve"]
-        return self._service("buffer", arguments, self._with_redis, url=url)
+        return self._service("buffer", arguments, self._with_redis(), url=url)
 
     def _monitor(self) -> Service:
         settings = MonitorSettings.load()
@@ -106,13 +103,13 @@ class Services:
         }  # fmt: skip
         url = _url(settings.monitor_host, settings.monitor_port)
         arguments = [*self._common, "monitor"]
-        return self._service("monitor", arguments, lambda: self._with_redis() | token, url=url)
+        return self._service("monitor", arguments, self._with_redis() | token, url=url)
 
     def _service(
         self,
         name: str,
         arguments: list[str],
-        env: Callable[[], dict[str, str]],
+        env: dict[str, str],
         *,
         url: str = "",
         listens: Callable[[str], Awaitable[bool]] | None = None,
@@ -120,7 +117,7 @@ class Services:
         return Service(name, arguments, env, self._home.log(name), self._say, url, listens)
 
     def _with_redis(self) -> dict[str, str]:
-        return own_environment() | {SETTING: self._redis.url}
+        return {**os.environ, SETTING: self._redis.url}
 
     async def _listens(self, worker: str) -> bool:
         return await asyncio.to_thread(self._beats, worker)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import secrets
 import signal
 import sys
@@ -28,11 +27,11 @@ class ServiceFailed(PenstockError):
 
 @dataclass
 class Service:
-    """What is run, and how it stands. `env` is asked anew for each start."""
+    """What is run, and how it stands."""
 
     name: str
     arguments: list[str]
-    env: Callable[[], dict[str, str]]
+    env: dict[str, str]
     log: Path
     say: Callable[[str], None]
     url: str = ""
@@ -91,7 +90,7 @@ class Service:
             arguments = [*arguments, "--name", self.called]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "penstock.up.child", *arguments, env=self.env(),
+                sys.executable, "-m", "penstock.up.child", *arguments, env=self.env,
                 stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
                 start_new_session=True,  # Ctrl-C is for `up`, which then ends all in order
             )  # fmt: skip
@@ -124,10 +123,6 @@ class Service:
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1].removeprefix("penstock: ") if lines else "it said nothing"
-
-
-def own_environment() -> dict[str, str]:
-    return dict(os.environ)
 
 
 def _how(code: int) -> str:

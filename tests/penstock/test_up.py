@@ -127,7 +127,7 @@ async def test_a_service_that_is_slow_to_listen_is_up_once_it_does(
     async def listens(_: str) -> bool:
         return next(answers)
 
-    slow = Sleeper("slow", [], dict, tmp_path / "log", print, listens=listens)
+    slow = Sleeper("slow", [], {}, tmp_path / "log", print, listens=listens)
     ready = asyncio.Event()
     keeping = asyncio.create_task(slow.keep(ready=ready))
     await asyncio.wait_for(ready.wait(), 30)
