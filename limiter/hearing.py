@@ -41,12 +41,6 @@ class Hearing:
         self._post(deed, ledger)
 
     def end(self, within: float) -> None:
-        """Its thread ends by itself when Redis is gone, and with the process when it is frozen."""
-        if self._inbox is None:
-            return
-        reading = self._inbox.stop()
-        if not self._contact.lost:
+        if self._inbox is not None:
             with contextlib.suppress(RedisError, *PASSING):
-                if reading is not None:
-                    self._contact.converse(nudge(reading))
-                self._inbox.join(within)
+                self._inbox.end(None if self._contact.lost else self._contact.converse, within)

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from redis.exceptions import RedisClusterException, RedisError
 
 from ground import RedisTarget
-from limiter.commands import Command
+from limiter.commands import Command, nudge
 from limiter.wire import Wire
 
 log = logging.getLogger("penstock.limiter")
@@ -77,17 +77,18 @@ class Inbox:
             del self._owners[stream]
             return self._seen.pop(stream)
 
-    def stop(self) -> str | None:
-        """Read no more. Returns the stream to nudge, so that this is noticed at once."""
+    def end(self, tell: Callable[[list[Command]], object] | None, within: float) -> None:
+        """Read no more. Who can tell the server so sees the thread's end, if it comes in time;
+        without a server it ends by itself, and with the process where that is frozen."""
         with self._guard:
             self._stopping.set()
             self._listening.set()
-            return self._reading
-
-    def join(self, timeout: float) -> None:
-        """Wait for the thread's end, but not for a server that answers nobody."""
-        if self._thread.ident:
-            self._thread.join(timeout)
+            reading = self._reading
+        if tell is None or not self._thread.ident:
+            return
+        if reading is not None:
+            tell(nudge(reading))
+        self._thread.join(within)
 
     def _run(self) -> None:
         pause = 0.0

@@ -108,7 +108,7 @@ class ClientEngine:
             self.stopped = True
             self.lines.end()
             self._disconnect()
-            self.listening.stop()
+            self.listening.end(None, 0.0)
 
     def _gather(self) -> bool:
         """Wait for something to do, then do all that was posted; False at the end."""
@@ -239,6 +239,7 @@ class ClientEngine:
         self._work()
         if self._wire is not None and self.down_since is None:
             try:
+                self.listening.end(self._wire.converse, _FAREWELL)
                 self._wire.converse([("DEL", self._key, self._notices)])
             except (RedisError, OSError):
                 log.debug("the client's keys will expire by themselves", exc_info=True)

@@ -5,6 +5,7 @@ sends the next job. A loop may stand still: so it reads for itself alone. Both m
 as a stream keeps what was read, and nobody waits for a notice that comes again.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from limiter.commands import Command
@@ -48,9 +49,9 @@ class Listening:
         ear = self._ear
         return self._inbox is not None and (ear is None or (ear is order.ear and not ear.doubtful))
 
-    def stop(self) -> None:
+    def end(self, tell: Callable[[list[Command]], object] | None, within: float) -> None:
         if self._inbox is not None:
-            self._inbox.stop()
+            self._inbox.end(tell, within)
 
     # For an ear, on its loop
 

@@ -494,7 +494,7 @@ def test_an_inbox_goes_on_where_another_has_read(real_redis) -> None:
     received = threading.Event()
 
     def hear(_: Any, letters: Any) -> None:
-        heard.extend(letter[b"n"] for letter in letters)
+        heard.extend(letter.get(b"n") for letter in letters)
         if heard[-1] == b"2":
             last.append(inbox.forget("stream"))
         received.set()
@@ -510,9 +510,7 @@ def test_an_inbox_goes_on_where_another_has_read(real_redis) -> None:
     inbox.listen("stream", owner, ids[3])
     assert received.wait(PATIENCE)
     assert heard == [b"1", b"2", b"4"]
-    inbox.stop()
-    Wire(target_of(real_redis), 5.0, {}).converse([("XADD", "stream", "*", "n", "2")])
-    inbox.join(PATIENCE)
+    inbox.end(Wire(target_of(real_redis), 5.0, {}).converse, PATIENCE)
 
 
 def test_an_inbox_that_is_idle_for_long_goes_on_by_a_new_connection(
@@ -526,7 +524,7 @@ def test_an_inbox_that_is_idle_for_long_goes_on_by_a_new_connection(
     def hear(_: Any, letters: Any) -> None:
         monkeypatch.setattr(inboxes, "SILENCE", 0.01)
         last = inbox.forget("stream")
-        heard.append((inbox._wire, letters[0][b"n"], last))
+        heard.append((inbox._wire, letters[0].get(b"n"), last))
 
     inbox = Inbox(target, hear)
     real_redis.xadd("stream", {"n": 1})
@@ -538,5 +536,15 @@ def test_an_inbox_that_is_idle_for_long_goes_on_by_a_new_connection(
     until(lambda: len(heard) == 2, "what comes then to be heard")
     assert [n for _, n, _ in heard] == [b"1", b"2"]
     assert heard[0][0] is not heard[1][0]
-    inbox.stop()
-    inbox.join(PATIENCE)
+    inbox.end(Wire(target, 5.0, {}).converse, PATIENCE)
+
+
+def test_the_inbox_ends_with_its_engine_and_leaves_no_key(real_redis) -> None:
+    queue = new_queue(real_redis)
+    queue.sync.submit("1")
+    engine = engine_of(queue.target)
+    until(lambda: engine.listening._inbox and engine.listening._inbox._reading, "it to read")
+    inbox = engine.listening._inbox
+    engine.stop()
+    assert not inbox._thread.is_alive()
+    assert real_redis.keys("penstock:client:*") == []
