@@ -5,21 +5,16 @@ loop. Any thread may ask for its end.
 """
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
-
 from limiter.commands import Command
-from limiter.loop_wire import LoopWire, on_loop
+from limiter.loop_wire import LoopWire, on_loop, open_on_loop
 from limiter.wire import Wire
 
 if TYPE_CHECKING:
     from limiter.engine import Engine
-
-log = logging.getLogger("penstock.limiter")
 
 _WORTH_IT = 8  # asks after which a loop gets a connection of its own
 
@@ -58,27 +53,18 @@ class LoopLink:
             self._engine.post(self._open)
 
     def _open(self) -> None:
-        """On the engine's thread."""
-        try:
-            if not self._engine.contact.lost:
-                # The engine has loaded the scripts, and sees to those that the server forgets.
-                wire = Wire(self._engine.target, self._engine.contact.timeout, scripts={})
-                if not on_loop(self._loop, lambda: self._begin(wire)):
-                    wire.close()
-        except (RedisError, OSError) as failure:
-            log.debug("gates: no shortcut to %s: %s", self._engine.target, failure)
-        finally:
+        """On the engine's thread, which sees to the scripts that the server forgets."""
+        target, contact = self._engine.target, self._engine.contact
+        if contact.lost or not open_on_loop(self._loop, target, contact.timeout, self._begin):
             self._opening = False
 
     def _begin(self, wire: Wire) -> None:
+        self._opening = False
         if self.wire is not None or self._engine.stopped or self._engine.contact.lost:
             return wire.close()
-        try:
-            self.wire = LoopWire(asyncio.get_running_loop(), wire)
-            self.wire.watch(self._readable)
-        except NotImplementedError:  # Windows' proactor
-            self.wire = None
-            wire.close()
+        self.wire = LoopWire(self._loop, wire)
+        if not self.wire.watch(self._readable):
+            self.hang_up()
         return None
 
     def send(self, commands: list[Command]) -> None:

@@ -5,6 +5,7 @@ It is opened by a thread that may wait, as any other wire is, and then is the lo
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 import weakref
@@ -19,6 +20,8 @@ try:
     from hiredis import Reader, pack_command
 except ImportError:  # it is an extra
     Reader = pack_command = None  # type: ignore[assignment, misc]
+
+log = logging.getLogger("penstock.limiter")
 
 _AT_ONCE = 16384  # bytes read at once, about 300 grants
 _ABORT = struct.pack("ii", 1, 0)  # close without sending what has not been sent yet
@@ -40,23 +43,53 @@ def on_loop(kept: weakref.ref[asyncio.AbstractEventLoop], deed: Callable[[], Non
     return loop is not None
 
 
+def open_on_loop(
+    kept: weakref.ref[asyncio.AbstractEventLoop],
+    target: RedisTarget,
+    timeout: float,
+    begin: Callable[..., None],
+    *,
+    number: int = 1,
+) -> bool:
+    """On a thread that may wait, and has loaded the scripts: open so many, for the loop to begin
+    with. False where it will not: whoever wished for them goes without."""
+    wires: list[Wire] = []
+    try:
+        for _ in range(number):  # one by one: where the second fails the first is to be closed
+            wires += [Wire(target, timeout, scripts={})]
+    except Exception as failure:  # noqa: BLE001 - whatever it is, the engine does the work
+        log.debug("no connection of a loop's own to %s: %s", target, failure)
+    else:
+        if on_loop(kept, lambda: begin(*wires)):
+            return True
+    for wire in wires:
+        wire.close()
+    return False
+
+
 class LoopWire:
     """See the module."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, wire: Wire) -> None:
-        self._loop = weakref.ref(loop)  # which keeps us, and may be dropped without a word
+    def __init__(self, kept: weakref.ref[asyncio.AbstractEventLoop], wire: Wire) -> None:
+        self._loop = kept  # which keeps us, and may be dropped without a word
+        self._watched = False
         self._wire = wire
         self._socket: socket.socket = wire.socket
         self._reader = Reader()
         self._read = bytearray(_AT_ONCE)
         self._socket.setblocking(False)
 
-    def watch(self, readable: Callable[[], None]) -> None:
+    def watch(self, readable: Callable[[], None]) -> bool:
         """On the loop, once it is kept where it will be hung up, whatever comes between.
 
-        Raises `NotImplementedError` where a loop watches no sockets.
+        False where a loop watches no sockets, as Windows' proactor does not.
         """
-        asyncio.get_running_loop().add_reader(self._socket.fileno(), readable)
+        self._watched = True
+        try:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), readable)
+        except NotImplementedError:
+            self._watched = False
+        return self._watched
 
     def send(self, commands: Iterable[Command]) -> None:
         data = b"".join(map(pack_command, commands))
@@ -80,7 +113,7 @@ class LoopWire:
         if self._socket.fileno() < 0:
             return
         loop = self._loop()
-        if loop is not None and not loop.is_closed():
+        if self._watched and loop is not None and not loop.is_closed():
             loop.remove_reader(self._socket.fileno())
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)

@@ -7,21 +7,18 @@ answered the engine sends, again, under the same tokens.
 """
 
 import asyncio
-import logging
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from limiter.loop_wire import LoopWire, on_loop, possible
+from limiter.loop_wire import LoopWire, on_loop, open_on_loop, possible
 from limiter.wire import Wire
 from worker.ear import Ear
 from worker.order import Order
 
 if TYPE_CHECKING:
     from worker.direct_lines import DirectLines
-
-log = logging.getLogger("penstock.queue")
 
 _WORTH_IT = 8  # jobs after which a loop gets a line of its own
 _LONGEST = 32768  # bytes of programs in one write, which a socket takes whole, or is broken
@@ -73,33 +70,19 @@ class DirectLine:
     # The connection
 
     def connect(self) -> None:
-        """On the engine's thread, which may wait for the server, and has loaded the scripts."""
-        wires: list[Wire] = []
-        try:
-            for _ in range(2):  # one by one: where the second fails the first is to be closed
-                wires += [Wire(self._engine.target, _TIMEOUT, scripts={})]
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the engine goes without
-            log.debug("no direct line to %s: %s", self._engine.target, failure)
+        """On the engine's thread."""
+        target = self._engine.target
+        if not open_on_loop(self._loop, target, _TIMEOUT, self._begin, number=2):
             self._missed, self._opening = 0, False
-            _close(wires)
-        else:
-            if not on_loop(self._loop, lambda: self._begin(*wires)):
-                _close(wires)
 
     def _begin(self, wire: Wire, ear: Wire) -> None:
         self._missed, self._opening = 0, False
         self._break()  # what an interrupt may have left
-        if not self._engine.is_well:
-            return _close([wire, ear])
-        loop = asyncio.get_running_loop()
-        self._ear, self._wire = Ear(self._engine, self, LoopWire(loop, ear)), LoopWire(loop, wire)
-        try:
-            self._ear.watch()
-            self._wire.watch(lambda: self.do(self._read))
-        except NotImplementedError:  # Windows' proactor
-            self._ear = self._wire = None
-            _close([wire, ear])
-        return None
+        its_ear = Ear(self._engine, self, LoopWire(self._loop, ear))
+        self._ear, self._wire = its_ear, LoopWire(self._loop, wire)
+        well = self._engine.is_well and self._ear.watch()
+        if not (well and self._wire.watch(lambda: self.do(self._read))):
+            self._hang_up()
 
     def do_there(self, deed: Callable[[], None]) -> None:
         """From any thread: have it done on the loop, as `do` does it."""
@@ -159,8 +142,3 @@ class DirectLine:
         if isinstance(reply, Exception):
             raise ConnectionError(str(reply))  # the engine asks again, and sees to it
         self._lines.arrived(orders, reply)
-
-
-def _close(wires: list[Wire]) -> None:
-    for wire in wires:
-        wire.close()

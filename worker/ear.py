@@ -27,8 +27,8 @@ class Ear:
         """Nothing was heard or asked for long: it may have been dropped without a word."""
         return self._engine.clock() >= self._doubted_at
 
-    def watch(self) -> None:
-        self._wire.watch(lambda: self._line.do(self._hear))
+    def watch(self) -> bool:
+        return self._wire.watch(lambda: self._line.do(self._hear))
 
     def ask(self) -> None:
         """For the next notices, if that is its to do and not done yet."""

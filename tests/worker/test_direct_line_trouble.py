@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from ground import target_of
+from limiter import loop_wire
 from limiter.wire import Wire
 from tests.harness.servers import until
 from tests.worker.test_direct_line import QUEUE, on_its_line, queued, takes_it, work
 from tests.worker.test_short_ways import Heard, order_of
-from worker import CodeQueue, DeadlineExceeded, JobCancelled, client_engine, direct_line
+from worker import CodeQueue, DeadlineExceeded, JobCancelled, client_engine
 from worker.client_engines import client_engine as engine_of
 from worker.direct_line import DirectLine
 from worker.heartbeat import Heartbeat
@@ -185,7 +186,7 @@ async def test_a_line_that_cannot_be_opened_for_any_reason_is_done_without(
         tried.append(1)
         raise ValueError("a host's name that is none")
 
-    monkeypatch.setattr(direct_line, "Wire", wire)
+    monkeypatch.setattr(loop_wire, "Wire", wire)
     queue = CodeQueue(real_redis, "code")
     while len(tried) < 2:
         await asyncio.wait_for(queue.submit("1"), PATIENCE)
