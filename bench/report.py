@@ -20,12 +20,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     for name, ratio in report["ratios"].items():
         console.print(f"  {name}: {ratio:.2f}x", highlight=False)
     for target in report["targets"]:
-        style, verdict = ("green", "met") if target["met"] else ("red", "missed")
-        console.print(
-            f"  [{style}]{verdict:<6}[/] {markup.escape(target['what'])}: "
-            f"{_number(target['measured'])}, goal {target['goal']}",
-            highlight=False,
-        )
+        console.print(f"  {_verdict(target)}, goal {target['goal']}", highlight=False)
 
 
 def plot(reports: Sequence[dict[str, Any]]) -> str:
@@ -45,6 +40,14 @@ def plot(reports: Sequence[dict[str, Any]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {y + 20}" '
         f'font-family="sans-serif" font-size="12">{"".join(rows)}</svg>\n'
     )
+
+
+def _verdict(target: dict[str, Any]) -> str:
+    what = markup.escape(target["what"])
+    if target["met"] is None:
+        return f"[yellow]not judged[/] {what}"
+    style, verdict = ("green", "met") if target["met"] else ("red", "missed")
+    return f"[{style}]{verdict:<6}[/] {what}: {_number(target['measured'])}"
 
 
 def _metrics(report: dict[str, Any]) -> list[str]:

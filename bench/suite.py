@@ -62,11 +62,15 @@ class Suite:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     ratios: Sequence[Ratio] = ()
     targets: Sequence[Target] = ()
+    not_judged: Sequence[Target] = ()
     clean_up: Callable[[], object] = lambda: None
 
 
 def without(suite: Suite, names: Collection[str]) -> Suite:
-    """The suite less these contenders and whatever is measured against them."""
+    """The suite less these contenders and whatever is measured against them.
+
+    Their targets are kept, to be shown as not judged.
+    """
     left = {name: once for name, once in suite.contenders.items() if name not in names}
     ratios = [ratio for ratio in suite.ratios if {ratio.ours, ratio.peer} <= left.keys()]
     gone = {ratio.name for ratio in suite.ratios} - {ratio.name for ratio in ratios}
@@ -75,7 +79,8 @@ def without(suite: Suite, names: Collection[str]) -> Suite:
         for target in suite.targets
         if target.what not in gone and not any(target.what.startswith(f"{n} ") for n in names)
     ]
-    return replace(suite, contenders=left, ratios=ratios, targets=targets)
+    absent = [target for target in suite.targets if target not in targets]
+    return replace(suite, contenders=left, ratios=ratios, targets=targets, not_judged=absent)
 
 
 def run(suite: Suite, tell: Callable[[str], None]) -> tuple[Results, dict[str, float]]:
@@ -94,20 +99,22 @@ def run(suite: Suite, tell: Callable[[str], None]) -> tuple[Results, dict[str, f
 
 def judge(
     suite: Suite, results: Results, ratios: Mapping[str, float]
-) -> list[dict[str, str | float | bool]]:
-    """Each target with what was measured, and whether that meets it."""
+) -> list[dict[str, str | float | bool | None]]:
+    """Each target with what was measured, and whether that meets it: None where nothing was."""
     known = dict(ratios)
     for name, metrics in results.items():
         known |= {f"{name} {metric}": spread["median"] for metric, spread in metrics.items()}
-    return [
-        {
-            "what": target.what,
-            "goal": target.goal,
-            "measured": known[target.what],
-            "met": target.met_by(known[target.what]),
-        }
+    judged = [
+        _verdict(target, known[target.what], target.met_by(known[target.what]))
         for target in suite.targets
     ]
+    return judged + [_verdict(target, None, None) for target in suite.not_judged]
+
+
+def _verdict(
+    target: Target, measured: float | None, met: bool | None
+) -> dict[str, str | float | bool | None]:
+    return {"what": target.what, "goal": target.goal, "measured": measured, "met": met}
 
 
 def _spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:

@@ -65,7 +65,7 @@ def _table(results: Results, names: list[str]) -> str:
 def _targets(targets: list[dict[str, Any]]) -> str:
     rows = [
         [one["what"], one["goal"].replace(">=", "≥").replace("<=", "≤"), _number(one["measured"]),
-         "met" if one["met"] else "**missed**"]
+         {True: "met", False: "**missed**", None: "not judged"}[one["met"]]]
         for one in targets
     ]  # fmt: skip
     return _lines(["Target", "Goal", "Measured", ""], rows)

@@ -145,3 +145,11 @@ def test_a_contender_left_out_takes_its_ratios_and_targets_along() -> None:
     assert list(left.contenders) == ["ours", "other"]
     assert [ratio.name for ratio in left.ratios] == ["ours ms vs other"]
     assert [target.what for target in left.targets] == ["ours ms vs other", "ours ms"]
+
+
+def test_targets_of_a_contender_left_out_are_said_to_be_not_judged(tiny: None) -> None:
+    words = ["tiny", "--quick", "--without", "ours"]
+    result = CliRunner().invoke(main, words)
+    assert "not judged ours per s vs peer, goal >= 3" in result.stdout
+    (target,) = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)["targets"]
+    assert (target["measured"], target["met"]) == (None, None)
