@@ -26,7 +26,7 @@ from buffer.reader import Reader
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import Task
 from buffer.writer import Outcome, Writer
-from ground import AnyClient, RedisTarget
+from ground import AnyRedis
 
 if TYPE_CHECKING:
     from buffer.sync_face import SyncRolloutBuffer
@@ -39,7 +39,7 @@ class RolloutBuffer:
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str | Link,
+        redis: AnyRedis | Link,
         task: str = "math",
         config: TaskConfig | None = None,
         *,

@@ -2,7 +2,15 @@
 
 from ground.cancellation import cancellations, heed_cancellation
 from ground.check_server import ServerFacts, open_checked, open_plainly, read_facts, require_fit
-from ground.connect import AnyClient, AsyncClient, Client, connect, connect_async, target_of
+from ground.connect import (
+    AnyClient,
+    AnyRedis,
+    AsyncClient,
+    Client,
+    connect,
+    connect_async,
+    target_of,
+)
 from ground.errors import (
     PenstockError,
     RedisError,
@@ -24,6 +32,7 @@ from ground.settings import GroundSettings, Settings
 
 __all__ = [
     "AnyClient",
+    "AnyRedis",
     "AsgiApp",
     "AsyncClient",
     "Client",

@@ -21,12 +21,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ground import (
-    AnyClient,
-    RedisTarget,
+    AnyRedis,
     SettingError,
     check_name,
     in_run,
-    parse_redis_url,
     target_of,
 )
 from limiter.answers import Answer, LoopAnswer
@@ -48,7 +46,7 @@ class Gate:
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str,
         terms: Terms,
         manner: Manner,
@@ -60,7 +58,7 @@ class Gate:
             self.name = check_name(in_run(run, name) if run else name, "a gate")
         except ValueError as refusal:
             raise SettingError("name", str(refusal)) from None
-        self.target = described(redis)
+        self.target = target_of(redis)
         self.terms = terms
         self._manner = manner
         self._hold_us = int(orphan_hold * 1_000_000)
@@ -232,10 +230,3 @@ class Gate:
 
     def _silent(self) -> GateUnavailable:
         return GateUnavailable(self.name, str(self.target), "it is silent")
-
-
-def described(redis: AnyClient | RedisTarget | str) -> RedisTarget:
-    """The Redis that somebody names: by URL, by description, or by a client of it."""
-    if isinstance(redis, str):
-        return parse_redis_url(redis)
-    return redis if isinstance(redis, RedisTarget) else target_of(redis)

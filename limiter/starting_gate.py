@@ -7,7 +7,7 @@ a crash leaks nothing.
 
 from typing import Any, Self
 
-from ground import AnyClient, RedisTarget
+from ground import AnyRedis
 from limiter.gate import Gate
 from limiter.settings import LimiterSettings
 from limiter.terms import Terms, check_manner, check_terms
@@ -18,7 +18,7 @@ class StartingGate(Gate):
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str = "starting",
         *,
         limit: int = 128,
@@ -42,7 +42,7 @@ class StartingGate(Gate):
     @classmethod
     def from_settings(
         cls,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         settings: LimiterSettings | None = None,
         **options: Any,
     ) -> Self:

@@ -2,7 +2,7 @@
 
 import math
 
-from ground import AnyClient, RedisTarget, SettingError
+from ground import AnyRedis, SettingError
 from limiter.gate import Gate
 from limiter.terms import Terms, check_manner, check_terms
 
@@ -18,7 +18,7 @@ class TokenBucket(Gate):
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str,
         *,
         limit: int | None = None,

@@ -18,11 +18,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ground import (
-    AnyClient,
-    RedisTarget,
+    AnyRedis,
     SettingError,
     check_name,
-    parse_redis_url,
     target_of,
 )
 from limiter.answers import Answer, LoopAnswer
@@ -54,7 +52,7 @@ class CodeQueue:
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str = "code",
         *,
         abandon: Literal["cancel", "keep"] = "cancel",
@@ -70,9 +68,7 @@ class CodeQueue:
             self.name = check_name(name, "a queue")
         except ValueError as refusal:
             raise SettingError("name", str(refusal)) from None
-        if isinstance(redis, str):
-            redis = parse_redis_url(redis)
-        self.target = redis if isinstance(redis, RedisTarget) else target_of(redis)
+        self.target = target_of(redis)
         if abandon not in ("cancel", "keep"):
             raise SettingError("abandon", f"is 'cancel' or 'keep', not {abandon!r}")
         for setting, value, least in (

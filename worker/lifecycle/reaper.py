@@ -15,13 +15,13 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from ground import AnyClient, PenstockError, RedisTarget, SettingError
+from ground import AnyRedis, PenstockError, RedisTarget, SettingError, target_of
 from worker.lifecycle.aside import aside
 from worker.lifecycle.office import Offices
 from worker.lifecycle.provider import Provider
 from worker.lifecycle.providers import Providers
 from worker.lifecycle.reaping import MOST, Reaped, Reaping
-from worker.lifecycle.registry import Registry, described, runs
+from worker.lifecycle.registry import Registry, runs
 from worker.lifecycle.settings import LifecycleSettings
 from worker.lifecycle.strays import Strays
 
@@ -36,13 +36,13 @@ class Reaper:
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         *,
         run: str | None = None,
         settings: LifecycleSettings | None = None,
         ours: Provider | None = None,
     ) -> None:
-        self.target = described(redis)
+        self.target = target_of(redis)
         self._run = run
         self._settings = settings or LifecycleSettings.load()
         self._registries: dict[str, Registry] = {}

@@ -14,12 +14,10 @@ from typing import Any
 from redis.exceptions import ConnectionError, TimeoutError
 
 from ground import (
-    AnyClient,
+    AnyRedis,
     Client,
-    RedisTarget,
     connect,
     load_script,
-    parse_redis_url,
     tagged,
     target_of,
 )
@@ -52,10 +50,10 @@ class Registry:
     """The sandboxes of one run on one Redis."""
 
     def __init__(
-        self, redis: AnyClient | RedisTarget | str, run: str, *, fleet: str = "",
+        self, redis: AnyRedis, run: str, *, fleet: str = "",
         patience: float = _PATIENCE,
     ) -> None:  # fmt: skip
-        self.target = described(redis)
+        self.target = target_of(redis)
         self.run = run
         self._fleet = fleet
         self._patience = patience
@@ -201,17 +199,11 @@ class Registry:
             pause = min(1.0, pause * 2)
 
 
-def runs(redis: AnyClient | RedisTarget | str) -> list[str]:
+def runs(redis: AnyRedis) -> list[str]:
     """The runs that have a registry on this Redis."""
-    with contextlib.closing(connect(described(redis))) as client:
+    with contextlib.closing(connect(target_of(redis))) as client:
         members: Any = client.smembers(INDEX)
         return sorted(map(text, members))
-
-
-def described(redis: AnyClient | RedisTarget | str) -> RedisTarget:
-    if isinstance(redis, str):
-        return parse_redis_url(redis)
-    return redis if isinstance(redis, RedisTarget) else target_of(redis)
 
 
 def _us(seconds: float) -> int:
