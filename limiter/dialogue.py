@@ -5,15 +5,15 @@ Whatever got no reply stays in the ledger and is written again, which every scri
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from ground import chunks
 from limiter import replies, trouble
 from limiter.commands import Command
 from limiter.ledger import Ledger
 from limiter.wishes import NEVER, Ask
 
 _CHUNK = 500  # requests in one script call: keeps a call below a millisecond or two
-_T = TypeVar("_T")
 
 
 class Turn(NamedTuple):
@@ -45,7 +45,7 @@ def exchange(ledger: Ledger, now: float) -> list[Turn]:
         turns += _heartbeat(ledger)
     turns += give_and_take(ledger, list(ledger.fresh.values()), list(ledger.releases.items()))
     if ledger.tries:
-        for chunk in _chunks(list(ledger.tries.values())):
+        for chunk in chunks(list(ledger.tries.values()), _CHUNK):
             turns.append(_acquire(ledger, chunk, join=False))
     turns += (Turn(call.command, replies.reads_call(ledger, call)) for call in ledger.calls)
     if not turns and ledger.look_at <= now:
@@ -56,8 +56,8 @@ def exchange(ledger: Ledger, now: float) -> list[Turn]:
 def give_and_take(ledger: Ledger, asks: list[Ask], released: list[tuple[str, int]]) -> list[Turn]:
     """Releases ride with the first acquire if it can hold them all, else go before it."""
     riding = released if asks and len(released) <= _CHUNK else []
-    turns = [] if riding else [_release(ledger, permits) for permits in _chunks(released)]
-    for chunk in _chunks(asks):
+    turns = [] if riding else [_release(ledger, permits) for permits in chunks(released, _CHUNK)]
+    for chunk in chunks(asks, _CHUNK):
         turns.append(_acquire(ledger, chunk, join=True, released=riding))
         riding = []
     return turns
@@ -87,19 +87,20 @@ def _release(ledger: Ledger, released: list[tuple[str, int]]) -> Turn:
 
 def _cancellations(ledger: Ledger) -> Iterator[Turn]:
     for counter, cancelled in (("timeouts", ledger.timeouts), ("cancelled", ledger.cancels)):
-        for ids in _chunks(list(cancelled)):
+        for ids in chunks(list(cancelled), _CHUNK):
             yield Turn(ledger.commands.cancel(counter, ids), replies.reads_cancel(ledger, ids))
 
 
 def _heartbeat(ledger: Ledger) -> Iterator[Turn]:
     """Renew what we hold, and ask again for what we wait for: it may have been forgotten."""
     trouble.notice_losses(ledger, ledger.engine.clock())
-    for leases in _chunks([lease for lease in ledger.leases.values() if not lease.handed_in]):
+    kept = [lease for lease in ledger.leases.values() if not lease.handed_in]
+    for leases in chunks(kept, _CHUNK):
         permits = [(lease.id, lease.fence, lease.term_us) for lease in leases]
         yield Turn(
             ledger.commands.renew(permits, ledger.term_us), replies.reads_renewal(ledger, leases)
         )
-    for asks in _chunks(list(ledger.line.values())):
+    for asks in chunks(list(ledger.line.values()), _CHUNK):
         yield _acquire(ledger, asks, join=True)
 
 
@@ -140,7 +141,3 @@ def take_over(ledger: Ledger, turn: Turn, sent: float, reply: list[Any] | None) 
     for id, fence in turn.released:
         if ledger.direct.given.pop(id, None) is not None:
             ledger.releases[id] = fence
-
-
-def _chunks(items: list[_T]) -> list[list[_T]]:
-    return [items[i : i + _CHUNK] for i in range(0, len(items), _CHUNK)]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ground import as_text
 from limiter.errors import LimitTimeout
 from limiter.ledger import Ledger
 from limiter.permit import Lease, Wait
@@ -51,7 +52,7 @@ def reads_asks(
             ledger.agreement.compare(reply[4:7])
         for ask, verdict, score in zip(asks, reply[7::2], reply[8::2], strict=True):
             if (number := int(verdict)) > 0:
-                ask.score = ask.score or _text(score)
+                ask.score = ask.score or as_text(score)
                 ledger.granted(ask.id, number, sent)
             elif not ledger.wants(ask):
                 # A shortcut's: the engine heard more of it than this. Where that was its end,
@@ -59,7 +60,7 @@ def reads_asks(
                 if join and ask.given_up and ask.lease is None:
                     ledger.cancels[ask.id] = None
             elif join:
-                ask.score = _text(score)
+                ask.score = as_text(score)
                 ledger.line[ask.id] = ask  # before it leaves the others: see `at_rest`
                 ledger.fresh.pop(ask.id, None)
             else:
@@ -102,7 +103,7 @@ def _gave_back(ledger: Ledger, released: Sequence[tuple[str, int]]) -> None:
         ledger.direct.given.pop(id, None)
 
 
-def reads_release(ledger: Ledger, released: list[tuple[str, int]]) -> Digest:
+def reads_release(ledger: Ledger, released: Sequence[tuple[str, int]]) -> Digest:
     def digest(reply: list[Any], sent: float) -> None:
         _gave_back(ledger, released)
         read_time(ledger, reply, sent)
@@ -141,7 +142,3 @@ def reads_call(ledger: Ledger, call: Call) -> Digest:
             reads_renewal(ledger, [call.lease])(reply, sent)
 
     return digest
-
-
-def _text(score: bytes | int) -> str:
-    return score.decode() if isinstance(score, bytes) else str(score)

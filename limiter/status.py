@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ground import as_text, chunks
+
 
 @dataclass(frozen=True)
 class LeaseStatus:
@@ -47,7 +49,7 @@ class GateStatus:
 def read_status(name: str, reply: list[Any]) -> GateStatus:
     """Read the reply of `status.lua`."""
     now, _, _, in_flight, waiting, since, tokens, flat, held = reply
-    fields = dict(zip(map(_text, flat[::2]), map(_text, flat[1::2]), strict=True))
+    fields = dict(zip(map(as_text, flat[::2]), map(as_text, flat[1::2]), strict=True))
     rate = float(fields["rate"]) if fields.get("rate") else None
     waited = (int(now) - int(since)) / 1e6 if int(since) else 0.0
     return GateStatus(
@@ -61,9 +63,7 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
         oldest_wait=waited,
         tokens=float(tokens) if rate else None,
         **{counter: int(fields.get(counter, 0)) for counter in _COUNTERS},
-        leases=tuple(
-            _lease(int(now), *row) for row in zip(held[::3], held[1::3], held[2::3], strict=True)
-        ),
+        leases=tuple(_lease(int(now), *row) for row in chunks(held, 3)),
     )
 
 
@@ -73,15 +73,11 @@ _COUNTERS = (
 
 
 def _lease(now: int, id: bytes, expiry: bytes, holder: bytes) -> LeaseStatus:
-    fence, process, since = _text(holder).split("|")
+    fence, process, since = as_text(holder).split("|")
     return LeaseStatus(
-        id=_text(id),
+        id=as_text(id),
         process=process,
         fence=int(fence),
         held=(now - int(since)) / 1e6,
         expires_in=(int(expiry) - now) / 1e6,
     )
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

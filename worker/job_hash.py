@@ -16,7 +16,7 @@ from rq.job import Job, JobStatus, Retry
 from rq.serializers import JSONSerializer
 from rq.utils import utcformat
 
-from ground import load_script
+from ground import chunks, load_script
 from worker.models import CodeRequest
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ def by_hash(orders: "Iterable[Order]") -> "Iterator[tuple[JobHash, list[Order]]]
     for order in orders:
         groups.setdefault(order.hash, []).append(order)
     for hash, group in groups.items():
-        for i in range(0, len(group), _CHUNK):
-            yield hash, group[i : i + _CHUNK]
+        yield from ((hash, chunk) for chunk in chunks(group, _CHUNK))
 
 
 def look(hash: JobHash, ids: Sequence[str]) -> Command:

@@ -15,7 +15,7 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from ground import AnyRedis, PenstockError, RedisTarget, SettingError, target_of
+from ground import AnyRedis, PenstockError, RedisTarget, SettingError, chunks, target_of
 from worker.lifecycle.aside import aside
 from worker.lifecycle.office import Offices
 from worker.lifecycle.provider import Provider
@@ -132,8 +132,7 @@ class Reaper:
         unheard = settings.startup_timeout + settings.sandbox_grace
         condemn = partial(registry.condemn, fence="", why=why, gone_after=unheard)
         found, asked = Reaped(), sorted(set(names))
-        for start in range(0, len(asked), MOST):
-            batch = asked[start : start + MOST]
+        for batch in chunks(asked, MOST):
             doomed = [name for name in batch if await aside(partial(condemn, name))]
             if not doomed:
                 continue

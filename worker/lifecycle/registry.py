@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 from ground import (
     AnyRedis,
     Client,
+    as_text,
     connect,
     load_script,
     tagged,
@@ -32,7 +33,6 @@ from worker.lifecycle.records import (
     read_permits,
     read_record,
     read_records,
-    text,
 )
 
 INDEX = "penstock:sandboxes"
@@ -72,7 +72,7 @@ class Registry:
         fleet = self._fleet or uuid.uuid4().hex[:16]
         terms = (_us(lease), fleet, kept(permits), _us(dies_after))
         fence, its_fleet = self._listed(_OPEN, name, owner, *terms, *more)
-        return text(fence), text(its_fleet)
+        return as_text(fence), as_text(its_fleet)
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
         """Whether the record was still the caller's."""
@@ -81,13 +81,13 @@ class Registry:
 
     def session(self, instance: str, name: str, owner: str, lease: float) -> Turn:
         what, found, *rest = self._listed(_SESSION, instance, name, owner, _us(lease))
-        match text(what):
+        match as_text(what):
             case "ready":
-                record = read_record(text(found), rest[1])
-                return Turn("ready", record.name, text(rest[0]), record=record)
+                record = read_record(as_text(found), rest[1])
+                return Turn("ready", record.name, as_text(rest[0]), record=record)
             case "wait":
-                return Turn("wait", text(found), seconds=rest[0] / 1e6)
-        return Turn("open", text(found), text(rest[0]))
+                return Turn("wait", as_text(found), seconds=rest[0] / 1e6)
+        return Turn("open", as_text(found), as_text(rest[0]))
 
     def renew(self, rows: Sequence[tuple[str, str, float]]) -> list[bool]:
         """Each row: name, fence, lease in seconds. Which of them are still held."""
@@ -131,7 +131,7 @@ class Registry:
     def facts(self) -> dict[str, str]:
         """What is kept of the registry as a whole."""
         found: dict[Any, Any] = self._try(lambda client: client.hgetall(self._keys[0]))
-        return {text(name): text(value) for name, value in found.items()}
+        return {as_text(name): as_text(value) for name, value in found.items()}
 
     def retire(self, idle: float) -> bool:
         """Forget the whole registry, if nothing has been in it for so long."""
@@ -149,7 +149,7 @@ class Registry:
     def permits(self) -> dict[str, tuple[StartingPermit, ...]]:
         """The STARTING permits that records keep, by the sandbox's name."""
         found = self._try(lambda client: client.hgetall(self._keys[2]))
-        return {text(name): read_permits(value) for name, value in found.items()}
+        return {as_text(name): read_permits(value) for name, value in found.items()}
 
     def permit_freed(self, name: str) -> None:
         self._try(lambda client: client.hdel(self._keys[2], name))
@@ -157,11 +157,11 @@ class Registry:
     def state(self, name: str) -> str:
         """Empty where there is no such record."""
         key = tagged("sandbox", self.run, f"box:{name}")
-        return text(self._try(lambda client: client.hget(key, "state")) or b"")
+        return as_text(self._try(lambda client: client.hget(key, "state")) or b"")
 
     def session_of(self, instance: str) -> str:
         """The name of the sandbox that an instance uses; empty where it has none."""
-        return text(self._try(lambda client: client.hget(self._keys[3], instance)) or b"")
+        return as_text(self._try(lambda client: client.hget(self._keys[3], instance)) or b"")
 
     def told(self, name: str) -> str:
         """Where it is said that an opening of a session has ended."""
@@ -203,7 +203,7 @@ def runs(redis: AnyRedis) -> list[str]:
     """The runs that have a registry on this Redis."""
     with contextlib.closing(connect(target_of(redis))) as client:
         members: Any = client.smembers(INDEX)
-        return sorted(map(text, members))
+        return sorted(map(as_text, members))
 
 
 def _us(seconds: float) -> int:
