@@ -1,9 +1,4 @@
-"""The STARTING counter: how many sandboxes may be starting at once, fleet-wide.
-
-A permit covers a sandbox from just before its creation until it is ready, or its
-death is confirmed or handed to the reaper. A set of leases, not a bare counter:
-a crash leaks nothing.
-"""
+"""The STARTING counter, as a gate: a set of leases and not a bare number, so a crash leaks nothing."""
 
 from typing import Any, Self
 
@@ -14,7 +9,16 @@ from limiter.terms import Terms, check_manner, check_terms
 
 
 class StartingGate(Gate):
-    """At most `limit` sandboxes in STARTING, however many workers start them."""
+    """At most `limit` sandboxes that are starting at once, over the whole fleet.
+
+        gate = StartingGate.from_settings("redis://10.0.0.5")    # PENSTOCK_MAX_STARTING
+
+        async with gate:
+            sandbox = await create()      # and wait until it is ready
+
+    A permit covers a sandbox from just before its creation until it is ready, or is
+    confirmed dead. The other arguments are those of `TokenBucket`.
+    """
 
     def __init__(
         self,
@@ -35,7 +39,6 @@ class StartingGate(Gate):
             name,
             Terms(limit),
             check_manner(lease, heartbeat, patience, enforce, orphan_hold),
-            orphan_hold=orphan_hold,
             run=run,
         )
 
@@ -46,5 +49,5 @@ class StartingGate(Gate):
         settings: LimiterSettings | None = None,
         **options: Any,
     ) -> Self:
-        """The fleet's gate with the limit of the environment; `options` as of the constructor."""
+        """The fleet's gate, its limit from PENSTOCK_MAX_STARTING; `options` are the constructor's."""
         return cls(redis, limit=(settings or LimiterSettings.load()).max_starting, **options)

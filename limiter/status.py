@@ -8,19 +8,40 @@ from ground import as_text, chunks
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """One permit in flight."""
+    """One permit in flight; times are in seconds.
+
+    process     who holds it: host, process id, a random part
+    fence       the number of its grant, which only grows
+    held        since the grant
+    expires_in  until its lease ends, if it is not renewed
+    """
 
     id: str
     process: str
     fence: int
     held: float
-    """Seconds since the grant."""
     expires_in: float
 
 
 @dataclass(frozen=True)
 class GateStatus:
-    """A gate at one instant of the server's clock; the counters run since the gate was made."""
+    """A gate at one instant of the server's clock.
+
+    limit, rate, burst  its terms; None where there is no such bound
+    paused              nothing is granted until somebody resumes
+    in_flight, waiting  permits now, and waiters in line
+    oldest_wait         seconds that the head of the line has waited
+    tokens              grants that the rate allows now
+    leases              of the permits in flight, the first hundred to expire
+
+    The others count since the gate was made:
+
+    granted, released   permits given out, and given back
+    expired             permits whose holder fell silent
+    timeouts, cancelled waiters that gave up
+    dropped             waiters whose process died
+    readmitted, lost    permits that Redis had lost: taken in again, or out of room by then
+    """
 
     name: str
     limit: int | None
@@ -30,7 +51,6 @@ class GateStatus:
     in_flight: int
     waiting: int
     oldest_wait: float
-    """Seconds that the head of the line has waited."""
     tokens: float | None
     granted: int
     released: int
@@ -38,12 +58,9 @@ class GateStatus:
     timeouts: int
     cancelled: int
     dropped: int
-    """Waiters whose process died."""
     readmitted: int
-    """Permits taken in again after the server had lost them."""
     lost: int
     leases: tuple[LeaseStatus, ...]
-    """The first hundred to expire."""
 
 
 def read_status(name: str, reply: list[Any]) -> GateStatus:
