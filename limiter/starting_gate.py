@@ -1,4 +1,4 @@
-"""The STARTING counter, as a gate: a set of leases and not a bare number, so a crash leaks nothing."""
+"""The STARTING counter, as a gate: a set of leases, so that a crash leaks nothing."""
 
 from typing import Any, Self
 
@@ -49,5 +49,5 @@ class StartingGate(Gate):
         settings: LimiterSettings | None = None,
         **options: Any,
     ) -> Self:
-        """The fleet's gate, its limit from PENSTOCK_MAX_STARTING; `options` are the constructor's."""
+        """The fleet's gate, its limit by PENSTOCK_MAX_STARTING; `options` as on the constructor."""
         return cls(redis, limit=(settings or LimiterSettings.load()).max_starting, **options)

@@ -47,11 +47,13 @@ class JobHash:
         failure_ttl: int,
         retries: int,
         abandon: bool,
+        spare: float,
         patience: float,
         no_workers_after: float,
     ) -> None:
         self.queue = queue
         self.abandon = abandon
+        self.spare = spare
         self.patience = patience
         self.no_workers_after = no_workers_after
         job = Job.create(
