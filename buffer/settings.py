@@ -6,7 +6,7 @@ reads the same ones; the process's settings give their defaults.
 
 import logging
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
@@ -78,55 +78,40 @@ class TaskConfig(BaseModel):
 
         config = TaskConfig(group_size=8, group_timeout_seconds=600)
 
-    A group finishes when it has `group_size * min_valid_group_size_ratio` items, or when it was
-    not written to for `group_timeout_seconds`.
+    group_size                    items of a group, as trained on
+    min_valid_group_size_ratio    share of group_size that finishes a group
+    min_valid_item_size_ratio     share of it that must be left after `filter_item`
+    group_timeout_seconds         after its last write, until a group times out
+    min_timeout_group_size_ratio  share of it with which a timed-out group is used; one with
+                                  less is discarded
+    max_buffer_size, max_bytes    most items and bytes held; open groups count as full. Without
+                                  `max_bytes`: half of what Redis may use
+    late_window                   after a group was closed, for which its items count as late
+    lease                         until a batch that nobody acknowledged comes back
+    retain                        for which a consumed batch can still be fetched
+    grace, quarantine             for which discarded and quarantined groups stay readable
+    idle_ttl                      after which a task without groups is forgotten
+    done_max                      most closed groups that are remembered
+    dialect                       whose defaults: `v0` slime's document's, `v1` today's slime's
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    group_size: int = Field(ge=1, le=1_000_000, description="Items of a group, as trained on.")
-    min_valid_group_size_ratio: float = Field(
-        1.0, ge=0, le=1, description="Share of group_size that finishes a group."
-    )
-    min_valid_item_size_ratio: float = Field(
-        0.7, ge=0, le=1, description="Share of group_size that must be left after filter_item."
-    )
-    group_timeout_seconds: float = Field(
-        300.0, gt=0, le=LONGEST, description="After its last write, until a group times out."
-    )
-    min_timeout_group_size_ratio: float = Field(
-        0.7, ge=0, le=1, description="Share with which a timed-out group is used, not discarded."
-    )
-    max_buffer_size: int = Field(
-        1_000_000_000, ge=1, le=MOST, description="Most items held; open groups count as full."
-    )
-    max_bytes: int | None = Field(
-        None, ge=1, le=MOST, description="Most bytes held; null: half of what Redis may use."
-    )
-    late_window: float = Field(
-        600.0, ge=0, le=LONGEST, description="After a group closed, in which its items are late."
-    )
-    lease: float = Field(
-        600.0, gt=0, le=LONGEST, description="Until a batch that nobody acknowledged comes back."
-    )
-    retain: float = Field(
-        600.0, ge=1, le=LONGEST, description="For which a consumed batch can be fetched again."
-    )
-    grace: float = Field(
-        3600.0, ge=1, le=LONGEST, description="For which a discarded group stays readable."
-    )
-    quarantine: float = Field(
-        7 * DAY, ge=1, le=LONGEST, description="For which a quarantined group stays readable."
-    )
-    idle_ttl: float = Field(
-        7 * DAY, ge=1, le=LONGEST, description="After which a task with no groups is forgotten."
-    )
-    done_max: int = Field(
-        1_000_000, ge=1, le=MOST, description="Most closed groups that are remembered."
-    )
-    dialect: Literal["v0", "v1"] = Field(
-        "v0", description="Whose defaults: v0 slime's document's, v1 today's slime's."
-    )
+    group_size: Annotated[int, Field(ge=1, le=1_000_000)]
+    min_valid_group_size_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    min_valid_item_size_ratio: Annotated[float, Field(ge=0, le=1)] = 0.7
+    group_timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST)] = 300.0
+    min_timeout_group_size_ratio: Annotated[float, Field(ge=0, le=1)] = 0.7
+    max_buffer_size: Annotated[int, Field(ge=1, le=MOST)] = 1_000_000_000
+    max_bytes: Annotated[int | None, Field(ge=1, le=MOST)] = None
+    late_window: Annotated[float, Field(ge=0, le=LONGEST)] = 600.0
+    lease: Annotated[float, Field(gt=0, le=LONGEST)] = 600.0
+    retain: Annotated[float, Field(ge=1, le=LONGEST)] = 600.0
+    grace: Annotated[float, Field(ge=1, le=LONGEST)] = 3600.0
+    quarantine: Annotated[float, Field(ge=1, le=LONGEST)] = 7 * DAY
+    idle_ttl: Annotated[float, Field(ge=1, le=LONGEST)] = 7 * DAY
+    done_max: Annotated[int, Field(ge=1, le=MOST)] = 1_000_000
+    dialect: Literal["v0", "v1"] = "v0"
 
     @classmethod
     def load(cls, **given: Any) -> Self:

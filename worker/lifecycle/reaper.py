@@ -149,8 +149,8 @@ class Reaper:
             registry.close()
 
     async def _scopes(self, registry: Registry) -> list[tuple[str, Provider | None]]:
-        """What can be reached from here; and that of sandboxes that no provider has yet, or has
-        no longer."""
+        """The scopes of the providers that can be made here; and "", that of the records without
+        a provider, whose sandbox is not made yet or was never to be."""
         found: list[tuple[str, Provider | None]] = [("", None)]
         for fact in await aside(registry.facts):
             kind, _, name = fact.partition(":")

@@ -66,7 +66,8 @@ class Registry:
         self, name: str, owner: str, lease: float, *, provider: str, scope: str = "",
         instance: str, permits: Sequence[StartingPermit], dies_after: float,
     ) -> tuple[str, str]:  # fmt: skip
-        """Write down what is about to be made. Its fence, empty if it is lost; the fleet."""
+        """Write down what is about to be made. Returns the record's fence, empty where a reaper
+        has claimed it already, and the fleet's tag."""
         more = ["provider", provider, "scope", scope]
         more += ["instance", instance] if instance else []
         fleet = self._fleet or uuid.uuid4().hex[:16]
@@ -96,8 +97,8 @@ class Registry:
         return [bool(held) for held in self._call(_RENEW, *flat)]
 
     def elect(self, reaper: str, scope: str, lease: float) -> float | None:
-        """Become the one reaper of a scope, or stay it: for how many seconds it has been.
-        None: it is not."""
+        """Become the one reaper of a scope, or stay it. For how many seconds the caller has
+        been; None where another one is."""
         since = self._call(_ELECT, reaper, _us(lease), office=scope)
         return None if since < 0 else since / 1e6
 
@@ -105,8 +106,9 @@ class Registry:
         self, reaper: str, lease: float, most: int, grace: float, *,
         scope: str = "", in_office: float | None = None, names: Sequence[str] = (),
     ) -> Claimed:  # fmt: skip
-        """Take over what is due in a scope, or what is of these; of what was never found,
-        nothing is expected a grace later. `in_office`: only after so long in it."""
+        """Take over the records that are due in a scope, or those of `names` that are. One whose
+        sandbox is not found a `grace` later counts as ended. `in_office`: claim nothing before
+        the caller has been the elected reaper for that long."""
         in_office_us = "" if in_office is None else _us(in_office)
         terms = (_us(lease), most, _us(grace), scope, in_office_us)
         now, due, *rows = self._call(_CLAIM, reaper, *terms, *names, office=scope)
