@@ -10,7 +10,13 @@ from buffer.settings import TaskConfig
 
 @dataclass(frozen=True)
 class Batch:
-    """Whole groups, leased until `ack(receipt)`; `discarded` finished without data."""
+    """Whole groups, leased until `buffer.ack(batch)`.
+
+    receipt    names the batch: `ack`, `release`, `extend` and `fetch` take it too
+    groups     (instance id, items) of each group, exactly `group_size` items
+    discarded  ids of groups that finished without data: too few came in time
+    figures    over all items written since the last batch
+    """
 
     receipt: str
     groups: list[tuple[Any, list[Item]]]

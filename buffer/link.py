@@ -14,13 +14,11 @@ from typing import Any, TypeVar
 import redis.exceptions
 
 from ground import (
-    AnyClient,
+    AnyRedis,
     AsyncClient,
-    RedisTarget,
     RedisUnavailable,
     Script,
     connect_async,
-    parse_redis_url,
     target_of,
 )
 
@@ -37,12 +35,8 @@ _OUTAGE = (
 class Link:
     """Clients of one server, for whichever event loop asks."""
 
-    def __init__(
-        self, where: AnyClient | RedisTarget | str, *, patience: float = 15.0, timeout: float = 5.0
-    ) -> None:
-        if isinstance(where, str):
-            where = parse_redis_url(where)
-        self.target = where if isinstance(where, RedisTarget) else target_of(where)
+    def __init__(self, where: AnyRedis, *, patience: float = 15.0, timeout: float = 5.0) -> None:
+        self.target = target_of(where)
         self._patience = patience
         self._timeout = timeout
         self._clients: weakref.WeakKeyDictionary[Any, dict[bool, AsyncClient]] = (

@@ -8,6 +8,7 @@ from typing import Any
 from buffer.default_functions import Item
 from buffer.item import stored_item
 from buffer.task import Task
+from ground import chunks
 
 _ITEMS = 512  # in one pipeline
 
@@ -37,7 +38,7 @@ class RawGroups:
         """Items by instance, and how many entries of `raw` tell of them."""
         flat = await self._task.link.command("LRANGE", self._task.key("raw"), 0, -1)
         found: dict[Any, list[Item]] = {}
-        for part in _parts(list(zip(flat[::2], flat[1::2], strict=True))):
+        for part in chunks(list(zip(flat[::2], flat[1::2], strict=True)), _ITEMS):
             values = await self._many(
                 [("HGET", self._task.group_key(gid.decode()), uid) for gid, uid in part]
             )
@@ -59,7 +60,3 @@ class RawGroups:
 
 def _arrived(values: Iterable[bytes]) -> list[Item]:
     return [item for _, item in sorted(map(stored_item, values), key=lambda pair: pair[0])]
-
-
-def _parts(rows: list[Any]) -> Iterable[list[Any]]:
-    return (rows[at : at + _ITEMS] for at in range(0, len(rows), _ITEMS))

@@ -1,12 +1,5 @@
 """The library face: slime's Rollout Buffer as an object, for trainers and agents in Python.
 
-    buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=8))
-    await buffer.write({"instance_id": "math_0", "messages": [...], "reward": 1.0})
-    batch = await buffer.take(32, wait=60)
-    ...                                   # train on batch.items
-    await buffer.ack(batch)
-
-Async at heart; `buffer.sync` has the same methods for code without an event loop.
 Invariant: an item stored is in one group, and a group ends delivered and
 acknowledged, or is reported as discarded, or lies in quarantine with a reason.
 """
@@ -26,7 +19,7 @@ from buffer.reader import Reader
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import Task
 from buffer.writer import Outcome, Writer
-from ground import AnyClient, RedisTarget
+from ground import AnyRedis
 
 if TYPE_CHECKING:
     from buffer.sync_face import SyncRolloutBuffer
@@ -35,11 +28,28 @@ _GAP = 10.0  # servers look every second; past this without any, time stood stil
 
 
 class RolloutBuffer:
-    """Groups of trajectories of one task, in one run."""
+    """Groups of trajectories of one task, in one run.
+
+        buffer = RolloutBuffer("redis://10.0.0.5", "math", TaskConfig(group_size=8))
+
+        await buffer.write({"instance_id": "math_0", "messages": [...], "reward": 1.0})
+
+        batch = await buffer.take(32, wait=60)      # up to 32 finished groups, or None
+        train(batch.items)
+        await buffer.ack(batch)                     # else they come back when the lease ends
+
+    Methods are for coroutines; `buffer.sync` has them for code without an event loop.
+    Nothing is asked of Redis before the first call.
+
+    config     written where the task has no settings yet; `configure` changes them
+    run        a namespace: the same task of another run is another buffer
+    functions  your own `is_valid_group` and the like, by slime's names
+    settings   of this process; by default its environment's (PENSTOCK_…)
+    """
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str | Link,
+        redis: AnyRedis | Link,
         task: str = "math",
         config: TaskConfig | None = None,
         *,
@@ -47,7 +57,6 @@ class RolloutBuffer:
         functions: GroupFunctions | None = None,
         settings: BufferSettings | None = None,
     ) -> None:
-        """Nothing is asked of Redis yet. `config` is written where the task has none."""
         self._settings = settings or BufferSettings.load()
         link = redis if isinstance(redis, Link) else Link(
             redis, patience=self._settings.redis_patience
@@ -183,7 +192,8 @@ class RolloutBuffer:
         return await self.catalog.requeue(instance_id, round_number)
 
     async def sweep(self, *, serving: bool = False, limit: int = 1000) -> float:
-        """Do what time alone brings about; in how many seconds to look again (-1: never).
+        """Do what is due by now: groups time out, leases end. Returns in how many seconds
+        something is due next (-1: nothing is).
 
         A server calls it every second with `serving`: that keeps the task's clock going.
         """
@@ -204,7 +214,8 @@ class RolloutBuffer:
         return await self.catalog.resume(Counter(map(instance_key, skip)))
 
     async def finished_rounds(self, skip: Iterable[str | int] = ()) -> Counter[str]:
-        """How many first rounds of each instance to skip: the list's, and what is known here."""
+        """How many rounds of each instance, from the first on, a generator is to skip: those that
+        the list names, or those that are closed here, whichever are more."""
         return Counter(map(instance_key, skip)) | await self.catalog.closed()
 
     async def aclose(self) -> None:

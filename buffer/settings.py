@@ -74,7 +74,26 @@ class BufferSettings(Settings):
 
 
 class TaskConfig(BaseModel):
-    """One task's settings, by the names slime's document gives them."""
+    """One task's settings, by the names slime's document gives them; times are in seconds.
+
+        config = TaskConfig(group_size=8, group_timeout_seconds=600)
+
+    group_size                    items of a group, as trained on
+    min_valid_group_size_ratio    share of group_size that finishes a group
+    min_valid_item_size_ratio     share of it that must be left after `filter_item`
+    group_timeout_seconds         after its last write, until a group times out
+    min_timeout_group_size_ratio  share of it with which a timed-out group is used; one with
+                                  less is discarded
+    max_buffer_size, max_bytes    most items and bytes held; open groups count as full. Without
+                                  `max_bytes`: half of what Redis may use
+    late_window                   after a group was closed, for which its items count as late
+    lease                         until a batch that nobody acknowledged comes back
+    retain                        for which a consumed batch can still be fetched
+    grace, quarantine             for which discarded and quarantined groups stay readable
+    idle_ttl                      after which a task without groups is forgotten
+    done_max                      most closed groups that are remembered
+    dialect                       whose defaults: `v0` slime's document's, `v1` today's slime's
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -88,8 +107,6 @@ class TaskConfig(BaseModel):
     late_window: Annotated[float, Field(ge=0, le=LONGEST)] = 600.0
     lease: Annotated[float, Field(gt=0, le=LONGEST)] = 600.0
     retain: Annotated[float, Field(ge=1, le=LONGEST)] = 600.0
-    # Seconds that discarded and quarantined groups stay readable, and an empty task remembered;
-    # the most closed groups that are remembered.
     grace: Annotated[float, Field(ge=1, le=LONGEST)] = 3600.0
     quarantine: Annotated[float, Field(ge=1, le=LONGEST)] = 7 * DAY
     idle_ttl: Annotated[float, Field(ge=1, le=LONGEST)] = 7 * DAY

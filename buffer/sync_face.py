@@ -41,7 +41,7 @@ os.register_at_fork(after_in_child=_loop.__init__)  # type: ignore[misc]
 
 
 class SyncRolloutBuffer:
-    """`RolloutBuffer.sync`: see there for what each method does."""
+    """What `buffer.sync` gives: methods as on `RolloutBuffer`, which block the calling thread."""
 
     def __init__(self, buffer: "RolloutBuffer") -> None:
         self._buffer = buffer

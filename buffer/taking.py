@@ -6,7 +6,6 @@ their own way, those whose turn did not come go back; what is sealed is handed o
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from buffer.errors import LeaseLost
 from buffer.pipeline import Pipeline, Verdict
 from buffer.raw_groups import RawGroups
 from buffer.task import Task
+from ground import chunks
 
 _CHUNK = 256  # groups in memory as they were written
 Figures = tuple[dict[str, Any] | None, int]  # None: the default ones; how much was read
@@ -66,7 +66,7 @@ class Taking:
         reply = await self._task.call("claim", *args)
         found = [
             Claimed(gid.decode(), json.loads(id_json), why.decode())
-            for gid, id_json, why in _by(3, reply[1:])
+            for gid, id_json, why in chunks(reply[1:], 3)
         ]
         return int(reply[0]), found
 
@@ -109,7 +109,3 @@ class Taking:
             return None, 0
         raw, read = await self._raw.since_last_read()
         return await self._pipeline.meta_info(raw), read
-
-
-def _by(size: int, flat: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    return (flat[at : at + size] for at in range(0, len(flat), size))

@@ -2,7 +2,16 @@
 
 from ground.cancellation import cancellations, heed_cancellation
 from ground.check_server import ServerFacts, open_checked, open_plainly, read_facts, require_fit
-from ground.connect import AnyClient, AsyncClient, Client, connect, connect_async, target_of
+from ground.chunks import chunks
+from ground.connect import (
+    AnyClient,
+    AnyRedis,
+    AsyncClient,
+    Client,
+    connect,
+    connect_async,
+    target_of,
+)
 from ground.errors import (
     PenstockError,
     RedisError,
@@ -16,7 +25,7 @@ from ground.http_guard import AsgiApp, HttpGuard
 from ground.http_server import listen, serve_on, serve_until_told, warn_if_exposed
 from ground.keys import check_name, in_run, tagged
 from ground.logs import configure_logging, correlated, correlation_id
-from ground.lua import Script, load_script
+from ground.lua import Script, as_text, load_script
 from ground.redis_url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
 from ground.server import EmbeddedServer, bundled_server, find_server, running_server
@@ -24,6 +33,7 @@ from ground.settings import GroundSettings, Settings
 
 __all__ = [
     "AnyClient",
+    "AnyRedis",
     "AsgiApp",
     "AsyncClient",
     "Client",
@@ -42,9 +52,11 @@ __all__ = [
     "Sheet",
     "VersionError",
     "Versioned",
+    "as_text",
     "bundled_server",
     "cancellations",
     "check_name",
+    "chunks",
     "configure_logging",
     "connect",
     "connect_async",

@@ -19,6 +19,8 @@ from ground.redis_url import RedisTarget, parse_redis_url
 Client = redis.Redis | redis.RedisCluster
 AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
 AnyClient = Client | AsyncClient
+AnyRedis = AnyClient | RedisTarget | str
+"""A Redis as callers name it: a client of theirs, real or fake; a description; a URL."""
 
 TIMEOUT = 5.0
 # What of a client's connection settings describes the server, not one client's habits.
@@ -32,7 +34,7 @@ _CARRIED = {
 
 def connect(target: RedisTarget | str, *, timeout: float | None = TIMEOUT) -> Client:
     """A sync client. It connects at its first command; that of a Cluster, here."""
-    target = _described(target)
+    target = target_of(target)
     kwargs = _client_kwargs(target, timeout)
     once = Retry(NoBackoff(), 0)
     match target.kind:
@@ -59,7 +61,7 @@ def connect(target: RedisTarget | str, *, timeout: float | None = TIMEOUT) -> Cl
 
 def connect_async(target: RedisTarget | str, *, timeout: float | None = TIMEOUT) -> AsyncClient:
     """An async client. It connects at its first command, and belongs to one event loop."""
-    target = _described(target)
+    target = target_of(target)
     kwargs = _client_kwargs(target, timeout)
     once = AsyncRetry(NoBackoff(), 0)
     match target.kind:
@@ -104,14 +106,21 @@ class _AsyncSentinelPool(redis.asyncio.SentinelConnectionPool):
                 await sentinel.aclose()
 
 
-def target_of(client: AnyClient) -> RedisTarget:
-    """The description of the server that somebody's client, real or fake, talks to."""
-    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
-        return _cluster_of(client.nodes_manager)
-    if not hasattr(client, "connection_pool"):
-        found = type(client).__name__
+def target_of(given: AnyRedis) -> RedisTarget:
+    """The description of the Redis that somebody names, whichever way they do."""
+    if isinstance(given, RedisTarget):
+        return given
+    if isinstance(given, str):
+        return parse_redis_url(given)
+    if isinstance(given, redis.RedisCluster | redis.asyncio.RedisCluster):
+        return _cluster_of(given.nodes_manager)
+    if not hasattr(given, "connection_pool"):
+        found = type(given).__name__
         raise SettingError("redis", f"is a client, a URL or a RedisTarget, not {found}")
-    pool: Any = client.connection_pool
+    return _of_pool(given.connection_pool)
+
+
+def _of_pool(pool: Any) -> RedisTarget:
     kwargs: dict[str, Any] = dict(pool.connection_kwargs)
     db, tls = kwargs.get("db") or 0, "SSL" in pool.connection_class.__name__
     node = (kwargs.get("host") or "localhost", int(kwargs.get("port") or 6379))
@@ -157,10 +166,6 @@ def _fake_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _carried(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in kwargs.items() if k in _CARRIED and v is not None}
-
-
-def _described(target: RedisTarget | str) -> RedisTarget:
-    return parse_redis_url(target) if isinstance(target, str) else target
 
 
 def _address(target: RedisTarget) -> dict[str, Any]:

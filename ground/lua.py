@@ -68,6 +68,11 @@ def load_script(package: str, name: str) -> Script:
     return Script(f"{package}/lua/{name}.lua", source, digest, tuple(declared[1].split()))
 
 
+def as_text(reply: Any) -> str:
+    """A word of a script's reply: bytes from a server; numbers, and text that was read already."""
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
 def _expanded(package: str, name: str, seen: set[tuple[str, str]]) -> str:
     def included(line: re.Match[str]) -> str:
         owner, _, file = line[1].rpartition(":")

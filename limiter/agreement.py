@@ -12,8 +12,8 @@ class Agreement:
 
     def __init__(self, name: str, manner: Manner) -> None:
         self._name = name
-        self._manner = manner
-        self._manners = {manner}
+        self._pace = manner.pace
+        self._paces = {manner.pace}  # all that were met, so that each difference is told once
         self.made = 0  # when the gate in Redis was made: another time, another gate
         self._met: dict[Terms, bool] = {}  # and whether they are to be enforced
         self.unsettled: dict[Terms, bool] = {}  # to be compared, or enforced
@@ -24,13 +24,13 @@ class Agreement:
             self._met = dict.fromkeys(self._met, False)  # the last to enforce prevails
         if manner.enforce or terms not in self._met:
             self._met[terms] = self.unsettled[terms] = manner.enforce
-        if manner.pace != self._manner.pace and manner not in self._manners:
+        if manner.pace not in self._paces:
             log.warning(
                 "gate %r: this process keeps it with lease, heartbeat, patience = %s; another gate "
                 "object's %s is ignored: give them all the same",
-                self._name, self._manner.pace, manner.pace,
+                self._name, self._pace, manner.pace,
             )  # fmt: skip
-        self._manners.add(manner)
+        self._paces.add(manner.pace)
 
     @property
     def enforcing(self) -> bool:

@@ -16,7 +16,7 @@ from limiter import dialogue, trouble
 from limiter.commands import Command
 from limiter.errors import GateError, GateUnavailable
 from limiter.ledger import Ledger
-from limiter.wire import FINAL, PASSING, Wire
+from limiter.wire import FINAL, PASSING, LastingWire
 
 log = logging.getLogger("penstock.limiter")
 
@@ -30,12 +30,20 @@ class Contact:
         self.target = target
         self.clock = time.monotonic
         self.sent_at = self.clock()
-        self.timeout = 5.0
-        self._wire: Wire | None = None
+        self._wire = LastingWire(target, timeout=5.0)
         self._down_since: float | None = None
         self._trouble: BaseException | None = None
         self._pause = 0.0
         self._retry_at = 0.0
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that one exchange may take, from the next connection on."""
+        return self._wire.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._wire.timeout = seconds
 
     @property
     def lost(self) -> bool:
@@ -69,10 +77,9 @@ class Contact:
                 dialogue.exchanged(ledger, now)
 
     def converse(self, commands: list[Command]) -> list[Any]:
-        if self._wire is None:
-            self._wire = Wire(self.target, self.timeout)
+        wire = self._wire.connect()  # first: how long that takes says nothing of Redis's clock
         self.sent_at = self.clock()
-        return self._wire.converse(commands)
+        return wire.converse(commands)
 
     def _digest(self, work: list[tuple[Ledger, dialogue.Turn]], replies: list[Any]) -> None:
         refused: dict[Ledger, RedisError] = {}
@@ -118,6 +125,4 @@ class Contact:
 
     def end(self) -> None:
         """Close the connection; the next exchange makes a new one."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
+        self._wire.close()

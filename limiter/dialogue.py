@@ -5,15 +5,15 @@ Whatever got no reply stays in the ledger and is written again, which every scri
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from ground import chunks
 from limiter import replies, trouble
 from limiter.commands import Command
 from limiter.ledger import Ledger
 from limiter.wishes import NEVER, Ask
 
 _CHUNK = 500  # requests in one script call: keeps a call below a millisecond or two
-_T = TypeVar("_T")
 
 
 class Turn(NamedTuple):
@@ -27,12 +27,7 @@ class Turn(NamedTuple):
 
 def exchange(ledger: Ledger, now: float) -> list[Turn]:
     """Every command to send now, each with what reads its reply."""
-    if ledger.beat_at <= now:
-        ledger.take_over(now)
-    elif ledger.catch_up_at <= now:
-        ledger.catch_up(now)
-    if ledger.fresh or ledger.tries or ledger.calls:
-        ledger.releases.update(ledger.direct.given)  # whoever asks now gave them back before
+    _hear_of_shortcuts(ledger, now)
     if not (ledger.line or ledger.leases or ledger.direct.watched):
         ledger.beat_at = NEVER
     beating = ledger.beat_at <= now
@@ -44,20 +39,30 @@ def exchange(ledger: Ledger, now: float) -> list[Turn]:
     if beating:
         turns += _heartbeat(ledger)
     turns += give_and_take(ledger, list(ledger.fresh.values()), list(ledger.releases.items()))
-    if ledger.tries:
-        for chunk in _chunks(list(ledger.tries.values())):
-            turns.append(_acquire(ledger, chunk, join=False))
-    turns += (Turn(call.command, replies.reads_call(ledger, call)) for call in ledger.calls)
+    for chunk in chunks(list(ledger.tries.values()), _CHUNK):
+        turns.append(_acquire(ledger, chunk, join=False))
+    for call in ledger.calls:
+        turns.append(Turn(call.command, partial(replies.read_call, ledger, call)))
     if not turns and ledger.look_at <= now:
         turns.append(Turn(ledger.commands.sweep(), partial(replies.read_time, ledger)))
     return turns
 
 
+def _hear_of_shortcuts(ledger: Ledger, now: float) -> None:
+    """Take over what event loops left to the engine, before anything is written."""
+    if ledger.beat_at <= now:
+        ledger.take_over(now)
+    elif ledger.catch_up_at <= now:
+        ledger.catch_up(now)
+    if ledger.fresh or ledger.tries or ledger.calls:
+        ledger.releases.update(ledger.direct.given)  # whoever asks now gave them back before
+
+
 def give_and_take(ledger: Ledger, asks: list[Ask], released: list[tuple[str, int]]) -> list[Turn]:
     """Releases ride with the first acquire if it can hold them all, else go before it."""
     riding = released if asks and len(released) <= _CHUNK else []
-    turns = [] if riding else [_release(ledger, permits) for permits in _chunks(released)]
-    for chunk in _chunks(asks):
+    turns = [] if riding else [_release(ledger, permits) for permits in chunks(released, _CHUNK)]
+    for chunk in chunks(asks, _CHUNK):
         turns.append(_acquire(ledger, chunk, join=True, released=riding))
         riding = []
     return turns
@@ -76,30 +81,31 @@ def _introduction(ledger: Ledger) -> Iterator[Turn]:
     """The gate is in use, and on these terms; said at first contact and with heartbeats."""
     for terms in ledger.agreement.to_enforce():
         whole = dict(zip(("limit", "rate", "burst"), terms.args(), strict=True))
-        yield Turn(ledger.commands.configure(whole), replies.reads_enforcing(ledger, terms))
+        yield Turn(ledger.commands.configure(whole), partial(replies.read_enforcing, ledger, terms))
     yield Turn(ledger.commands.enlist(), replies.ignore)
 
 
 def _release(ledger: Ledger, released: list[tuple[str, int]]) -> Turn:
-    digest = replies.reads_release(ledger, released)
+    digest = partial(replies.read_release, ledger, released)
     return Turn(ledger.commands.release(released), digest, released=released)
 
 
 def _cancellations(ledger: Ledger) -> Iterator[Turn]:
     for counter, cancelled in (("timeouts", ledger.timeouts), ("cancelled", ledger.cancels)):
-        for ids in _chunks(list(cancelled)):
-            yield Turn(ledger.commands.cancel(counter, ids), replies.reads_cancel(ledger, ids))
+        for ids in chunks(list(cancelled), _CHUNK):
+            command = ledger.commands.cancel(counter, ids)
+            yield Turn(command, partial(replies.read_cancel, ledger, ids))
 
 
 def _heartbeat(ledger: Ledger) -> Iterator[Turn]:
     """Renew what we hold, and ask again for what we wait for: it may have been forgotten."""
     trouble.notice_losses(ledger, ledger.engine.clock())
-    for leases in _chunks([lease for lease in ledger.leases.values() if not lease.handed_in]):
+    kept = [lease for lease in ledger.leases.values() if not lease.handed_in]
+    for leases in chunks(kept, _CHUNK):
         permits = [(lease.id, lease.fence, lease.term_us) for lease in leases]
-        yield Turn(
-            ledger.commands.renew(permits, ledger.term_us), replies.reads_renewal(ledger, leases)
-        )
-    for asks in _chunks(list(ledger.line.values())):
+        command = ledger.commands.renew(permits, ledger.term_us)
+        yield Turn(command, partial(replies.read_renewal, ledger, leases))
+    for asks in chunks(list(ledger.line.values()), _CHUNK):
         yield _acquire(ledger, asks, join=True)
 
 
@@ -112,7 +118,8 @@ def _acquire(
     for ask in asks:
         ask.sent = ask.sent or now
     command = ledger.commands.acquire(rows, term, join=join, released=released)
-    return Turn(command, replies.reads_asks(ledger, asks, join, released), asks, released)
+    digest = partial(replies.read_asks, ledger, asks, join, released)
+    return Turn(command, digest, asks, released)
 
 
 def is_plain(ledger: Ledger, turn: Turn, reply: list[Any], sent: float) -> bool:
@@ -140,7 +147,3 @@ def take_over(ledger: Ledger, turn: Turn, sent: float, reply: list[Any] | None) 
     for id, fence in turn.released:
         if ledger.direct.given.pop(id, None) is not None:
             ledger.releases[id] = fence
-
-
-def _chunks(items: list[_T]) -> list[list[_T]]:
-    return [items[i : i + _CHUNK] for i in range(0, len(items), _CHUNK)]

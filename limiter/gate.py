@@ -1,14 +1,5 @@
 """The gate: at most so many at once, and at most so many a second, over a whole cluster.
 
-    gate = TokenBucket(redis, "code", limit=64)
-
-    async with gate:                  # in coroutines
-        ...
-    with gate:                        # in threads
-        ...
-    permit = await gate.acquire(timeout=5)
-    permit = gate.sync.acquire(timeout=5)
-
 Invariant, for every name, at every instant of the server's clock, over all
 processes: no grant takes the living leases above the limit, and over any window
 of t seconds there are at most burst + rate * t grants.
@@ -21,12 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ground import (
-    AnyClient,
-    RedisTarget,
+    AnyRedis,
     SettingError,
     check_name,
     in_run,
-    parse_redis_url,
     target_of,
 )
 from limiter.answers import Answer, LoopAnswer
@@ -44,26 +33,27 @@ from limiter.wishes import Ask, Call
 
 
 class Gate:
-    """What `TokenBucket` and `StartingGate` have in common."""
+    """What `TokenBucket` and `StartingGate` have in common; `existing_gate` opens one by name.
+
+    Its methods are for coroutines; `gate.sync` has the same ones for threads.
+    """
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str,
         terms: Terms,
         manner: Manner,
         *,
-        orphan_hold: float = 0.0,
         run: str | None = None,
     ) -> None:
         try:
             self.name = check_name(in_run(run, name) if run else name, "a gate")
         except ValueError as refusal:
             raise SettingError("name", str(refusal)) from None
-        self.target = described(redis)
+        self.target = target_of(redis)
         self.terms = terms
         self._manner = manner
-        self._hold_us = int(orphan_hold * 1_000_000)
         self._station: tuple[Engine, Ledger] | None = None
         self._held: dict[int, list[Hold]] = {}
 
@@ -77,11 +67,14 @@ class Gate:
         ticket: str = "",
         orphan_hold: float | None = None,
     ) -> Permit:
-        """Wait for a permit, first come, first served; lower lanes before higher ones.
+        """Wait for a permit, first come, first served; give it back with `permit.release()`.
 
-        With the `ticket` of an earlier permit it waits at that one's place in line.
-        `orphan_hold` is the gate's, where it is not given. Raises `LimitTimeout`, or
-        `GateUnavailable` where Redis does not answer.
+        timeout      seconds; None waits for ever, 0 is one try
+        lane         priority: lower lanes are served before higher ones
+        ticket       `permit.ticket` of an earlier permit: wait at that one's place in line
+        orphan_hold  as on the constructor, for this permit alone
+
+        Raises `LimitTimeout`, or `GateUnavailable` where Redis does not answer.
         """
         engine, ledger, ask = self._ask(LoopAnswer(), timeout, lane, ticket, orphan_hold)
         permit: Permit = await self._granted(engine, ledger, ask, join=True)
@@ -114,7 +107,10 @@ class Gate:
         await self._called(lambda ledger: ledger.commands.configure(changes(paused=False)))
 
     async def free(self, permit: str, fence: int) -> None:
-        """Give back a permit that was entrusted to Redis. Harmless when repeated."""
+        """Give back a permit that was left in Redis by `permit.entrust()`, whoever did so.
+
+        Harmless when repeated.
+        """
         await self._called(lambda ledger: ledger.commands.release([(permit, fence)]))
 
     # Threads
@@ -131,7 +127,8 @@ class Gate:
         return Hold(self, timeout, lane)
 
     def limited(self, function: F) -> F:
-        """Decorate a function or coroutine function: each call holds a permit."""
+        """Decorate a function or coroutine function with `@gate.limited`: each call holds a
+        permit."""
         return limited(self.name, self.hold, function)
 
     async def __aenter__(self) -> Permit:
@@ -193,10 +190,10 @@ class Gate:
         engine, ledger = self._at()
         now = engine.clock()
         deadline = math.inf if timeout is None else now + timeout
-        hold = self._hold_us if orphan_hold is None else int(orphan_hold * 1_000_000)
+        hold = self._manner.orphan_hold if orphan_hold is None else orphan_hold
         ask = Ask(
-            engine.new_id(), answer, began=now, deadline=deadline, lane=lane, hold_us=hold,
-            score=ticket,
+            engine.new_id(), answer, began=now, deadline=deadline, lane=lane,
+            hold_us=int(hold * 1_000_000), score=ticket,
         )  # fmt: skip
         return engine, ledger, ask
 
@@ -232,10 +229,3 @@ class Gate:
 
     def _silent(self) -> GateUnavailable:
         return GateUnavailable(self.name, str(self.target), "it is silent")
-
-
-def described(redis: AnyClient | RedisTarget | str) -> RedisTarget:
-    """The Redis that somebody names: by URL, by description, or by a client of it."""
-    if isinstance(redis, str):
-        return parse_redis_url(redis)
-    return redis if isinstance(redis, RedisTarget) else target_of(redis)

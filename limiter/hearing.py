@@ -1,4 +1,4 @@
-"""How an engine hears of grants: by an inbox, which it has from the first wait in line on."""
+"""How an engine hears of grants made by others: by an inbox, opened when it first waits in line."""
 
 import contextlib
 from collections.abc import Callable, Collection

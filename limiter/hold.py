@@ -1,9 +1,4 @@
-"""A permit for the length of a block.
-
-A permit found lost cancels the body of an `async with`, and the block then
-raises `PermitLost`; a sync body cannot be interrupted, so its block raises at
-its end.
-"""
+"""A permit for the length of a block."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -15,7 +10,11 @@ if TYPE_CHECKING:
 
 
 class Hold:
-    """What `gate.hold()` gives: usable once, in either form."""
+    """What `gate.hold()` gives: for one `with` or one `async with`.
+
+    Where the permit is found lost, the body of an `async with` is cancelled and the block
+    raises `PermitLost`; a `with` cannot be interrupted, and raises at its end.
+    """
 
     def __init__(self, gate: "Gate", timeout: float | None, lane: int) -> None:
         self._gate = gate

@@ -15,7 +15,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from ground import RedisTarget
 from limiter.commands import Command, nudge
-from limiter.wire import Wire
+from limiter.wire import LastingWire
 
 log = logging.getLogger("penstock.limiter")
 
@@ -46,14 +46,13 @@ class Inbox:
     """
 
     def __init__(self, target: RedisTarget, received: Callable[[Any, Letters], None]) -> None:
-        self._target = target
         self._received = received
         self._guard = threading.Lock()
         self._owners: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self._seen: dict[str, str] = {}
         self._reading: str | None = None
         self._listening, self._stopping = threading.Event(), threading.Event()
-        self._wire: Wire | None = None
+        self._wire = LastingWire(target, SILENCE, {})
         self._thread = threading.Thread(target=self._run, name="penstock-inbox", daemon=True)
 
     def listen(self, stream: str, owner: Any, since: str = "0-0") -> str | None:
@@ -99,17 +98,10 @@ class Inbox:
             except _FAILURES as failure:
                 log.debug("the inbox lost its connection: %s", failure)
                 pause = min(1.0, max(0.02, pause * 2))
-                self._disconnect()
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
+                self._wire.close()
+        self._wire.close()
 
     def _read(self) -> None:
-        if self._wire is None:
-            self._wire = Wire(self._target, SILENCE, {})
         with self._guard:
             if self._stopping.is_set():
                 return None  # who stops us found nothing to nudge
@@ -132,7 +124,7 @@ class Inbox:
     def _idle(self) -> None:
         """Nobody waits. What is idle for long may be dropped on its way without a word."""
         if not self._listening.wait(SILENCE):
-            self._disconnect()
+            self._wire.close()
             self._listening.wait()
 
 

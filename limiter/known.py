@@ -6,26 +6,26 @@ heartbeat, so that nothing has to search the keyspace.
 
 from typing import Any
 
-from ground import AnyClient, RedisTarget, connect, tagged
+from ground import AnyRedis, connect, tagged, target_of
 from limiter.commands import INDEX
 from limiter.errors import UnknownGate
-from limiter.gate import Gate, described
+from limiter.gate import Gate
 from limiter.terms import Terms, check_manner
 from limiter.token_bucket import TokenBucket
 
 
-def gate_names(redis: AnyClient | RedisTarget | str) -> list[str]:
+def gate_names(redis: AnyRedis) -> list[str]:
     """The names of all gates in use, sorted."""
-    client = connect(described(redis))
+    client = connect(target_of(redis))
     try:
         return sorted(name.decode() for name in _ask(client, "SMEMBERS", INDEX))
     finally:
         client.close()
 
 
-def existing_gate(redis: AnyClient | RedisTarget | str, name: str) -> Gate:
+def existing_gate(redis: AnyRedis, name: str) -> Gate:
     """A gate that somebody made, as it stands; `UnknownGate` names those that there are."""
-    target = described(redis)
+    target = target_of(redis)
     client = connect(target)
     try:
         found = _ask(client, "HMGET", tagged("gate", name), "limit", "rate", "burst")
@@ -41,7 +41,7 @@ def existing_gate(redis: AnyClient | RedisTarget | str, name: str) -> Gate:
 
 
 def named_gate(
-    redis: AnyClient | RedisTarget | str,
+    redis: AnyRedis,
     name: str,
     limit: int | None,
     *,

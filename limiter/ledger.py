@@ -38,21 +38,24 @@ class Ledger:
         self.agreement = Agreement(name, manner)
         self.direct = Direct()
         self.posted: deque[None] = deque()  # for each deed that the engine has yet to do here
-        self.line: dict[str, Ask] = {}  # in line, or about to be
+        # What callers wait for, by the ask's id.
         self.fresh: dict[str, Ask] = {}  # not yet known to the server
-        self.tries: dict[str, Ask] = {}
+        self.line: dict[str, Ask] = {}  # in line, or about to be
+        self.tries: dict[str, Ask] = {}  # of `try_acquire`, which joins no line
+        # What is held, and what the server has yet to be told.
         self.leases: dict[str, Lease] = {}
-        self.releases: dict[str, int] = {}
-        self.cancels: dict[str, Ask | None] = {}
+        self.releases: dict[str, int] = {}  # each with its fence
+        self.cancels: dict[str, None] = {}
         # Since when: cancelled on our connection, asked for on a loop's, which may come later.
         self._doubtful: dict[str, float] = {}
-        self.timeouts: dict[str, Ask] = {}
+        self.timeouts: dict[str, Ask] = {}  # told `LimitTimeout` once the server has cancelled them
         self.calls: list[Call] = []
-        self.beat_at = NEVER
-        self.look_at = NEVER
-        self.catch_up_at = NEVER
+        # When to send something though nobody asks; by the engine's clock.
+        self.beat_at = NEVER  # the next heartbeat
+        self.look_at = NEVER  # when time alone may let our first in line in
+        self.catch_up_at = NEVER  # the next look at what event loops have left undone
+        self.give_back_at = 0.0  # releases that Redis refused are not repeated before
         self.refused_since: float | None = None
-        self.give_back_at = 0.0
 
     # What the callers want
 
@@ -143,10 +146,6 @@ class Ledger:
 
     # What is due
 
-    @property
-    def waiting(self) -> bool:
-        return bool(self.line)
-
     def next_due(self) -> float:
         """When there is something to send: at once for what callers want, else by the clock."""
         if self.fresh or self.tries or self.timeouts or self.calls:
@@ -171,6 +170,10 @@ class Ledger:
             self.posted or self.fresh or self.line or self.tries or self.releases
             or self.cancels or self.timeouts or self.agreement.unsettled
         )  # fmt: skip
+
+    def wanted(self) -> list[Ask]:
+        """Every ask that waits for its outcome."""
+        return [*self.line.values(), *self.fresh.values(), *self.tries.values()]
 
     def wants(self, ask: Ask) -> bool:
         """Whether it still waits for its outcome."""

@@ -15,7 +15,7 @@ _SHARE, _WORKERS = "MODAL_MAX_STARTING_PER_WORKER", "UNIAGENT_NUM_WORKERS"
 
 
 class LimiterSettings(Settings):
-    """Of the gates that Penstock itself opens."""
+    """Settings of the gates that Penstock itself opens: `LimiterSettings.load().max_starting`."""
 
     max_starting: int = Field(
         128,

@@ -107,21 +107,29 @@ class Shortcut:
             self._break()
 
     def _break(self) -> None:
+        """Hang up; the engine goes on with all that was asked here."""
         self._flushing = False
         self.link.hang_up()
-        if (ask := self._granting) is not None:  # a signal's handler raised in the midst of it
-            self._granting = None
-            ledger = self._flight[0][0]
-            if ask.lease is not None and ask.id not in ledger.leases:
-                self._deliver(ledger, ask, ask.lease)
-            elif ask.lease is not None:
-                ask.answer.settle()  # the engine has seen it, and renews it
-            elif not ask.given_up:
-                ledger.direct.asked[ask.id] = ask
+        if self._granting is not None:
+            self._complete_grant(self._granting)
         sent = {ask.id for _, turn, _ in self._flight for ask in turn.asks}
         while self._flight:
             self._pass_on(*self._flight[0], None)
             self._flight.popleft()
+        self._pass_on_unsent(sent)
+
+    def _complete_grant(self, ask: Ask) -> None:
+        """A signal's handler raised in the midst of `_granted`."""
+        self._granting = None
+        ledger = self._flight[0][0]
+        if ask.lease is not None and ask.id not in ledger.leases:
+            self._deliver(ledger, ask, ask.lease)
+        elif ask.lease is not None:
+            ask.answer.settle()  # the engine has seen it, and renews it
+        elif not ask.given_up:
+            ledger.direct.asked[ask.id] = ask
+
+    def _pass_on_unsent(self, sent: set[str]) -> None:
         for pending in (self._sending, self._due):
             for ledger, due in [*pending.items()]:
                 asks = [ask for ask in due.asks if not (ask.given_up or ask.id in sent)]

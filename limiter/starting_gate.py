@@ -1,24 +1,28 @@
-"""The STARTING counter: how many sandboxes may be starting at once, fleet-wide.
-
-A permit covers a sandbox from just before its creation until it is ready, or its
-death is confirmed or handed to the reaper. A set of leases, not a bare counter:
-a crash leaks nothing.
-"""
+"""The STARTING counter, as a gate: a set of leases, so that a crash leaks nothing."""
 
 from typing import Any, Self
 
-from ground import AnyClient, RedisTarget
+from ground import AnyRedis
 from limiter.gate import Gate
 from limiter.settings import LimiterSettings
 from limiter.terms import Terms, check_manner, check_terms
 
 
 class StartingGate(Gate):
-    """At most `limit` sandboxes in STARTING, however many workers start them."""
+    """At most `limit` sandboxes that are starting at once, over the whole fleet.
+
+        gate = StartingGate.from_settings("redis://10.0.0.5")    # PENSTOCK_MAX_STARTING
+
+        async with gate:
+            sandbox = await create()      # and wait until it is ready
+
+    A permit covers a sandbox from just before its creation until it is ready, or is
+    confirmed dead. The other arguments are those of `TokenBucket`.
+    """
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str = "starting",
         *,
         limit: int = 128,
@@ -35,16 +39,15 @@ class StartingGate(Gate):
             name,
             Terms(limit),
             check_manner(lease, heartbeat, patience, enforce, orphan_hold),
-            orphan_hold=orphan_hold,
             run=run,
         )
 
     @classmethod
     def from_settings(
         cls,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         settings: LimiterSettings | None = None,
         **options: Any,
     ) -> Self:
-        """The fleet's gate with the limit of the environment; `options` as of the constructor."""
+        """The fleet's gate, its limit by PENSTOCK_MAX_STARTING; `options` as on the constructor."""
         return cls(redis, limit=(settings or LimiterSettings.load()).max_starting, **options)

@@ -3,22 +3,45 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ground import as_text, chunks
+
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """One permit in flight."""
+    """One permit in flight; times are in seconds.
+
+    process     who holds it: host, process id, a random part
+    fence       the number of its grant, which only grows
+    held        since the grant
+    expires_in  until its lease ends, if it is not renewed
+    """
 
     id: str
     process: str
     fence: int
     held: float
-    """Seconds since the grant."""
     expires_in: float
 
 
 @dataclass(frozen=True)
 class GateStatus:
-    """A gate at one instant of the server's clock; the counters run since the gate was made."""
+    """A gate at one instant of the server's clock.
+
+    limit, rate, burst  its terms; None where there is no such bound
+    paused              nothing is granted until somebody resumes
+    in_flight, waiting  permits now, and waiters in line
+    oldest_wait         seconds that the head of the line has waited
+    tokens              grants that the rate allows now
+    leases              of the permits in flight, the first hundred to expire
+
+    The others count since the gate was made:
+
+    granted, released   permits given out, and given back
+    expired             permits whose holder fell silent
+    timeouts, cancelled waiters that gave up
+    dropped             waiters whose process died
+    readmitted, lost    permits that Redis had lost: taken in again, or out of room by then
+    """
 
     name: str
     limit: int | None
@@ -28,7 +51,6 @@ class GateStatus:
     in_flight: int
     waiting: int
     oldest_wait: float
-    """Seconds that the head of the line has waited."""
     tokens: float | None
     granted: int
     released: int
@@ -36,18 +58,15 @@ class GateStatus:
     timeouts: int
     cancelled: int
     dropped: int
-    """Waiters whose process died."""
     readmitted: int
-    """Permits taken in again after the server had lost them."""
     lost: int
     leases: tuple[LeaseStatus, ...]
-    """The first hundred to expire."""
 
 
 def read_status(name: str, reply: list[Any]) -> GateStatus:
     """Read the reply of `status.lua`."""
     now, _, _, in_flight, waiting, since, tokens, flat, held = reply
-    fields = dict(zip(map(_text, flat[::2]), map(_text, flat[1::2]), strict=True))
+    fields = dict(zip(map(as_text, flat[::2]), map(as_text, flat[1::2]), strict=True))
     rate = float(fields["rate"]) if fields.get("rate") else None
     waited = (int(now) - int(since)) / 1e6 if int(since) else 0.0
     return GateStatus(
@@ -61,9 +80,7 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
         oldest_wait=waited,
         tokens=float(tokens) if rate else None,
         **{counter: int(fields.get(counter, 0)) for counter in _COUNTERS},
-        leases=tuple(
-            _lease(int(now), *row) for row in zip(held[::3], held[1::3], held[2::3], strict=True)
-        ),
+        leases=tuple(_lease(int(now), *row) for row in chunks(held, 3)),
     )
 
 
@@ -73,15 +90,11 @@ _COUNTERS = (
 
 
 def _lease(now: int, id: bytes, expiry: bytes, holder: bytes) -> LeaseStatus:
-    fence, process, since = _text(holder).split("|")
+    fence, process, since = as_text(holder).split("|")
     return LeaseStatus(
-        id=_text(id),
+        id=as_text(id),
         process=process,
         fence=int(fence),
         held=(now - int(since)) / 1e6,
         expires_in=(int(expiry) - now) / 1e6,
     )
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""A gate's face for code that blocks its thread; every method as on `Gate`."""
+"""A gate's face for code that blocks its thread."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SyncGate:
-    """What `gate.sync` gives."""
+    """What `gate.sync` gives: every method as on `Gate`, but it blocks the calling thread."""
 
     def __init__(self, gate: "Gate") -> None:
         self._gate = gate

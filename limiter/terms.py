@@ -22,12 +22,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Manner:
-    """How this process behaves at a gate; what the gate allows is in its `Terms`."""
+    """How this process behaves at a gate, in seconds; what the gate allows is in its `Terms`."""
 
     lease: float
     heartbeat: float
     patience: float
     enforce: bool
+    orphan_hold: float = 0.0
 
     @property
     def pace(self) -> tuple[float, float, float]:
@@ -62,7 +63,7 @@ def check_manner(
         raise SettingError("patience", f"must be above 0 s, not {patience}")
     if not 0 <= orphan_hold < math.inf:
         raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold}")
-    return Manner(lease=lease, heartbeat=beat, patience=patience, enforce=enforce)
+    return Manner(lease, beat, patience, enforce, orphan_hold)
 
 
 def changes(

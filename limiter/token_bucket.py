@@ -2,7 +2,7 @@
 
 import math
 
-from ground import AnyClient, RedisTarget, SettingError
+from ground import AnyRedis, SettingError
 from limiter.gate import Gate
 from limiter.terms import Terms, check_manner, check_terms
 
@@ -10,15 +10,30 @@ from limiter.terms import Terms, check_manner, check_terms
 class TokenBucket(Gate):
     """At most `limit` permits in flight, and at most `rate` grants a second, cluster-wide.
 
-    `burst` grants may come at once after a quiet time; by default a tenth of a
-    second's worth, and at least one. What stands in Redis wins over what is given
-    here, unless `enforce` is set; a difference is logged. `orphan_hold` keeps a
-    dead owner's permit for as long as the work it started may outlive it.
+        gate = TokenBucket("redis://10.0.0.5", "code", limit=64)
+
+        async with gate:                            # in coroutines
+            ...
+        with gate:                                  # in threads
+            ...
+        permit = await gate.acquire(timeout=5)      # to be given back by permit.release()
+
+    Give `limit`, `rate` or both. All processes that use the same `name` on the same Redis
+    share one gate; with a `run`, only those of that run. Times are in seconds.
+
+    burst        grants that may come at once after a quiet time; by default a tenth of a
+                 second's worth, and at least one
+    lease        a holder that dies gives its permit back after this time
+    heartbeat    how often a living process renews its leases; by default a third of `lease`
+    patience     how long an `acquire` outlasts a Redis that does not answer
+    orphan_hold  a dead holder's permit stays this much longer: for work that outlives it
+    enforce      overwrite the terms that stand in Redis; without it they win over those given
+                 here, and a difference is logged
     """
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str,
         *,
         limit: int | None = None,
@@ -43,6 +58,5 @@ class TokenBucket(Gate):
             name,
             Terms(limit, rate, burst),
             check_manner(lease, heartbeat, patience, enforce, orphan_hold),
-            orphan_hold=orphan_hold,
             run=run,
         )

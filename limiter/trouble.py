@@ -13,7 +13,7 @@ def give_up(ledger: Ledger, now: float, down_since: float, where: str, why: obje
     """Redis does not answer: fail those whose patience is at its end, and note what is lost."""
     impatient = now >= down_since + ledger.patience
     error = partial(GateUnavailable, ledger.name, where, why)
-    for ask in (*ledger.line.values(), *ledger.fresh.values(), *ledger.tries.values()):
+    for ask in ledger.wanted():
         if impatient or ask.deadline <= now:
             ledger.forget(ask)
             ledger.cancels[ask.id] = None
@@ -60,7 +60,7 @@ def _give_back_later(ledger: Ledger) -> None:
 def close(ledger: Ledger, error: GateError) -> None:
     """Give back everything, and tell those who wait."""
     ledger.take_over(NEVER)
-    for ask in (*ledger.line.values(), *ledger.fresh.values(), *ledger.tries.values()):
+    for ask in ledger.wanted():
         ledger.answer(ask, error)
         ledger.cancels[ask.id] = None
     ledger.line, ledger.fresh, ledger.tries = {}, {}, {}

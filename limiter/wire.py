@@ -104,6 +104,36 @@ class Wire:
             return refusal
 
 
+class LastingWire:
+    """A wire that is opened when something is said, and anew after it was closed."""
+
+    def __init__(
+        self, target: RedisTarget, timeout: float, scripts: Mapping[str, Script] = SCRIPTS
+    ) -> None:
+        self.timeout = timeout  # of the wire that is opened next
+        self._target = target
+        self._scripts = scripts
+        self._wire: Wire | None = None
+
+    @property
+    def open(self) -> bool:
+        return self._wire is not None
+
+    def connect(self) -> Wire:
+        """The wire, opened if it is not."""
+        if self._wire is None:
+            self._wire = Wire(self._target, self.timeout, self._scripts)
+        return self._wire
+
+    def converse(self, commands: list[Command]) -> list[Any]:
+        return self.connect().converse(commands)
+
+    def close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+
 def _raise_if_passing(reply: Any) -> None:
     if is_passing(reply):
         raise reply if isinstance(reply, PASSING) else ConnectionError(str(reply))

@@ -54,9 +54,8 @@ def list_groups(task: str | None, state: tuple[str, ...], limit: int, as_json: b
 
     async def listed(reader: FleetReader) -> list[Group]:
         found: list[Group] = []
-        for buffer in await reader.open_buffers():
-            if task in (None, buffer.task):
-                found += await read_groups(buffer, state or STATES, limit)
+        for buffer in await _buffers(reader, task):
+            found += await read_groups(buffer, state or STATES, limit)
         return found[:limit]
 
     groups = _with_reader(listed)
@@ -92,7 +91,11 @@ def show(instance_id: str, number: int, task: str | None) -> int:
 
     items = _with_reader(found)
     if not items:
-        click.echo(f"penstock: no group {instance_id!r} of round {number} in this run", err=True)
+        click.echo(
+            f"penstock: no group {instance_id!r} of round {number} in this run; those that there "
+            "are: penstock groups ls",
+            err=True,
+        )
         return 1
     click.echo(json.dumps(items, indent=2, ensure_ascii=False))
     return 0
@@ -136,6 +139,7 @@ async def _put_back(buffers: list[RolloutBuffer], id: str, number: int) -> bool:
 
 
 async def _buffers(reader: FleetReader, task: str | None) -> list[RolloutBuffer]:
+    """That of one task, or those of all."""
     return [one for one in await reader.open_buffers() if task in (None, one.task)]
 
 

@@ -26,7 +26,8 @@ def command() -> None:
     """End session sandboxes that nobody keeps any more, until Ctrl-C."""
     settings = given_settings()
     with running_redis(settings) as url:
-        reaper, run = Reaper(url, run=named_run(settings)), named_run(settings)
+        run = named_run(settings)
+        reaper = Reaper(url, run=run)
         whose = f"run {run!r}" if run else "every run"
         click.echo(f"watching the session sandboxes of {whose} on {reaper.target}", err=True)
         run_in_order(_work(reaper))

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -58,12 +58,16 @@ def list_sandboxes(as_json: bool) -> None:
     elif any(registered.count for registered in seen.values()):
         console = Console()
         console.print(_table(seen, wide=console.width >= 120))
-        for registered in seen.values():
-            for record in registered.records:
-                if trouble := record.trouble(registered.now):
-                    click.echo(f"{record.name}: {trouble}")
+        _print_troubles(seen.values())
     else:
         click.echo("no sandbox is registered", err=True)
+
+
+def _print_troubles(seen: Iterable[Registered]) -> None:
+    for registered in seen:
+        for record in registered.records:
+            if trouble := record.trouble(registered.now):
+                click.echo(f"{record.name}: {trouble}")
 
 
 @command.command(

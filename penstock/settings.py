@@ -6,7 +6,7 @@ from ground import Settings
 
 
 class MonitorSettings(Settings):
-    """Of the monitor page."""
+    """Settings of the monitor page."""
 
     monitor_host: str = Field("127.0.0.1", description="Address the monitor listens on.")
     monitor_port: int = Field(8890, ge=0, le=65535, description="Port of the monitor.")

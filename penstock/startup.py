@@ -40,4 +40,6 @@ def require_one_primary(settings: GroundSettings) -> None:
         return
     named = parse_redis_url(settings.redis_url.get_secret_value())
     if named.kind == "cluster":
-        raise SettingError(SETTING, f"RQ's queues need one primary, and {named} is a cluster")
+        raise SettingError(
+            SETTING, f"RQ's queues need one primary, and {named} is a cluster; name another Redis"
+        )

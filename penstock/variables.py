@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from types import ModuleType
 
 from ground import GroundSettings
 from ground.settings import PREFIX, Settings, variables
@@ -26,11 +27,15 @@ def settings_models() -> Iterator[type[Settings]]:
     """Every settings model: each package keeps its own in a module called `settings`."""
     for package in PACKAGES:
         if importlib.util.find_spec(f"{package}.settings"):
-            module = importlib.import_module(f"{package}.settings")
-            for model in vars(module).values():
-                mine = isinstance(model, type) and model.__module__ == module.__name__
-                if mine and issubclass(model, Settings) and model is not Settings:
-                    yield model
+            yield from _models_of(importlib.import_module(f"{package}.settings"))
+
+
+def _models_of(module: ModuleType) -> Iterator[type[Settings]]:
+    """Those that it defines, not those that it imports."""
+    for model in vars(module).values():
+        mine = isinstance(model, type) and model.__module__ == module.__name__
+        if mine and issubclass(model, Settings) and model is not Settings:
+            yield model
 
 
 def misspelt(environment: Iterable[str]) -> dict[str, str]:

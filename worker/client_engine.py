@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 
 from ground import RedisTarget, tagged
 from limiter.answers import Answer, deliver
-from limiter.wire import FINAL, PASSING, Wire
+from limiter.wire import FINAL, PASSING, LastingWire
 from worker.direct_lines import DirectLines
 from worker.heartbeat import Heartbeat
 from worker.job_hash import SCRIPTS, Command
@@ -51,7 +51,7 @@ class ClientEngine:
         # Held by whoever touches `orders`: never while Redis is asked.
         self.books = threading.RLock()  # a signal's handler may come back while its thread is here
         self._posted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._wire: Wire | None = None
+        self._wire = LastingWire(target, _TIMEOUT, SCRIPTS)
         self.lines = DirectLines(self)
         self._heartbeat = Heartbeat(self._key)
         self._asleep_until = 0.0
@@ -107,7 +107,7 @@ class ClientEngine:
         finally:
             self.stopped = True
             self.lines.end()
-            self._disconnect()
+            self._wire.close()
             self.listening.end(None, 0.0)
 
     def _gather(self) -> bool:
@@ -162,9 +162,9 @@ class ClientEngine:
         if not work:
             return
         try:
-            replies = self._connected().converse([command for command, _ in work])
+            replies = self._wire.converse([command for command, _ in work])
         except FINAL as refusal:
-            self._disconnect()
+            self._wire.close()
             with self.books:
                 self.orders.refuse(str(self.target), refusal)
         except PASSING as failure:
@@ -177,11 +177,6 @@ class ClientEngine:
                     self.orders.check_now()
                 self._digest(work, replies)
 
-    def _connected(self) -> Wire:
-        if self._wire is None:
-            self._wire = Wire(self.target, _TIMEOUT, SCRIPTS)
-        return self._wire
-
     def _digest(
         self, work: list[tuple[Command, Callable[[Any], None]]], replies: list[Any]
     ) -> None:
@@ -193,7 +188,7 @@ class ClientEngine:
 
     def _fail(self, failure: BaseException) -> None:
         now = self.clock()
-        self._disconnect()
+        self._wire.close()
         if self.down_since is None:
             self.down_since = now
             log.warning("queue: Redis at %s does not answer: %s", self.target, failure)
@@ -227,17 +222,12 @@ class ClientEngine:
             self.post(lambda: self.orders.settled.extend(settled))
             raise
 
-    def _disconnect(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
-
     def _farewell(self) -> None:
         """What nobody will wait for is not to be run."""
         with self.books:
             self.orders.leave()
         self._work()
-        if self._wire is not None and self.down_since is None:
+        if self._wire.open and self.down_since is None:
             try:
                 self.listening.end(self._wire.converse, _FAREWELL)
                 self._wire.converse([("DEL", self._key, self._notices)])

@@ -11,5 +11,8 @@ stop_all = _engines.stop_all
 def client_engine(target: RedisTarget) -> ClientEngine:
     """This process's engine for a Redis; started on first use, and anew after a fork."""
     if target.kind == "cluster":
-        raise SettingError("redis_url", "RQ needs one primary: queues cannot live on a Cluster")
+        raise SettingError(
+            "redis_url",
+            "RQ needs one primary: queues cannot live on a Cluster; name a single Redis for them",
+        )
     return _engines.get(target, lambda: ClientEngine(target))

@@ -1,11 +1,5 @@
 """The trainer's side: programs go in, results come back.
 
-    queue = CodeQueue(redis, "code")
-
-    result = await queue.run("print(1)", timeout=60)        # in coroutines
-    results = await queue.run_many(programs)
-    result = queue.sync.run("print(1)", timeout=60)         # in threads
-
 Each call gets exactly one outcome: a `CodeResult`, or a `QueueError` that says why
 there is none. Whatever is lost on the way to Redis is sent again under the same
 token, and runs once.
@@ -18,11 +12,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ground import (
-    AnyClient,
-    RedisTarget,
+    AnyRedis,
     SettingError,
     check_name,
-    parse_redis_url,
     target_of,
 )
 from limiter.answers import Answer, LoopAnswer
@@ -30,7 +22,7 @@ from worker.client_engine import ClientEngine
 from worker.client_engines import client_engine
 from worker.errors import RequestRefused
 from worker.handle import Handle, as_completed, read_outcome
-from worker.job_hash import JobHash, data_of, description_of, job_seconds
+from worker.job_hash import JobHash
 from worker.models import CodeRequest, CodeResult
 from worker.order import Order
 from worker.rq_job import require_rqs_own_keys
@@ -44,17 +36,32 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class CodeQueue:
-    """A queue of code jobs on RQ.
+    """A queue of code jobs on RQ. Workers run them: `penstock worker code`.
 
-    `abandon` says what becomes of jobs that nobody waits for any more, because the
-    caller was cancelled, ran into its deadline or died: `cancel`, or `keep`.
-    `spare` is what a job may take beyond its program's own time limits: waiting for
-    a permit, and retries. Times are in seconds.
+        queue = CodeQueue("redis://10.0.0.5", "code")
+
+        result = await queue.run("print(1)", timeout=60)        # in coroutines
+        results = await queue.run_many(programs)
+        result = queue.sync.run("print(1)", timeout=60)         # in threads
+        result.ok, result.stdout, result.error_kind
+
+    A program is its code, or a `CodeRequest`. One that fails raises nothing: its
+    `CodeResult` says so. A `QueueError` says why there is no result. Times are in seconds.
+
+    abandon           what becomes of a job whose caller was cancelled, ran into its deadline or
+                      died: `cancel`, or `keep`
+    retries           how often a job is run again whose worker died
+    result_ttl        how long Redis keeps a result, to be asked for again by its token
+    failure_ttl       the same for a job that failed
+    spare             what a job may take beyond its program's own time limits: waiting for a
+                      permit, and retries
+    patience          how long a call outlasts a Redis that does not answer
+    no_workers_after  how long a queue may have no worker before `NoWorkers` is raised
     """
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str = "code",
         *,
         abandon: Literal["cancel", "keep"] = "cancel",
@@ -70,31 +77,17 @@ class CodeQueue:
             self.name = check_name(name, "a queue")
         except ValueError as refusal:
             raise SettingError("name", str(refusal)) from None
-        if isinstance(redis, str):
-            redis = parse_redis_url(redis)
-        self.target = redis if isinstance(redis, RedisTarget) else target_of(redis)
+        self.target = target_of(redis)
         if abandon not in ("cancel", "keep"):
             raise SettingError("abandon", f"is 'cancel' or 'keep', not {abandon!r}")
-        for setting, value, least in (
-            ("retries", retries, 0),
-            ("result_ttl", result_ttl, MIN_TTL),
-            ("failure_ttl", failure_ttl, MIN_TTL),
-            ("spare", spare, 0),
-            ("patience", patience, 0),
-            ("no_workers_after", no_workers_after, 0.1),
-        ):
-            if not least <= value < math.inf:
-                raise SettingError(setting, f"must be {least} or more, not {value!r}")
-        self._spare = spare
+        _check_least(0, retries=retries, spare=spare, patience=patience)
+        _check_least(MIN_TTL, result_ttl=result_ttl, failure_ttl=failure_ttl)
+        _check_least(0.1, no_workers_after=no_workers_after)
         self._hash = JobHash(
-            name,
-            result_ttl=result_ttl,
-            failure_ttl=failure_ttl,
-            retries=retries,
-            abandon=abandon == "cancel",
-            patience=patience,
+            name, result_ttl=result_ttl, failure_ttl=failure_ttl, retries=retries,
+            abandon=abandon == "cancel", spare=spare, patience=patience,
             no_workers_after=no_workers_after,
-        )
+        )  # fmt: skip
 
     # Coroutines
 
@@ -105,7 +98,11 @@ class CodeQueue:
         timeout: float | None = None,  # noqa: ASYNC109
         token: str | None = None,
     ) -> CodeResult:
-        """Run a program and wait for its result, at most `timeout` seconds."""
+        """Run a program and wait for its result, at most `timeout` seconds; None is for ever.
+
+        A `token` of your own is the job's id: the same one again gives the same job, and runs
+        nothing twice.
+        """
         answer = LoopAnswer()
         _, order = self._submit(program, timeout, token, answer=answer)
         return read_outcome(await self._awaited(order, answer))
@@ -143,14 +140,14 @@ class CodeQueue:
         timeout: float | None = None,  # noqa: ASYNC109
         token: str | None = None,
     ) -> Handle:
-        """Queue a program and return when Redis has it."""
+        """Queue a program and return when Redis has it; `await handle.result()` waits for it."""
         ack = LoopAnswer()
         engine, order = self._submit(program, timeout, token, ack=ack)
         await self._awaited(order, ack)
         return Handle(engine, order)
 
     def as_completed(self, handles: Iterable[Handle]) -> AsyncIterator[Handle]:
-        """The handles, each when its outcome is there."""
+        """The handles, each when its outcome is there: `async for handle in …`."""
         return as_completed(handles)
 
     # Threads
@@ -209,14 +206,8 @@ class CodeQueue:
             raise SettingError("timeout", f"must be above 0 seconds, not {timeout!r}")
         if not request.correlation_id:
             request = request.model_copy(update={"correlation_id": token})
-        own = (
-            job_seconds(request, self._spare),
-            description_of(request, token),
-            request.correlation_id,
-            data_of(request),
-        )
         deadline = math.inf if timeout is None else now + timeout
-        return Order(self._hash, check_token(token), own, now, deadline)
+        return Order(self._hash, check_token(token), request, now, deadline)
 
     async def _awaited(self, order: Order, answer: LoopAnswer) -> Any:
         try:
@@ -234,6 +225,12 @@ class CodeQueue:
                 engine.orders.abandon(order)
 
         engine.post(deed)
+
+
+def _check_least(least: float, **settings: float) -> None:
+    for setting, value in settings.items():
+        if not least <= value < math.inf:
+            raise SettingError(setting, f"must be {least} or more, not {value!r}")
 
 
 def check_token(token: str) -> str:

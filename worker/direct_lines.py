@@ -49,11 +49,14 @@ class DirectLines:
         with self._guard:
             line = self._all.get(loop)
             if line is None:
-                for other, its_own in list(self._all.items()):
-                    if other.is_closed():
-                        its_own.end()
+                self._end_those_of_closed_loops()
                 line = self._all[loop] = DirectLine(self, loop)
             return line
+
+    def _end_those_of_closed_loops(self) -> None:
+        for loop, line in list(self._all.items()):
+            if loop.is_closed():
+                line.end()
 
     # For a line, on its loop
 

@@ -19,6 +19,7 @@ from rq.defaults import DEFAULT_FAILURE_TTL, UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.job import Retry
 from rq.serializers import JSONSerializer
 
+from ground import chunks
 from worker.async_wire import AsyncWire
 from worker.execution_record import ExcInfo, Outcome, Running
 from worker.fenced import LeaseLost
@@ -92,8 +93,8 @@ class Finisher:
             while self._gathered:
                 gathered, self._gathered = self._gathered, defaultdict(list)
                 for queue, ends in gathered.items():
-                    for i in range(0, len(ends), _CHUNK):
-                        await self._record(queue, ends[i : i + _CHUNK])
+                    for chunk in chunks(ends, _CHUNK):
+                        await self._record(queue, chunk)
         finally:
             self._flushing = False
 

@@ -77,6 +77,7 @@ class SyncHandle(AnyHandle):
         return read_outcome(self._order.outcome)
 
     def cancel(self) -> None:
+        """As `Handle.cancel`."""
         answer = ThreadAnswer()
         self._cancel(answer)
         answer.wait(None)

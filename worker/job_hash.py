@@ -16,7 +16,7 @@ from rq.job import Job, JobStatus, Retry
 from rq.serializers import JSONSerializer
 from rq.utils import utcformat
 
-from ground import load_script
+from ground import chunks, load_script
 from worker.models import CodeRequest
 
 if TYPE_CHECKING:
@@ -47,11 +47,13 @@ class JobHash:
         failure_ttl: int,
         retries: int,
         abandon: bool,
+        spare: float,
         patience: float,
         no_workers_after: float,
     ) -> None:
         self.queue = queue
         self.abandon = abandon
+        self.spare = spare
         self.patience = patience
         self.no_workers_after = no_workers_after
         job = Job.create(
@@ -90,8 +92,7 @@ def by_hash(orders: "Iterable[Order]") -> "Iterator[tuple[JobHash, list[Order]]]
     for order in orders:
         groups.setdefault(order.hash, []).append(order)
     for hash, group in groups.items():
-        for i in range(0, len(group), _CHUNK):
-            yield hash, group[i : i + _CHUNK]
+        yield from ((hash, chunk) for chunk in chunks(group, _CHUNK))
 
 
 def look(hash: JobHash, ids: Sequence[str]) -> Command:

@@ -1,8 +1,8 @@
 """Who reads the notices: the inbox's thread; or, while nobody else waits, a loop by its own ear.
 
-A lone caller is spared two wake-ups so, and a thread that holds Python's one lock when its loop
-sends the next job. A loop may stand still: so it reads for itself alone. Both may read at once,
-as a stream keeps what was read, and nobody waits for a notice that comes again.
+That saves a lone caller two wake-ups, and a second thread that competes for Python's lock. A
+loop may stand still, so it reads only while nobody but itself waits. Both may read the same
+notice: the stream keeps it, and a notice that comes twice does nothing.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,15 @@ class Listening:
         self._since = "0-0"  # a notice that it read; what is read twice does no harm
 
     def by_inbox(self) -> None:
-        """From where the ear was; with the books held, as in the next two."""
+        """Have the inbox read on from where the ear was. Called with the engine's books locked,
+        as the next two are."""
         self._ear = None
         if self._inbox is None:
             self._inbox = Inbox(self._engine.target, self._received)
         self._inbox.listen(self._stream, self._engine.orders, self._since)
 
     def appoint(self) -> None:
-        """See that all who wait are heard for."""
+        """Give the reading to the inbox where the ear cannot or may not do it."""
         ear, waiting = self._ear, self._engine.orders.waiting
         if not waiting:
             return
@@ -45,7 +46,7 @@ class Listening:
             ear.wake()
 
     def hears(self, order: Order) -> bool:
-        """Whether it is heard for as things are."""
+        """Whether somebody already reads the notices that this order waits for."""
         ear = self._ear
         return self._inbox is not None and (ear is None or (ear is order.ear and not ear.doubtful))
 

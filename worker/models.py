@@ -161,7 +161,12 @@ def _judged(given: dict[str, Any]) -> tuple[ErrorKind, str]:
 
 
 class CodeResult(Message):
-    """How a program ended, whose doing that was, and where the time went."""
+    """How a program ended, whose doing that was, and where the time went.
+
+    `error_kind` says whose doing: `none` (it ran and returned 0), `user` (it failed),
+    `limit` (it hit a limit of time, memory or output), or `infrastructure` (our side failed:
+    mask the sample, its reward is not 0). `error_reason` is a word for machines.
+    """
 
     REFUSAL: ClassVar[type[PenstockError]] = ResultUnreadable
 
@@ -190,6 +195,7 @@ class CodeResult(Message):
 
     @property
     def ok(self) -> bool:
+        """Whether the program ran to its end and returned 0."""
         return self.error_kind == "none"
 
     @property
@@ -200,10 +206,12 @@ class CodeResult(Message):
 
     @property
     def stderr(self) -> str:
+        """As `stdout`, of what was written to stderr."""
         last = self.run_result or self.compile_result
         return (last and last.stderr) or ""
 
     def bounded(self, limit: int = OUTPUT_LIMIT) -> Self:
+        """With each text at most `limit` bytes long, the cut marked."""
         return self.model_copy(
             update={
                 "message": truncate(self.message, limit)[0],

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from limiter.answers import Answer
 from worker.errors import JobCancelled, JobFailed, QueueError, ResultExpired
-from worker.job_hash import JobHash
+from worker.job_hash import JobHash, data_of, description_of, job_seconds
+from worker.models import CodeRequest
 
 if TYPE_CHECKING:
     from worker.ear import Ear
@@ -15,7 +16,7 @@ _SUCCESSFUL, _STOPPED = b"1", b"3"
 
 
 class Order:
-    """See the module."""
+    """What a caller asked for, who waits for it, and what came of it; by the engine's clock."""
 
     __slots__ = (
         "acks", "answers", "began", "correlation", "data", "deadline", "description", "ear", "hash",
@@ -26,20 +27,23 @@ class Order:
         self,
         hash: JobHash,
         id: str,
-        own: tuple[int, str, str, bytes],
+        request: CodeRequest,
         began: float,
         deadline: float,
     ) -> None:
         self.hash = hash
         self.id = id
-        self.job_seconds, self.description, self.correlation, self.data = own
+        self.job_seconds = job_seconds(request, hash.spare)
+        self.description = description_of(request, id)
+        self.correlation = request.correlation_id
+        self.data = data_of(request)
         self.began = began
         self.deadline = deadline
         self.acks: list[Answer] = []
         self.answers: list[Answer] = []
         self.ear: Ear | None = None  # of the one loop that awaits its outcome
         self.outcome: bytes | QueueError | None = None
-        self.tries = 0
+        self.tries = 0  # looks since its notice came without a result
 
 
 def outcome_of(id: str, status: bytes, last: list[bytes]) -> bytes | QueueError | None:

@@ -9,6 +9,7 @@ from typing import Any
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
+from ground import as_text
 from limiter import Gate
 from worker.async_wire import AsyncWire
 from worker.claimed_turn import ClaimedTurn
@@ -54,7 +55,7 @@ class Performer:
             running, worker.job_class, worker.connection, worker.serializer, worker.name
         )
         if len(job) > 3:
-            running.permit, running.ticket = int(job[3]), _text(job[4])
+            running.permit, running.ticket = int(job[3]), as_text(job[4])
         return running
 
     async def perform(self, running: Running) -> Outcome:
@@ -78,7 +79,3 @@ class Performer:
 
     async def _free_permit(self, running: Running, fence: int) -> None:
         await self._wire.ask(self._commands[running.queue].free_permit(running.member, fence))
-
-
-def _text(score: bytes | int) -> str:
-    return score.decode() if isinstance(score, bytes) else str(score)

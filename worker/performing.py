@@ -38,12 +38,7 @@ async def perform(
     try:
         function = _function_of(running, serializer)
         with current_job(job):
-            if inspect.iscoroutinefunction(getattr(function, "func", function)):
-                value = await _on_the_loop(function(), timeout)
-            else:
-                value = await _in_a_thread(running, function, timeout, threads)
-                if inspect.iscoroutine(value):
-                    value = await _on_the_loop(value, timeout)
+            value = await _value_of(function, running, timeout, threads)
     except asyncio.CancelledError:
         raise
     except BaseException:  # noqa: BLE001 - user code may raise anything; all of it is its outcome
@@ -51,7 +46,19 @@ async def perform(
     return Outcome(running, value=value)
 
 
-def _function_of(running: Running, serializer: Any) -> Callable[[], Any]:
+async def _value_of(
+    function: "partial[Any]",
+    running: Running,
+    timeout: float,  # noqa: ASYNC109
+    threads: Threads,
+) -> Any:
+    if inspect.iscoroutinefunction(function.func):
+        return await _on_the_loop(function(), timeout)
+    value = await _in_a_thread(running, function, timeout, threads)
+    return await _on_the_loop(value, timeout) if inspect.iscoroutine(value) else value
+
+
+def _function_of(running: Running, serializer: Any) -> "partial[Any]":
     name, instance, args, kwargs = _call_of(running.fields[b"data"], serializer)
     if name is None:
         raise ValueError("Cannot execute job: function is None")

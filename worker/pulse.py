@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from rq.utils import now, utcformat
 
 from ground import RedisTarget
-from limiter.wire import Wire
+from limiter.wire import LastingWire
 from worker.execution_record import BeatRow, Running
 from worker.work_commands import MOST, SCRIPTS, Command, WorkCommands
 
@@ -47,7 +47,7 @@ class Pulse:
         self._about_worker = about_worker
         self._lost = lost
         self._condemned = condemned
-        self._wire: Wire | None = None
+        self._wire = LastingWire(target, lease / 6, SCRIPTS)
         self._stopping = threading.Event()
         self._beaten_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="penstock-pulse", daemon=True)
@@ -69,13 +69,13 @@ class Pulse:
                 wait = max(0.0, self._lease / 3 - (time.monotonic() - began))
             except (RedisError, OSError) as failure:
                 log.warning("heartbeat: Redis at %s does not answer: %s", self._target, failure)
-                self._hang_up()
+                self._wire.close()
                 self._give_up()
                 wait = min(0.5, self._lease / 12)
             except Exception:
                 log.exception("heartbeat failed; it is tried again")
                 wait = self._lease / 3
-        self._hang_up()
+        self._wire.close()
 
     def _beat(self) -> None:
         work: list[tuple[Command, Digest]] = [(c, _ignore) for c in self._about_worker()]
@@ -86,7 +86,7 @@ class Pulse:
         for queue, executions in held.items():
             work += self._beats_of(self._commands[queue], executions, moment)
             work.append((self._commands[queue].reap(self._deaths), self._reads_reaping(queue)))
-        for (_, digest), reply in zip(work, self._converse([c for c, _ in work]), strict=True):
+        for (_, digest), reply in zip(work, self._wire.converse([c for c, _ in work]), strict=True):
             if isinstance(reply, RedisError):
                 log.error("heartbeat: %s answered: %s", self._target, reply)
             else:
@@ -129,16 +129,6 @@ class Pulse:
         if time.monotonic() - self._beaten_at > self._lease * 5 / 6:
             before = self._beaten_at + self._lease / 6
             self._lost([r for r in self._running() if r.begun < before])
-
-    def _converse(self, commands: list[Command]) -> list[Any]:
-        if self._wire is None:
-            self._wire = Wire(self._target, self._lease / 6, SCRIPTS)
-        return self._wire.converse(commands)
-
-    def _hang_up(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
 
 
 def _ignore(_: Any) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import time
+from enum import Enum
 
 from redis.exceptions import RedisError
 
@@ -26,6 +27,14 @@ log = logging.getLogger("penstock.worker")
 
 _AT_ONCE = 128  # jobs in one claim: the server works on the next one while we start these
 _SUSPENDED_FOR = 1.0  # seconds between two looks at whether `rq resume` was said
+
+
+class Found(Enum):
+    """What a look at the queues brought, as far as they were asked."""
+
+    MORE = "jobs were started, and others wait: look again at once"
+    WAITING = "jobs wait, and cannot be started now"
+    NOTHING = "no job waits"
 
 
 class Shift:
@@ -73,12 +82,13 @@ class Shift:
         self._most = max_jobs if max_jobs is not None else math.inf
         while not self._stopping and self.started < self._most:
             self._stirred.clear()
-            more = await self._claim()
-            if more is None:
-                continue  # jobs were taken, and others wait
-            if burst and not self.running and (not more or self.suspended):
+            found = await self._claim()
+            if found is Found.MORE:
+                continue
+            nothing = found is Found.NOTHING
+            if burst and not self.running and (nothing or self.suspended):
                 break
-            if not more and not burst:
+            if nothing and not burst:
                 self._parking.park(self._room())
             if not await self._rest(max_idle):
                 break
@@ -91,14 +101,14 @@ class Shift:
         room = min(self._concurrency - len(self.running), self._most - self.started)
         return int(room) - self._parking.wanted
 
-    async def _claim(self) -> bool | None:
-        """None if jobs were started and others wait; else whether any wait, as far as we look."""
+    async def _claim(self) -> Found:
+        """Start what was brought from the parking, then claim what there is room for."""
         permit = None
         try:
             empty = await self._start_what_was_brought()
             room = self._room()
             if room <= 0 or (self.line is not None and self.line.waiting):
-                return True
+                return Found.WAITING
             permit = self.line.take() if self.line else None
             if permit is not None:
                 permit.hand_in()
@@ -107,11 +117,13 @@ class Shift:
             log.warning("claiming: Redis does not answer: %s", failure)
             await asyncio.sleep(0.2)
             self.stir()  # an idle worker has nothing else that would make it look again
-            return True
+            return Found.WAITING
         finally:
             if permit is not None:
                 permit.release()
-        return None if took and more else more
+        if took and more:
+            return Found.MORE
+        return Found.WAITING if more else Found.NOTHING
 
     async def _start_what_was_brought(self) -> set[str]:
         """Returns the queues that are known to be empty."""

@@ -1,4 +1,4 @@
-"""A code queue's face for code that blocks its thread; every method as on `CodeQueue`."""
+"""A code queue's face for code that blocks its thread."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SyncCodeQueue:
-    """What `queue.sync` gives."""
+    """What `queue.sync` gives: every method as on `CodeQueue`, but it blocks the calling thread."""
 
     def __init__(self, queue: "CodeQueue") -> None:
         self._queue = queue

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 class Waiting:
-    """See the module. Of what is interrupted the job's list is left, by which it is done again."""
+    """See the module. A signal's handler may raise in the midst of `remove`: the list by job is
+    changed last, so that the order is found there and removed once more."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, list[Order]] = {}

@@ -29,8 +29,6 @@ def query_single_turn(
     tools: list[dict[str, Any]] | None = None,
 ) -> tuple[Messages, str | None]:
     """(messages with the answer, finish reason). The answer's content is None if all failed."""
-    from openai import OpenAIError  # takes a second to import; the server needs none of it
-
     seed = random.randint(1, 10_000_000)
     text: str | None = None
     spent = 0
@@ -39,19 +37,8 @@ def query_single_turn(
         payload = _payload(messages, sampling_params, tools, seed, text, spent)
         if payload.get("max_tokens") == 0:
             break
-        try:
-            response = client.chat.completions.create(**payload)
-        except OpenAIError as failure:
-            log.warning(
-                "query failed",
-                extra={"attempt": attempt + 1, "engine": str(client.base_url),
-                       "reason": str(failure)},
-            )  # fmt: skip
-            _pause(ERROR_PAUSE * 2**attempt, attempt)
-            continue
-        if not response.choices:
-            log.warning("query failed", extra={"attempt": attempt + 1, "reason": "no choices"})
-            _pause(ERROR_PAUSE, attempt)
+        response = _asked(client, payload, attempt)
+        if response is None:
             continue
         choice = response.choices[0]
         # The seam is exact: a continuation carries only what is new.
@@ -64,6 +51,26 @@ def query_single_turn(
         log.info("query aborted", extra={"attempt": attempt + 1, "tokens": spent})
         _pause(ABORT_PAUSE, attempt)
     return [*_without_answer(messages), {"role": "assistant", "content": text}], reason
+
+
+def _asked(client: "OpenAI", payload: dict[str, Any], attempt: int) -> Any:
+    """The server's answer; None after a pause where it gave none."""
+    from openai import OpenAIError  # takes a second to import; the server needs none of it
+
+    try:
+        response = client.chat.completions.create(**payload)
+    except OpenAIError as failure:
+        log.warning(
+            "query failed",
+            extra={"attempt": attempt + 1, "engine": str(client.base_url), "reason": str(failure)},
+        )
+        _pause(ERROR_PAUSE * 2**attempt, attempt)
+        return None
+    if not response.choices:
+        log.warning("query failed", extra={"attempt": attempt + 1, "reason": "no choices"})
+        _pause(ERROR_PAUSE, attempt)
+        return None
+    return response
 
 
 def _payload(

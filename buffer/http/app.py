@@ -87,7 +87,7 @@ class Front:
         with correlated(headers.get(b"x-request-id", b"").decode("latin-1")[:128]):
             found = _WRITE.match(scope["path"])
             if found and scope["method"] == "POST":
-                await self._hot_write(scope, receive, send, *found.groups(""))  # type: ignore[arg-type]
+                await self._hot_write(scope, receive, send, *found.groups(""))
             elif found:
                 answer = Answer(envelope(False, "Method Not Allowed"), 405, {"Allow": "POST"})
                 await answer(scope, receive, send)

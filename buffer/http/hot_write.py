@@ -7,8 +7,6 @@ after two refusals.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from buffer.errors import BufferFull, ItemRefused
 from buffer.http.answers import OURS, refusal
@@ -16,10 +14,7 @@ from buffer.http.desk import Desk
 from buffer.item import entry_from
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.writer import Outcome
-
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+from ground.http_guard import Receive, Scope, Send
 
 _SAID = {
     Outcome.STORED: b"Data has been successfully written to buffer",
@@ -47,7 +42,7 @@ class HotWrite:
             buffer = await (self._desk.existing(task) if task else self._desk.current())
             outcome = await self._write(buffer, body, rollout)
         except OURS as error:
-            await refusal(error)(scope, receive, send)  # type: ignore[arg-type]
+            await refusal(error)(scope, receive, send)
             return
         await _answer(send, body, outcome)
 

@@ -16,7 +16,7 @@ import redis
 
 from buffer import RolloutBuffer
 from buffer.link import Link
-from ground import RedisTarget, connect_async, parse_redis_url
+from ground import RedisTarget, connect_async, target_of
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
@@ -31,7 +31,7 @@ class FleetReader:
     """Looks at the fleet of one Redis, from one event loop."""
 
     def __init__(self, target: RedisTarget | str, run: str = "default") -> None:
-        self.target = parse_redis_url(target) if isinstance(target, str) else target
+        self.target = target_of(target)
         self.run = run
         self.client: Any = connect_async(self.target)
         self.link = Link(self.target, patience=0.0)

@@ -60,28 +60,41 @@ def holding(gate: GateStatus) -> str:
 
 def notes(fleet: Fleet) -> tuple[str, ...]:
     """What a person should know first."""
-    said = [note for queue in fleet.queues if (note := _note(queue))]
-    told = " ".join(said)
-    said += [
+    queues = [note for queue in fleet.queues if (note := _note(queue))]
+    sandboxes = [note for registry in fleet.registries for note in _of_sandboxes(registry, fleet)]
+    return (*queues, *_of_gates(fleet, queues), *_of_workers(fleet), *_of_tasks(fleet), *sandboxes)
+
+
+def _of_gates(fleet: Fleet, of_queues: list[str]) -> list[str]:
+    """The paused ones; those that a queue's note names already are not told twice."""
+    told = " ".join(of_queues)
+    return [
         f"gate {gate.name!r} is paused, and {gate.waiting} wait at it"
         for gate in fleet.gates
         if gate.paused and gate.waiting and repr(gate.name) not in told
     ]
-    if dead := fleet.worker_states.get("dead", 0):
-        names = ", ".join(worker.name for worker in fleet.workers if worker.state == "dead")
-        said.append(f"{dead} {'worker is' if dead == 1 else 'workers are'} silent: {names[:80]}")
-    said += [
-        f"task {task.name!r}: {lost} {'group' if lost == 1 else 'groups'} in quarantine"
+
+
+def _of_workers(fleet: Fleet) -> list[str]:
+    dead = fleet.worker_states.get("dead", 0)
+    if not dead:
+        return []
+    names = ", ".join(worker.name for worker in fleet.workers if worker.state == "dead")
+    return [f"{_many(dead, 'worker is', 'workers are')} silent: {names[:80]}"]
+
+
+def _of_tasks(fleet: Fleet) -> list[str]:
+    quarantined = [
+        f"task {task.name!r}: {_many(lost, 'group', 'groups')} in quarantine"
         for task in fleet.tasks
         if (lost := task.groups.get("quarantined", 0))
     ]
-    said += [
+    failed = [
         f"task {task.name!r}: its rollout failed, and brings no more; the server's log says why"
         for task in fleet.tasks
         if task.rollout == "failed"
     ]
-    said += [note for registry in fleet.registries for note in _of_sandboxes(registry, fleet)]
-    return tuple(said)
+    return quarantined + failed
 
 
 def _of_sandboxes(registry: Registry, fleet: Fleet) -> list[str]:
@@ -89,17 +102,20 @@ def _of_sandboxes(registry: Registry, fleet: Fleet) -> list[str]:
     said, run = [], registry.run
     if registry.failing:
         why = next((box.trouble for box in fleet.sandboxes if box.failing and box.run == run), "")
-        many = "1 sandbox" if registry.failing == 1 else f"{registry.failing} sandboxes"
+        many = _many(registry.failing, "sandbox", "sandboxes")
         said.append(f"run {run!r}: {many} could not be ended, and will be tried again: {why[:120]}")
     if registry.states and not registry.reaper:
-        total = sum(registry.states.values())
-        many = "1 sandbox" if total == 1 else f"{total} sandboxes"
+        many = _many(sum(registry.states.values()), "sandbox", "sandboxes")
         said.append(f"run {run!r}: {many}, and no reaper watches them; start one: penstock reap")
     return said
 
 
 def _note(queue: Queue) -> str:
-    wait = f"{queue.depth} {'job waits' if queue.depth == 1 else 'jobs wait'}"
+    wait = _many(queue.depth, "job waits", "jobs wait")
     if queue.verdict == "no workers":
         return f"{queue.reason}, and {wait}; start one: penstock worker {queue.name}"
     return f"{queue.reason}; {wait}" if queue.verdict in ("suspended", "held back") else ""
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from ground import tagged
+from ground import chunks, tagged
 from penstock.fleet.model import Job, Queue, Worker
 
 SHOWN_JOBS = 30
@@ -35,7 +35,7 @@ async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> lis
         pipe.zcard(f"rq:deferred:{name}")
         pipe.zcard(f"rq:scheduled:{name}")
         pipe.hgetall(tagged("work", name))
-    rows = _in_rows(await pipe.execute(), 6)
+    rows = list(chunks(await pipe.execute(), 6))
     heads = [row[1].decode() if row[1] else "" for row in rows]
     since = await _fields(client, heads, ("enqueued_at",))
     return [
@@ -56,7 +56,7 @@ async def read_workers(client: Any, now: float) -> list[Worker]:
     for key in keys:
         pipe.hmget(key, *_WORKER)
         pipe.scard(f"{key}:executions")
-    rows = _in_rows(await pipe.execute(raise_on_error=False), 2)
+    rows = chunks(await pipe.execute(raise_on_error=False), 2)
     live = [
         (key.removeprefix("rq:worker:"), row, held if isinstance(held, int) else 0)
         for key, (row, held) in zip(keys, rows, strict=True)
@@ -164,10 +164,6 @@ async def _fields(client: Any, ids: Sequence[str], names: Sequence[str]) -> list
 
 def _counters(flat: dict[bytes, bytes]) -> dict[str, int]:
     return {name.decode(): int(value) for name, value in flat.items() if name != b"fence"}
-
-
-def _in_rows(flat: list[Any], each: int) -> list[list[Any]]:
-    return [flat[i : i + each] for i in range(0, len(flat), each)]
 
 
 def _moment(text: bytes | None) -> float | None:

@@ -172,6 +172,7 @@ def _alone_in(folder: Path) -> Iterator[Home]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SettingError(
-                "PENSTOCK_DATA_DIR", f"another `penstock up` runs in {folder.resolve()}"
+                "PENSTOCK_DATA_DIR",
+                f"another `penstock up` runs in {folder.resolve()}: end it, or name another folder",
             ) from None
         yield home

@@ -37,8 +37,8 @@ AT_ONCE = 4  # they mostly wait for Redis
 # What runs from Redis's grant to the caller's permit, and from its release to Redis.
 BY_THE_ENGINE = [
     contact.Contact._digest, engine.Engine._hand_out, hearing.Hearing._received,
-    replies.reads_asks, ledger.Ledger.granted, replies.read_letter,
-    ledger.Ledger.release, replies.reads_release,
+    replies.read_asks, ledger.Ledger.granted, replies.read_letter,
+    ledger.Ledger.release, replies.read_release,
     answers.deliver, inbox.Inbox._read, inbox.read_streams,
     permit.HeldPermit.__init__, permit.HeldPermit.release,
     gate.Gate._granted, gate.Gate.acquire, sync_gate.SyncGate._granted,

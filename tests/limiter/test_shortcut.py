@@ -371,7 +371,7 @@ async def test_while_the_engine_is_cut_off_nothing_is_granted_blindly(
     far, near = gate_at(proxy.target, lease=SHORT), gate_at(shared_server.target, lease=SHORT)
     await on_its_shortcut(far)
     permit = await far.acquire()
-    far._at()[0].contact._wire.socket.shutdown(2)
+    far._at()[0].contact._wire._wire.socket.shutdown(2)
     await is_the_engines(far, permit)
     await permit.renew()
     with pytest.raises(LimitTimeout):

@@ -13,6 +13,7 @@ from tests.worker import chores
 from tests.worker.crew import burst, nothing_left, open_queue
 from worker.claims import Claim
 from worker.job_hash import JobHash
+from worker.models import CodeRequest
 from worker.order import Order
 from worker.orders import Orders
 from worker.parking import Parking
@@ -77,10 +78,10 @@ def test_a_second_id_of_a_finished_job_leaves_its_time_to_live(real_redis) -> No
 
 def order_of(id: str) -> Order:
     hash = JobHash(
-        "code", result_ttl=60, failure_ttl=60, retries=0, abandon=True, patience=60.0,
-        no_workers_after=60.0,
+        "code", result_ttl=60, failure_ttl=60, retries=0, abandon=True, spare=0.0,
+        patience=60.0, no_workers_after=60.0,
     )  # fmt: skip
-    return Order(hash, id, (10, "a job", "", b"data"), 0.0, math.inf)
+    return Order(hash, id, CodeRequest(code=""), 0.0, math.inf)
 
 
 async def _woken(client: Any, wanted: int) -> tuple[Parking, WorkCommands, Job]:

@@ -41,7 +41,8 @@ class Box:
             told()
 
     def on_taken(self, told: Callable[[], object] | None) -> None:
-        """Have this called then, on whatever thread; now, where it was taken already."""
+        """Call `told` when somebody else takes the sandbox, on whatever thread; at once where
+        that has happened. None: call nobody."""
         with self._guard:
             self._told, now = told, self.taken
         if now and told is not None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
-from ground import AnyClient, GroundSettings, RedisTarget, SettingError
+from ground import AnyRedis, GroundSettings, SettingError, target_of
 from limiter import GateError, LimiterSettings, StartingGate
 from worker.lifecycle.attempt import Attempts
 from worker.lifecycle.box import Box
@@ -25,7 +25,7 @@ from worker.lifecycle.keeper import Keeper
 from worker.lifecycle.provider import Provider, SandboxSpec
 from worker.lifecycle.providers import provider_named
 from worker.lifecycle.records import StartingPermit
-from worker.lifecycle.registry import Registry, described
+from worker.lifecycle.registry import Registry
 from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox
 from worker.lifecycle.sessions import Sessions
 from worker.lifecycle.settings import LifecycleSettings
@@ -43,7 +43,7 @@ class SandboxLifecycle:
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         provider: Provider | str,
         *,
         run: str | None = None,
@@ -53,7 +53,7 @@ class SandboxLifecycle:
         self.settings = settings or LifecycleSettings.load()
         self.provider = provider_named(provider) if isinstance(provider, str) else provider
         self.run = run or GroundSettings.load().run
-        self.target = described(redis)
+        self.target = target_of(redis)
         limit = LimiterSettings.load().max_starting if max_starting is None else max_starting
         lease = self.settings.sandbox_lease
         self._gates = [StartingGate(self.target, GATE, limit=limit, lease=lease)]
@@ -216,7 +216,7 @@ async def open_sandbox(
     provider: Provider | str,
     spec: SandboxSpec | None = None,
     *,
-    redis: AnyClient | RedisTarget | str | None = None,
+    redis: AnyRedis | None = None,
     **options: Any,
 ) -> AsyncIterator[OpenSandbox]:
     """One sandbox, without a lifecycle to keep: `async with open_sandbox("local") as sandbox`."""

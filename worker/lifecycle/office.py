@@ -20,7 +20,7 @@ log = logging.getLogger("penstock.worker")
 
 
 class Offices:
-    """Those that one reaper stands for, and those that it holds."""
+    """The offices that one reaper holds: for each, a lease that it keeps renewing."""
 
     def __init__(self, sandbox_lease: float, longest_look: float) -> None:
         self.reaper = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
@@ -31,7 +31,7 @@ class Offices:
         self._looked = time.monotonic()
 
     async def stand(self, registry: Registry, scope: str) -> float | None:
-        """Seconds until it may act; none where another one holds the office."""
+        """Stand for election. Seconds until the elected may act; None where another one is."""
         since = await aside(lambda: registry.elect(self.reaper, scope, self._lease))
         if since is None:
             self._held.discard((registry, scope))
@@ -48,8 +48,7 @@ class Offices:
         self._looked = time.monotonic()
 
     async def keep(self) -> None:
-        """Those that are held, also while a look takes long, but not one that never ends; until
-        cancelled."""
+        """Renew the offices held, until cancelled: also during a long look, but not for ever."""
         self.looked()
         while True:
             await asyncio.sleep(self._lease / 3)

@@ -15,13 +15,13 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from ground import AnyClient, PenstockError, RedisTarget, SettingError
+from ground import AnyRedis, PenstockError, RedisTarget, SettingError, chunks, target_of
 from worker.lifecycle.aside import aside
 from worker.lifecycle.office import Offices
 from worker.lifecycle.provider import Provider
 from worker.lifecycle.providers import Providers
 from worker.lifecycle.reaping import MOST, Reaped, Reaping
-from worker.lifecycle.registry import Registry, described, runs
+from worker.lifecycle.registry import Registry, runs
 from worker.lifecycle.settings import LifecycleSettings
 from worker.lifecycle.strays import Strays
 
@@ -36,13 +36,13 @@ class Reaper:
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         *,
         run: str | None = None,
         settings: LifecycleSettings | None = None,
         ours: Provider | None = None,
     ) -> None:
-        self.target = described(redis)
+        self.target = target_of(redis)
         self._run = run
         self._settings = settings or LifecycleSettings.load()
         self._registries: dict[str, Registry] = {}
@@ -132,8 +132,7 @@ class Reaper:
         unheard = settings.startup_timeout + settings.sandbox_grace
         condemn = partial(registry.condemn, fence="", why=why, gone_after=unheard)
         found, asked = Reaped(), sorted(set(names))
-        for start in range(0, len(asked), MOST):
-            batch = asked[start : start + MOST]
+        for batch in chunks(asked, MOST):
             doomed = [name for name in batch if await aside(partial(condemn, name))]
             if not doomed:
                 continue
@@ -150,8 +149,8 @@ class Reaper:
             registry.close()
 
     async def _scopes(self, registry: Registry) -> list[tuple[str, Provider | None]]:
-        """What can be reached from here; and that of sandboxes that no provider has yet, or has
-        no longer."""
+        """The scopes of the providers that can be made here; and "", that of the records without
+        a provider, whose sandbox is not made yet or was never to be."""
         found: list[tuple[str, Provider | None]] = [("", None)]
         for fact in await aside(registry.facts):
             kind, _, name = fact.partition(":")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ground import as_text, chunks
 from worker.lifecycle.provider import SandboxRef
 
 COUNTERS = ("opened", "ready", "ended", "reaped", "handed_over", "killed", "strays", "settled")
@@ -109,11 +110,13 @@ class Turn:
     record: Record | None = None
 
 
-def read_records(rows: Sequence[Any]) -> tuple[Record, ...]:
+def read_records(rows: list[Any]) -> tuple[Record, ...]:
     """Of rows of four: name, end of lease, fields, permits."""
     return tuple(
-        read_record(text(name), flat, lease_end=float(score) / 1e6, permits=read_permits(permits))
-        for name, score, flat, permits in zip(*(iter(rows),) * 4, strict=True)
+        read_record(
+            as_text(name), flat, lease_end=float(score) / 1e6, permits=read_permits(permits)
+        )
+        for name, score, flat, permits in chunks(rows, 4)
     )
 
 
@@ -141,9 +144,5 @@ def read_permits(kept: bytes | str) -> tuple[StartingPermit, ...]:
 
 
 def read_fields(flat: Sequence[Any]) -> dict[str, str]:
-    words = [text(word) for word in flat]
+    words = [as_text(word) for word in flat]
     return dict(zip(words[::2], words[1::2], strict=True))
-
-
-def text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -14,12 +14,11 @@ from typing import Any
 from redis.exceptions import ConnectionError, TimeoutError
 
 from ground import (
-    AnyClient,
+    AnyRedis,
     Client,
-    RedisTarget,
+    as_text,
     connect,
     load_script,
-    parse_redis_url,
     tagged,
     target_of,
 )
@@ -34,7 +33,6 @@ from worker.lifecycle.records import (
     read_permits,
     read_record,
     read_records,
-    text,
 )
 
 INDEX = "penstock:sandboxes"
@@ -52,10 +50,10 @@ class Registry:
     """The sandboxes of one run on one Redis."""
 
     def __init__(
-        self, redis: AnyClient | RedisTarget | str, run: str, *, fleet: str = "",
+        self, redis: AnyRedis, run: str, *, fleet: str = "",
         patience: float = _PATIENCE,
     ) -> None:  # fmt: skip
-        self.target = described(redis)
+        self.target = target_of(redis)
         self.run = run
         self._fleet = fleet
         self._patience = patience
@@ -68,13 +66,14 @@ class Registry:
         self, name: str, owner: str, lease: float, *, provider: str, scope: str = "",
         instance: str, permits: Sequence[StartingPermit], dies_after: float,
     ) -> tuple[str, str]:  # fmt: skip
-        """Write down what is about to be made. Its fence, empty if it is lost; the fleet."""
+        """Write down what is about to be made. Returns the record's fence, empty where a reaper
+        has claimed it already, and the fleet's tag."""
         more = ["provider", provider, "scope", scope]
         more += ["instance", instance] if instance else []
         fleet = self._fleet or uuid.uuid4().hex[:16]
         terms = (_us(lease), fleet, kept(permits), _us(dies_after))
         fence, its_fleet = self._listed(_OPEN, name, owner, *terms, *more)
-        return text(fence), text(its_fleet)
+        return as_text(fence), as_text(its_fleet)
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
         """Whether the record was still the caller's."""
@@ -83,13 +82,13 @@ class Registry:
 
     def session(self, instance: str, name: str, owner: str, lease: float) -> Turn:
         what, found, *rest = self._listed(_SESSION, instance, name, owner, _us(lease))
-        match text(what):
+        match as_text(what):
             case "ready":
-                record = read_record(text(found), rest[1])
-                return Turn("ready", record.name, text(rest[0]), record=record)
+                record = read_record(as_text(found), rest[1])
+                return Turn("ready", record.name, as_text(rest[0]), record=record)
             case "wait":
-                return Turn("wait", text(found), seconds=rest[0] / 1e6)
-        return Turn("open", text(found), text(rest[0]))
+                return Turn("wait", as_text(found), seconds=rest[0] / 1e6)
+        return Turn("open", as_text(found), as_text(rest[0]))
 
     def renew(self, rows: Sequence[tuple[str, str, float]]) -> list[bool]:
         """Each row: name, fence, lease in seconds. Which of them are still held."""
@@ -98,8 +97,8 @@ class Registry:
         return [bool(held) for held in self._call(_RENEW, *flat)]
 
     def elect(self, reaper: str, scope: str, lease: float) -> float | None:
-        """Become the one reaper of a scope, or stay it: for how many seconds it has been.
-        None: it is not."""
+        """Become the one reaper of a scope, or stay it. For how many seconds the caller has
+        been; None where another one is."""
         since = self._call(_ELECT, reaper, _us(lease), office=scope)
         return None if since < 0 else since / 1e6
 
@@ -107,8 +106,9 @@ class Registry:
         self, reaper: str, lease: float, most: int, grace: float, *,
         scope: str = "", in_office: float | None = None, names: Sequence[str] = (),
     ) -> Claimed:  # fmt: skip
-        """Take over what is due in a scope, or what is of these; of what was never found,
-        nothing is expected a grace later. `in_office`: only after so long in it."""
+        """Take over the records that are due in a scope, or those of `names` that are. One whose
+        sandbox is not found a `grace` later counts as ended. `in_office`: claim nothing before
+        the caller has been the elected reaper for that long."""
         in_office_us = "" if in_office is None else _us(in_office)
         terms = (_us(lease), most, _us(grace), scope, in_office_us)
         now, due, *rows = self._call(_CLAIM, reaper, *terms, *names, office=scope)
@@ -133,7 +133,7 @@ class Registry:
     def facts(self) -> dict[str, str]:
         """What is kept of the registry as a whole."""
         found: dict[Any, Any] = self._try(lambda client: client.hgetall(self._keys[0]))
-        return {text(name): text(value) for name, value in found.items()}
+        return {as_text(name): as_text(value) for name, value in found.items()}
 
     def retire(self, idle: float) -> bool:
         """Forget the whole registry, if nothing has been in it for so long."""
@@ -151,7 +151,7 @@ class Registry:
     def permits(self) -> dict[str, tuple[StartingPermit, ...]]:
         """The STARTING permits that records keep, by the sandbox's name."""
         found = self._try(lambda client: client.hgetall(self._keys[2]))
-        return {text(name): read_permits(value) for name, value in found.items()}
+        return {as_text(name): read_permits(value) for name, value in found.items()}
 
     def permit_freed(self, name: str) -> None:
         self._try(lambda client: client.hdel(self._keys[2], name))
@@ -159,11 +159,11 @@ class Registry:
     def state(self, name: str) -> str:
         """Empty where there is no such record."""
         key = tagged("sandbox", self.run, f"box:{name}")
-        return text(self._try(lambda client: client.hget(key, "state")) or b"")
+        return as_text(self._try(lambda client: client.hget(key, "state")) or b"")
 
     def session_of(self, instance: str) -> str:
         """The name of the sandbox that an instance uses; empty where it has none."""
-        return text(self._try(lambda client: client.hget(self._keys[3], instance)) or b"")
+        return as_text(self._try(lambda client: client.hget(self._keys[3], instance)) or b"")
 
     def told(self, name: str) -> str:
         """Where it is said that an opening of a session has ended."""
@@ -201,17 +201,11 @@ class Registry:
             pause = min(1.0, pause * 2)
 
 
-def runs(redis: AnyClient | RedisTarget | str) -> list[str]:
+def runs(redis: AnyRedis) -> list[str]:
     """The runs that have a registry on this Redis."""
-    with contextlib.closing(connect(described(redis))) as client:
+    with contextlib.closing(connect(target_of(redis))) as client:
         members: Any = client.smembers(INDEX)
-        return sorted(map(text, members))
-
-
-def described(redis: AnyClient | RedisTarget | str) -> RedisTarget:
-    if isinstance(redis, str):
-        return parse_redis_url(redis)
-    return redis if isinstance(redis, RedisTarget) else target_of(redis)
+        return sorted(map(as_text, members))
 
 
 def _us(seconds: float) -> int:

@@ -6,7 +6,7 @@ from ground import Settings, check_name
 
 
 class LifecycleSettings(Settings):
-    """Of every process that opens session sandboxes, or reaps them."""
+    """Settings of every process that opens session sandboxes, or reaps them."""
 
     init_wall_budget: float = Field(
         900.0,

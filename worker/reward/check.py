@@ -81,10 +81,7 @@ def check_correctness(
     inputs, outputs = in_outs["inputs"], in_outs["outputs"]
     asserts = in_outs.get("assert_case", [""] * len(inputs))
     if not len(inputs) == len(outputs) == len(asserts):
-        mismatch = "Input/output count mismatch"
-        return [-1] * len(inputs), [
-            {"error": mismatch, "case_index": index} for index in range(len(inputs))
-        ]
+        return _mismatched(len(inputs))
     if not inputs:
         return [], []
     semaphore = None if runs_on_queue(sandbox_fusion_url) else concurrent_semaphore
@@ -92,6 +89,17 @@ def check_correctness(
     program = _Program(
         generation, function, sandbox_fusion_url, semaphore, timeout, memory_limit_mb, language
     )
+    return _all_tried(program, inputs, outputs, asserts)
+
+
+def _mismatched(count: int) -> tuple[list[Any], list[Metadata]]:
+    error = "Input/output count mismatch"
+    return [-1] * count, [{"error": error, "case_index": index} for index in range(count)]
+
+
+def _all_tried(
+    program: "_Program", inputs: list[Any], outputs: list[Any], asserts: list[str]
+) -> tuple[list[Any], list[Metadata]]:
     with ThreadPoolExecutor(min(len(inputs), max(32, (os.cpu_count() or 1) * 5))) as threads:
         cases = zip(range(len(inputs)), inputs, outputs, asserts, strict=True)
         running = [threads.submit(program.tried, *case) for case in cases]

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from ground import AnyClient, RedisTarget
+from ground import AnyRedis, target_of
 from limiter import Gate, LimitTimeout, SyncPermit, named_gate
-from limiter.gate import described
 
 
 class Semaphore(Protocol):
@@ -35,14 +34,14 @@ class GateSemaphore:
 
     def __init__(
         self,
-        redis: AnyClient | RedisTarget | str,
+        redis: AnyRedis,
         name: str = "code",
         limit: int | None = None,
         orphan_hold: float = 0.0,
         lease: float = 30.0,
         patience: float = 30.0,
     ) -> None:
-        self._target, self._name, self._limit = described(redis), name, limit
+        self._target, self._name, self._limit = target_of(redis), name, limit
         self._orphan_hold, self._lease, self._patience = orphan_hold, lease, patience
         self._guard = threading.Lock()
         self._gate: Gate | None = None

@@ -55,16 +55,17 @@ async def run_batch(
     if len({request.request_id for request in wanted}) < len(wanted):
         raise ValueError("two requests of a batch have the same request_id")
     dump = RolloutDump(rollout_data_dir) if rollout_data_dir is not None else None
-    done: set[tuple[int, str]] = set()
-    if dump:
-        steps = {request.step for request in wanted}
-        done = {(step, id) for step in steps for id in dump.resume(step)}
-    todo = [request for request in wanted if (request.step, request.request_id) not in done]
+    todo = _unplayed(wanted, dump) if dump else wanted
     batch = Batch(resumed=len(wanted) - len(todo))
     with _Shown(len(wanted), batch.resumed, console) as shown:
         played = await _played(rollout, todo, concurrency, dump, shown)
     batch.trajectories = [played[request.request_id] for request in todo]
     return batch
+
+
+def _unplayed(wanted: list[RolloutRequest], dump: RolloutDump) -> list[RolloutRequest]:
+    done = {step: dump.resume(step) for step in {request.step for request in wanted}}
+    return [request for request in wanted if request.request_id not in done[request.step]]
 
 
 async def _played(

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any, TypeVar
 
-from ground import AnyClient, RedisTarget, SettingError
+from ground import AnyRedis, SettingError
 from worker.tool.children import Children, ExecutionLost
 from worker.tool.rate_limit import GATE, TokenBucketWorker
 
@@ -43,7 +43,7 @@ class ExecutionWorker:
         enable_global_rate_limit: bool = True,
         rate_limit: int = 10,
         *,
-        redis: AnyClient | RedisTarget | str | None = None,
+        redis: AnyRedis | None = None,
         gate: str = GATE,
     ) -> None:
         self.rate_limit_worker = (
@@ -152,7 +152,7 @@ def init_execution_pool(
     rate_limit: int = 10,
     mode: PoolMode = PoolMode.ThreadMode,
     *,
-    redis: AnyClient | RedisTarget | str | None = None,
+    redis: AnyRedis | None = None,
     gate: str = GATE,
 ) -> ExecutionPool:
     """A pool of `num_workers` threads or processes; see the module."""

@@ -6,7 +6,7 @@ gets back what a dead caller held. This one is a gate in Redis.
 
 from collections import deque
 
-from ground import AnyClient, RedisTarget
+from ground import AnyRedis
 from limiter import SyncPermit, TokenBucket
 from worker.tool.redis_here import redis_here
 
@@ -24,7 +24,7 @@ class TokenBucketWorker:
         self,
         rate_limit: int,
         *,
-        redis: AnyClient | RedisTarget | str | None = None,
+        redis: AnyRedis | None = None,
         gate: str = GATE,
     ) -> None:
         self.rate_limit = rate_limit

@@ -1,7 +1,7 @@
 """The Redis that a trainer's process meets the workers on."""
 
 from ground import (
-    AnyClient,
+    AnyRedis,
     GroundSettings,
     RedisTarget,
     SettingError,
@@ -11,14 +11,12 @@ from ground import (
 )
 
 
-def redis_here(given: AnyClient | RedisTarget | str | None = None) -> RedisTarget:
+def redis_here(given: AnyRedis | None = None) -> RedisTarget:
     """The one given, else PENSTOCK_REDIS_URL, else the private server that a `penstock` command
     runs in the data directory. Starts none: it would end with the trainer, and take the jobs along.
     """
-    if isinstance(given, str):
-        return parse_redis_url(given)
     if given is not None:
-        return given if isinstance(given, RedisTarget) else target_of(given)
+        return target_of(given)
     settings = GroundSettings.load()
     if settings.redis_url is not None:
         return parse_redis_url(settings.redis_url.get_secret_value())

@@ -6,7 +6,7 @@ from ground import Settings
 
 
 class ToolSettings(Settings):
-    """Of a trainer that has verl."""
+    """Settings of a trainer's process that has verl."""
 
     verl_tool_path: bool = Field(
         False,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from ground import AnyClient, PenstockError, RedisTarget, target_of
+from ground import AnyRedis, PenstockError, RedisTarget, target_of
 from limiter import GateError, TokenBucket
 from worker.code_queue import CodeQueue
 from worker.models import CodeRequest, CodeResult
@@ -46,7 +46,7 @@ class SandboxFusionTool(BaseTool):
         self,
         config: Mapping[str, Any] | None = None,
         tool_schema: Any = None,
-        redis: AnyClient | RedisTarget | str | None = None,
+        redis: AnyRedis | None = None,
     ) -> None:
         # Not the base's own __init__, which prints the schema for every trajectory.
         self.config = dict(config or {})

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from redis.exceptions import RedisError
 
-from ground import AnyClient, GroundSettings, PenstockError, RedisTarget
+from ground import AnyRedis, GroundSettings, PenstockError, RedisTarget
 from worker.tool.redis_here import redis_here
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.tool")
 
-Redis = AnyClient | RedisTarget | str | None
+Redis = AnyRedis | None
 
 _FAREWELL = 2.0  # seconds that a process's end waits for what its sessions' ends have to say
 _PATIENCE = 5.0
