@@ -40,7 +40,7 @@ Examples:
 )
 @settings_options
 def serve(host: str | None, port: int | None, generators: Path | None) -> None:
-    """Serve all tasks of a run; start as many servers on one Redis as you like."""
+    """Serve all tasks of a run. Start as many servers on one Redis as you like."""
     from buffer.serve import serve as serve_until_told
 
     ground = given_settings()

@@ -18,10 +18,11 @@ from ground import GroundSettings, PenstockError
 from penstock.demo.drawing import drawn, page
 from penstock.demo.record import DemoFailed, Outcome
 from penstock.demo.screen import Screen
-from penstock.demo.story import jobs_of, play
+from penstock.entry import Loading
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
 from worker.errors import QueueError
+from worker.sandbox.local.settings import SandboxSettings
 
 NEXT = """  penstock up                            all of it, with a page to look at
   echo 'print(6 * 7)' | penstock run -   beside it: a program through its queue
@@ -54,8 +55,12 @@ PENSTOCK_DATA_DIR where that is set, and takes away what it made.
 @settings_options
 def command(jobs: int, picture: Path | None, as_json: bool) -> int:
     """One small RL step on real workers and a real sandbox; one is killed, nothing is lost."""
+    with Loading():  # a second and more, which `penstock --help` need not wait for
+        from penstock.demo.story import jobs_of, play
+
     talk = Console(stderr=True)
     settings = given_settings()
+    SandboxSettings.load()  # refused here, rather than by each worker
     for noisy in ("rq", "httpx", "httpx2", "openai", "penstock.worker"):
         logging.getLogger(noisy).setLevel(logging.WARNING)  # the story tells it better
     outcome = None
