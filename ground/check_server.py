@@ -34,6 +34,7 @@ class ServerFacts:
     maxmemory: int
     persistence: str
     run_id: str
+    clustered: bool = False
 
     @property
     def name(self) -> str:
@@ -74,7 +75,7 @@ def _told_plainly(target: RedisTarget, setting: str) -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, RedisClusterException) as failure:
-        raise _plain(_root(failure), f"{setting}: {target}", setting) from None
+        raise _plain(_root(failure), target, setting) from None
 
 
 def _root(failure: BaseException) -> BaseException:
@@ -83,11 +84,14 @@ def _root(failure: BaseException) -> BaseException:
     return _root(wrapped) if wrapped else failure
 
 
-def _plain(failure: BaseException, subject: str, setting: str) -> RedisError:
-    said = str(failure).rstrip(".")
+def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisError:
+    subject, said = f"{setting}: {target}", str(failure).rstrip(". ")
     match failure:
         case AuthenticationError():
-            return RedisUnfit(f"{subject} refused the user or password: {said}")
+            return RedisUnfit(
+                f"{subject} refused the user or password: {said}. Write them as "
+                "redis://user:password@host, and @ : / in them as %40 %3A %2F"
+            )
         case BusyLoadingError():
             return RedisUnavailable(
                 f"{subject} is still loading its data from disk; try again when it is done"
@@ -98,10 +102,20 @@ def _plain(failure: BaseException, subject: str, setting: str) -> RedisError:
             )
         case NoPermissionError():
             return RedisUnfit(f"{subject} gives its user too few permissions: {said}")
+        case ResponseError() if "'SENTINEL'" in said:
+            return RedisUnfit(
+                f"{subject} names a server that is no Sentinel; name the Sentinels, which listen "
+                "on 26379 as a rule, or say redis:// for the server itself"
+            )
+        case ResponseError() if "DB index" in said:
+            return RedisUnfit(
+                f"{subject} has no database of that number; end the URL with a lower one, /0"
+            )
         case ResponseError() | RedisClusterException():
             return RedisUnfit(f"{subject} does not serve us: {said}")
+    there = "a Redis that speaks TLS" if target.tls else "a Redis"
     return RedisUnavailable(
-        f"{subject} does not answer: {said}. Start a Redis there, "
+        f"{subject} does not answer: {said}. Start {there} there, "
         f"or unset {setting} to use a private one"
     )
 
@@ -115,6 +129,11 @@ def require_fit(facts: ServerFacts, target: RedisTarget, *, setting: str = SETTI
     if facts.role in ("slave", "replica"):
         raise RedisUnfit(
             f"{setting}: {target} is a read-only replica; name the primary, or use redis+sentinel://"
+        )
+    if facts.clustered and target.kind != "cluster":
+        raise RedisUnfit(
+            f"{setting}: {target} is a node of a Redis Cluster. Queues need one primary that is "
+            "in none; gates and the buffer take it as redis+cluster://"
         )
     if facts.maxmemory and facts.eviction not in ("", "noeviction"):
         raise RedisUnfit(
@@ -153,6 +172,7 @@ def _facts(info: Mapping[str, Any], persistence: str) -> ServerFacts:
         maxmemory=int(info.get("maxmemory", 0)),
         persistence=persistence,
         run_id=str(info.get("run_id", "")),
+        clustered=bool(info.get("cluster_enabled")),
     )
 
 

@@ -1,6 +1,7 @@
 """How our HTTP services listen: on loopback unless told otherwise, until they are told to end."""
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import socket
@@ -14,7 +15,10 @@ log = logging.getLogger("penstock.http")
 
 
 def listen(host: str, port: int, setting: str) -> socket.socket:
-    """A listening socket; port 0 picks a free one. `SettingError` names the port's setting."""
+    """A listening socket; port 0 picks a free one.
+
+    `SettingError` names the port's setting, or the host's: it is called the same, with HOST.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Only where the socket names its protocol does asyncio send small answers at once.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -24,9 +28,20 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
     except (OSError, OverflowError) as refusal:
         listener.close()
         why = getattr(refusal, "strerror", None) or refusal
-        raise SettingError(setting, f"{host}:{port} cannot be listened on: {why}") from None
+        setting, remedy = _mend(refusal, setting)
+        said = f"{host}:{port} cannot be listened on: {why}; {remedy}"
+        raise SettingError(setting, said) from None
     listener.listen(4096)
     return listener
+
+
+def _mend(refusal: Exception, setting: str) -> tuple[str, str]:
+    """Which of the two settings is at fault, and what to do."""
+    here = getattr(refusal, "errno", None) != errno.EADDRNOTAVAIL
+    if here and not isinstance(refusal, socket.gaierror):
+        return setting, "choose another port, or 0 for any"
+    host = setting.replace("PORT", "HOST").replace("port", "host")
+    return host, "name an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all it has"
 
 
 def warn_if_exposed(host: str, token: SecretStr | None, setting: str) -> None:

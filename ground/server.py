@@ -216,7 +216,9 @@ def _private_folder(folder: Path) -> Path:
         (folder / "lock").touch(mode=0o600)
     except OSError as refusal:
         raise SettingError(
-            "PENSTOCK_DATA_DIR", f"{folder} cannot hold the server's data: {refusal.strerror}"
+            "PENSTOCK_DATA_DIR",
+            f"{folder} cannot hold the server's data: {refusal.strerror}; "
+            "name a folder that you may write to",
         ) from None
     return folder.resolve()
 
@@ -244,4 +246,7 @@ def _refusal(problem: str, port: int, server: Path, folder: Path) -> Exception:
             f"{server} cannot read what another server, likely a newer one, wrote to {folder}; "
             "name that server, or choose another PENSTOCK_DATA_DIR",
         )
-    return RedisUnavailable(f"PENSTOCK_DATA_DIR: the server of {folder} did not start: {problem}")
+    return RedisUnavailable(
+        f"PENSTOCK_DATA_DIR: the server of {folder} did not start: {problem}. It was {server}; "
+        "PENSTOCK_REDIS_SERVER names another"
+    )

@@ -68,8 +68,9 @@ def _named(model: type[BaseSettings], error: ErrorDetails) -> SettingError:
     name = str(error["loc"][0]) if error["loc"] else model.__name__
     info = model.model_fields.get(_field_of(model, name))
     public = info is not None and "Secret" not in str(info.annotation)
-    shown = f" (got {error['input']!r})" if public and error["type"] != "missing" else ""
-    return SettingError(_set_by(model, name), error["msg"].removeprefix("Value error, ") + shown)
+    said, got = error["msg"].removeprefix("Value error, "), repr(error["input"])
+    shown = f" (got {got})" if public and error["type"] != "missing" and got not in said else ""
+    return SettingError(_set_by(model, name), said.replace("Input should be", "must be") + shown)
 
 
 def _set_by(model: type[BaseSettings], name: str) -> str:

@@ -7,6 +7,8 @@ from numbers import Integral, Real
 
 from ground import SettingError
 
+MOST = 10**9  # more cannot be held, and far above it Lua's numbers are no longer whole
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -39,8 +41,8 @@ class Manner:
 def check_terms(limit: int | None, rate: float | None, burst: int | None) -> None:
     """Refuse what could never grant anything."""
     for name, count in (("limit", limit), ("burst", burst)):
-        if count is not None and not (_is_whole(count) and count >= 1):
-            raise SettingError(name, f"must be a whole number of 1 or more, not {count!r}")
+        if count is not None and not (_is_whole(count) and 1 <= count <= MOST):
+            raise SettingError(name, f"must be a whole number from 1 to {MOST}, not {count!r}")
     if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):
         raise SettingError("rate", f"must be above 0 grants a second, not {rate!r}")
 

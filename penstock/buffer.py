@@ -41,7 +41,7 @@ Examples:
 )
 @settings_options
 def serve(host: str | None, port: int | None, generators: Path | None) -> None:
-    """Serve all tasks of a run; start as many servers on one Redis as you like."""
+    """Serve all tasks of a run. Start as many servers on one Redis as you like."""
     with Loading():
         from buffer.serve import serve as serve_until_told
 

@@ -6,6 +6,7 @@ Redis), 130 after Ctrl-C. Each subcommand lives in a folder of its own and is
 imported when it is called.
 """
 
+import errno
 import importlib
 import os
 import signal
@@ -111,11 +112,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader went away (`penstock … | head`): nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
+        sys.exit(1)
+    except OSError as trouble:
+        if trouble.errno != errno.ENOSPC:
+            raise
+        click.echo(f"penstock: {trouble}; what was to be written is not all there", err=True)
+        _print_no_more()
         sys.exit(1)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more Ctrl-C is no traceback either
     sys.exit(ended if isinstance(ended, int) else 0)
+
+
+def _print_no_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end_in_order(number: int, frame: object) -> None:

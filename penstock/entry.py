@@ -3,12 +3,14 @@
 import gc
 import os
 import signal
+import sys
 
 INTERRUPTED = 130
 
 
 def main() -> None:
     """The command; see `penstock.cli`."""
+    _open_what_is_closed()
     with Loading():
         from penstock.cli import main as run
     run()
@@ -27,6 +29,18 @@ class Loading:
         gc.freeze()
         gc.enable()
         signal.signal(signal.SIGINT, self._before)
+
+
+def _open_what_is_closed() -> None:
+    """Whoever starts it with `>&-` wants none of it; a socket of ours must not take the number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            stream = os.fdopen(number, "w" if number else "r", closefd=False)
+            setattr(sys, name, stream)
 
 
 def _quit(number: int, frame: object) -> None:

@@ -94,7 +94,7 @@ Example:
 @click.argument("name")
 @settings_options
 def pause(name: str) -> None:
-    """Grant nothing until `resume`; holders keep their permits, waiters their places."""
+    """Grant nothing until `resume`. Holders keep their permits, waiters their places."""
     _change(name, lambda gate: gate.sync.pause())
 
 

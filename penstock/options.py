@@ -57,6 +57,8 @@ def given_settings() -> GroundSettings:
     configure_logging(settings.log_format, settings.log_level)
     for name, meant in misspelt(os.environ).items():
         click.echo(f"penstock: {name} is no setting; did you mean {meant}?", err=True)
+    if settings.redis_url is None and os.environ.get("REDIS_URL"):  # as RQ and many others call it
+        click.echo("penstock: REDIS_URL is not read; did you mean PENSTOCK_REDIS_URL?", err=True)
     return settings
 
 

@@ -111,8 +111,20 @@ Examples:
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, help="Port; 0 picks a free one.")
-@click.option("--line", default=1024, show_default=True, help="Requests that may wait.")
-@click.option("--patience", default=25.0, show_default=True, help="Seconds to wait before 504.")
+@click.option(
+    "--line",
+    type=click.IntRange(0),
+    default=1024,
+    show_default=True,
+    help="Requests that may wait.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(0),
+    default=25.0,
+    show_default=True,
+    help="Seconds to wait before 504.",
+)
 @click.option(
     "--concurrency",
     "sandbox_concurrency",
@@ -122,10 +134,11 @@ Examples:
 @_of_the_sandbox
 @settings_options
 def serve(host: str, port: int, line: int, patience: float, **given: Any) -> None:
-    """Serve /run_code, /run_jupyter and /v1/ping, as Sandbox Fusion does.
+    """Serve the sandbox over HTTP, as Sandbox Fusion does.
 
-    /healthz runs a program of nothing, /metrics is for Prometheus. With PENSTOCK_SANDBOX_TOKEN,
-    or a file that PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
+    /run_code, /run_jupyter and /v1/ping answer as upstream's do. /healthz runs a program of
+    nothing, /metrics is for Prometheus. With PENSTOCK_SANDBOX_TOKEN, or a file that
+    PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
     """
     with Loading():
         from worker.sandbox.serve import App, Line

@@ -116,9 +116,9 @@ def _chosen(**options: str | None) -> "WorkerSettings":
     try:
         check_choice(settings)
     except SettingError as refusal:
-        if "sandbox" in given:
+        if settings.model_fields_set & {"sandbox", "sandbox_fusion_url"}:
             raise
-        # Other jobs need no sandbox.
+        # None was named, and other jobs need none.
         click.echo(f"penstock: code jobs will fail here: {refusal}", err=True)
     return settings
 

@@ -22,6 +22,7 @@ from penstock.entry import Loading
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
 from worker.errors import QueueError
+from worker.sandbox.local.settings import SandboxSettings
 
 NEXT = """  penstock up                            all of it, with a page to look at
   echo 'print(6 * 7)' | penstock run -   beside it: a program through its queue
@@ -59,6 +60,7 @@ def command(jobs: int, picture: Path | None, as_json: bool) -> int:
 
     talk = Console(stderr=True)
     settings = given_settings()
+    SandboxSettings.load()  # refused here, rather than by each worker
     for noisy in ("rq", "httpx", "httpx2", "openai", "penstock.worker"):
         logging.getLogger(noisy).setLevel(logging.WARNING)  # the story tells it better
     outcome = None

@@ -48,6 +48,8 @@ def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Findi
         yield ok("reached", f"{target}, and scripts run")
         yield _version(facts)
         yield _fitness(facts, target)
+        if facts.clustered and target.kind != "cluster":
+            return  # it would send each further question elsewhere
         yield _persistence(facts)
         yield _clock(client)
         if target.kind == "cluster":

@@ -130,6 +130,22 @@ def test_a_read_only_replica(sentinel_pair):
     assert "read-only replica; name the primary" in said
 
 
+def test_a_node_of_a_cluster_is_no_primary(redis_cluster):
+    port = redis_cluster.target.nodes[0][1]
+    said = refusal(f"redis://127.0.0.1:{port}", RedisUnfit)
+    assert "is a node of a Redis Cluster" in said
+
+
+def test_a_server_that_is_no_sentinel(shared_server):
+    said = refusal(f"redis+sentinel://127.0.0.1:{shared_server.port}/main", RedisUnfit)
+    assert "names a server that is no Sentinel; name the Sentinels" in said
+
+
+def test_a_database_that_is_not_there(shared_server):
+    said = refusal(f"redis://127.0.0.1:{shared_server.port}/7777", RedisUnfit)
+    assert "has no database of that number" in said
+
+
 def test_a_server_that_evicts_keys(private_redis):
     server = private_redis(aof=False, config=["maxmemory 100mb", "maxmemory-policy allkeys-lru"])
     said = refusal(server.target, RedisUnfit)

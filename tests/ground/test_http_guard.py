@@ -109,6 +109,12 @@ def test_a_taken_port_names_its_setting() -> None:
             listen("127.0.0.1", port, "PENSTOCK_BUFFER_PORT")
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_of_another_machine_names_the_hosts_setting(host: str) -> None:
+    with pytest.raises(SettingError, match=rf"PENSTOCK_BUFFER_HOST: {host}:1234 .*; name an ad"):
+        listen(host, 1234, "PENSTOCK_BUFFER_PORT")
+
+
 def test_an_open_door_to_other_machines_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for host in ("127.0.0.1", "::1", "localhost"):

@@ -170,7 +170,29 @@ def test_a_variable_that_only_resembles_a_setting_is_told() -> None:
         "penstock: PENSTOCK_BUFER_PORT is no setting; did you mean PENSTOCK_BUFFER_PORT?\n"
     )
     assert "PENSTOCK_OF_OURS" not in result.stderr
+    said = run("health", "nothing", REDIS_URL="redis://h").stderr
+    assert said.startswith("penstock: REDIS_URL is not read; did you mean PENSTOCK_REDIS_URL?\n")
+    named = run("health", "nothing", REDIS_URL="redis://h", PENSTOCK_REDIS_URL="redis://h")
+    assert "REDIS_URL is not read" not in named.stderr
     assert "no setting" not in run("health", "nothing", PENSTOCK_MONITOR_TOKEN_FILE="x").stderr
+
+
+@pytest.mark.parametrize("words", ["version", "doctor --help", "limits ls --json", "top --once"])
+@pytest.mark.parametrize(("closed", "expected"), [(">&-", 0), ("<&-", 0), (">/dev/full", 1)])
+def test_a_stream_that_is_closed_or_full_is_no_traceback(
+    scratch: Path, words: str, closed: str, expected: int
+) -> None:
+    given = {"PENSTOCK_DATA_DIR": str(scratch / "data")}
+    result = subprocess.run(
+        ["sh", "-c", f'"$0" {words} {closed}', PENSTOCK],
+        env=os.environ | given, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == expected, result.stderr
+    if expected:
+        (said,) = result.stderr.splitlines()
+        assert said.startswith("penstock: [Errno 28] No space left on device")
+    else:
+        assert "Traceback" not in result.stderr
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
@@ -269,6 +291,14 @@ def test_a_cluster_is_refused_for_queues(scratch: Path) -> None:
     assert said.startswith("PENSTOCK_REDIS_URL: RQ's queues need one primary")
 
 
+def test_a_node_of_a_cluster_is_refused(redis_cluster, scratch: Path) -> None:
+    url = f"redis://127.0.0.1:{redis_cluster.target.nodes[0][1]}"
+    for words in ("worker --sandbox local", "up", "top --once"):
+        said = refusal(run(*words.split(), PENSTOCK_REDIS_URL=url))
+        assert said.startswith(f"PENSTOCK_REDIS_URL: {url}/0 is a node of a Redis Cluster.")
+        assert "redis+cluster://" in said
+
+
 def test_a_port_that_is_taken_is_refused(scratch: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -280,11 +310,39 @@ def test_a_data_directory_that_cannot_be_written_is_refused(scratch: Path) -> No
     (scratch / "file").touch()
     said = refusal(run("demo", PENSTOCK_DATA_DIR=str(scratch / "file" / "data")))
     assert said.startswith("PENSTOCK_DATA_DIR: ")
+    assert said.endswith("; name a folder that you may write to")
 
 
 def test_a_server_binary_that_is_not_there_is_refused(scratch: Path) -> None:
     said = refusal(run("demo", PENSTOCK_REDIS_SERVER=str(scratch / "nothing")))
     assert said.startswith("PENSTOCK_REDIS_SERVER: ")
+
+
+def test_a_server_binary_that_is_something_else_is_named(scratch: Path) -> None:
+    given = {"PENSTOCK_REDIS_SERVER": "/bin/false", "PENSTOCK_DATA_DIR": str(scratch / "data")}
+    said = refusal(run("limits", "ls", **given))
+    assert said.endswith("It was /bin/false; PENSTOCK_REDIS_SERVER names another")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"PENSTOCK_SANDBOX": "modal"}, "PENSTOCK_SANDBOX: 'modal' is neither of "),
+        ({"PENSTOCK_SANDBOX": "fusion"}, "PENSTOCK_SANDBOX_FUSION_URL: is not set"),
+        ({"PENSTOCK_SANDBOX_FUSION_URL": "host:1"}, "PENSTOCK_SANDBOX_FUSION_URL: must look like"),
+        ({"PENSTOCK_SANDBOX_EXPOSE": "/no/such"}, "PENSTOCK_SANDBOX_EXPOSE: there is no /no/such"),
+        ({"PENSTOCK_SANDBOX_PYTHON": "/no/such"}, "PENSTOCK_SANDBOX_PYTHON: names no file that"),
+    ],
+)
+def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
+    scratch: Path, given: dict[str, str], said: str
+) -> None:
+    local = {} if "EXPOSE" not in str(given) and "PYTHON" not in str(given) else {
+        "PENSTOCK_SANDBOX": "local"
+    }  # fmt: skip
+    result = run("worker", "--burst", PENSTOCK_DATA_DIR=str(scratch / "data"), **given, **local)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith(f"penstock: {said}")
 
 
 @pytest.mark.parametrize(
@@ -298,6 +356,12 @@ def test_a_server_binary_that_is_not_there_is_refused(scratch: Path) -> None:
         ("run --timeout -3 -", "Invalid value for '--timeout': -3.0"),
         ("health nothing", "'nothing' is no URL, nor redis, nor worker"),
         ("limits set code", "say what to change: --limit, --rate or --burst"),
+        ("limits set code --limit 0", "limit: must be a whole number from 1 to 1000000000, not 0"),
+        (f"limits set code --limit {10**23}", "limit: must be a whole number from 1 to 1000000000"),
+        ("sandbox serve --host 192.0.2.1", "--host: 192.0.2.1:8080 cannot be listened on: "),
+        ("sandbox serve --patience -1", "Invalid value for '--patience': -1"),
+        ("sandbox serve --line -1", "Invalid value for '--line': -1"),
+        ("sandbox serve --port 0 --preload nope", "can be done: install it for the interpreter"),
         ("sandboxes kill", "name the sandboxes to end, or say --all"),
     ],
 )
@@ -334,8 +398,13 @@ def test_the_demo_loses_nothing_though_a_worker_is_killed(scratch: Path) -> None
     assert "href=" not in page
 
 
+def test_a_demo_with_a_wrong_sandbox_setting_does_not_begin(scratch: Path) -> None:
+    said = refusal(run("demo", *picture_in(scratch), PENSTOCK_SANDBOX_PYTHON="/no/such/python"))
+    assert said.startswith("PENSTOCK_SANDBOX_PYTHON: names no file that can be executed")
+
+
 def test_a_demo_without_a_sandbox_says_so(scratch: Path) -> None:
-    result = run("demo", *picture_in(scratch), PENSTOCK_SANDBOX_PYTHON="/no/such/python")
+    result = run("demo", *picture_in(scratch), PENSTOCK_SANDBOX_PYTHON="/bin/false")
     assert (result.returncode, result.stdout) == (1, "")
     assert "Traceback" not in result.stderr
     last = result.stderr.splitlines()[-1]

@@ -12,7 +12,7 @@ import fakeredis
 import pytest
 from rich.console import Console
 
-from ground import EmbeddedServer, bundled_server, connect
+from ground import EmbeddedServer, bundled_server, connect, parse_redis_url
 from penstock.doctor import require_own_packages
 from penstock.doctor.command import show
 from penstock.doctor.finding import Finding, fail, ok, warn
@@ -167,6 +167,13 @@ def test_a_cluster_is_examined_and_said_to_be_no_place_for_queues(redis_cluster)
     assert (found["reached"].verdict, found["clock"].verdict) == ("ok", "ok")
     assert found["queues"].verdict == "warn"
     assert "one primary" in found["queues"].remedy
+
+
+def test_a_node_of_a_cluster_that_is_named_as_a_primary_fails(redis_cluster) -> None:
+    host, port = redis_cluster.target.nodes[0]
+    found = by_name(list(check_server(parse_redis_url(f"redis://{host}:{port}"))))
+    assert found["settings"].verdict == "fail"
+    assert "is a node of a Redis Cluster" in found["settings"].fact
 
 
 def test_the_primary_behind_a_sentinel_is_examined(sentinel_pair) -> None:

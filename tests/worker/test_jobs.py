@@ -178,7 +178,7 @@ def test_a_worker_without_json_is_told_to_the_caller(real_redis, shared_server):
             "moon",
             "PENSTOCK_SANDBOX: 'moon' is neither of fusion, local, shared nor",
         ),
-        ("PENSTOCK_SANDBOX_ATTEMPTS", "0", "PENSTOCK_SANDBOX_ATTEMPTS: Input should be greater"),
+        ("PENSTOCK_SANDBOX_ATTEMPTS", "0", "PENSTOCK_SANDBOX_ATTEMPTS: must be greater"),
         ("PENSTOCK_GATE", "code", "no gate is called 'code'"),
     ],
 )

@@ -41,7 +41,14 @@ def make_sandbox(settings: WorkerSettings) -> Sandbox:
 def check_choice(settings: WorkerSettings) -> None:
     """Raises `SettingError` where every job would meet it. Makes no sandbox."""
     if settings.sandbox == "fusion":
-        _ = settings.fusion_urls
+        from worker.sandbox.endpoints import run_code_url
+
+        for url in settings.fusion_urls:
+            run_code_url(url, "PENSTOCK_SANDBOX_FUSION_URL")
+    if settings.sandbox in ("local", "shared"):
+        from worker.sandbox.local.settings import SandboxSettings
+
+        SandboxSettings.load()
     _named(PROVIDERS.get(settings.sandbox, settings.sandbox), settings.sandbox)
 
 
@@ -68,6 +75,8 @@ def shared(_: WorkerSettings) -> Sandbox:
 def _named(name: str, shown: str) -> Callable[[WorkerSettings], Any]:
     module, _, attribute = name.rpartition(".")
     try:
+        if not module:
+            raise ValueError("it has no dot")
         made: Callable[[WorkerSettings], Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as missing:
         known = ", ".join(sorted(PROVIDERS))

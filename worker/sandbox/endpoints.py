@@ -88,13 +88,11 @@ class Endpoints:
         return min(well or self.all, key=lambda endpoint: (endpoint.in_flight, random.random()))
 
 
-def run_code_url(given: str) -> str:
+def run_code_url(given: str, setting: str = "sandbox_fusion_url") -> str:
     """Where to post programs. A URL that ends with /run_code is taken as it is, query and all."""
     parts = urlsplit(given)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingError(
-            "sandbox_fusion_url", "must look like http://host:8080 or https://host/run_code"
-        )
+        raise SettingError(setting, "must look like http://host:8080 or https://host/run_code")
     path = parts.path.rstrip("/")
     path = path if path.endswith("/run_code") else f"{path}/run_code"
     return urlunsplit(parts._replace(path=path))

@@ -38,6 +38,10 @@ _UNREACHABLE = (
     "/usr/bin/python3, keep Penstock where that user can read it, and let TMPDIR be a folder that "
     "it may write to"
 )
+_NO_SUCH_MODULE = (
+    "install it for the interpreter that programs run in, or take it out of the modules to preload"
+)
+_NO_SUCH_PYTHON = "name an interpreter that is there in PENSTOCK_SANDBOX_PYTHON"
 _NO_SUCH_USER = (
     "start the sandbox as an ordinary user, or name in PENSTOCK_SANDBOX_UID a user that this "
     "container knows, and give its root CAP_SETUID and CAP_SETGID"
@@ -56,6 +60,10 @@ def unavailable(level: Level, problem: str) -> SandboxUnavailable:
 
 
 def _remedies(level: Level, problem: str) -> list[str]:
+    if "PENSTOCK_SANDBOX_PRELOAD" in problem:
+        return [_NO_SUCH_MODULE]
+    if "cannot be run" in problem:
+        return [_NO_SUCH_PYTHON]
     if level == "ns" and any(call in problem for call in _CALLS):
         weaker = [_LANDLOCK] if landlock.abi() >= landlock.LEAST_ABI else []
         return _for_namespaces() + weaker

@@ -1,5 +1,7 @@
 """The operator's side of the embedded sandbox, from the environment."""
 
+import os
+import shutil
 import sys
 
 from pydantic import Field, field_validator
@@ -51,7 +53,16 @@ class SandboxSettings(Settings):
     def _paths_are_absolute(cls, paths: str | None) -> str | None:
         if relative := [path for path in _names(paths) if not path.startswith("/")]:
             raise ValueError(f"paths must be absolute, not {relative[0]!r}")
+        if missing := [path for path in _names(paths) if not os.path.exists(path)]:
+            raise ValueError(f"there is no {missing[0]}")
         return paths
+
+    @field_validator("sandbox_python")
+    @classmethod
+    def _python_is_there(cls, python: str | None) -> str | None:
+        if python is not None and shutil.which(python) is None:
+            raise ValueError("names no file that can be executed")
+        return python
 
     def config(self) -> ServerConfig:
         return ServerConfig(
