@@ -105,7 +105,9 @@ def threads_of(pid: str) -> list[str]:
 def _tables(pid: str) -> int:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            return next((int(line.split()[1]) << 10 for line in file if line.startswith(b"VmPTE")), 0)
+            return next(
+                (int(line.split()[1]) << 10 for line in file if line.startswith(b"VmPTE")), 0
+            )
     except OSError:
         return 0  # it has ended
 
