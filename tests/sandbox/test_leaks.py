@@ -1,9 +1,11 @@
 """However many programs have run, nothing of them is left: 2,000 here, 100,000 in the soak."""
 
 import asyncio
+import errno
 import glob
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,7 @@ import pytest
 from worker.sandbox.local import DEFAULTS, Jails, Program
 from worker.sandbox.local.inside import landlock
 
-from .conftest import STARTS
+from .conftest import STARTS, config_for
 from .fenced import config
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -124,6 +126,40 @@ def descendants(pid: int) -> list[int]:
     except (FileNotFoundError, ProcessLookupError):
         return []  # it has ended meanwhile
     return [one for child in map(int, children) for one in (child, *descendants(child))]
+
+
+@in_one_loop
+async def test_closing_ends_what_runs_and_what_waits_as_our_failure_and_leaves_nothing() -> None:
+    before = os.listdir("/proc/self/fd")
+    jails = await Jails(config_for("root"), concurrency=2).start()
+    groups = [*jails._hierarchy.marks] if jails._hierarchy else []
+    server = await jails._live_server()
+    posted = server.posted
+    sleep = Program("import time; time.sleep(600)", limits=PATIENT)
+    runs = [asyncio.ensure_future(jails.run(sleep)) for _ in range(4)]
+    while server.posted < posted + 2:  # noqa: ASYNC110  there is nothing to await on
+        await asyncio.sleep(0.01)
+    await jails.close()
+    assert [run.status for run in await asyncio.gather(*runs)] == ["infrastructure"] * 4
+    assert not any(
+        left for mark in groups for left in mark.folder.parent.glob(f"{mark.folder.name}*")
+    )
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert not Path(f"/proc/{server.ready['pid']}").exists()
+    assert jails._server is None  # nobody started another
+
+
+@in_one_loop
+async def test_a_run_that_gets_no_sockets_keeps_no_descriptors(
+    sandbox: Jails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(socket, "socketpair", refused)
+    assert (await sandbox.run(Program("1"))).status == "infrastructure"
+    assert os.listdir("/proc/self/fd") == before
 
 
 MANY_FILES = "for number in range(3000): open(f'{name}-{{number}}', 'w')"

@@ -62,6 +62,13 @@ async def test_exit_codes_and_signals_are_the_programs_own(
     assert (outcome.status, outcome.return_code, outcome.stderr) == ("finished", expected, stderr)
 
 
+async def test_what_is_busy_is_no_limit_though_it_says_the_same_as_a_refused_fork(run: Run) -> None:
+    code = "import socket\na, b = socket.socketpair()\na.setblocking(False)\na.recv(1)"
+    outcome = await run(code)
+    assert b"Resource temporarily unavailable" in outcome.stderr
+    assert (outcome.status, outcome.return_code) == ("finished", 1)
+
+
 async def test_a_warning_is_shown_as_the_interpreter_does(run: Run) -> None:
     outcome = await run("import warnings\nwarnings.warn('mind')")
     assert (

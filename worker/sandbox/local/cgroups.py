@@ -10,10 +10,13 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from worker.sandbox.local import marks
 from worker.sandbox.local.group import Files, Group
 from worker.sandbox.local.limits import DEFAULTS, Limits
+from worker.sandbox.local.marks import Mark
 
 _PASSED_ON = "cgroup.subtree_control"
+_CONTROLLERS = ("memory", "cpu", "pids")
 _MOUNTS = Path("/proc/self/mounts")
 _OWN = Path("/proc/self/cgroup")
 
@@ -27,21 +30,22 @@ class Hierarchy:
 
     _removal_patience: ClassVar[float] = 5.0
 
-    def __init__(self, parents: list[Path], unified: bool) -> None:
+    def __init__(self, made_in: list[Mark], unified: bool) -> None:
         self.kind = "cgroup-v2" if unified else "cgroup-v1"
-        self._parents = parents
-        self._name = f"penstock-{os.getpid()}-{time.monotonic_ns()}"
-        self._files = Files.of({name for parent in parents for name in _sample(parent)}, unified)
+        self.marks = made_in
+        self._files = Files.of({name for mark in made_in for name in mark.files}, unified)
         self._made = 0
-        self._dying: list[tuple[float, str]] = []
+        self._used: list[Group] = []
+        self._dying: list[str] = []
 
     @classmethod
     def find(cls) -> "Hierarchy | None":
         """Version 2 if it controls memory, else version 1, else none; tried, not assumed."""
-        for parents, unified in (_unified_parents(), True), (_legacy_parents(), False):
-            if not parents:
+        name = marks.new_name()
+        for made, unified in (_unified(name), True), (_legacy(name), False):
+            if not made:
                 continue
-            hierarchy = cls(parents, unified)
+            hierarchy = cls(made, unified)
             with contextlib.suppress(OSError):
                 hierarchy.discard(hierarchy.make(DEFAULTS))
                 return hierarchy
@@ -50,8 +54,8 @@ class Hierarchy:
 
     def make(self, limits: Limits) -> Group:
         self._made += 1
-        name = f"{self._name}-{self._made}"
-        group = Group(self._files, [f"{parent}/{name}" for parent in self._parents])
+        group = Group(self._files, [f"{mark.folder}-{self._made}" for mark in self.marks])
+        self._used.append(group)
         try:
             group.make(limits)
         except OSError:
@@ -62,19 +66,29 @@ class Hierarchy:
     def discard(self, group: Group) -> None:
         """Remove a group; one whose last process is still ending is tried again later."""
         group.close()
-        now = time.monotonic()
-        self._dying += [(now, folder) for folder in group.folders]
-        self._dying = [(since, folder) for since, folder in self._dying if not _removed(folder)]
+        if group not in self._used:
+            return  # as the hierarchy was closed
+        self._used.remove(group)
+        self._dying += group.folders
+        self._bury()
+
+    def _bury(self) -> None:
+        self._dying = [folder for folder in self._dying if not _removed(folder)]
 
     @property
     def dying(self) -> int:
         return len(self._dying)
 
     def close(self) -> None:
+        """Remove every group, those of programs that ran until now among them."""
+        for group in list(self._used):
+            self.discard(group)
         deadline = time.monotonic() + self._removal_patience
         while self._dying and time.monotonic() < deadline:
-            self._dying = [entry for entry in self._dying if not _removed(entry[1])]
             time.sleep(0.005)
+            self._bury()
+        for mark in self.marks:
+            mark.remove()
 
 
 def _removed(folder: str) -> bool:
@@ -109,61 +123,57 @@ def _mounted(kind: str, option: str = "") -> Path | None:
     return None
 
 
-def _sample(parent: Path) -> list[str]:
-    """What files a group has that is made there; none where no group can be."""
-    folder = parent / f"penstock-{os.getpid()}-{time.monotonic_ns()}"
-    try:
-        folder.mkdir()
-    except OSError:
-        return []
-    names = os.listdir(folder)
-    folder.rmdir()
-    return names
-
-
-def _sweep(parent: Path) -> None:
-    """Remove what a process left that was killed before it could."""
-    for left in parent.glob("penstock-*-*"):
-        if not Path("/proc", left.name.split("-")[1]).exists():
-            with contextlib.suppress(OSError):  # another start sweeps too
-                left.rmdir()
-
-
-def _unified_parents() -> list[Path]:
-    """Our own group, the one above, or the top: the first that passes control on.
+def _unified(name: str) -> list[Mark]:
+    """In our own group, the one above, or the top: the first that passes control on.
 
     A group with processes of its own does not, except the top; so our own serves only where
     that is already so, and the one above where systemd has `DelegateSubgroup=`, or for root.
     """
     mount = _mounted("cgroup2")
-    if mount is None or "memory" not in (mount / "cgroup.controllers").read_text().split():
+    if mount is None or "memory" not in _read(mount / "cgroup.controllers").split():
         return []
-    own = mount / _own_group("").lstrip("/")
+    own = _own_folder(mount, "")
     bases = dict.fromkeys((own, mount if own == mount else own.parent, mount))
-    return [base for base in bases if _passes_on(base)][:1]
+    return next(([mark] for base in bases if (mark := _passes_on(base, name))), [])
 
 
-def _passes_on(base: Path) -> bool:
+def _passes_on(base: Path, name: str) -> Mark | None:
     for wanted in ("+memory +pids", "+cpu"):
         _optional(base / _PASSED_ON, wanted)
-    _sweep(base)
-    return {"memory.max", "pids.max"} <= set(_sample(base))
+    mark = Mark.make(base, name)
+    if mark and {"memory.max", "pids.max"} <= set(mark.files):
+        return mark
+    if mark:
+        mark.remove()
+    return None
 
 
-def _legacy_parents() -> list[Path]:
-    found = {name: _legacy_parent(name) for name in ("memory", "cpu", "pids")}
-    if not found["memory"] or not found["pids"]:
-        return []
-    return [parent for parent in found.values() if parent]
+def _legacy(name: str) -> list[Mark]:
+    found = {controller: _legacy_mark(controller, name) for controller in _CONTROLLERS}
+    made = [mark for mark in found.values() if mark]
+    if found["memory"] and found["pids"]:
+        return made
+    for mark in made:
+        mark.remove()
+    return []
 
 
-def _legacy_parent(controller: str) -> Path | None:
-    """Our own group, or the top where that is not visible."""
+def _legacy_mark(controller: str, name: str) -> Mark | None:
+    """In our own group, or at the top where that is not visible."""
     mount = _mounted("cgroup", controller)
     if mount is None:
         return None
-    for parent in (mount / _own_group(controller).lstrip("/"), mount):
-        _sweep(parent)
-        if _sample(parent):
-            return parent
-    return None
+    return Mark.make(_own_folder(mount, controller), name) or Mark.make(mount, name)
+
+
+def _own_folder(mount: Path, controller: str) -> Path:
+    """The top stands for a group that lies outside what is mounted here."""
+    path = _own_group(controller)
+    return mount if ".." in path else mount / path.lstrip("/")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""  # what was mounted there is hidden by another mount

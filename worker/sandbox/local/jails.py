@@ -53,6 +53,7 @@ class Jails:
         self._use_cgroups = use_cgroups
         self._slots = asyncio.Semaphore(self.concurrency)
         self._starting = asyncio.Lock()
+        self._closed = False
         self._server: ForkServer | None = None
         self._hierarchy: Hierarchy | None = None
         self.lacking: list[str] = []  # modules that a language needs and its interpreter has not
@@ -73,6 +74,7 @@ class Jails:
         """Start and test it. Raises `SandboxUnavailable` if a program could get out."""
         if self.level == "none":
             log.warning("%s", levels.UNCONFINED)
+        self._closed = False
         if self._use_cgroups:
             self._hierarchy = Hierarchy.find()
         try:
@@ -135,18 +137,19 @@ class Jails:
         """One jail's whole life, in a cgroup where there is one."""
         patience = limits.wall + limits.compile_wall
         most = 2 * limits.output + limits.fetched + _FRAMING
+        hierarchy = self._hierarchy
         group: Group | None = None
         try:
             server = await self._live_server()
-            group = self._hierarchy.make(limits) if self._hierarchy else None
+            group = hierarchy.make(limits) if hierarchy else None
             accounts = group.descriptors if group else ()
             report, blobs = await server.exchange(request, accounts, patience, most, channel)
             return self._outcome(report, blobs, compiles)
         except (JailLost, SandboxUnavailable, OSError) as problem:
             return Outcome("infrastructure", self.level, error=str(problem))
         finally:
-            if group and self._hierarchy:
-                self._hierarchy.discard(group)
+            if group and hierarchy:
+                hierarchy.discard(group)
 
     def _outcome(self, report: dict[str, Any], blobs: list[bytes], compiles: bool) -> Outcome:
         found = [_step(facts, blobs.pop(0), blobs.pop(0)) for facts in report.get("steps", [])]
@@ -162,6 +165,8 @@ class Jails:
 
     async def _live_server(self) -> ForkServer:
         async with self._starting:
+            if self._closed:
+                raise SandboxUnavailable("the sandbox is closed")
             if self._server is None or self._server.dead:
                 if self._server is not None:
                     self._server.close()
@@ -172,9 +177,12 @@ class Jails:
             return self._server
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """End it, and what runs in it: as our failure, as is whatever comes after."""
+        async with self._starting:
+            self._closed = True
+            if self._server is not None:
+                self._server.close()
+                self._server = None
         if self._hierarchy is not None:
             self._hierarchy.close()
             self._hierarchy = None

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,30 +139,27 @@ class ForkServer:
         """Run one jail: its request in, its report out. Raises `JailLost`."""
         self.posted += 1
         number = self.posted
-        payload = _memory_file(request)
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         finished = False
-        try:
-            with theirs:
+        with _memory_file(request) as payload, _pair() as (ours, theirs):
+            try:
                 order = {"run": number, "session": channel is not None}
                 session = [] if channel is None else [channel.fileno()]
                 await self._post(order, [payload, theirs.fileno(), *session, *group])
-            if channel is not None:
-                channel.close()  # the program has it now
-            async with asyncio.timeout(patience + _GRACE):
-                message = await receive(ours, most)
-            finished = True
-            return wire.unpack(message)
-        except (OSError, ValueError, TimeoutError) as problem:
-            raise JailLost(
-                f"the jail gave no report: {problem or type(problem).__name__}"
-            ) from None
-        finally:
-            os.close(payload)
-            ours.close()  # a jail whose client has gone ends by itself
-            if not finished:
-                await self._kill(number)
+                theirs.close()
+                if channel is not None:
+                    channel.close()  # the program has it now
+                async with asyncio.timeout(patience + _GRACE):
+                    message = await receive(ours, most)
+                finished = True
+                return wire.unpack(message)
+            except (OSError, ValueError, TimeoutError) as problem:
+                raise JailLost(
+                    f"the jail gave no report: {problem or type(problem).__name__}"
+                ) from None
+            finally:
+                ours.close()  # a jail whose client has gone ends by itself
+                if not finished:
+                    await self._kill(number)
 
     async def _kill(self, number: int) -> None:
         if not self.dead:
@@ -213,13 +210,26 @@ def _launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.
     )
 
 
-def _memory_file(content: bytes) -> int:
+@contextlib.contextmanager
+def _memory_file(content: bytes) -> Iterator[int]:
     at = os.memfd_create("request", os.MFD_CLOEXEC)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(at, view) :]
-    os.lseek(at, 0, os.SEEK_SET)
-    return at
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(at, view) :]
+        os.lseek(at, 0, os.SEEK_SET)
+        yield at
+    finally:
+        os.close(at)
+
+
+@contextlib.contextmanager
+def _pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Our end, and theirs; both are closed in the end, whoever closed them before."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        yield ours, theirs
 
 
 async def _writable(target: socket.socket) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import kernel, landlock, root, seccomp
+from .meter import threads_of
 from .place import NICE, Refused
 
 _PREFIX = "penstock-jails-"
@@ -168,11 +169,12 @@ def _tasks_of_this_user() -> int:
 
 
 def _children(pid: str) -> list[str]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return file.read().split()
-    except OSError:
-        return []  # it has ended
+    """Of each of its threads: whoever forks has the child for its own."""
+    found = []
+    for thread in threads_of(pid):
+        with contextlib.suppress(OSError), open(f"/proc/{thread}/children") as file:
+            found += file.read().split()
+    return found
 
 
 def _remove(folder: str) -> None:

@@ -9,8 +9,14 @@ from .evidence import Evidence
 from .lines import Socket
 from .meter import Meter
 
-_MEMORY_ERRORS = (b"MemoryError", b"std::bad_alloc", b"JavaScript heap out of memory")
-_FORK_ERRORS = (b"Resource temporarily unavailable", b"can't start new thread", b"annot fork")
+_NO_THREAD = b"can't start new thread"  # refused as a fork is, or there is no memory for its stack
+_MEMORY_ERRORS = (
+    b"MemoryError",
+    b"std::bad_alloc",
+    b"JavaScript heap out of memory",
+    _NO_THREAD,
+)
+_FORK_ERRORS = (b"Resource temporarily unavailable", _NO_THREAD, b"annot fork")
 _COMPLAINT_SIZE = 4096
 
 
@@ -41,7 +47,7 @@ def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str
     if running.verdict is None and running.wait_status is not None:
         code = os.waitstatus_to_exitcode(running.wait_status)
     return {
-        "status": running.verdict or _explain(running, code, evidence),
+        "status": running.verdict or _explain(running, code, meter, evidence),
         "return_code": code,
         "duration": duration,
         "cpu": meter.cpu,
@@ -56,7 +62,7 @@ def complaint(running: Running) -> str:
     return said[1:].decode(errors="replace") if said.startswith(b"!") else ""
 
 
-def _explain(running: Running, code: int | None, evidence: Evidence | None) -> str:
+def _explain(running: Running, code: int | None, meter: Meter, evidence: Evidence | None) -> str:
     """Name the limit behind a failure that the program met as an error of its own."""
     if evidence and (passed := evidence.passed()):
         return passed
@@ -65,6 +71,7 @@ def _explain(running: Running, code: int | None, evidence: Evidence | None) -> s
     if code == -signal.SIGXCPU:
         return "time_limit"
     said = bytes(list(running.streams.values())[1][-4096:])
-    if any(error in said for error in _MEMORY_ERRORS):
-        return "memory_limit"
-    return "process_limit" if any(error in said for error in _FORK_ERRORS) else "finished"
+    # A lock or a socket that is busy says the same as a fork that is refused.
+    if not evidence and meter.crowded and any(error in said for error in _FORK_ERRORS):
+        return "process_limit"
+    return "memory_limit" if any(error in said for error in _MEMORY_ERRORS) else "finished"

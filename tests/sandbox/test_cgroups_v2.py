@@ -1,0 +1,132 @@
+"""Version 2 of cgroups, on a hierarchy that behaves as the kernel's."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from worker.sandbox.local import DEFAULTS, cgroups
+from worker.sandbox.local.cgroups import Hierarchy
+from worker.sandbox.local.inside.evidence import Evidence
+
+from .fake_cgroups import FakeCgroups
+
+Fake = Callable[..., FakeCgroups]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """A function that makes one."""
+    return lambda own="/", peak=True: FakeCgroups(tmp_path, own, monkeypatch, peak)
+
+
+def test_version_2_is_used_at_the_top(fake: Fake) -> None:
+    kernel = fake()
+    kernel.pass_on("", "cpu")
+    hierarchy = Hierarchy.find()
+    assert hierarchy is not None
+    assert hierarchy.kind == "cgroup-v2"
+    group = hierarchy.make(replace(DEFAULTS, memory=64 << 20, processes=9))
+    (folder,) = group.folders
+    assert Path(folder).parent == kernel.top
+    set_there = {
+        name: (Path(folder) / name).read_text()
+        for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max")
+    }
+    assert set_there == {
+        "memory.max": str(64 << 20), "memory.swap.max": "0", "memory.oom.group": "1",
+        "pids.max": "9",
+    }  # fmt: skip
+    names = [Path(os.readlink(f"/proc/self/fd/{at}")).name for at in group.descriptors]
+    assert names == ["memory.events", "pids.events", "memory.peak", "cpu.weight", "cgroup.procs"]
+    hierarchy.discard(group)
+    hierarchy.close()
+    assert kernel.groups() == []
+
+
+def test_version_2_has_no_weight_where_the_processor_is_not_passed_on(fake: Fake) -> None:
+    kernel = fake()
+    (kernel.top / "cgroup.controllers").write_text("memory pids")
+    hierarchy = Hierarchy.find()
+    assert hierarchy is not None
+    group = hierarchy.make(DEFAULTS)
+    assert os.readlink(f"/proc/self/fd/{group.descriptors[3]}") == os.devnull
+    hierarchy.discard(group)
+    hierarchy.close()
+
+
+def test_without_a_peak_what_is_used_now_stands_for_it(fake: Fake) -> None:
+    fake(peak=False)
+    hierarchy = Hierarchy.find()
+    assert hierarchy is not None
+    group = hierarchy.make(DEFAULTS)
+    assert os.readlink(f"/proc/self/fd/{group.descriptors[2]}").endswith("/memory.current")
+    hierarchy.discard(group)
+    hierarchy.close()
+
+
+def test_beside_our_own_group_where_that_one_has_processes(fake: Fake) -> None:
+    """As systemd's `DelegateSubgroup=` leaves a service: its processes one group below."""
+    kernel = fake("/penstock.service/main")
+    kernel.pass_on("", "memory pids")
+    (kernel.top / "penstock.service" / "cgroup.controllers").write_text("memory pids")
+    hierarchy = Hierarchy.find()
+    assert hierarchy is not None
+    assert [mark.folder.parent for mark in hierarchy.marks] == [kernel.top / "penstock.service"]
+    hierarchy.close()
+    assert kernel.groups() == ["penstock.service", "penstock.service/main"]
+
+
+def test_below_the_top_where_no_group_of_ours_passes_control_on(fake: Fake) -> None:
+    kernel = fake("/user.slice/session.scope")
+    hierarchy = Hierarchy.find()
+    assert hierarchy is not None
+    assert [mark.folder.parent for mark in hierarchy.marks] == [kernel.top]
+    hierarchy.close()
+    assert kernel.groups() == ["user.slice", "user.slice/session.scope"]
+
+
+def test_a_hierarchy_without_memory_is_no_use(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = fake()
+    (kernel.top / "cgroup.controllers").write_text("hugetlb")
+    assert Hierarchy.find() is None
+    assert kernel.groups() == []
+
+
+def test_a_hierarchy_that_is_hidden_by_another_mount_is_no_use(fake: Fake) -> None:
+    kernel = fake()
+    (kernel.top / "cgroup.controllers").unlink()
+    assert Hierarchy.find() is None
+
+
+def test_a_group_of_ours_outside_what_is_mounted_is_not_looked_for(fake: Fake) -> None:
+    """As a container sees it that shares the hierarchy of its host."""
+    kernel = fake()
+    cgroups._OWN.write_text("0::/../above\n")
+    hierarchy = Hierarchy.find()
+    assert hierarchy is not None
+    assert [mark.folder.parent for mark in hierarchy.marks] == [kernel.top]
+    hierarchy.close()
+    assert not (kernel.top.parent / "cgroup.subtree_control").exists()
+
+
+def test_a_kill_for_memory_and_a_refused_fork_are_read_from_version_2(tmp_path: Path) -> None:
+    events, refused, peak, weight = (tmp_path / name for name in ("memory", "pids", "peak", "cpu"))
+    events.write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 0\noom_group_kill 0\n")
+    refused.write_text("max 0\n")
+    peak.write_text("4096\n")
+    weight.write_text("100\n")
+    opened = [os.open(file, os.O_RDWR) for file in (events, refused, peak, weight)]
+    evidence = Evidence(*opened)
+    assert evidence.passed() is None
+    events.write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 3\noom_group_kill 1\n")
+    assert evidence.passed() == "memory_limit"
+    refused.write_text("max 2\n")
+    assert evidence.passed() == "process_limit"
+    assert evidence.memory_peak() == 4096
+    assert evidence.give_way()
+    assert weight.read_text().startswith("25")
+    for at in opened:
+        os.close(at)

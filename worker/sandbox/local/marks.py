@@ -1,0 +1,77 @@
+"""Whose a cgroup is: beside a process's groups lies one without processes, locked while it lives.
+
+A process's number would not do: another may have it by then, and in a container that shares the
+hierarchy it is another's. The kernel gives the lock back however a process ends.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_PREFIX = "penstock-"
+_NAMES = re.compile(rf"({_PREFIX}[0-9a-f]{{16}})(-[0-9]+)?")
+_TRIES = 5
+
+
+def new_name() -> str:
+    """Of a mark, and of the groups beside it but for their numbers; it tells a program nothing."""
+    return _PREFIX + secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`files` is what a group has that is made there."""
+
+    folder: Path
+    files: list[str]
+    lock: int
+
+    @classmethod
+    def make(cls, parent: Path, name: str) -> Self | None:
+        """None where no group can be made. What dead processes left there is removed."""
+        sweep(parent)
+        folder = parent / name
+        with contextlib.suppress(OSError):
+            for _ in range(_TRIES):
+                folder.mkdir(exist_ok=True)
+                if (lock := _lock(folder)) is not None:
+                    return cls(folder, os.listdir(folder), lock)
+        return None
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):  # another's sweep
+            self.folder.rmdir()
+        os.close(self.lock)
+
+
+def sweep(parent: Path) -> None:
+    """Remove what a process left that was killed before it could."""
+    for left in parent.glob(f"{_PREFIX}*"):
+        if name := _NAMES.fullmatch(left.name):
+            mark = parent / name[1]
+            lock = _lock(mark)
+            if lock is None and mark.exists():
+                continue  # its owner lives
+            with contextlib.suppress(OSError):  # another start sweeps too
+                left.rmdir()
+            if lock is not None:
+                os.close(lock)
+
+
+def _lock(mark: Path) -> int | None:
+    """What holds it; None where another does, or a sweep was faster."""
+    try:
+        at = os.open(mark, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        fcntl.flock(at, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if mark.exists():
+            return at
+    os.close(at)
+    return None
