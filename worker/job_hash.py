@@ -56,23 +56,12 @@ class JobHash:
         self.spare = spare
         self.patience = patience
         self.no_workers_after = no_workers_after
-        job = Job.create(
-            FUNCTION,
-            args=[{}],
-            connection=redis.Redis(),  # never used: it connects at its first command
-            serializer=JSONSerializer,
+        fields = _shared_fields(
             origin=queue,
-            status=JobStatus.QUEUED,
             result_ttl=result_ttl,
             failure_ttl=failure_ttl,
             retry=Retry(max=retries) if retries else None,
-            on_success=Callback("worker.notices.on_success"),
-            on_failure=Callback("worker.notices.on_failure"),
-            on_stopped=Callback("worker.notices.on_stopped"),
         )
-        # What is empty RQ reads as if it were not there.
-        fields = {k: v for k, v in job.to_dict().items() if k not in _OWN and v not in ("", b"")}
-        fields["status"] = JobStatus.QUEUED.value
         self._words = [word for pair in fields.items() for word in pair]
 
     def enqueue(self, reply_to: str, client: str, orders: "Sequence[Order]") -> Command:
@@ -84,6 +73,23 @@ class JobHash:
             rows += (order.id, order.job_seconds, order.description, order.correlation, order.data)
         args = [reply_to, client if self.abandon else "", len(words), *words, *rows]
         return _ENQUEUE.command(("rq:queues", f"rq:queue:{self.queue}"), args)
+
+
+def _shared_fields(**given: Any) -> dict[str, Any]:
+    job = Job.create(
+        FUNCTION,
+        args=[{}],
+        connection=redis.Redis(),  # never used: it connects at its first command
+        serializer=JSONSerializer,
+        status=JobStatus.QUEUED,
+        on_success=Callback("worker.notices.on_success"),
+        on_failure=Callback("worker.notices.on_failure"),
+        on_stopped=Callback("worker.notices.on_stopped"),
+        **given,
+    )
+    # What is empty RQ reads as if it were not there.
+    fields = {k: v for k, v in job.to_dict().items() if k not in _OWN and v not in ("", b"")}
+    return fields | {"status": JobStatus.QUEUED.value}
 
 
 def by_hash(orders: "Iterable[Order]") -> "Iterator[tuple[JobHash, list[Order]]]":
