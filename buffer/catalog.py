@@ -119,8 +119,8 @@ class Catalog:
         return Counter({name: _first_absent(numbers) for name, numbers in rounds.items()})
 
     async def unnamed(self, named: Counter[str]) -> list[bytes]:
-        """Delivered rounds that a trainer's list does not name. The batch handed out last is
-        delivered, too: its reader's next read will not come."""
+        """Delivered rounds that a trainer's list does not name. A batch that was handed out counts
+        as delivered: the next read, which would have consumed it, will not come."""
         link, delivered = self._task.link, self._task.key("delivered")
         for receipt in await link.command("ZRANGE", self._task.key("leases"), 0, -1):
             name = receipt.decode()

@@ -90,7 +90,7 @@ class Engine:
         return bool(self._ledgers or self._busy)
 
     def request(self, deed: Callable[[], None], ledger: Ledger | None = None) -> None:
-        """The same for who waits for an answer: refused when none would come."""
+        """`post`, for a caller who waits for an answer: refused when none would come."""
         self.post(deed, ledger)
         if self.stopped:  # set before the last look at what was posted
             raise GateError(f"{self.target}: the process is ending, its gates are closed")

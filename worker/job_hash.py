@@ -93,7 +93,7 @@ def _shared_fields(**given: Any) -> dict[str, Any]:
 
 
 def by_hash(orders: "Iterable[Order]") -> "Iterator[tuple[JobHash, list[Order]]]":
-    """In lists that one script call may have."""
+    """The orders of each queue object together, in lists short enough for one script call."""
     groups: dict[JobHash, list[Order]] = {}
     for order in orders:
         groups.setdefault(order.hash, []).append(order)
