@@ -94,10 +94,13 @@ class Finisher:
             while self._gathered:
                 gathered, self._gathered = self._gathered, defaultdict(list)
                 for queue, ends in gathered.items():
-                    for chunk in chunks(ends, _CHUNK):
-                        await self._record(queue, chunk)
+                    await self._record_all(queue, ends)
         finally:
             self._flushing = False
+
+    async def _record_all(self, queue: str, ends: list[tuple[Outcome, Row]]) -> None:
+        for chunk in chunks(ends, _CHUNK):
+            await self._record(queue, chunk)
 
     async def _record(self, queue: str, ends: list[tuple[Outcome, Row]]) -> None:
         idle = self._busy() <= len(ends)
