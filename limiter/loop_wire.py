@@ -41,6 +41,8 @@ def on_loop(kept: weakref.ref[asyncio.AbstractEventLoop], deed: Callable[[], Non
 
 
 class LoopWire:
+    """See the module."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, wire: Wire) -> None:
         self._loop = weakref.ref(loop)  # which keeps us, and may be dropped without a word
         self._wire = wire
