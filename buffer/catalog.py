@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from buffer.default_functions import Item
-from buffer.item import stored_item
+from buffer.item import by_arrival
 from buffer.task import Task
 
 STATES = ("open", "ready", "leased", "kept")
@@ -41,9 +41,8 @@ class Catalog:
     async def stats(self) -> dict[str, int]:
         """Sizes of every index, and the totals since the run began."""
         link, key = self._task.link, self._task.key
-        flat = await link.command("HGETALL", key("state"))
-        pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
-        totals = {name.decode(): int(value) for name, value in pairs}
+        fields = _fields(await link.command("HGETALL", key("state")))
+        totals = {name.decode(): int(value) for name, value in fields}
         sizes = {
             f"{state}_groups": int(await link.command("ZCARD", key(state)))
             for state in (*STATES, "delivered", "discarded")
@@ -79,13 +78,13 @@ class Catalog:
         """The groups that a function failed on, each with the reason; all, or some."""
         key = self._task.key("quarantine")
         if limit is None:
-            flat = await self._task.link.command("HGETALL", key)
+            found = await self._task.link.command("HGETALL", key)
         else:
-            _, flat = await self._task.link.command("HSCAN", key, 0, "COUNT", limit)
-        rows = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+            _, found = await self._task.link.command("HSCAN", key, 0, "COUNT", limit)
         paused = await self._paused()
         return [
-            await self._info(gid, 0.0, paused, reason.decode()) for gid, reason in [*rows][:limit]
+            await self._info(gid, 0.0, paused, reason.decode())
+            for gid, reason in _fields(found)[:limit]
         ]
 
     async def items(self, instance_id: object, round_number: int = 0) -> list[Item]:
@@ -93,8 +92,7 @@ class Catalog:
         values = await self._task.link.command(
             "HVALS", self._task.group_key(f"{instance_id}:{round_number}")
         )
-        pairs = sorted(map(stored_item, values), key=lambda pair: pair[0])
-        return [item for _, item in pairs]
+        return by_arrival(values)
 
     async def aside(self, limit: int = 100) -> list[dict[str, str]]:
         """The newest items that came late or were surplus; their first 2 kB."""
@@ -121,8 +119,8 @@ class Catalog:
         return Counter({name: _first_absent(numbers) for name, numbers in rounds.items()})
 
     async def unnamed(self, named: Counter[str]) -> list[bytes]:
-        """Delivered rounds that a trainer's list does not name. The batch handed out last is
-        delivered, too: its reader's next read will not come."""
+        """Delivered rounds that a trainer's list does not name. A batch that was handed out counts
+        as delivered: the next read, which would have consumed it, will not come."""
         link, delivered = self._task.link, self._task.key("delivered")
         for receipt in await link.command("ZRANGE", self._task.key("leases"), 0, -1):
             name = receipt.decode()
@@ -168,6 +166,13 @@ class Catalog:
 
 def _first_absent(numbers: set[int]) -> int:
     return next(number for number in count() if number not in numbers)
+
+
+def _fields(found: Any) -> list[tuple[bytes, bytes]]:
+    """A hash, of which redis-py makes a dict, and a script's reply a flat list."""
+    if isinstance(found, dict):
+        return [*found.items()]
+    return [*zip(found[::2], found[1::2], strict=True)]
 
 
 def _scored(rows: list[Any]) -> list[tuple[bytes, float]]:

@@ -8,6 +8,7 @@ import json
 import math
 import uuid
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any
@@ -86,6 +87,11 @@ def stored_item(value: bytes) -> tuple[int, dict[str, Any]]:
     if not payload.startswith(b"{"):
         payload = zlib.decompress(payload)
     return int(place), json.loads(payload)
+
+
+def by_arrival(values: Iterable[bytes]) -> list[dict[str, Any]]:
+    """A group's items in the order in which they came."""
+    return [item for _, item in sorted(map(stored_item, values), key=lambda pair: pair[0])]
 
 
 def instance_key(instance_id: object) -> str:

@@ -48,8 +48,8 @@ UNASKED = Verdict("unasked", [])
 
 
 class Pipeline:
-    """The five steps for one read of a task; after `patience` seconds no more groups are asked
-    about, but for the first of a step, so that every read gets on."""
+    """The five steps for one read of a task. After `patience` seconds no further group is asked
+    about; the first of each step always is, so that every read gets on."""
 
     def __init__(
         self,

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from buffer.default_functions import Item
-from buffer.item import stored_item
+from buffer.item import by_arrival, stored_item
 from buffer.task import Task
 from ground import chunks
 
@@ -22,7 +22,7 @@ class RawGroups:
     async def items(self, gids: Sequence[bytes]) -> list[list[Item]]:
         """Each group's items in the order in which they came."""
         values = await self._many([("HVALS", self._task.group_key(gid.decode())) for gid in gids])
-        return await asyncio.to_thread(lambda: [_arrived(group) for group in values])
+        return await asyncio.to_thread(lambda: [by_arrival(group) for group in values])
 
     async def instance_ids(self, gids: Sequence[bytes]) -> list[Any]:
         """The ids as they were written: 7 is not "7"."""
@@ -56,7 +56,3 @@ class RawGroups:
                 return list(await pipe.execute())
 
         return await self._task.link.outlast(call) if commands else []
-
-
-def _arrived(values: Iterable[bytes]) -> list[Item]:
-    return [item for _, item in sorted(map(stored_item, values), key=lambda pair: pair[0])]

@@ -23,7 +23,7 @@ from ground.errors import (
 from ground.figures import Sheet, exposition
 from ground.http_guard import AsgiApp, HttpGuard
 from ground.http_server import listen, serve_on, serve_until_told, warn_if_exposed
-from ground.keys import check_name, in_run, tagged
+from ground.keys import check_name, in_run, new_owner, tagged
 from ground.logs import configure_logging, correlated, correlation_id
 from ground.lua import Script, as_text, load_script
 from ground.redis_url import RedisTarget, parse_redis_url
@@ -68,6 +68,7 @@ __all__ = [
     "in_run",
     "listen",
     "load_script",
+    "new_owner",
     "open_checked",
     "open_plainly",
     "parse_redis_url",

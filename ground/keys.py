@@ -5,7 +5,10 @@ braces, so that a script over them works on a Cluster. `docs/redis.md` lists
 every key; a test holds the list and the code together.
 """
 
+import os
 import re
+import socket
+import uuid
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 
@@ -24,6 +27,12 @@ def tagged(kind: str, name: str, part: str = "") -> str:
     """The key of one part of a named thing, e.g. `penstock:gate:{code}:leases`."""
     key = f"penstock:{kind}:{{{name}}}"
     return f"{key}:{part}" if part else key
+
+
+def new_owner() -> str:
+    """The name of what this process does for itself, `host:pid:random`: it says where to look,
+    and no other has it, before or after."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 def check_run(run: str) -> str:

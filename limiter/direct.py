@@ -1,8 +1,9 @@
-"""What event loops do at a gate by their shortcuts, without a word to the engine.
+"""What event loops do at a gate by their shortcuts, before the engine knows of it.
 
-Each entry belongs to whoever pops it, one step for every thread: to the loop, whose
-permits mostly come and go between two heartbeats, or to the engine, which then takes over
-what is still there, to renew it, to ask again, to give it back.
+Three tables: what was asked, what is held, what was given back. An entry belongs to the
+thread that pops it, which is one step and so needs no lock. Mostly that is the loop, within a
+millisecond. What is still there at the engine's next beat the engine pops, and then renews,
+asks again or gives back.
 """
 
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ leases, so that neither a blocked event loop nor a long computation loses them.
 import contextlib
 import itertools
 import logging
-import os
-import socket
 import threading
 import uuid
 import weakref
@@ -19,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ground import RedisTarget
+from ground import RedisTarget, new_owner
 from limiter import dialogue, trouble
 from limiter.answers import Answer, deliver
 from limiter.contact import Contact
@@ -38,11 +36,9 @@ _KEPT = 60.0  # seconds for which an engine whose gates and permits are gone wai
 
 
 class Engine:
-    """See the module."""
-
     def __init__(self, target: RedisTarget, retire: Callable[["Engine"], bool]) -> None:
         self.target = target
-        self.process = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.process = new_owner()
         self._token, self._numbers = uuid.uuid4().hex[:16], itertools.count(1)
         self.contact = Contact(target)
         self.clock = self.contact.clock
@@ -82,9 +78,9 @@ class Engine:
                 ledger = make(self)
                 self._ledgers[name] = ledger
                 weakref.finalize(ledger, self.post, _notice).atexit = False
-                if ledger.lease / 6 < self.contact.timeout:
+                if ledger.lease_seconds / 6 < self.contact.timeout:
                     # One blocked command must not outlast a lease's margin.
-                    self.contact.timeout = ledger.lease / 6
+                    self.contact.timeout = ledger.lease_seconds / 6
                     self.post(self.contact.end)
             return ledger
 
@@ -94,7 +90,7 @@ class Engine:
         return bool(self._ledgers or self._busy)
 
     def request(self, deed: Callable[[], None], ledger: Ledger | None = None) -> None:
-        """The same for who waits for an answer: refused when none would come."""
+        """`post`, for a caller who waits for an answer: refused when none would come."""
         self.post(deed, ledger)
         if self.stopped:  # set before the last look at what was posted
             raise GateError(f"{self.target}: the process is ending, its gates are closed")

@@ -27,7 +27,7 @@ class Ledger:
 
     def __init__(self, engine: Any, name: str, terms: Terms, manner: Manner) -> None:
         self.name = name
-        self.lease = manner.lease
+        self.lease_seconds = manner.lease
         self.term_us = int(manner.lease * 1_000_000)
         self.heartbeat = manner.heartbeat
         self.patience = manner.patience
@@ -237,4 +237,4 @@ class Ledger:
 
     def deadline(self, since: float) -> float:
         # A sixth of the lease is the margin for clocks that run apart and for our own delay.
-        return since + self.lease * 5 / 6
+        return since + self.lease_seconds * 5 / 6

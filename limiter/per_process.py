@@ -18,8 +18,6 @@ V = TypeVar("V", bound=Stoppable)
 
 
 class PerProcess(Generic[K, V]):
-    """See the module."""
-
     def __init__(self) -> None:
         self.all: dict[K, V] = {}
         self._begin_anew()

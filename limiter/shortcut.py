@@ -30,7 +30,7 @@ _Sent = tuple[Ledger, dialogue.Turn, float]  # and when
 
 
 class _Due:
-    """Of one gate, in this tick."""
+    """What is to be sent to one gate at the end of this tick."""
 
     __slots__ = ("asks", "released")
 
@@ -65,7 +65,7 @@ class Shortcut:
         return True
 
     def release(self, ledger: Ledger, lease: Lease) -> bool:
-        """The same for what was granted here and is held since."""
+        """Give back what this loop holds; or leave it to the engine."""
         if self.link.wire is None or not self._may_pass(ledger):
             return False
         if ledger.direct.held.pop(lease.id, None) is None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class Shortcuts:
-    """See the module."""
-
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._possible = loop_wire.possible(engine.target)

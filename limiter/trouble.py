@@ -52,7 +52,7 @@ def _give_back_later(ledger: Ledger) -> None:
     ledger.give_back_at = now + _REFUSED_PAUSE
     if ledger.refused_since is None:
         ledger.refused_since = now
-    elif now >= ledger.refused_since + ledger.lease:
+    elif now >= ledger.refused_since + ledger.lease_seconds:
         ledger.releases.clear()
         ledger.cancels.clear()
 

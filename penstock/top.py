@@ -76,10 +76,15 @@ async def _watch(url: str, run: str, console: Console, every: float) -> None:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 heed_cancellation()
-                try:
-                    fleet = await reader.read()
-                    history.add(fleet)
-                    live.update(_shown(fleet, history, console, console.height), refresh=True)
-                except UNWELL as problem:
-                    live.update(Text(f"! {problem}", style="bold red"), refresh=True)
+                live.update(await _seen(reader, history, console), refresh=True)
                 await asyncio.sleep(every)
+
+
+async def _seen(reader: FleetReader, history: History, console: Console) -> RenderableType:
+    """What one look shows: the fleet, or why it could not be seen."""
+    try:
+        fleet = await reader.read()
+    except UNWELL as problem:
+        return Text(f"! {problem}", style="bold red")
+    history.add(fleet)
+    return _shown(fleet, history, console, console.height)

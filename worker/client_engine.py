@@ -8,18 +8,15 @@ are outstanding.
 
 import logging
 import math
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import RedisTarget, tagged
+from ground import RedisTarget, new_owner, tagged
 from limiter.answers import Answer, deliver
 from limiter.wire import FINAL, PASSING, LastingWire
 from worker.direct_lines import DirectLines
@@ -37,13 +34,11 @@ _FAREWELL = 2.0  # seconds that an ending process spends on taking its jobs back
 
 
 class ClientEngine:
-    """See the module."""
-
     def __init__(self, target: RedisTarget) -> None:
         self.target = target
         self.stopped = False
         self.clock = time.monotonic
-        client = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        client = new_owner()
         self._key = tagged("client", client)
         self._notices = tagged("client", client, "done")
         self.orders = Orders(client, self._notices)

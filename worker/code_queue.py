@@ -50,7 +50,7 @@ class CodeQueue:
 
     abandon           what becomes of a job whose caller was cancelled, ran into its deadline or
                       died: `cancel`, or `keep`
-    retries           how often a job is run again whose worker died
+    retries           how often a job is run again that raised on its worker, or whose worker died
     result_ttl        how long Redis keeps a result, to be asked for again by its token
     failure_ttl       the same for a job that failed
     spare             what a job may take beyond its program's own time limits: waiting for a

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class DirectLines:
-    """See the module."""
-
     def __init__(self, engine: "ClientEngine") -> None:
         self.engine = engine
         self._guard = threading.RLock()  # for a signal's handler, as the engine's books

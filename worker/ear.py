@@ -1,6 +1,6 @@
 """A loop's ear: its own connection, by which it asks for the notices and reads them itself.
 
-Whether it is to ask, `listening.py` says. What goes wrong here its direct line sees to.
+Whether it is to ask, `listening.py` says. What is raised here its direct line handles.
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ class Ear:
         return self._wire.watch(lambda: self._line.do(self._hear))
 
     def ask(self) -> None:
-        """For the next notices, if that is its to do and not done yet."""
+        """Ask for the next notices, if it is the one that reads and has not asked yet."""
         if not self.open or self.asking or self.doubtful:
             return
         if question := self._engine.listening.question_of(self):

@@ -1,4 +1,5 @@
-"""How executions end: many in one script call, and in RQ's own way what is not plain.
+"""How the ends of executions are recorded: plain ones together, many in one script call; those
+with callbacks, retries, dependents and the like one by one, by RQ's own code.
 
 Either way is fenced: it happens only while the execution's lease is ours, and the
 lease ends in the same transaction as the job's new state begins.
@@ -71,7 +72,7 @@ class Finisher:
         """Record it soon, together with others."""
         row = self._row(outcome)
         if row is None:
-            self._spawn(self._slowly(outcome))
+            self._spawn(self._record_by_rq(outcome))
             return
         self._gathered[outcome.running.queue].append((outcome, row))
         if not self._flushing:
@@ -93,18 +94,21 @@ class Finisher:
             while self._gathered:
                 gathered, self._gathered = self._gathered, defaultdict(list)
                 for queue, ends in gathered.items():
-                    for chunk in chunks(ends, _CHUNK):
-                        await self._record(queue, chunk)
+                    await self._record_all(queue, ends)
         finally:
             self._flushing = False
+
+    async def _record_all(self, queue: str, ends: list[tuple[Outcome, Row]]) -> None:
+        for chunk in chunks(ends, _CHUNK):
+            await self._record(queue, chunk)
 
     async def _record(self, queue: str, ends: list[tuple[Outcome, Row]]) -> None:
         idle = self._busy() <= len(ends)
         command = self._commands[queue].finish((row for _, row in ends), idle=idle)
-        verdicts = await self._told_in_the_end(command)
+        verdicts = await self._ask_until_answered(command)
         for (outcome, _), verdict in zip(ends, verdicts or [LOST] * len(ends), strict=True):
             if int(verdict) == HAS_DEPENDENTS:
-                self._spawn(self._slowly(outcome))
+                self._spawn(self._record_by_rq(outcome))
                 continue
             if int(verdict) == LOST:
                 log.warning(
@@ -112,8 +116,8 @@ class Finisher:
                 )
             self._ended(outcome.running)
 
-    async def _told_in_the_end(self, command: tuple[Any, ...]) -> Any:
-        """Asked until there is an answer: recording an end twice changes nothing."""
+    async def _ask_until_answered(self, command: tuple[Any, ...]) -> Any:
+        """Again while Redis does not answer: recording an end twice changes nothing."""
         deadline, pause = time.monotonic() + _RETRY_FOR, 0.05
         while True:
             try:
@@ -125,7 +129,7 @@ class Finisher:
                 await asyncio.sleep(pause)
                 pause = min(1.0, pause * 2)
 
-    async def _slowly(self, outcome: Outcome) -> None:
+    async def _record_by_rq(self, outcome: Outcome) -> None:
         try:
             await self._in_rqs_way(outcome)
         except LeaseLost as refusal:

@@ -56,23 +56,12 @@ class JobHash:
         self.spare = spare
         self.patience = patience
         self.no_workers_after = no_workers_after
-        job = Job.create(
-            FUNCTION,
-            args=[{}],
-            connection=redis.Redis(),  # never used: it connects at its first command
-            serializer=JSONSerializer,
+        fields = _shared_fields(
             origin=queue,
-            status=JobStatus.QUEUED,
             result_ttl=result_ttl,
             failure_ttl=failure_ttl,
             retry=Retry(max=retries) if retries else None,
-            on_success=Callback("worker.notices.on_success"),
-            on_failure=Callback("worker.notices.on_failure"),
-            on_stopped=Callback("worker.notices.on_stopped"),
         )
-        # What is empty RQ reads as if it were not there.
-        fields = {k: v for k, v in job.to_dict().items() if k not in _OWN and v not in ("", b"")}
-        fields["status"] = JobStatus.QUEUED.value
         self._words = [word for pair in fields.items() for word in pair]
 
     def enqueue(self, reply_to: str, client: str, orders: "Sequence[Order]") -> Command:
@@ -86,8 +75,25 @@ class JobHash:
         return _ENQUEUE.command(("rq:queues", f"rq:queue:{self.queue}"), args)
 
 
+def _shared_fields(**given: Any) -> dict[str, Any]:
+    job = Job.create(
+        FUNCTION,
+        args=[{}],
+        connection=redis.Redis(),  # never used: it connects at its first command
+        serializer=JSONSerializer,
+        status=JobStatus.QUEUED,
+        on_success=Callback("worker.notices.on_success"),
+        on_failure=Callback("worker.notices.on_failure"),
+        on_stopped=Callback("worker.notices.on_stopped"),
+        **given,
+    )
+    # What is empty RQ reads as if it were not there.
+    fields = {k: v for k, v in job.to_dict().items() if k not in _OWN and v not in ("", b"")}
+    return fields | {"status": JobStatus.QUEUED.value}
+
+
 def by_hash(orders: "Iterable[Order]") -> "Iterator[tuple[JobHash, list[Order]]]":
-    """In lists that one script call may have."""
+    """The orders of each queue object together, in lists short enough for one script call."""
     groups: dict[JobHash, list[Order]] = {}
     for order in orders:
         groups.setdefault(order.hash, []).append(order)

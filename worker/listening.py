@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class Listening:
-    """See the module."""
-
     def __init__(self, engine: "ClientEngine", stream: str) -> None:
         self._engine, self._stream = engine, stream
         self._inbox: Inbox | None = None

@@ -32,8 +32,6 @@ Digest = Callable[[Any], None]
 
 
 class Orders:
-    """See the module."""
-
     def __init__(self, client: str, reply_to: str) -> None:
         self.settled: list[tuple[Answer, Any]] = []
         self.now = 0.0  # the engine's clock

@@ -1,6 +1,6 @@
 """A claimed job in this worker's hands: made into an execution, given its turn, and run.
 
-With a gate its permit came with its claim; what a permit needs meanwhile is asked here.
+With a gate its permit came with its claim; here Redis is asked to prolong or to free it.
 """
 
 from collections.abc import Callable

@@ -97,7 +97,7 @@ class Shift:
     # Claiming
 
     def _room(self) -> int:
-        """For how many jobs, beside those that the parking may bring."""
+        """How many jobs may be started beside those that the parking may bring."""
         room = min(self._concurrency - len(self.running), self._most - self.started)
         return int(room) - self._parking.wanted
 

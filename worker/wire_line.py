@@ -12,8 +12,6 @@ Question = tuple[Command, "asyncio.Future[Any]", float]  # and when it was asked
 
 
 class WireLine:
-    """See the module."""
-
     def __init__(self) -> None:
         self.connection: Any = None
         self.asked: deque[Question] = deque()

@@ -48,42 +48,70 @@ def page(record: Record, told: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def _panel(record: Record, title: str, lines: Sequence[_Line], top: int, seconds: float) -> str:
-    most = max([1.0, *(read(s) for s in record.samples for _, read in lines)]) * 1.1
+class _Panel:
+    """One diagram of the picture: where a moment and a value stand in it."""
+
     right = _WIDTH - _RIGHT
 
-    def x(at: float) -> float:
-        return _LEFT + (right - _LEFT) * max(0.0, at) / seconds
+    def __init__(self, top: int, seconds: float, most: float) -> None:
+        self.top = top
+        self.bottom = top + _PANEL
+        self.seconds = seconds
+        self.most = most
 
-    def y(value: float) -> float:
-        return top + _PANEL * (1 - value / most)
+    def x(self, at: float) -> float:
+        return _LEFT + (self.right - _LEFT) * max(0.0, at) / self.seconds
 
-    parts = [
-        f'<rect x="{_LEFT}" y="{top}" width="{right - _LEFT}" height="{_PANEL}" fill="#f6f7f9"/>',
-        f'<text x="{_LEFT - 8}" y="{top + 12}" text-anchor="end">{most / 1.1:g}</text>',
-        f'<text x="{_LEFT - 8}" y="{top + _PANEL}" text-anchor="end">0</text>',
-        f'<text x="{_LEFT}" y="{top - 5}" font-weight="600">{title}</text>',
-        f'<text x="{right}" y="{top + _PANEL + 14}" text-anchor="end">{seconds:.1f} s</text>',
-    ]
-    for at, what in record.events:
-        parts.append(
-            f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{top}" y2="{top + _PANEL}" '
+    def y(self, value: float) -> float:
+        return self.top + _PANEL * (1 - value / self.most)
+
+    def frame(self, title: str) -> str:
+        top, bottom, right = self.top, self.bottom, self.right
+        size = f'width="{right - _LEFT}" height="{_PANEL}"'
+        return (
+            f'<rect x="{_LEFT}" y="{top}" {size} fill="#f6f7f9"/>'
+            f'<text x="{_LEFT - 8}" y="{top + 12}" text-anchor="end">{self.most / 1.1:g}</text>'
+            f'<text x="{_LEFT - 8}" y="{bottom}" text-anchor="end">0</text>'
+            f'<text x="{_LEFT}" y="{top - 5}" font-weight="600">{title}</text>'
+            f'<text x="{right}" y="{bottom + 14}" text-anchor="end">{self.seconds:.1f} s</text>'
+        )
+
+    def mark(self, at: float, what: str) -> str:
+        """A moment, named where the mouse rests on it."""
+        x = f"{self.x(at):.1f}"
+        return (
+            f'<line x1="{x}" x2="{x}" y1="{self.top}" y2="{self.bottom}" '
             f'stroke="#b00020" stroke-dasharray="1 3"><title>{escape(what)}</title></line>'
         )
+
+    def caption(self, at: float, what: str, row: int) -> str:
+        """The name of a moment beside its mark, in one of three rows."""
+        x, y = self.x(at), self.top + 12 * (row + 1)
+        anchor = "end" if x > self.right - 150 else "start"
+        return (
+            f'<text x="{x:.1f}" y="{y}" fill="#b00020" text-anchor="{anchor}">{escape(what)}</text>'
+        )
+
+    def curve(self, samples: Sequence[Sample], line: _Line, number: int) -> str:
+        name, read = line
+        points = " ".join(f"{self.x(s.at):.1f},{self.y(read(s)):.1f}" for s in samples)
+        dashes, colour = _DASHES[number], _COLOURS[number]
+        stroke = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
+        label, key = self.top + 16 + number * 18, f'x1="{self.right + 10}" x2="{self.right + 34}"'
+        return (
+            f'<polyline fill="none" {stroke} points="{points}"/>'
+            f'<line {key} y1="{label - 4}" y2="{label - 4}" {stroke}/>'
+            f'<text x="{self.right + 40}" y="{label}">{name}</text>'
+        )
+
+
+def _panel(record: Record, title: str, lines: Sequence[_Line], top: int, seconds: float) -> str:
+    most = max([1.0, *(read(s) for s in record.samples for _, read in lines)]) * 1.1
+    panel = _Panel(top, seconds, most)
+    parts = [panel.frame(title)]
+    for number, (at, what) in enumerate(record.events):
+        parts.append(panel.mark(at, what))
         if title == "jobs":
-            anchor = "end" if x(at) > right - 150 else "start"
-            row = top + 12 * (len(parts) % 3 + 1)
-            parts.append(
-                f'<text x="{x(at):.1f}" y="{row}" fill="#b00020" text-anchor="{anchor}">'
-                f"{escape(what)}</text>"
-            )
-    for at, (name, read) in enumerate(lines):
-        points = " ".join(f"{x(s.at):.1f},{y(read(s)):.1f}" for s in record.samples)
-        stroke = f'stroke="{_COLOURS[at]}" stroke-width="2" stroke-dasharray="{_DASHES[at]}"'
-        label, key = top + 16 + at * 18, f'x1="{right + 10}" x2="{right + 34}"'
-        parts += [
-            f'<polyline fill="none" {stroke} points="{points}"/>',
-            f'<line {key} y1="{label - 4}" y2="{label - 4}" {stroke}/>',
-            f'<text x="{right + 40}" y="{label}">{name}</text>',
-        ]
+            parts.append(panel.caption(at, what, number * 2 % 3))
+    parts += [panel.curve(record.samples, line, number) for number, line in enumerate(lines)]
     return "".join(parts)

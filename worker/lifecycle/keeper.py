@@ -6,15 +6,14 @@ and the reaper takes it. A process that dies keeps nothing, and so leaks nothing
 
 import logging
 import os
-import socket
 import threading
-import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
+from ground import new_owner
 from worker.lifecycle.registry import Registry
 
 log = logging.getLogger("penstock.worker")
@@ -36,7 +35,7 @@ class Keeper:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.owner = new_owner()
         _all.add(self)
 
     def keep(self, name: str, fence: str, on_lost: Callable[[], None]) -> None:
@@ -97,7 +96,7 @@ class Keeper:
 
     def forget_parent(self) -> None:
         self._kept, self._guard, self._thread = {}, threading.Lock(), None
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.owner = new_owner()
 
 
 _all: "weakref.WeakSet[Keeper]" = weakref.WeakSet()

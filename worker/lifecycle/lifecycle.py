@@ -1,10 +1,5 @@
 """Session sandboxes from start to end: start many, exceed nothing, leak none.
 
-    lifecycle = SandboxLifecycle("redis://10.0.0.5", "modal")
-
-    async with lifecycle.open(SandboxSpec(image="python:3.12")) as sandbox:
-        await sandbox.exec(["python", "-c", "print(1)"])
-
 However many processes do this, at most `PENSTOCK_MAX_STARTING` of their sandboxes are
 starting at once; and whatever becomes of a process, its sandboxes are ended.
 """
@@ -39,7 +34,20 @@ GATE = "starting"
 
 
 class SandboxLifecycle:
-    """Opens sandboxes of one provider, for one run. Constructing it starts nothing."""
+    """Opens sandboxes of one provider, for one run. Constructing it starts nothing.
+
+        lifecycle = SandboxLifecycle("redis://10.0.0.5", "modal")
+
+        async with lifecycle.open(SandboxSpec(image="python:3.12")) as sandbox:
+            result = await sandbox.exec(["python", "-c", "print(1)"])
+        async with lifecycle.session("sample-7") as sandbox:    # the same one at each turn
+            ...
+
+    provider      `local`, `modal`, the dotted name of a callable, or a `Provider`
+    run           a namespace; by default PENSTOCK_RUN
+    max_starting  sandboxes of the whole fleet that may be starting at once; by default
+                  PENSTOCK_MAX_STARTING
+    """
 
     def __init__(
         self,
@@ -126,6 +134,7 @@ class SandboxLifecycle:
 
     @property
     def sync(self) -> "SyncLifecycle":
+        """The same for code that blocks."""
         return SyncLifecycle(self)
 
     async def close(self) -> None:

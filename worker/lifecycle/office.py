@@ -6,13 +6,11 @@ has ended the office too, and whoever is elected next waits until they have rene
 
 import asyncio
 import logging
-import os
-import socket
 import time
-import uuid
 
 from redis.exceptions import RedisError
 
+from ground import new_owner
 from worker.lifecycle.aside import aside
 from worker.lifecycle.registry import Registry
 
@@ -23,7 +21,7 @@ class Offices:
     """The offices that one reaper holds: for each, a lease that it keeps renewing."""
 
     def __init__(self, sandbox_lease: float, longest_look: float) -> None:
-        self.reaper = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.reaper = new_owner()
         self.probation = sandbox_lease
         self._lease = sandbox_lease / 2
         self._held: set[tuple[Registry, str]] = set()

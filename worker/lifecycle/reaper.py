@@ -116,7 +116,7 @@ class Reaper:
                 continue
             claimed = await reaping.due(reaped, scope, in_office=probation)
             reaped.is_due(0.0 if claimed.records else claimed.due)  # there may be more
-            await self._sweep(registry, provider, reaped, now=False)
+            await self._sweep(registry, provider, reaped, at_once=False)
         if reaped.elected:
             idle = max(_IDLE, 2 * self._settings.sandbox_ttl)
             await aside(lambda: registry.retire(idle))
@@ -166,14 +166,14 @@ class Reaper:
         return found
 
     async def _sweep(
-        self, registry: Registry, provider: Provider | None, reaped: Reaped, now: bool
+        self, registry: Registry, provider: Provider | None, reaped: Reaped, at_once: bool
     ) -> None:
         if provider is None:
             return
         seen = await aside(lambda: registry.look(0))
-        if seen.age < self._settings.sandbox_grace and not now:
+        if seen.age < self._settings.sandbox_grace and not at_once:
             return
-        swept = await self._strays.sweep(registry, provider, seen.facts["fleet"], now=now)
+        swept = await self._strays.sweep(registry, provider, seen.facts["fleet"], at_once=at_once)
         reaped.strays += swept.ended
         reaped.young += swept.young
         reaped.failed |= swept.failed

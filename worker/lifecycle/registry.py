@@ -166,7 +166,7 @@ class Registry:
         return as_text(self._try(lambda client: client.hget(self._keys[3], instance)) or b"")
 
     def told(self, name: str) -> str:
-        """Where it is said that an opening of a session has ended."""
+        """The stream on which those who wait for a session hear that its opening has ended."""
         return tagged("sandbox", self.run, f"told:{name}")
 
     def close(self) -> None:

@@ -77,9 +77,11 @@ class OpenSandbox:
         return await self._asked(work)
 
     async def read_file(self, path: str) -> bytes:
+        """Its content. Raises `FileNotFoundError` where there is none."""
         return await self._asked(lambda: self._provider.read_file(self._ref, path))
 
     async def write_file(self, path: str, content: bytes | str) -> None:
+        """Make or replace a file, and the folders above it."""
         data = content.encode() if isinstance(content, str) else content
         await self._asked(lambda: self._provider.write_file(self._ref, path, data))
 
@@ -108,7 +110,7 @@ class OpenSandbox:
 
 
 class SyncSandbox:
-    """Every method as on `OpenSandbox`."""
+    """What `sandbox.sync` gives: every method as on `OpenSandbox`, but it blocks."""
 
     def __init__(self, sandbox: OpenSandbox) -> None:
         self._sandbox = sandbox

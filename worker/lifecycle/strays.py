@@ -37,9 +37,9 @@ class Strays:
         self._seen: dict[tuple[str, str, str], float] = {}  # by run, provider and id
 
     async def sweep(
-        self, registry: Registry, provider: Provider, fleet: str, *, now: bool
+        self, registry: Registry, provider: Provider, fleet: str, *, at_once: bool
     ) -> Swept:
-        """`now`: without waiting for anything."""
+        """`at_once`: also those that have not been seen for the grace time."""
         swept, name = Swept(), provider.name
         tags = {"penstock-fleet": fleet, "penstock-run": registry.run}
         listed = await guarded(_listed(provider, tags), self._settings.teardown_timeout)
@@ -52,19 +52,19 @@ class Strays:
             key: at for key, at in self._seen.items() if key[:2] != here or key[2] in seen
         }
         await asyncio.gather(
-            *(self._look_at(registry, provider, ref, swept, now) for ref in listed.result)
+            *(self._look_at(registry, provider, ref, swept, at_once) for ref in listed.result)
         )
         return swept
 
     async def _look_at(
-        self, registry: Registry, provider: Provider, ref: SandboxRef, swept: Swept, now: bool
+        self, registry: Registry, provider: Provider, ref: SandboxRef, swept: Swept, at_once: bool
     ) -> None:
         key = (registry.run, provider.name, ref.id)
         first = self._seen.setdefault(key, time.monotonic())
         young = time.monotonic() - first < self._settings.sandbox_grace
         if await aside(lambda: registry.state(ref.name)):
             return
-        if young and not now:
+        if young and not at_once:
             swept.young.append(ref.name)
             return
         ended = await terminated(provider, ref.id, self._settings.teardown_timeout)

@@ -1,8 +1,5 @@
 """Multi-turn rollouts: the model speaks, its tools answer, until one of them ends it.
 
-    rollout = Rollout(AsyncOpenAI(base_url=…), "qwen", [tool], score=grade)
-    trajectory = await rollout.run(rollout.request(messages, max_seq_len=8192))
-
 A trajectory that something of ours broke comes back masked, with its reason: it is not
 an exception, and it is not a wrong answer.
 """
@@ -33,6 +30,9 @@ Grade = Callable[[Trajectory], Graded | Awaitable[Graded]]
 
 class Rollout:
     """How trajectories are played: the model, the tools, the grade.
+
+        rollout = Rollout(AsyncOpenAI(base_url=…), "qwen", [tool], score=grade)
+        trajectory = await rollout.run(rollout.request(messages, max_seq_len=8192))
 
     `score` grades a trajectory that came to an end; where it raises, or gives None or a
     masked `Score`, the trajectory is masked. `count_tokens` is your tokenizer's count of a

@@ -1,6 +1,5 @@
 """`/run_jupyter`: the cells of one request, in one interpreter that ends with it."""
 
-import contextlib
 from dataclasses import asdict
 from typing import Any
 
@@ -18,12 +17,14 @@ async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, 
         limits = shape.limits_for(defaults, total, defaults.compile_wall, request.memory)
         files = request.contents()
         async with jails.session(limits, files, request.fetch_files) as session:
-            # Without a limit of its own the total ends a cell, and with it those that follow: at
-            # the same limit, the cell might be ended first, and the next begin.
-            with contextlib.suppress(SessionEnded):  # how it ended is in the outcome
+            try:
                 for code in request.cells:
+                    # Without a limit of its own the total ends it, and with it the cells that
+                    # follow: at the same limit, the cell might be ended first, and the next begin.
                     cell = await session.run(code, request.cell_timeout or 2 * total)
                     cells.append(cell)
+            except SessionEnded:
+                pass  # how it ended is in the outcome
             outcome = await session.end()
     except (BadFile, LimitRefused) as refusal:
         outcome = Outcome("refused", jails.level, error=str(refusal))
