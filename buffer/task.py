@@ -13,6 +13,7 @@ from buffer.errors import RolloutReplaced, UnknownTask
 from buffer.group_functions import GroupFunctions
 from buffer.link import Link
 from buffer.settings import TaskConfig
+from buffer.tasks import enter
 from ground import RedisUnfit, Script, check_name, in_run, load_script, tagged
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,8 @@ class Task:
             return await self.link.run(_script(script), [self.root], args)
         except ResponseError as refusal:
             if "NOTASK" in str(refusal):
-                await self.config()  # Redis was emptied, or the idle task forgotten
+                self._config = None  # Redis was emptied, or the idle task forgotten
+                await self.config()
                 return await self.link.run(_script(script), [self.root], args)
             if "STALE" in str(refusal):
                 raise RolloutReplaced(self.name) from None
@@ -104,9 +106,7 @@ class Task:
             raise UnknownTask(self.name, self.run)
         self._config = TaskConfig.from_redis(flat)
         if before is None and self.wanted is not None:
-            # Listed among the run's tasks; before all that a server was asked to start, the last
-            # of which is what a request without a task means.
-            await self.link.command("ZADD", tagged("buffer", self.run, "tasks"), "NX", 0, self.name)
+            await enter(self.link, self.run, self.name)
             self._report_mismatch(self.wanted, self._config)
         return self._config
 

@@ -19,7 +19,8 @@ from buffer.http.answers import Refused, integer
 from buffer.link import Link
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
-from ground import PenstockError, RedisTarget, heed_cancellation, tagged
+from buffer.tasks import enter_started, listed_tasks
+from ground import PenstockError, RedisTarget, heed_cancellation
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ class Desk:
         self.settings = settings
         self.link = Link(target, patience=settings.redis_patience)
         self.generators = discover(settings.generators)
-        self._tasks_key = tagged("buffer", run, "tasks")
         self._buffers: dict[str, RolloutBuffer] = {}
         self._current: tuple[float, str] = (0.0, "")
 
@@ -55,7 +55,7 @@ class Desk:
         """The buffer that a request without a task means: the one last started."""
         seen, task = self._current
         if time.monotonic() - seen > BEAT:
-            task = await self._last_started()
+            task = (await self.tasks() or [""])[-1]
             self._current = (time.monotonic(), task)
         if task:
             return self.buffer(task)
@@ -68,16 +68,13 @@ class Desk:
         self._rediscover()
         buffer = self._buffers[task] = self._make(task)
         await buffer.configure(config)
-        now = await self.link.command("TIME")
-        micros = int(now[0]) * 1_000_000 + int(now[1])
-        await self.link.command("ZADD", self._tasks_key, micros, task)
+        await enter_started(self.link, self.run, task)
         self._current = (time.monotonic(), task)
         return buffer
 
     async def tasks(self) -> list[str]:
         """Every task of the run, the current one last."""
-        names = await self.link.command("ZRANGE", self._tasks_key, 0, -1)
-        return [name.decode() for name in names]
+        return await listed_tasks(self.link, self.run)
 
     async def keep_time(self) -> None:
         """Look at what is due in every task, for ever."""
@@ -101,10 +98,6 @@ class Desk:
 
     async def aclose(self) -> None:
         await self.link.aclose()
-
-    async def _last_started(self) -> str:
-        names = await self.link.command("ZRANGE", self._tasks_key, -1, -1)
-        return names[0].decode() if names else ""
 
     def config_of(self, payload: dict[str, object]) -> TaskConfig:
         """A task's settings from what /start_rollout was sent, over the server's own."""

@@ -12,12 +12,6 @@ from penstock.fleet.model import Group, Task
 SHOWN_GROUPS = 50
 
 
-async def task_names(link: Link, run: str) -> list[str]:
-    """Every task of the run, the current one last."""
-    names = await link.command("ZRANGE", tagged("buffer", run, "tasks"), 0, -1)
-    return [name.decode() for name in names]
-
-
 def open_buffers(link: Link, run: str, names: Sequence[str]) -> list[RolloutBuffer]:
     return [RolloutBuffer(link, name, run=run) for name in names]
 

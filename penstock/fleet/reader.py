@@ -16,6 +16,7 @@ import redis
 
 from buffer import RolloutBuffer
 from buffer.link import Link
+from buffer.tasks import listed_tasks
 from ground import RedisTarget, connect_async, target_of
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
@@ -80,7 +81,7 @@ class FleetReader:
 
     async def open_buffers(self) -> list[RolloutBuffer]:
         """The buffers of all tasks of the run."""
-        names = await buffers.task_names(self.link, self.run)
+        names = await listed_tasks(self.link, self.run)
         return buffers.open_buffers(self.link, self.run, names)
 
     async def aclose(self) -> None:

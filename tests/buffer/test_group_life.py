@@ -22,6 +22,7 @@ from buffer import (
 )
 from buffer.batch import figures_of
 from buffer.catalog import REWARD_STEPS
+from buffer.tasks import listed_tasks, strike_off
 from tests.buffer.conftest import Bench, item
 
 Make = Callable[..., Bench]
@@ -616,6 +617,37 @@ async def test_an_idle_task_is_remembered_for_a_while_only(make: Make) -> None:
     assert 0 < bench.redis.ttl(bench.key("config")) <= 1000
     await bench.fill("b", [1])
     assert bench.redis.ttl(bench.key("config")) == -1
+
+
+def expire(bench: Bench) -> None:
+    """As if the idle task's time were over."""
+    for key in bench.redis.keys(bench.key("*").replace("[", "\\[")):
+        bench.redis.delete(key)
+
+
+async def test_a_task_whose_keys_have_expired_is_listed_no_longer(make: Make) -> None:
+    other, bench = make("other"), await gone_idle(make)
+    await other.fill("a", [1])
+    link = bench.buffer._task.link
+    assert await listed_tasks(link, "default") == ["math", "other"]
+    expire(bench)
+    assert await listed_tasks(link, "default") == ["other"]
+    assert bench.redis.zrange("penstock:buffer:{default}:tasks", 0, -1) == [b"other"]
+
+
+async def test_a_task_that_was_forgotten_is_listed_once_it_is_used_again(make: Make) -> None:
+    bench = await gone_idle(make)
+    expire(bench)
+    assert await listed_tasks(bench.buffer._task.link, "default") == []
+    await bench.fill("b", [1])
+    assert await listed_tasks(bench.buffer._task.link, "default") == ["math"]
+
+
+async def test_a_task_that_begins_as_it_is_struck_off_stays_listed(make: Make) -> None:
+    bench = make()
+    await bench.fill("a", [1])
+    await strike_off(bench.buffer._task.link, "default", "math")
+    assert await listed_tasks(bench.buffer._task.link, "default") == ["math"]
 
 
 async def test_nothing_of_an_idle_task_stays_for_ever(make: Make) -> None:

@@ -7,6 +7,7 @@
     tls         TLS in front of a server
     killing     run a function in a process that is SIGKILLed (or frozen) exactly where we say
     doomed      the child of `killing`; `doomed.reached(name)` names a point of a scenario
+    interrupting  a loop's work, interrupted at every statement
     scripted    ScriptedServer: answers as told, for states no real server can be put into
     remains     which processes still work in a directory
     upstream    other people's files, to be run as they are

@@ -1,19 +1,16 @@
 """What happens in processes that tests kill and freeze; they start sooner without pytest."""
 
-import ast
 import asyncio
-import contextlib
-import gc
 import os
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from limiter import PermitLost, TokenBucket, loop_link, shortcut, shortcuts
 from tests.harness import doomed
+from tests.harness.interrupting import Interrupts
 from tests.limiter.by_shortcut import on_its_shortcut
 from tests.limiter.in_flight import settled_sync
 
@@ -68,40 +65,12 @@ def many_wait(url: str, name: str, lease: float, number: int) -> None:
     asyncio.run(all_of_them())
 
 
-class Interruptible(ast.NodeTransformer):
-    """Puts `interrupt()` before every statement of every function: a signal's handler may raise
-    there. (In CPython 3.11 a trace function that raises may end in an endless loop.)"""
-
-    def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:
-        for node in ast.walk(function):
-            for part in ("body", "orelse", "finalbody"):
-                if isinstance(block := getattr(node, part, None), list):
-                    setattr(node, part, [s for line in block for s in (self._call(line), line)])
-        return function
-
-    def _call(self, line: ast.stmt) -> ast.stmt:
-        (call,) = ast.parse("interrupt()").body
-        return ast.fix_missing_locations(ast.copy_location(call, line))
-
-
 def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
     """As a loop takes it: who waits is served all the same, and every permit comes back."""
-    left = 0
-
-    def interrupt() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-
-    source = Path(shortcut.__file__).read_text()
-    tree = Interruptible().visit(ast.parse(source))
-    vars(shortcut)["interrupt"] = interrupt
-    exec(compile(tree, shortcut.__file__, "exec"), vars(shortcut))
+    interrupts = Interrupts(shortcut)
     shortcuts.Shortcut = shortcut.Shortcut
     loop_link._WORTH_IT = 1
     gate = TokenBucket(url, "interrupted", limit=2, lease=0.6)
-    loop = asyncio.new_event_loop()
 
     async def pair() -> None:
         async with gate.hold(timeout=60):
@@ -110,33 +79,9 @@ def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
     async def pairs() -> None:
         await asyncio.gather(pair(), pair(), pair(), return_exceptions=True)
 
-    gc.freeze()  # what is there now need not be looked through each time
-    statements, last = 0, False
-    while not last:
-        to_its_end(loop, on_its_shortcut(gate))
-        playing = loop.create_task(pairs())
-        statements, left = statements + 1, statements + 1
-        try:
-            loop.run_until_complete(playing)
-            last = left > 0
-        except KeyboardInterrupt:
-            pass
-        left = 0
-        to_its_end(loop, asyncio.wait_for(asyncio.wait([playing]), 60))
-        del playing  # and with its traceback the permit
-        gc.collect()
-        settled_sync(gate, in_flight=0, waiting=0)
-    loop.close()
-    assert statements > 50
-
-
-def to_its_end(loop: asyncio.AbstractEventLoop, work: Any) -> None:
-    """Run it, though the stop of an interrupted run may still lie in the loop."""
-    task = loop.create_task(work)
-    while not task.done():
-        with contextlib.suppress(RuntimeError):
-            loop.run_until_complete(task)
-    task.result()
+    interrupts.at_every_statement(
+        lambda: on_its_shortcut(gate), pairs, lambda: settled_sync(gate, in_flight=0, waiting=0)
+    )
 
 
 def is_interrupted_at_every_line(url: str) -> None:

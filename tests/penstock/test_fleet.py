@@ -247,6 +247,7 @@ async def test_a_thousand_workers_and_ten_thousand_groups_are_one_look(
                                               "last_heartbeat": stamp})  # fmt: skip
     for n in range(10_000):
         pipe.zadd("penstock:buffer:{default/math}:ready", {f"g{n}:0": n})
+    pipe.hset("penstock:buffer:{default/math}:config", "group_size", 1)
     pipe.zadd("penstock:buffer:{default}:tasks", {"math": 1})
     pipe.execute()
     before = real_redis.info()["total_commands_processed"]

@@ -179,6 +179,7 @@ def test_a_large_fleet_is_one_small_page(
         pipe.hset(f"rq:worker:w{n:04}", mapping=fields)
     pipe.zadd("penstock:buffer:{default/math}:ready", {f"g{n}:0": n + 1 for n in range(10_000)})
     pipe.hset("penstock:buffer:{default/math}:rewards", mapping={"0.0": 30_000, "1.0": 50_000})
+    pipe.hset("penstock:buffer:{default/math}:config", "group_size", 1)
     pipe.zadd("penstock:buffer:{default}:tasks", {"math": 1})
     pipe.execute()
     page = browser.open(f"{url}/#token=secret")

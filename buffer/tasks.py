@@ -1,0 +1,44 @@
+"""The tasks of a run, in one list: by when a server was last asked to start them, others first.
+
+The list has a tag of its own, so no script of a task can keep it. Who reads it strikes off
+what has expired.
+"""
+
+import asyncio
+
+from buffer.link import Link
+from ground import in_run, tagged
+
+
+async def listed_tasks(link: Link, run: str) -> list[str]:
+    """Every task of the run, the current one last."""
+    found = await link.command("ZRANGE", tagged("buffer", run, "tasks"), 0, -1)
+    names = [name.decode() for name in found]
+    alive = await asyncio.gather(*(_is_alive(link, run, name) for name in names))
+    for name, lives in zip(names, alive, strict=True):
+        if not lives:
+            await strike_off(link, run, name)
+    return [name for name, lives in zip(names, alive, strict=True) if lives]
+
+
+async def enter_started(link: Link, run: str, task: str) -> None:
+    """A server was asked to start it: it is what a request without a task means."""
+    now = await link.command("TIME")
+    micros = int(now[0]) * 1_000_000 + int(now[1])
+    await link.command("ZADD", tagged("buffer", run, "tasks"), micros, task)
+
+
+async def enter(link: Link, run: str, task: str) -> None:
+    """Before all that a server was asked to start; where it is listed it stays."""
+    await link.command("ZADD", tagged("buffer", run, "tasks"), "NX", 0, task)
+
+
+async def strike_off(link: Link, run: str, task: str) -> None:
+    """A task whose keys have expired."""
+    await link.command("ZREM", tagged("buffer", run, "tasks"), task)
+    if await _is_alive(link, run, task):  # begun anew meanwhile, by who found it listed
+        await enter(link, run, task)
+
+
+async def _is_alive(link: Link, run: str, task: str) -> bool:
+    return bool(await link.command("EXISTS", tagged("buffer", in_run(run, task), "config")))
