@@ -1,5 +1,6 @@
 """The Redis a test runs on, and others it may break."""
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,15 @@ from worker import client_engines
 
 # A shell has what it begins in the background ignore Ctrl-C; tests, and what they start, obey it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+gc.disable()  # until all tests are loaded
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded stays: to look it through for garbage, again and again, takes a fifth of
+    the time of loading, and of many a test that collects garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

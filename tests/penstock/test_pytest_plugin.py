@@ -5,7 +5,10 @@ import pytest
 pytest_plugins = ("pytester",)
 
 # Plugins that the developers of Penstock have, and their users may not.
-STRICT = ("-W", "error", "-p", "no:asyncio", "-p", "no:hypothesispytest")
+STRICT = (
+    "-W", "error",
+    "-p", "no:asyncio", "-p", "no:hypothesispytest", "-p", "no:schemathesis", "-p", "no:anyio",
+)  # fmt: skip
 
 JOBS = """
     from rq import Queue
