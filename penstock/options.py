@@ -3,13 +3,15 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
 
 from ground import GroundSettings, configure_logging
 from penstock.variables import misspelt
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _GIVEN = "penstock.options."
@@ -21,8 +23,10 @@ def examples(text: str) -> str:
     return "\n\n".join(keep + paragraph for paragraph in text.strip("\n").split("\n\n"))
 
 
-def for_data() -> Console:
+def for_data() -> "Console":
     """Tables on stdout: as wide as the terminal, and whole where none reads."""
+    from rich.console import Console  # here: most commands draw nothing
+
     return Console(width=None if sys.stdout.isatty() else 200)
 
 
