@@ -1,33 +1,37 @@
 """A stand-in for redis-cli where there is none: one command, printed as redis-cli would.
 
-Run as `python redis_cli.py COMMAND ARGUMENT…`, with the server in PENSTOCK_REDIS_URL.
+Run as `python redis_cli.py COMMAND ARGUMENT…`, with the server in PENSTOCK_REDIS_URL. The
+documents call it again and again, so it imports nothing that takes long to load.
 """
 
 import os
+import socket
 import sys
 from typing import Any
-
-import redis
-from redis.connection import Connection
-
-from ground import parse_redis_url
+from urllib.parse import urlsplit
 
 
 def main(arguments: list[str]) -> str:
-    target = parse_redis_url(os.environ["PENSTOCK_REDIS_URL"])
-    host, port = target.nodes[0]
-    connection = Connection(host=host, port=port, protocol=2, **target.options)
-    try:
-        connection.connect()
-        connection.send_packed_command(connection.pack_command(*arguments))
-        reader = connection._sock.makefile("rb")  # the parser would lose which strings are statuses
-        return shown(_read(reader))
-    finally:
-        connection.disconnect()
+    server = urlsplit(os.environ["PENSTOCK_REDIS_URL"])
+    with socket.create_connection((server.hostname, server.port)) as connection:
+        connection.sendall(_packed(arguments))
+        with connection.makefile("rb") as reader:
+            return shown(_read(reader))
+
+
+def _packed(words: list[str]) -> bytes:
+    encoded = map(os.fsencode, words)
+    return b"".join([b"*%d\r\n" % len(words), *(b"$%d\r\n%s\r\n" % (len(w), w) for w in encoded)])
 
 
 class Status(str):
     """A reply that is printed without quotes."""
+
+    __slots__ = ()
+
+
+class Refusal(str):
+    """A reply that is an error."""
 
     __slots__ = ()
 
@@ -38,7 +42,7 @@ def _read(reader: Any) -> Any:
         case b"+":
             return Status(rest.decode())
         case b"-":
-            return redis.ResponseError(rest.decode())
+            return Refusal(rest.decode())
         case b":":
             return int(rest)
         case b"$":
@@ -54,7 +58,7 @@ def shown(reply: Any, indent: str = "") -> str:
             return "(nil)"
         case Status():
             return str(reply)
-        case redis.ResponseError():
+        case Refusal():
             return f"(error) {reply}"
         case int():
             return f"(integer) {reply}"
