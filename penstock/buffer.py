@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from buffer import BufferSettings
+from penstock.entry import Loading
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import running_redis
 
@@ -41,7 +42,8 @@ Examples:
 @settings_options
 def serve(host: str | None, port: int | None, generators: Path | None) -> None:
     """Serve all tasks of a run; start as many servers on one Redis as you like."""
-    from buffer.serve import serve as serve_until_told
+    with Loading():
+        from buffer.serve import serve as serve_until_told
 
     ground = given_settings()
     given = {"buffer_host": host, "buffer_port": port, "generators": generators}

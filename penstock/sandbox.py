@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from ground import HttpGuard, listen, serve_on, warn_if_exposed
+from penstock.entry import Loading
 from penstock.options import examples, given_settings, settings_options
 from worker.sandbox.local import Jails, SandboxUnavailable
 from worker.sandbox.local.levels import Level
@@ -126,7 +127,8 @@ def serve(host: str, port: int, line: int, patience: float, **given: Any) -> Non
     /healthz runs a program of nothing, /metrics is for Prometheus. With PENSTOCK_SANDBOX_TOKEN,
     or a file that PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
     """
-    from worker.sandbox.serve import App, Line
+    with Loading():
+        from worker.sandbox.serve import App, Line
 
     given_settings()  # starts the log
     settings = _settings(given)

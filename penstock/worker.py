@@ -11,6 +11,7 @@ from rq.worker import DequeueStrategy
 
 from ground import SettingError, connect
 from limiter import UnknownGate
+from penstock.entry import Loading
 from penstock.options import examples, given_settings, settings_options
 from penstock.settings import MonitorSettings
 from penstock.startup import require_one_primary, running_redis
@@ -75,7 +76,8 @@ def command(
     metrics_host: str,
 ) -> None:
     """Run the jobs of QUEUES (default: code). Where programs run, PENSTOCK_SANDBOX says."""
-    from worker.concurrent_worker import ConcurrentWorker
+    with Loading():
+        from worker.concurrent_worker import ConcurrentWorker
 
     settings = given_settings()
     require_one_primary(settings)

@@ -18,7 +18,7 @@ from ground import GroundSettings, PenstockError
 from penstock.demo.drawing import drawn, page
 from penstock.demo.record import DemoFailed, Outcome
 from penstock.demo.screen import Screen
-from penstock.demo.story import jobs_of, play
+from penstock.entry import Loading
 from penstock.options import examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
 from worker.errors import QueueError
@@ -54,6 +54,9 @@ PENSTOCK_DATA_DIR where that is set, and takes away what it made.
 @settings_options
 def command(jobs: int, picture: Path | None, as_json: bool) -> int:
     """One small RL step on real workers and a real sandbox; one is killed, nothing is lost."""
+    with Loading():  # here: a client of models takes half a second, and `--help` needs none
+        from penstock.demo.story import jobs_of, play
+
     talk = Console(stderr=True)
     settings = given_settings()
     for noisy in ("rq", "httpx", "httpx2", "openai", "penstock.worker"):
