@@ -21,6 +21,7 @@ from ground import connect, tagged
 from ground.redis_url import SETTING
 from limiter import Gate
 from penstock.demo.record import DemoFailed
+from penstock.entry import Loading
 
 AT_ONCE = 4
 LEASE = 2.0
@@ -143,7 +144,8 @@ def _for_every_user(folder: Path) -> Path:
 
 
 def work(queue: str, name: str) -> None:
-    from worker import ConcurrentWorker, WorkerSettings
+    with Loading():
+        from worker import ConcurrentWorker, WorkerSettings
 
     client = connect(os.environ[SETTING])
     assert isinstance(client, redis.Redis)  # noqa: S101 - the demo refuses a cluster at its door

@@ -6,10 +6,9 @@ that its parent holds open.
 
 import os
 import signal
-import sys
 import threading
 
-from penstock.cli import main
+from penstock.entry import main
 
 PATIENCE = 20.0
 
@@ -24,4 +23,4 @@ def end_with_the_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=end_with_the_parent, daemon=True).start()
-    main(sys.argv[1:])
+    main()
