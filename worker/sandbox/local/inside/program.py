@@ -19,7 +19,7 @@ import types
 from typing import Any, NoReturn
 
 from . import cells, kernel, lines, wire
-from .place import Place
+from .place import Place, Refused
 
 _COMPLAINT = 3
 _ORDER = cells.CHANNEL  # the line by which the order comes, before a session's channel is there
@@ -61,6 +61,17 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
         os._exit(125)
     os.close(_COMPLAINT)
     _run_python(step["script"] and f"{place.home}/{step['script']}")
+
+
+def check_environment(given: dict[str, str]) -> None:
+    """Raise `Refused` for what no process can be given."""
+    for name, value in given.items():
+        try:
+            possible = name and "=" not in name and b"\0" not in os.fsencode(name + value)
+        except UnicodeEncodeError:
+            possible = False
+        if not possible:
+            raise Refused(f"env: {name!r} cannot be a variable with this value")
 
 
 def leave_no_trace() -> None:

@@ -81,6 +81,7 @@ def _run(job: Job, first: Running) -> tuple[dict[str, Any], list[bytes | bytearr
     try:
         request = os.pread(job.request, os.fstat(job.request).st_size, 0)
         header, (stdin, *given) = wire.unpack(request)
+        program.check_environment(header["env"])
         job.place.furnish(header["limits"])
         files.write(job.place, header["files"], given)
         report, blobs = _run_steps(job, header, stdin, first)
