@@ -129,7 +129,7 @@ def _fork_ahead(place: Place) -> Running:
     ours, theirs = lines.pair()
     pid = os.fork()
     if pid == 0:
-        program.become(place, theirs.fileno(), [end for _, end in pipes])
+        raise program.Begun(place, theirs.detach(), [end for _, end in pipes])
     theirs.close()
     for end, other in pipes:
         os.close(other)
