@@ -144,3 +144,10 @@ async def test_a_file_beyond_the_size_limit_is_not_written(run: Run) -> None:
 async def test_open_files_are_limited(run: Run) -> None:
     outcome = await run("f = [open('/dev/null') for _ in range(1000)]", open_files=100)
     assert b"Too many open files" in outcome.stderr
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", *(f"/dev/fd/{n}" for n in range(16))])
+async def test_a_file_that_leads_to_what_init_has_open_is_refused(run: Run, name: str) -> None:
+    """Its pipes for what the program prints, the request itself, the cgroup's files."""
+    outcome = await run("print('true')", files={name: b"!false"})
+    assert (outcome.status, outcome.stdout) == ("refused", b""), outcome

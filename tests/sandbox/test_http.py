@@ -202,3 +202,16 @@ def test_cells_beyond_the_total_time_are_cut_off(url: str) -> None:
     assert answer["status"] == "Failed"
     assert answer["driver"]["status"] == "TimeLimitExceeded"
     assert len(answer["cells"]) <= 2
+
+
+def test_cells_together_say_no_more_than_the_limit_of_output(url: str) -> None:
+    answer = jupyter(url, ["print('x' * 3_000_000)"] * 3)
+    assert (answer["status"], answer["driver"]["limit"], len(answer["cells"])) == (
+        "Failed", "output", 1,
+    )  # fmt: skip
+
+
+def test_a_cell_that_ends_the_interpreter_is_no_success(url: str) -> None:
+    answer = jupyter(url, ["1", "import os; os._exit(0)", "2"])
+    assert (answer["status"], len(answer["cells"])) == ("Failed", 1)
+    assert answer["message"] == "cell 2 ended the interpreter"

@@ -1,13 +1,16 @@
 """How a program ended is told apart, kind by kind."""
 
 import asyncio
+import errno
 import os
 import resource
 import signal
+from dataclasses import replace
 
 import pytest
 
-from worker.sandbox.local import Jails, Program
+from worker.sandbox.local import DEFAULTS, Jails, Program
+from worker.sandbox.local.errors import LimitRefused
 from worker.sandbox.local.inside import files, folder, lines, supervise, verdict
 
 from .conftest import MB, Run
@@ -120,15 +123,19 @@ async def test_our_having_no_descriptors_left_is_our_failure(run: Run) -> None:
 
 @pytest.mark.parametrize(("limited", "told"), [(True, files.Refused), (False, OSError)])
 async def test_a_full_disk_is_the_requests_doing_where_its_size_was_set_and_else_ours(
-    limited: bool, told: type[Exception]
+    limited: bool, told: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     class Full(folder.Folder):
         def __init__(self) -> None:
-            self.limited, self.writable = limited, "nothing"
+            self.limited, self.writable, self.scratch = limited, "nothing", "/"
 
         def target(self, name: str) -> str:
-            return "/dev/full"
+            return "/file"
 
+    monkeypatch.setattr(files, "_write", full)
     with pytest.raises(told, match="No space left on device"):
         files.write(Full(), ["a"], [b"x"])
 
@@ -176,6 +183,19 @@ async def test_an_unknown_language_and_an_absurd_limit_are_refused_with_a_reason
     outcome = await run("x", wall=1e9)
     assert outcome.status == "refused"
     assert "cap" in outcome.error
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A\0", "\ud800"])
+async def test_a_variable_that_no_process_can_have_is_refused(run: Run, name: str) -> None:
+    outcome = await run("1", env={name: "x"})
+    assert (outcome.status, "variable" in outcome.error) == ("refused", True), outcome
+
+
+async def test_a_quota_below_what_the_folders_themselves_need_is_refused(run: Run) -> None:
+    outcome = await run("1", inodes=1)
+    assert (outcome.status, "nr_inodes=1" in outcome.error) == ("refused", True), outcome
+    with pytest.raises(LimitRefused, match="nan"):
+        replace(DEFAULTS, wall=float("nan"))
 
 
 async def test_a_file_that_cannot_be_put_there_is_refused(run: Run) -> None:

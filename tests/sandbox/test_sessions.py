@@ -84,6 +84,40 @@ async def test_a_lie_on_the_channel_ends_the_session_only(sandbox: Jails, lie: s
         assert (await other.run("2")).display == [{"text/plain": "2"}]
 
 
+def shows(display: str) -> str:
+    """A cell that claims to have shown what this expression gives as JSON."""
+    empty = '{"stdout": "", "stderr": "", "error": [], "display": ['
+    said = f"'{empty}' + {display} + ']}}'"
+    return claim(f"'{{\"blobs\": [%d]}}' % len({said})", said)
+
+
+async def test_what_a_cell_claims_to_show_is_text(sandbox: Jails) -> None:
+    """What is no text might be no JSON either, or nested deeper than whoever passes it on can."""
+    nested = "'[' * 400 + ']' * 400"
+    async with sandbox.session(QUICK) as session:
+        shown = shows("""'{"a": NaN, "b": ' + """ + nested + " + '}'")
+        waits = "import time; time.sleep(60)"  # else its own answer would follow
+        cell = await session.run(shown + waits)
+    assert cell.display == [{"a": "nan", "b": "[" * 400 + "]" * 400}]
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        "print('x' * 2_000_000)",
+        "raise ValueError('x' * 2_000_000)",
+        shows("'{},' * 499_999 + '{}'"),
+    ],
+)
+async def test_a_cell_says_no_more_than_the_limit_of_output(sandbox: Jails, flood: str) -> None:
+    async with sandbox.session(replace(QUICK, output=1 << 20)) as session:
+        await session.run("print('x' * 500_000)")
+        with pytest.raises(SessionEnded):
+            await session.run(flood)
+        outcome = await session.end()
+    assert (outcome.status, outcome.return_code) == ("output_limit", None)
+
+
 async def test_limits_hold_for_the_session_as_a_whole(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
         with pytest.raises(SessionEnded):

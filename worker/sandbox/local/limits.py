@@ -32,7 +32,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value <= 0:
+            if not value > 0:  # nor what is no number
                 raise LimitRefused(f"limit {name} is {value}; it must be above 0")
 
     def within(self, caps: "Limits") -> "Limits":

@@ -11,6 +11,10 @@ _CHUNK = 1 << 18
 _Received = TypeVar("_Received", bytes, int)
 
 
+class TooLong(ValueError):
+    """More than whoever speaks may say."""
+
+
 async def receive(source: socket.socket, most: int) -> bytes | bytearray:
     """One whole message; a large one is put together in its place, without further copies."""
     loop = asyncio.get_running_loop()
@@ -18,7 +22,7 @@ async def receive(source: socket.socket, most: int) -> bytes | bytearray:
     while (expected := wire.length(start)) is None:
         start += await _some(loop.sock_recv(source, _CHUNK))
     if expected > most:
-        raise ValueError(f"a report of {expected} bytes, above {most}")
+        raise TooLong(f"a report of {expected} bytes, above {most}")
     if expected <= len(start):
         return start
     message = bytearray(expected)

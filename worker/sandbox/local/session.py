@@ -8,19 +8,22 @@ than the cell's time and a grace.
 import asyncio
 import json
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from worker.sandbox.local.inside import wire
 from worker.sandbox.local.limits import Limits
 from worker.sandbox.local.outcome import Outcome
-from worker.sandbox.local.receive import receive
+from worker.sandbox.local.receive import TooLong, receive
 
 _GRACE = 1.0  # for the kernel's own timer to interrupt the cell first
 _FRAMING = 1 << 16
-_ESCAPED = 4  # bytes of JSON for one of text, at the most that is usual
+_ESCAPED = 2  # bytes of JSON for one of text, at the most that is usual
+_MOST_SHOWN = 1000  # things displayed, and errors, by one cell
 # What an interpreter that is the program's own can make of its answer: nothing in it is believed.
-_LIES = (OSError, TimeoutError, ValueError, TypeError, LookupError, RecursionError)
+_LIES = (
+    OSError, TimeoutError, ValueError, TypeError, LookupError, AttributeError, RecursionError,
+)  # fmt: skip
 
 
 class SessionEnded(Exception):
@@ -33,8 +36,15 @@ class Cell:
 
     stdout: str = ""
     stderr: str = ""
-    display: list[dict[str, Any]] = field(default_factory=list)
+    display: list[dict[str, str]] = field(default_factory=list)
     error: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Characters, of all that it wrote and showed."""
+        shown = (len(text) for entry in self.display for text in entry.values())
+        raised = (len("".join((e["ename"], e["evalue"], *e["traceback"]))) for e in self.error)
+        return len(self.stdout) + len(self.stderr) + sum(shown) + sum(raised)
 
 
 class Session:
@@ -47,39 +57,52 @@ class Session:
         self._ending = ending
         self._limits = limits
         self._turn = asyncio.Lock()
+        self._said_too_much = False
 
     @property
     def alive(self) -> bool:
         return not self._ending.done()
 
-    async def run(self, code: str, within: float | None = None) -> Cell:
-        """One cell. Raises `SessionEnded` if the interpreter does not come back from it."""
+    async def run(self, code: str, within: float | None = None, most: int | None = None) -> Cell:
+        """One cell. Raises `SessionEnded` if the interpreter does not come back from it.
+
+        Or if it says more than `most`, which is the limit of output unless it is given.
+        """
         seconds = within or self._limits.wall
+        most = self._limits.output if most is None else most
         async with self._turn:
             try:
                 async with asyncio.timeout(seconds + _GRACE):
-                    return await self._exchange(code, seconds)
+                    cell = await self._exchange(code, seconds, _ESCAPED * most + _FRAMING)
+                if cell.size > most:
+                    raise TooLong(f"{cell.size} characters of output, above {most}")
+                return cell
             except _LIES as problem:
+                self._said_too_much = isinstance(problem, TooLong)
                 self._channel.close()  # out of step from here on; nothing more is believed
                 raise SessionEnded(f"the interpreter gave no answer: {problem!r}") from None
 
-    async def _exchange(self, code: str, seconds: float) -> Cell:
+    async def _exchange(self, code: str, seconds: float, longest: int) -> Cell:
         loop = asyncio.get_running_loop()
         message = wire.pack({"timeout": seconds}, [code.encode(errors="replace")])
         await loop.sock_sendall(self._channel, message)
-        _, (answer,) = wire.unpack(
-            await receive(self._channel, _ESCAPED * self._limits.output + _FRAMING)
-        )
+        _, (answer,) = wire.unpack(await receive(self._channel, longest))
         return _read(json.loads(answer))
 
     async def end(self) -> Outcome:
         """Let the interpreter finish, and say how the whole of it ended, with its files."""
         self._channel.close()
-        return await asyncio.shield(self._ending)
+        outcome = await asyncio.shield(self._ending)
+        if self._said_too_much and outcome.run and outcome.status == "finished":
+            run = replace(outcome.run, status="output_limit", return_code=None)
+            return replace(outcome, status="output_limit", run=run)
+        return outcome
 
 
 def _read(said: dict[str, Any]) -> Cell:
-    display = [dict(entry) for entry in said["display"]]
+    if len(said["display"]) + len(said["error"]) > _MOST_SHOWN:
+        raise TooLong(f"more than {_MOST_SHOWN} things shown")
+    display = [{str(kind): str(text) for kind, text in entry.items()} for entry in said["display"]]
     error = [
         {
             "ename": str(entry["ename"]),

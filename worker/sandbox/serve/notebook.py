@@ -12,7 +12,7 @@ from worker.sandbox.serve.requests import BadFile, RunJupyter
 async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, Any]:
     """The body of the response. Cells after one that ended the interpreter are not there."""
     cells: list[Cell] = []
-    total = request.total_timeout
+    total, room = request.total_timeout, defaults.output
     try:
         limits = shape.limits_for(defaults, total, defaults.compile_wall, request.memory)
         files = request.contents()
@@ -21,17 +21,21 @@ async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, 
                 for code in request.cells:
                     # Without a limit of its own the total ends it, and with it the cells that
                     # follow: at the same limit, the cell might be ended first, and the next begin.
-                    cell = await session.run(code, request.cell_timeout or 2 * total)
+                    cell = await session.run(code, request.cell_timeout or 2 * total, room)
                     cells.append(cell)
+                    room -= cell.size
             except SessionEnded:
                 pass  # how it ended is in the outcome
             outcome = await session.end()
     except (BadFile, LimitRefused) as refusal:
         outcome = Outcome("refused", jails.level, error=str(refusal))
     answer = shape.answer(outcome)
+    cut_short = answer["status"] == "Success" and len(cells) < len(request.cells)
     return {
-        "status": answer["status"],
-        "message": answer["message"],
+        "status": "Failed" if cut_short else answer["status"],
+        "message": f"cell {len(cells) + 1} ended the interpreter"
+        if cut_short
+        else answer["message"],
         "driver": answer["run_result"],
         "cells": [asdict(cell) for cell in cells],
         "executor_pod_name": answer["executor_pod_name"],

@@ -32,7 +32,8 @@ def serve(namespace: dict[str, Any]) -> None:
             header, (code,) = wire.unpack(message)
             number += 1
             result = run(code.decode(errors="replace"), number, header["timeout"], namespace)
-            said.write(wire.pack({}, [json.dumps(result).encode(errors="replace")]))
+            answer = json.dumps(result, ensure_ascii=False).encode(errors="replace")
+            said.write(wire.pack({}, [answer]))
             said.flush()
 
 

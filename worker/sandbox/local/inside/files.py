@@ -12,17 +12,21 @@ import stat
 from .place import Place, Refused
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SEALS = 1 | 2 | 4 | 8  # no further seal, no shrink, no grow, no write
 
 
 def write(place: Place, names: list[str], contents: list[bytes]) -> None:
-    """Create each file, with its folders; relative names are in the program's folder."""
+    """Create each file, with its folders; relative names are in the program's folder.
+
+    A name may lead to what init has open, or to a device: those are on other file systems.
+    """
+    scratch = os.stat(place.scratch).st_dev if names else 0
     for name, content in zip(names, contents, strict=True):
         try:
             path = place.target(name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as file:
-                file.write(content)
+            _write(path, scratch, content)
         except (OSError, ValueError, Refused) as problem:
             if isinstance(problem, OSError) and problem.errno in _FULL and not place.limited:
                 raise  # our disk, not the request's
@@ -62,6 +66,15 @@ def fetch(place: Place, names: list[str], limit: int) -> tuple[dict[str, bytes],
         limit -= len(content)
         found[name] = content
     return found, refused
+
+
+def _write(path: str, scratch: int, content: bytes) -> None:
+    with open(os.open(path, _NEW, 0o666), "wb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_dev != scratch or not stat.S_ISREG(found.st_mode):
+            raise Refused("not a regular file in a folder that the program may write to")
+        file.truncate()
+        file.write(content)
 
 
 def _read(path: str, scratch: int, limit: int) -> bytes:

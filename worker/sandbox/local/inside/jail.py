@@ -6,6 +6,7 @@ shared read-only root come one size-limited tmpfs, its own /proc, and loopback.
 
 import _socket
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import kernel, root, seccomp
-from .place import NICE
+from .place import NICE, Refused
 
 NAMESPACES = (
     kernel.NEW_USER
@@ -66,13 +67,14 @@ class Namespaces:
         _socket.sethostname("sandbox")
 
     def furnish(self, limits: dict[str, Any]) -> None:
-        kernel.mount(
-            "scratch",
-            root.SCRATCH,
-            None,
-            kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV,
-            f"size={limits['disk']},nr_inodes={limits['inodes']}",
-        )
+        flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
+        quota = f"size={limits['disk']},nr_inodes={limits['inodes']}"
+        try:
+            kernel.mount("scratch", root.SCRATCH, None, flags, quota)
+        except OSError as problem:
+            if problem.errno != errno.EINVAL:
+                raise
+            raise Refused(f"limits: {quota} is less than the program's folders need") from None
 
     def target(self, name: str) -> str:
         return os.path.normpath(self.source(name))

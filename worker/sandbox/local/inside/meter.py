@@ -69,7 +69,7 @@ class Meter:
     @property
     def crowded(self) -> bool:
         """Whether there were so many processes that others may have been refused unseen."""
-        return self.processes_peak > self._limits["processes"] // 2
+        return bool(self.processes_peak > self._limits["processes"] // 2)
 
     def finish(self) -> None:
         """Count what ended between two samples."""

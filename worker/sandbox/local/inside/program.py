@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import fcntl
 import gc
+import importlib.machinery
 import os
 import resource
 import signal
@@ -19,13 +20,14 @@ import types
 from typing import Any, NoReturn
 
 from . import cells, kernel, lines, wire
-from .place import Place
+from .place import Place, Refused
 
 _COMPLAINT = 3
 _ORDER = cells.CHANNEL  # the line by which the order comes, before a session's channel is there
 BUILT = b"built"  # said before the order: the place is there, to be confined to
 ORDER = struct.Struct("i??")  # which step; whether stdin, and a session's channel, come with it
 _MOST_FDS = 8
+_INTERRUPTED = -signal.SIGINT  # no exit code: it ends by the signal
 
 _OWN_DATA = 16 << 20  # the interpreter's own, and what is preloaded; see `measure`
 
@@ -35,6 +37,17 @@ def measure() -> None:
     global _OWN_DATA
     with open("/proc/self/status", "rb") as file:
         _OWN_DATA = next(int(line.split()[1]) << 10 for line in file if line.startswith(b"VmData"))
+
+
+class Begun(BaseException):
+    """Raised in a program's process: it leaves all frames of the server and of init behind.
+
+    They are not the program's to see, nor to be counted against its depth of recursion.
+    """
+
+    def __init__(self, place: Place, line: int, ends: list[int]) -> None:
+        super().__init__()
+        self.role = (place, line, ends)
 
 
 def become(place: Place, line: int, ends: list[int]) -> NoReturn:
@@ -61,6 +74,17 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
         os._exit(125)
     os.close(_COMPLAINT)
     _run_python(step["script"] and f"{place.home}/{step['script']}")
+
+
+def check_environment(given: dict[str, str]) -> None:
+    """Raise `Refused` for what no process can be given."""
+    for name, value in given.items():
+        try:
+            possible = name and "=" not in name and b"\0" not in os.fsencode(name + value)
+        except UnicodeEncodeError:
+            possible = False
+        if not possible:
+            raise Refused(f"env: {name!r} cannot be a variable with this value")
 
 
 def leave_no_trace() -> None:
@@ -145,8 +169,10 @@ def _interpreter(home: str) -> None:
 def _run_python(script: str) -> NoReturn:
     """Do as `python script` does, in the interpreter that is already there; or run cells."""
     main = sys.modules["__main__"]
-    main.__dict__["__file__"] = script
+    main.__dict__.update(__file__=script, __cached__=None)
+    main.__dict__["__loader__"] = importlib.machinery.SourceFileLoader("__main__", script)
     sys.argv[:] = [script]
+    sys.orig_argv[:] = [sys.executable, script]
     code = 0
     try:
         if script:
@@ -175,8 +201,20 @@ def _report(problem: BaseException) -> int:
         return 1
     trace = problem.__traceback__
     problem = problem.with_traceback(trace and trace.tb_next)  # our own frame is no news
-    sys.excepthook(type(problem), problem, problem.__traceback__)
-    return 130 if isinstance(problem, KeyboardInterrupt) else 1
+    _show(problem)
+    return _INTERRUPTED if isinstance(problem, KeyboardInterrupt) else 1
+
+
+def _show(problem: BaseException) -> None:
+    try:
+        sys.excepthook(type(problem), problem, problem.__traceback__)
+    except BaseException as another:  # noqa: BLE001  the hook is the program's
+        trace = another.__traceback__
+        another.__context__ = None
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exception(another.with_traceback(trace and trace.tb_next))
+        print("\nOriginal exception was:", file=sys.stderr)
+        traceback.print_exception(problem)
 
 
 def _finalize(main: types.ModuleType, code: int) -> int:
@@ -191,8 +229,14 @@ def _finalize(main: types.ModuleType, code: int) -> int:
         traceback.print_exc()
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:
+            if stream is not None and not stream.closed:
                 stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as problem:
             code = code or 120
+            if stream is sys.stdout:
+                said = "".join(traceback.format_exception_only(problem))
+                os.write(2, f"Exception ignored in: {stream!r}\n{said}".encode())
+    if code == _INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     return code

@@ -81,6 +81,7 @@ def _run(job: Job, first: Running) -> tuple[dict[str, Any], list[bytes | bytearr
     try:
         request = os.pread(job.request, os.fstat(job.request).st_size, 0)
         header, (stdin, *given) = wire.unpack(request)
+        program.check_environment(header["env"])
         job.place.furnish(header["limits"])
         files.write(job.place, header["files"], given)
         report, blobs = _run_steps(job, header, stdin, first)
@@ -128,7 +129,7 @@ def _fork_ahead(place: Place) -> Running:
     ours, theirs = lines.pair()
     pid = os.fork()
     if pid == 0:
-        program.become(place, theirs.fileno(), [end for _, end in pipes])
+        raise program.Begun(place, theirs.detach(), [end for _, end in pipes])
     theirs.close()
     for end, other in pipes:
         os.close(other)

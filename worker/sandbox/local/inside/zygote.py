@@ -14,12 +14,15 @@ import os
 import select
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
 
 from . import jail, kernel, landlock, lines, program, root, supervise, wire
 from .place import Place
 
-_BOOT = "import sys; sys.path.insert(0, {!r}); from inside.zygote import main; main()"
+_BOOT = """import sys; sys.path.insert(0, {!r})
+from inside.zygote import main; run = main(); run and run()"""
 _LARGEST_MESSAGE = 4096
 _MOST_FDS = 16
 _CHILD_ENDED = int(signal.SIGCHLD)
@@ -32,7 +35,8 @@ def command(stage: str, config: dict[str, Any]) -> list[str]:
     return [config["python"], *flags, "-c", boot, stage, json.dumps(config)]
 
 
-def main() -> None:
+def main() -> Callable[[], NoReturn] | None:
+    """Be the fork server, until its client ends; in a program's process it returns the program."""
     del sys.path[0]
     stage, config = sys.argv[1], json.loads(sys.argv[2])
     control = lines.at(config["control"])
@@ -46,11 +50,15 @@ def main() -> None:
         gc.freeze()
     except Exception as problem:  # noqa: BLE001  told to the client, which raises it
         control.send(json.dumps({"failed": f"{type(problem).__name__}: {problem}"}).encode())
-        return
+        return None
     control.send(json.dumps(ready).encode())
     server = Server(control, place, config["spares"])
-    server.serve()
+    try:
+        server.serve()
+    except program.Begun as begun:
+        return partial(program.become, *begun.role)
     server.close()
+    return None
 
 
 def launch(config: dict[str, Any]) -> None:

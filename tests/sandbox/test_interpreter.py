@@ -1,0 +1,62 @@
+"""What a program finds is an interpreter as `python` starts and ends it."""
+
+import signal
+
+import pytest
+
+from .conftest import Run
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+INTERRUPTED = b"""Traceback (most recent call last):
+  File "/home/sandbox/main.py", line 1, in <module>
+    raise KeyboardInterrupt
+KeyboardInterrupt
+"""
+CLOSED = b"""Exception ignored in: <_io.TextIOWrapper name='<stdout>' mode='w' encoding='utf-8'>
+OSError: [Errno 9] Bad file descriptor
+"""
+HOOK_FAILS = """
+import sys
+def hook(*_): raise ValueError("hook")
+sys.excepthook = hook
+raise KeyError("program")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "return_code", "stderr"),
+    [
+        ("raise KeyboardInterrupt", -signal.SIGINT, INTERRUPTED),
+        ("exit(130)", 130, b""),
+        ("import sys; sys.stdout.close()", 0, b""),
+        ("import os; os.close(1); print('x')", 120, CLOSED),
+    ],
+)
+async def test_the_last_words_are_those_of_the_interpreter(
+    run: Run, code: str, return_code: int, stderr: bytes
+) -> None:
+    outcome = await run(code)
+    assert (outcome.return_code, outcome.stderr) == (return_code, stderr), outcome
+
+
+async def test_a_hook_that_fails_is_told_with_what_it_was_to_tell(run: Run) -> None:
+    outcome = await run(HOOK_FAILS)
+    said = outcome.stderr.decode()
+    assert said.startswith("Error in sys.excepthook:\nTraceback (most recent call last):\n  File")
+    assert "ValueError: hook\n\nOriginal exception was:\nTraceback" in said
+    assert said.endswith("KeyError: 'program'\n")
+    assert "inside" not in said
+
+
+async def test_a_program_may_recurse_as_deep_as_alone_but_for_a_few_frames(run: Run) -> None:
+    code = "def f(n): return n and 1 + f(n - 1)\nprint(f(990))"
+    assert (await run(code)).stdout == b"990\n"
+
+
+async def test_no_frame_of_the_server_or_of_init_is_below_a_program(run: Run) -> None:
+    code = "import sys, traceback; traceback.print_stack(); print(sys.orig_argv[1:])"
+    outcome = await run(code)
+    assert outcome.stdout == b"['/home/sandbox/main.py']\n"
+    assert b"zygote.py" not in outcome.stderr
+    assert b"supervise.py" not in outcome.stderr
