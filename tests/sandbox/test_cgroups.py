@@ -149,7 +149,7 @@ def weights(hierarchy: Hierarchy) -> list[int]:
     groups = [
         group
         for mark in hierarchy.marks
-        for group in mark.folder.parent.glob(f"{mark.folder.name}-*")
+        for group in mark.folder.parent.glob(f"{mark.folder.name}.*")
     ]
     return [int(file.read_text()) for group in groups if (file := group / name).exists()]
 

@@ -54,7 +54,7 @@ class Hierarchy:
 
     def make(self, limits: Limits) -> Group:
         self._made += 1
-        group = Group(self._files, [f"{mark.folder}-{self._made}" for mark in self.marks])
+        group = Group(self._files, [f"{mark.folder}.{self._made}" for mark in self.marks])
         self._used.append(group)
         try:
             group.make(limits)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 _PREFIX = "penstock-"
-_NAMES = re.compile(rf"({_PREFIX}[0-9a-f]{{16}})(-[0-9]+)?")
+_NAMES = re.compile(rf"({_PREFIX}[0-9a-f]{{16}})([.][0-9]+)?")
 _TRIES = 5
 
 
