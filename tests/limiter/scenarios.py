@@ -77,6 +77,7 @@ def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
             await asyncio.sleep(0)
 
     async def pairs() -> None:
+        await pair()  # granted at once
         await asyncio.gather(pair(), pair(), pair(), return_exceptions=True)
 
     interrupts.at_every_statement(
