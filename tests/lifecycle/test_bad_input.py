@@ -1,5 +1,8 @@
 """What cannot work is refused at once, with what to set."""
 
+import importlib
+import sys
+
 import pytest
 
 from ground import PenstockError, SettingError
@@ -17,6 +20,16 @@ def broken_account():
 def test_an_unknown_provider(name):
     with pytest.raises(SettingError, match="neither of local, modal nor the dotted name"):
         provider_named(name)
+
+
+def test_modal_without_its_package_says_what_to_install(monkeypatch):
+    for loaded in [name for name in sys.modules if name.startswith("worker.lifecycle.modal")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, "modal", None)
+    with pytest.raises(SettingError, match=r"'modal' cannot be used here: .*'penstock\[modal\]'"):
+        provider_named("modal")
+    with pytest.raises(ImportError, match=r"pip install 'penstock\[modal\]'"):
+        importlib.import_module("worker.lifecycle.modal.deployment")
 
 
 def test_a_provider_that_cannot_be_made():

@@ -175,10 +175,9 @@ async def test_gates_that_nobody_has_any_more_are_forgotten(redis):
         waited = TokenBucket(redis, f"g{n}", limit=1, lease=3)
         await settled(waited, in_flight=0)
         del waited
-    while len(engine_of._ledgers) > 2:
+    while len(engine_of._ledgers) > 2 or len(engine_of._busy) > 1:
         gc.collect()
         await asyncio.sleep(0.02)
-    assert len(engine_of._busy) <= 1
 
 
 async def test_a_permit_outlives_its_gate_object(redis):

@@ -216,7 +216,9 @@ def test_a_line_over_tls_is_closed_before_its_loop_ends(real_redis, over_tls) ->
         await line.close()
         return reply
 
-    gc.collect()  # what others have left is not told of us
+    with warnings.catch_warnings():  # what others have left is not told of us
+        warnings.simplefilter("ignore")
+        gc.collect()
     loop = asyncio.new_event_loop()
     reply = loop.run_until_complete(talk())
     loop.close()  # at once: whoever would only have begun to close it is late

@@ -21,11 +21,12 @@ def provider_named(name: str) -> Provider:
         make: Callable[[], Provider] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as missing:
         known = ", ".join(sorted(PROVIDERS))
-        hint = f"; install it: pip install 'penstock[{name}]'" if name in PROVIDERS else ""
-        raise SettingError(
-            "provider",
-            f"{name!r} is neither of {known} nor the dotted name of a callable: {missing}{hint}",
-        ) from missing
+        why = (
+            f"{name!r} cannot be used here: {missing}"
+            if name in PROVIDERS
+            else f"{name!r} is neither of {known} nor the dotted name of a callable: {missing}"
+        )
+        raise SettingError("provider", why) from missing
     try:
         return make()
     except SettingError:

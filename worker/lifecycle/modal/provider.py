@@ -17,8 +17,13 @@ from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, San
 # Read by Modal's client at each request; an operator's own value wins.
 os.environ.setdefault("MODAL_MAX_THROTTLE_WAIT", "30")
 
-import modal
-import modal.exception as failures
+try:
+    import modal
+    import modal.exception as failures
+except ImportError as missing:
+    raise ImportError(
+        f"Modal's client cannot be imported ({missing}): pip install 'penstock[modal]'"
+    ) from missing
 
 APP = "penstock"
 _CONNECTED, _KNOWN = 1000, 100_000  # sandboxes that one process remembers
