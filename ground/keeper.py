@@ -28,7 +28,7 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
 URL_FILE = "url"
 CONFIG_FILE = "server.conf"
-LOG_FILE = "server.log"
+LOG_FILE, EARLIER_LOG_FILE = "server.log", "server.log.before"
 # Before Redis 7 there was no such setting, and the data was one file.
 DATA_FOLDER_SETTING, DATA_FOLDER = "appenddirname", "appendonlydir"
 
@@ -70,6 +70,8 @@ def home_of(sock: Path, folder: Path) -> Iterator[bool]:
 
 
 def keep(ends: "Ends", server: str, sock: str, port: int, extra: str, lock: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        Path(LOG_FILE).replace(EARLIER_LOG_FILE)  # it may say why the last one ended
     before, password = last_address()
     for attempt in range(3):
         chosen = port or (before if attempt == 0 else 0) or free_port()

@@ -16,7 +16,11 @@ NOT_OURS = "negative_data_rejection,positive_data_acceptance"
 
 
 @pytest.mark.parametrize(
-    "examples", [3, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3000)])]
+    "examples",
+    [
+        pytest.param(3, marks=pytest.mark.timeout(600)),  # a busy machine is no finding
+        pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3000)]),
+    ],
 )
 def test_nothing_that_can_be_sent_breaks_the_server(
     examples: int, real_redis: object, shared_server: PrivateRedis, tmp_path: Path

@@ -123,13 +123,14 @@ def test_one_that_is_killed_is_where_it_was_with_its_data(folder, binary, proces
     with EmbeddedServer(folder, binary=binary, say=said.append) as server:
         ask(server, "SET", "key", "value")
         for times in (1, 2):
-            before = run_id(server)
+            before, pid = run_id(server), server_process(server)
             os.kill(process(server), signal.SIGKILL)
             until(lambda: there_again(server, before), "another server")  # noqa: B023
             with contextlib.closing(ground.connect(server.url)) as client:
                 assert client.get("key") == b"value"
             assert said == ["redis ended; it is started again with its data"] * times
             assert server.restarts == times
+            assert str(pid) in (folder / "server.log.before").read_text()
         until(lambda: not server.restarting, "it to be seen")
 
 
