@@ -28,7 +28,8 @@ from ground.logs import configure_logging, correlated, correlation_id
 from ground.lua import Script, as_text, load_script
 from ground.redis_url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
-from ground.server import EmbeddedServer, bundled_server, find_server, running_server
+from ground.server import EmbeddedServer, running_server
+from ground.server_binary import bundled_server, find_server
 from ground.settings import GroundSettings, Settings
 
 __all__ = [

