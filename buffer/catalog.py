@@ -8,6 +8,7 @@ from typing import Any
 
 from buffer.default_functions import Item
 from buffer.item import by_arrival
+from buffer.link import scored
 from buffer.task import Task
 
 STATES = ("open", "ready", "leased", "kept")
@@ -72,7 +73,7 @@ class Catalog:
             "ZRANGE", self._task.key(state), 0, max(limit, 1) - 1, "WITHSCORES"
         )
         paused = await self._paused()
-        return [await self._info(gid, score, paused) for gid, score in _scored(rows)]
+        return [await self._info(gid, score, paused) for gid, score in scored(rows)]
 
     async def quarantined(self, limit: int | None = None) -> list[GroupInfo]:
         """The groups that a function failed on, each with the reason; all, or some."""
@@ -173,10 +174,3 @@ def _fields(found: Any) -> list[tuple[bytes, bytes]]:
     if isinstance(found, dict):
         return [*found.items()]
     return [*zip(found[::2], found[1::2], strict=True)]
-
-
-def _scored(rows: list[Any]) -> list[tuple[bytes, float]]:
-    """redis-py gives pairs for RESP3, a flat list for RESP2."""
-    if rows and isinstance(rows[0], list | tuple):
-        return [(gid, float(score)) for gid, score in rows]
-    return [(gid, float(score)) for gid, score in zip(rows[::2], rows[1::2], strict=True)]

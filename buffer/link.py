@@ -79,3 +79,10 @@ class Link:
         """Close this loop's connections."""
         for client in self._clients.pop(asyncio.get_running_loop(), {}).values():
             await client.aclose()
+
+
+def scored(rows: list[Any]) -> list[tuple[bytes, float]]:
+    """redis-py gives pairs for RESP3, a flat list for RESP2."""
+    if rows and isinstance(rows[0], list | tuple):
+        return [(name, float(score)) for name, score in rows]
+    return [(name, float(score)) for name, score in zip(rows[::2], rows[1::2], strict=True)]

@@ -6,19 +6,21 @@ what has expired.
 
 import asyncio
 
-from buffer.link import Link
-from ground import in_run, tagged
+from buffer.link import Link, scored
+from ground import in_run, load_script, tagged
+
+_STRIKE = load_script("buffer", "strike")
 
 
 async def listed_tasks(link: Link, run: str) -> list[str]:
     """Every task of the run, the current one last."""
-    found = await link.command("ZRANGE", tagged("buffer", run, "tasks"), 0, -1)
-    names = [name.decode() for name in found]
-    alive = await asyncio.gather(*(_is_alive(link, run, name) for name in names))
-    for name, lives in zip(names, alive, strict=True):
+    rows = await link.command("ZRANGE", tagged("buffer", run, "tasks"), 0, -1, "WITHSCORES")
+    listed = [(name.decode(), score) for name, score in scored(rows)]
+    alive = await asyncio.gather(*(_is_alive(link, run, name) for name, _ in listed))
+    for (name, score), lives in zip(listed, alive, strict=True):
         if not lives:
-            await strike_off(link, run, name)
-    return [name for name, lives in zip(names, alive, strict=True) if lives]
+            await strike_off(link, run, name, score)
+    return [name for (name, _), lives in zip(listed, alive, strict=True) if lives]
 
 
 async def enter_started(link: Link, run: str, task: str) -> None:
@@ -33,10 +35,10 @@ async def enter(link: Link, run: str, task: str) -> None:
     await link.command("ZADD", tagged("buffer", run, "tasks"), "NX", 0, task)
 
 
-async def strike_off(link: Link, run: str, task: str) -> None:
-    """A task whose keys have expired."""
-    await link.command("ZREM", tagged("buffer", run, "tasks"), task)
-    if await _is_alive(link, run, task):  # begun anew meanwhile, by who found it listed
+async def strike_off(link: Link, run: str, task: str, score: float) -> None:
+    """A task whose keys had expired when it was listed with that score."""
+    struck = await link.run(_STRIKE, [tagged("buffer", run, "tasks")], [task, score])
+    if struck and await _is_alive(link, run, task):  # begun anew meanwhile, by who found it listed
         await enter(link, run, task)
 
 

@@ -79,7 +79,7 @@ def keep(ends: "Ends", server: str, sock: str, port: int, extra: str, lock: int)
         try:
             problem = wait_until_ready(ends, child, sock, password)
             if problem is None:
-                publish(f"redis://:{password}@127.0.0.1:{chosen}/0\n")
+                publish(URL_FILE, f"redis://:{password}@127.0.0.1:{chosen}/0\n")
                 say("ready")
                 ends.wait(child)
                 return
@@ -119,10 +119,10 @@ class Ends:
             select.select(watched, [], [])
 
 
-def publish(url: str) -> None:
-    """Write the URL so that no reader ever sees half of it."""
-    Path(f"{URL_FILE}.new").write_text(url)
-    Path(f"{URL_FILE}.new").rename(URL_FILE)
+def publish(file: str, text: str) -> None:
+    """Write it so that no reader ever sees half of it, nor who comes after us."""
+    Path(f"{file}.new").write_text(text)
+    Path(f"{file}.new").rename(file)
 
 
 def say(line: str) -> None:
@@ -155,10 +155,11 @@ def launch(
 ) -> "subprocess.Popen[bytes]":
     Path(sock).unlink(missing_ok=True)
     # The password travels in a private file, never in an argument list.
-    Path(CONFIG_FILE).write_text(
+    publish(
+        CONFIG_FILE,
         f"bind 127.0.0.1\nport {port}\nunixsocket {quoted(sock)}\nunixsocketperm 700\n"
         f'requirepass {password}\ndir .\ndaemonize no\nsave ""\nappendonly yes\n'
-        f"appendfsync everysec\nmaxmemory-policy noeviction\n{data_folder()}{extra}\n"
+        f"appendfsync everysec\nmaxmemory-policy noeviction\n{data_folder()}{extra}\n",
     )
     keeper = os.getpid()
     with Path(LOG_FILE).open("wb") as log:

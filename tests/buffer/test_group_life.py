@@ -22,7 +22,7 @@ from buffer import (
 )
 from buffer.batch import figures_of
 from buffer.catalog import REWARD_STEPS
-from buffer.tasks import listed_tasks, strike_off
+from buffer.tasks import enter_started, listed_tasks, strike_off
 from tests.buffer.conftest import Bench, item
 
 Make = Callable[..., Bench]
@@ -646,8 +646,19 @@ async def test_a_task_that_was_forgotten_is_listed_once_it_is_used_again(make: M
 async def test_a_task_that_begins_as_it_is_struck_off_stays_listed(make: Make) -> None:
     bench = make()
     await bench.fill("a", [1])
-    await strike_off(bench.buffer._task.link, "default", "math")
+    await strike_off(bench.buffer._task.link, "default", "math", 0)
     assert await listed_tasks(bench.buffer._task.link, "default") == ["math"]
+
+
+async def test_a_task_that_is_started_as_it_is_struck_off_stays_the_current_one(make: Make) -> None:
+    other, bench = make("other"), make()
+    link = bench.buffer._task.link
+    await other.fill("a", [1])
+    await enter_started(link, "default", "other")
+    await bench.fill("a", [1])
+    await enter_started(link, "default", "math")
+    await strike_off(link, "default", "math", 0)  # as it was listed before
+    assert await listed_tasks(link, "default") == ["other", "math"]
 
 
 async def test_nothing_of_an_idle_task_stays_for_ever(make: Make) -> None:

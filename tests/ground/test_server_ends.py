@@ -6,12 +6,13 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import redis
 
 import ground
-from ground import EmbeddedServer
+from ground import EmbeddedServer, keeper
 from tests.ground.asking import ask, run_id
 from tests.harness import doomed, killing
 from tests.harness.killing import Child
@@ -168,6 +169,21 @@ def test_one_that_is_stopped_while_it_is_started_again_is_gone(folder, binary, n
     server.stop()
     assert processes_in(folder) == []
     assert len(said) == 1
+
+
+def test_a_keeper_killed_as_it_writes_the_settings_leaves_the_next_one_the_password(
+    tmp_path, monkeypatch
+):
+    def is_killed(path, text):
+        path.open("w").close()
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / keeper.CONFIG_FILE).write_text("port 7\nrequirepass known\n")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "write_text", is_killed)
+        keeper.launch("server", "redis.sock", 7, "known", "", 0)
+    assert keeper.last_address() == (7, "known")
 
 
 def test_one_may_be_stopped_by_whoever_is_told_of_its_end(folder, binary, monkeypatch):

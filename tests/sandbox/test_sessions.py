@@ -114,6 +114,8 @@ async def test_a_cell_says_no_more_than_the_limit_of_output(sandbox: Jails, floo
         await session.run("print('x' * 500_000)")
         with pytest.raises(SessionEnded):
             await session.run(flood)
+        with pytest.raises(SessionEnded):
+            await session.run("1")
         outcome = await session.end()
     assert (outcome.status, outcome.return_code) == ("output_limit", None)
 

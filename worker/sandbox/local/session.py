@@ -78,7 +78,7 @@ class Session:
                     raise TooLong(f"{cell.size} characters of output, above {most}")
                 return cell
             except _LIES as problem:
-                self._said_too_much = isinstance(problem, TooLong)
+                self._said_too_much |= isinstance(problem, TooLong)
                 self._channel.close()  # out of step from here on; nothing more is believed
                 raise SessionEnded(f"the interpreter gave no answer: {problem!r}") from None
 
