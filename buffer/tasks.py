@@ -1,10 +1,11 @@
 """The tasks of a run, in one list: by when a server was last asked to start them, others first.
 
-The list has a tag of its own, so no script of a task can keep it. Who reads it strikes off
-what has expired.
+The list has a tag of its own, so no script of a task can keep it: a server strikes off what has
+expired.
 """
 
 import asyncio
+from typing import NamedTuple
 
 from buffer.link import Link, scored
 from ground import in_run, load_script, tagged
@@ -12,15 +13,31 @@ from ground import in_run, load_script, tagged
 _STRIKE = load_script("buffer", "strike")
 
 
+class _Listed(NamedTuple):
+    name: str
+    score: float
+    alive: bool
+
+
 async def listed_tasks(link: Link, run: str) -> list[str]:
-    """Every task of the run, the current one last."""
+    """Every task of the run that has not expired, the current one last."""
+    return [task.name for task in await _look(link, run) if task.alive]
+
+
+async def tidied_tasks(link: Link, run: str) -> list[str]:
+    """The same, after those that have expired are struck off; who only looks must not write."""
+    found = await _look(link, run)
+    for task in found:
+        if not task.alive:
+            await strike_off(link, run, task.name, task.score)
+    return [task.name for task in found if task.alive]
+
+
+async def _look(link: Link, run: str) -> list[_Listed]:
     rows = await link.command("ZRANGE", tagged("buffer", run, "tasks"), 0, -1, "WITHSCORES")
     listed = [(name.decode(), score) for name, score in scored(rows)]
     alive = await asyncio.gather(*(_is_alive(link, run, name) for name, _ in listed))
-    for (name, score), lives in zip(listed, alive, strict=True):
-        if not lives:
-            await strike_off(link, run, name, score)
-    return [name for (name, _), lives in zip(listed, alive, strict=True) if lives]
+    return [_Listed(*row, lives) for row, lives in zip(listed, alive, strict=True)]
 
 
 async def enter_started(link: Link, run: str, task: str) -> None:

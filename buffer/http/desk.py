@@ -19,7 +19,7 @@ from buffer.http.answers import Refused, integer
 from buffer.link import Link
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
-from buffer.tasks import enter_started, listed_tasks
+from buffer.tasks import enter_started, listed_tasks, tidied_tasks
 from ground import PenstockError, RedisTarget, heed_cancellation
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Desk:
         while True:
             heed_cancellation()
             try:
-                for task in await self.tasks():
+                for task in await tidied_tasks(self.link, self.run):
                     await self._sweep(task)
             except (PenstockError, redis.exceptions.RedisError, OSError) as failure:
                 log.warning("sweep failed; it goes on", extra={"reason": str(failure)})

@@ -22,7 +22,7 @@ from buffer import (
 )
 from buffer.batch import figures_of
 from buffer.catalog import REWARD_STEPS
-from buffer.tasks import enter_started, listed_tasks, strike_off
+from buffer.tasks import enter_started, listed_tasks, strike_off, tidied_tasks
 from tests.buffer.conftest import Bench, item
 
 Make = Callable[..., Bench]
@@ -632,13 +632,14 @@ async def test_a_task_whose_keys_have_expired_is_listed_no_longer(make: Make) ->
     assert await listed_tasks(link, "default") == ["math", "other"]
     expire(bench)
     assert await listed_tasks(link, "default") == ["other"]
+    assert await tidied_tasks(link, "default") == ["other"]
     assert bench.redis.zrange("penstock:buffer:{default}:tasks", 0, -1) == [b"other"]
 
 
 async def test_a_task_that_was_forgotten_is_listed_once_it_is_used_again(make: Make) -> None:
     bench = await gone_idle(make)
     expire(bench)
-    assert await listed_tasks(bench.buffer._task.link, "default") == []
+    assert await tidied_tasks(bench.buffer._task.link, "default") == []
     await bench.fill("b", [1])
     assert await listed_tasks(bench.buffer._task.link, "default") == ["math"]
 
