@@ -226,5 +226,5 @@ class ClientEngine:
             try:
                 self.listening.end(self._wire.converse, _FAREWELL)
                 self._wire.converse([("DEL", self._key, self._notices)])
-            except (RedisError, OSError):
+            except (RedisError, *PASSING):
                 log.debug("the client's keys will expire by themselves", exc_info=True)
