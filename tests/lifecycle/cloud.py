@@ -66,16 +66,30 @@ class Cloud:
         self._root = Path(tempfile.mkdtemp(prefix="cloud-"))
         self._numbers = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unheard: set[asyncio.StreamWriter] = set()
 
     async def serve(self, started: Any) -> None:
-        server = await asyncio.start_unix_server(self._hear, self.address, backlog=4096)
-        started()
         self._closing = asyncio.Event()
+        server = await asyncio.start_unix_server(self._accept, self.address, backlog=4096)
+        started()
         await self._closing.wait()
         server.close()  # and not waited for: from Python 3.12 on that is until the last has gone
+        for line in self._unheard:
+            line.close()
         shutil.rmtree(self._root, ignore_errors=True)
 
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A task that is cancelled before it began would not hang up."""
+        if self._closing.is_set():
+            writer.close()
+            return
+        self._unheard.add(writer)
+        hearing = asyncio.ensure_future(self._hear(reader, writer))
+        self._tasks.add(hearing)
+        hearing.add_done_callback(self._tasks.discard)
+
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._unheard.discard(writer)
         try:
             asked = json.loads(await reader.readline())
             # What was asked for is done, whether the one who asked lives or not.
