@@ -185,7 +185,7 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
         if now >= deadline and running.wait_status is None:
             running.verdict = running.verdict or "time_limit"
     if not running.verdict and (meter.processes_peak > 1 or _anyone_left()):
-        meter.sample()  # what passed a limit is not looked at again, but killed
+        running.verdict = meter.sample()  # it may have grown and ended between two looks
     _kill_all(running, job.place)
     for stream in running.streams:
         while _read(running, stream, output):

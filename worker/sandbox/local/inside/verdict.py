@@ -16,7 +16,8 @@ _MEMORY_ERRORS = (
     b"JavaScript heap out of memory",
     _NO_THREAD,
 )
-_FORK_ERRORS = (b"Resource temporarily unavailable", _NO_THREAD, b"annot fork")
+_FORK_ERRORS = (_NO_THREAD, b"annot fork")
+_BUSY = b"Resource temporarily unavailable"  # a refused fork; but a busy lock or socket, too
 _COMPLAINT_SIZE = 4096
 
 
@@ -71,7 +72,7 @@ def _explain(running: Running, code: int | None, meter: Meter, evidence: Evidenc
     if code == -signal.SIGXCPU:
         return "time_limit"
     said = bytes(list(running.streams.values())[1][-4096:])
-    # A lock or a socket that is busy says the same as a fork that is refused.
-    if not evidence and meter.crowded and any(error in said for error in _FORK_ERRORS):
+    refused = any(error in said for error in _FORK_ERRORS) or (meter.crowded and _BUSY in said)
+    if refused and not evidence:  # which would have told of it
         return "process_limit"
     return "memory_limit" if any(error in said for error in _MEMORY_ERRORS) else "finished"
