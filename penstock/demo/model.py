@@ -5,6 +5,7 @@ that is always 1 would show nothing.
 """
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +61,11 @@ def scripted_model() -> Iterator[str]:
 class _Server(ThreadingHTTPServer):
     request_queue_size = 512  # all agents ask at once
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """An agent that ends while it is connected is no error of the model's."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Model(BaseHTTPRequestHandler):

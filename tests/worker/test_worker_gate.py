@@ -164,9 +164,9 @@ def test_a_code_job_holds_no_permit_while_it_backs_off(real_redis, queue, monkey
             until(lambda: second.get_status() == "finished", "the second")
             assert first.get_status() == "started"
             until(lambda: first.get_status() == "finished", "the first")
+            until(lambda: gate.sync.status().in_flight == 0, "its permit to be back")
         assert first.return_value()["attempts"] == 2
         assert fusion.peak == 1
-    assert gate.sync.status().in_flight == 0
 
 
 def test_a_retry_keeps_its_place_before_the_jobs_that_wait(real_redis, queue, monkeypatch) -> None:

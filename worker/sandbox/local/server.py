@@ -64,8 +64,7 @@ class ServerConfig:
         if self.python == sys.executable:
             prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
         else:
-            run = [self.python, "-I", "-c", _PREFIXES]
-            prefixes = subprocess.check_output(run, text=True).splitlines()  # noqa: S603
+            prefixes = _prefixes_of(self.python)
         paths = [*prefixes, f"{_SOURCE}/inside", *self.expose]
         if "/" in paths:
             raise SandboxUnavailable("the interpreter's prefix is /, and / cannot be shown")
@@ -94,10 +93,10 @@ class ForkServer:
         try:
             with theirs:
                 process = _launch(config, theirs.fileno(), complaints)
-        except (OSError, subprocess.SubprocessError) as problem:
+        except BaseException:
             ours.close()
             os.close(complaints)
-            raise SandboxUnavailable(f"{config.python} cannot be run: {problem}") from None
+            raise
         server = cls(process, ours, complaints)
         try:
             await server._wait_until_ready()
@@ -194,20 +193,46 @@ class ForkServer:
             self._process.wait()
 
 
+def _prefixes_of(python: str) -> list[str]:
+    with _told_of(python):
+        asked = subprocess.run(  # noqa: S603
+            [python, "-I", "-c", _PREFIXES],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT,
+        )
+    if asked.returncode != 0:
+        said = asked.stderr.strip().rsplit("\n", 1)[-1] or "without a word"
+        raise SandboxUnavailable(
+            f"{python} cannot be run as Python: it ended with status {asked.returncode}, {said}"
+        )
+    return asked.stdout.splitlines()
+
+
 def _launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(  # noqa: S603
-        zygote.command("launch", config.on_the_wire(control)),
-        env={"LANG": "C.UTF-8"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=complaints,
-        pass_fds=(control,),
-        user=config.start_as,
-        group=config.start_as,
-        extra_groups=None if config.start_as is None else [],
-        start_new_session=True,  # Ctrl-C is for its client
-        cwd="/",
-    )
+    with _told_of(config.python):
+        return subprocess.Popen(  # noqa: S603
+            zygote.command("launch", config.on_the_wire(control)),
+            env={"LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            pass_fds=(control,),
+            user=config.start_as,
+            group=config.start_as,
+            extra_groups=None if config.start_as is None else [],
+            start_new_session=True,  # Ctrl-C is for its client
+            cwd="/",
+        )
+
+
+@contextlib.contextmanager
+def _told_of(python: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, subprocess.SubprocessError) as problem:
+        raise SandboxUnavailable(f"{python} cannot be run: {problem}") from None
 
 
 @contextlib.contextmanager
