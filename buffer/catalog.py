@@ -10,6 +10,7 @@ from buffer.default_functions import Item
 from buffer.item import by_arrival
 from buffer.link import scored
 from buffer.task import Task
+from ground import fields_of, text_fields
 
 STATES = ("open", "ready", "leased", "kept")
 # The upper ends of the steps that rewards are counted in; what is above the last is `+Inf`.
@@ -42,8 +43,8 @@ class Catalog:
     async def stats(self) -> dict[str, int]:
         """Sizes of every index, and the totals since the run began."""
         link, key = self._task.link, self._task.key
-        fields = _fields(await link.command("HGETALL", key("state")))
-        totals = {name.decode(): int(value) for name, value in fields}
+        fields = text_fields(await link.command("HGETALL", key("state")))
+        totals = {name: int(value) for name, value in fields.items()}
         sizes = {
             f"{state}_groups": int(await link.command("ZCARD", key(state)))
             for state in (*STATES, "delivered", "discarded")
@@ -85,7 +86,7 @@ class Catalog:
         paused = await self._paused()
         return [
             await self._info(gid, 0.0, paused, reason.decode())
-            for gid, reason in _fields(found)[:limit]
+            for gid, reason in [*fields_of(found).items()][:limit]
         ]
 
     async def items(self, instance_id: object, round_number: int = 0) -> list[Item]:
@@ -167,10 +168,3 @@ class Catalog:
 
 def _first_absent(numbers: set[int]) -> int:
     return next(number for number in count() if number not in numbers)
-
-
-def _fields(found: Any) -> list[tuple[bytes, bytes]]:
-    """A hash, of which redis-py makes a dict, and a script's reply a flat list."""
-    if isinstance(found, dict):
-        return [*found.items()]
-    return [*zip(found[::2], found[1::2], strict=True)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
-from ground import SettingError, Settings
+from ground import SettingError, Settings, text_fields
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,6 @@ class TaskConfig(BaseModel):
     @classmethod
     def from_redis(cls, flat: list[bytes]) -> Self:
         """Read back what is in force; a later version may have stored more."""
-        texts = [part.decode() for part in flat]
-        found = dict(zip(texts[::2], texts[1::2], strict=True))
+        found = text_fields(flat)
         known: dict[str, Any] = {name: found[name] for name in cls.model_fields if name in found}
         return cls(**known)

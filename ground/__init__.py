@@ -25,7 +25,7 @@ from ground.http_guard import AsgiApp, HttpGuard
 from ground.http_server import listen, serve_on, serve_until_told, warn_if_exposed
 from ground.keys import check_name, in_run, new_owner, tagged
 from ground.logs import configure_logging, correlated, correlation_id
-from ground.lua import Script, as_text, load_script
+from ground.lua import Script, as_text, fields_of, load_script, text_fields
 from ground.redis_url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
 from ground.server import EmbeddedServer, running_server
@@ -64,6 +64,7 @@ __all__ = [
     "correlated",
     "correlation_id",
     "exposition",
+    "fields_of",
     "find_server",
     "heed_cancellation",
     "in_run",
@@ -80,5 +81,6 @@ __all__ = [
     "serve_until_told",
     "tagged",
     "target_of",
+    "text_fields",
     "warn_if_exposed",
 ]

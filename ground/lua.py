@@ -73,6 +73,16 @@ def as_text(reply: Any) -> str:
     return reply.decode() if isinstance(reply, bytes) else str(reply)
 
 
+def fields_of(found: Any) -> dict[bytes, bytes]:
+    """A hash in a reply: a flat list, or the dict that redis-py makes of some."""
+    return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+
+
+def text_fields(found: Any) -> dict[str, str]:
+    """The same as text."""
+    return {as_text(name): as_text(value) for name, value in fields_of(found).items()}
+
+
 def _expanded(package: str, name: str, seen: set[tuple[str, str]]) -> str:
     def included(line: re.Match[str]) -> str:
         owner, _, file = line[1].rpartition(":")

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from ground import RedisTarget
+from ground import RedisTarget, fields_of
 from limiter.commands import Command, nudge
 from limiter.wire import LastingWire
 
@@ -35,7 +35,7 @@ def read_streams(reply: Any) -> Iterator[tuple[str, str, Letters]]:
     """Each stream in the reply to that, its last entry's id, and its entries."""
     found = reply.items() if isinstance(reply, dict) else reply or ()
     for name, entries in found:
-        yield name.decode(), entries[-1][0].decode(), [_fields(entry) for _, entry in entries]
+        yield name.decode(), entries[-1][0].decode(), [fields_of(entry) for _, entry in entries]
 
 
 class Inbox:
@@ -126,8 +126,3 @@ class Inbox:
         if not self._listening.wait(SILENCE):
             self._wire.close()
             self._listening.wait()
-
-
-def _fields(entry: Any) -> dict[bytes, bytes]:
-    """As a server writes them, or as redis-py reads them on a Cluster."""
-    return entry if isinstance(entry, dict) else dict(zip(entry[::2], entry[1::2], strict=True))

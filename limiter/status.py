@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ground import as_text, chunks
+from ground import as_text, chunks, text_fields
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class GateStatus:
 def read_status(name: str, reply: list[Any]) -> GateStatus:
     """Read the reply of `status.lua`."""
     now, _, _, in_flight, waiting, since, tokens, flat, held = reply
-    fields = dict(zip(map(as_text, flat[::2]), map(as_text, flat[1::2]), strict=True))
+    fields = text_fields(flat)
     rate = float(fields["rate"]) if fields.get("rate") else None
     waited = (int(now) - int(since)) / 1e6 if int(since) else 0.0
     return GateStatus(

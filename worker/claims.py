@@ -32,10 +32,6 @@ def read_claim(reply: list[Any]) -> Claim:
     return Claim(int(now) / 1e6, int(left), bool(suspended), bool(shut), jobs)
 
 
-def fields_of(flat: list[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
 def known_of(
     running: Running, turn: Turn, default_timeout: int, settings: WorkerSettings | None
 ) -> Execution:

@@ -4,6 +4,7 @@ import base64
 import zlib
 from typing import TYPE_CHECKING
 
+from ground import fields_of
 from limiter.answers import Answer
 from worker.errors import JobCancelled, JobFailed, QueueError, ResultExpired
 from worker.job_hash import JobHash, data_of, description_of, job_seconds
@@ -48,7 +49,7 @@ class Order:
 
 def outcome_of(id: str, status: bytes, last: list[bytes]) -> bytes | QueueError | None:
     """What a job's status and its last result's fields say; None while it is not over."""
-    fields = dict(zip(last[::2], last[1::2], strict=True))
+    fields = fields_of(last)
     kind = fields.get(b"type")
     if kind == _SUCCESSFUL:
         return base64.b64decode(fields.get(b"return_value", b""))

@@ -9,11 +9,11 @@ from typing import Any
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
-from ground import as_text
+from ground import as_text, fields_of
 from limiter import Gate
 from worker.async_wire import AsyncWire
 from worker.claimed_turn import ClaimedTurn
-from worker.claims import fields_of, known_of
+from worker.claims import known_of
 from worker.execution_record import Outcome, Running
 from worker.performing import perform
 from worker.rq_job import late_job

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ground import as_text, chunks
+from ground import as_text, chunks, text_fields
 from worker.lifecycle.provider import SandboxRef
 
 COUNTERS = ("opened", "ready", "ended", "reaped", "handed_over", "killed", "strays", "settled")
@@ -121,7 +121,7 @@ def read_records(rows: list[Any]) -> tuple[Record, ...]:
 
 
 def read_record(name: str, flat: Sequence[Any], **more: Any) -> Record:
-    fields = read_fields(flat)
+    fields = text_fields(flat)
     ref = None
     if "id" in fields:
         ref = SandboxRef(fields["id"], name, json.loads(fields.get("meta", "{}")))
@@ -141,8 +141,3 @@ def kept(permits: Sequence[StartingPermit]) -> str:
 
 def read_permits(kept: bytes | str) -> tuple[StartingPermit, ...]:
     return tuple(StartingPermit(*permit) for permit in json.loads(kept)) if kept else ()
-
-
-def read_fields(flat: Sequence[Any]) -> dict[str, str]:
-    words = [as_text(word) for word in flat]
-    return dict(zip(words[::2], words[1::2], strict=True))

@@ -21,6 +21,7 @@ from ground import (
     load_script,
     tagged,
     target_of,
+    text_fields,
 )
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.records import (
@@ -29,7 +30,6 @@ from worker.lifecycle.records import (
     StartingPermit,
     Turn,
     kept,
-    read_fields,
     read_permits,
     read_record,
     read_records,
@@ -127,13 +127,12 @@ class Registry:
     def look(self, most: int = 1000) -> Registered:
         """As it is. All are counted, and so many are listed."""
         now, facts, states, failing, *rows = self._call(_LOOK, most, office="")
-        counts = {state: int(many) for state, many in read_fields(states).items()}
-        return Registered(now / 1e6, read_fields(facts), counts, failing, read_records(rows))
+        counts = {state: int(many) for state, many in text_fields(states).items()}
+        return Registered(now / 1e6, text_fields(facts), counts, failing, read_records(rows))
 
     def facts(self) -> dict[str, str]:
         """What is kept of the registry as a whole."""
-        found: dict[Any, Any] = self._try(lambda client: client.hgetall(self._keys[0]))
-        return {as_text(name): as_text(value) for name, value in found.items()}
+        return text_fields(self._try(lambda client: client.hgetall(self._keys[0])))
 
     def retire(self, idle: float) -> bool:
         """Forget the whole registry, if nothing has been in it for so long."""
