@@ -112,6 +112,13 @@ async def test_an_interpreter_that_is_not_there_is_named() -> None:
         await Jails(ServerConfig(python="/nowhere/python")).start()
 
 
+@in_one_loop
+@pytest.mark.parametrize("other", ["/bin/false", "/bin/true", "/bin/echo"])
+async def test_what_is_no_interpreter_is_named(other) -> None:
+    with pytest.raises(SandboxUnavailable, match=f"{other} cannot be run as Python: it ended"):
+        await Jails(ServerConfig(python=other)).start()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can ask for root")
 @in_one_loop
 async def test_it_never_runs_as_root() -> None:

@@ -2,10 +2,10 @@
 
 from worker.sandbox.local.errors import LimitRefused, SandboxError, SandboxUnavailable
 from worker.sandbox.local.jails import Jails
+from worker.sandbox.local.launch import ServerConfig
 from worker.sandbox.local.limits import CAPS, DEFAULTS, Limits
 from worker.sandbox.local.outcome import Outcome, Program, Step
 from worker.sandbox.local.provider import LocalSandbox
-from worker.sandbox.local.server import ServerConfig
 
 __all__ = [
     "CAPS",

@@ -23,9 +23,10 @@ from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
 from worker.sandbox.local.group import Group
 from worker.sandbox.local.inside import wire
 from worker.sandbox.local.languages import Language, LanguageAbsent
+from worker.sandbox.local.launch import ServerConfig
 from worker.sandbox.local.limits import CAPS, DEFAULTS, Limits, room_for_descriptors
 from worker.sandbox.local.outcome import Outcome, Program, Step
-from worker.sandbox.local.server import ForkServer, JailLost, ServerConfig
+from worker.sandbox.local.server import ForkServer, JailLost
 from worker.sandbox.local.session import Session
 
 log = logging.getLogger(__name__)

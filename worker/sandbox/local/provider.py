@@ -15,9 +15,9 @@ from worker.models import CodeRequest, CodeResult
 from worker.sandbox.local import shape
 from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
 from worker.sandbox.local.jails import Jails
+from worker.sandbox.local.launch import ServerConfig
 from worker.sandbox.local.limits import CAPS, DEFAULTS, Limits
 from worker.sandbox.local.outcome import Outcome, Program
-from worker.sandbox.local.server import ServerConfig
 from worker.sandbox.local.settings import SandboxSettings
 
 _LIMIT_REASONS = ("memory_limit", "output_limit", "process_limit")

@@ -1,4 +1,4 @@
-"""The client's end of one fork server: starts it, sends it programs, notices its death."""
+"""The client's end of one fork server: sends it programs, notices its death."""
 
 import array
 import asyncio
@@ -8,67 +8,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from worker.sandbox.local.errors import SandboxUnavailable
-from worker.sandbox.local.inside import wire, zygote
-from worker.sandbox.local.levels import Level
+from worker.sandbox.local.inside import wire
+from worker.sandbox.local.launch import START_TIMEOUT, ServerConfig, launch
 from worker.sandbox.local.receive import receive
 
-MODULES = ("pytest",)  # what a language needs of the interpreter itself
-_SOURCE = str(Path(__file__).parent)
-_START_TIMEOUT = 60.0
 _GRACE = 30.0  # beyond all its own time limits, for a jail to report; a busy machine takes long
-_PREFIXES = "import sys; print(sys.prefix, sys.base_prefix, sys.exec_prefix, sep='\\n')"
 
 
 class JailLost(Exception):
     """A jail ended, or was given up, without a report."""
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """What the fork server is made of."""
-
-    python: str = sys.executable
-    preload: tuple[str, ...] = ()
-    expose: tuple[str, ...] = ()  # further files and folders that programs may read
-    uid: int = 65534  # who it becomes when it is started by root
-    gid: int = 65534
-    spares: int = 2  # jails made before their programs come
-    level: Level = "ns"
-    start_as: int | None = None  # from root: start as this ordinary user, in a user namespace
-
-    def on_the_wire(self, control: int) -> dict[str, Any]:
-        return {
-            "level": self.level,
-            "control": control,
-            "source": _SOURCE,
-            "python": self.python,
-            "preload": list(self.preload),
-            "asked": list(MODULES),
-            "exposed": self._exposed(),
-            "uid": self.uid,
-            "spares": self.spares,
-            "gid": self.gid,
-            "scratch": tempfile.gettempdir(),
-        }
-
-    def _exposed(self) -> list[str]:
-        """The interpreter's own folders, our code, and what the operator adds."""
-        if self.python == sys.executable:
-            prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
-        else:
-            prefixes = _prefixes_of(self.python)
-        paths = [*prefixes, f"{_SOURCE}/inside", *self.expose]
-        if "/" in paths:
-            raise SandboxUnavailable("the interpreter's prefix is /, and / cannot be shown")
-        return list(dict.fromkeys(path for path in paths if not path.startswith("/usr/")))
 
 
 class ForkServer:
@@ -92,7 +44,7 @@ class ForkServer:
         ours.setblocking(False)
         try:
             with theirs:
-                process = _launch(config, theirs.fileno(), complaints)
+                process = launch(config, theirs.fileno(), complaints)
         except BaseException:
             ours.close()
             os.close(complaints)
@@ -108,7 +60,7 @@ class ForkServer:
     async def _wait_until_ready(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_START_TIMEOUT):
+            async with asyncio.timeout(START_TIMEOUT):
                 said = await loop.sock_recv(self._control, 1 << 16)
         except (TimeoutError, ConnectionError):
             said = b""
@@ -191,48 +143,6 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
-
-
-def _prefixes_of(python: str) -> list[str]:
-    with _told_of(python):
-        asked = subprocess.run(  # noqa: S603
-            [python, "-I", "-c", _PREFIXES],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_START_TIMEOUT,
-        )
-    if asked.returncode != 0:
-        said = asked.stderr.strip().rsplit("\n", 1)[-1] or "without a word"
-        raise SandboxUnavailable(
-            f"{python} cannot be run as Python: it ended with status {asked.returncode}, {said}"
-        )
-    return asked.stdout.splitlines()
-
-
-def _launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.Popen[bytes]":
-    with _told_of(config.python):
-        return subprocess.Popen(  # noqa: S603
-            zygote.command("launch", config.on_the_wire(control)),
-            env={"LANG": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=complaints,
-            pass_fds=(control,),
-            user=config.start_as,
-            group=config.start_as,
-            extra_groups=None if config.start_as is None else [],
-            start_new_session=True,  # Ctrl-C is for its client
-            cwd="/",
-        )
-
-
-@contextlib.contextmanager
-def _told_of(python: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, subprocess.SubprocessError) as problem:
-        raise SandboxUnavailable(f"{python} cannot be run: {problem}") from None
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ import sys
 from pydantic import Field, field_validator
 
 from ground import Settings
+from worker.sandbox.local.launch import ServerConfig
 from worker.sandbox.local.levels import Level
 from worker.sandbox.local.limits import DEFAULTS, MB, Limits
-from worker.sandbox.local.server import ServerConfig
 
 
 class SandboxSettings(Settings):

@@ -1,0 +1,103 @@
+"""What a fork server is made of, and the start of its process."""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worker.sandbox.local.errors import SandboxUnavailable
+from worker.sandbox.local.inside import zygote
+from worker.sandbox.local.levels import Level
+
+_MODULES = ("pytest",)  # what a language needs of the interpreter itself
+START_TIMEOUT = 60.0
+_SOURCE = str(Path(__file__).parent)
+_PREFIXES = "import sys; print(sys.prefix, sys.base_prefix, sys.exec_prefix, sep='\\n')"
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the fork server is made of."""
+
+    python: str = sys.executable
+    preload: tuple[str, ...] = ()
+    expose: tuple[str, ...] = ()  # further files and folders that programs may read
+    uid: int = 65534  # who it becomes when it is started by root
+    gid: int = 65534
+    spares: int = 2  # jails made before their programs come
+    level: Level = "ns"
+    start_as: int | None = None  # from root: start as this ordinary user, in a user namespace
+
+    def on_the_wire(self, control: int) -> dict[str, Any]:
+        return {
+            "level": self.level,
+            "control": control,
+            "source": _SOURCE,
+            "python": self.python,
+            "preload": list(self.preload),
+            "asked": list(_MODULES),
+            "exposed": self._exposed(),
+            "uid": self.uid,
+            "spares": self.spares,
+            "gid": self.gid,
+            "scratch": tempfile.gettempdir(),
+        }
+
+    def _exposed(self) -> list[str]:
+        """The interpreter's own folders, our code, and what the operator adds."""
+        if self.python == sys.executable:
+            prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
+        else:
+            prefixes = _prefixes_of(self.python)
+        paths = [*prefixes, f"{_SOURCE}/inside", *self.expose]
+        if "/" in paths:
+            raise SandboxUnavailable("the interpreter's prefix is /, and / cannot be shown")
+        return list(dict.fromkeys(path for path in paths if not path.startswith("/usr/")))
+
+
+def launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.Popen[bytes]":
+    """Its orders come by `control`; what it complains of goes to `complaints`."""
+    with _told_of(config.python):
+        return subprocess.Popen(  # noqa: S603
+            zygote.command("launch", config.on_the_wire(control)),
+            env={"LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            pass_fds=(control,),
+            user=config.start_as,
+            group=config.start_as,
+            extra_groups=None if config.start_as is None else [],
+            start_new_session=True,  # Ctrl-C is for its client
+            cwd="/",
+        )
+
+
+def _prefixes_of(python: str) -> list[str]:
+    with _told_of(python):
+        asked = subprocess.run(  # noqa: S603
+            [python, "-I", "-c", _PREFIXES],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT,
+        )
+    prefixes = asked.stdout.splitlines()
+    if asked.returncode != 0 or len(prefixes) != 3:
+        said = asked.stderr.strip().rsplit("\n", 1)[-1] or "without a complaint"
+        raise SandboxUnavailable(
+            f"{python} cannot be run as Python: it ended with status {asked.returncode}, {said}"
+        )
+    return prefixes
+
+
+@contextlib.contextmanager
+def _told_of(python: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, subprocess.SubprocessError) as problem:
+        raise SandboxUnavailable(f"{python} cannot be run: {problem}") from None
