@@ -115,8 +115,17 @@ async def test_an_interpreter_that_is_not_there_is_named() -> None:
 @in_one_loop
 @pytest.mark.parametrize("other", ["/bin/false", "/bin/true", "/bin/echo"])
 async def test_what_is_no_interpreter_is_named(other) -> None:
-    with pytest.raises(SandboxUnavailable, match=f"{other} cannot be run as Python: it ended"):
+    with pytest.raises(SandboxUnavailable, match=f"{other} cannot be run: it ended"):
         await Jails(ServerConfig(python=other)).start()
+
+
+@in_one_loop
+async def test_an_interpreter_that_is_too_old_is_named(tmp_path) -> None:
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\nprintf '3.9\\n/usr\\n/usr\\n/usr\\n'\n")
+    old.chmod(0o755)
+    with pytest.raises(SandboxUnavailable, match=r"newer, and this is 3\.9"):
+        await Jails(ServerConfig(python=str(old))).start()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can ask for root")

@@ -16,7 +16,11 @@ from worker.sandbox.local.levels import Level
 _MODULES = ("pytest",)  # what a language needs of the interpreter itself
 START_TIMEOUT = 60.0
 _SOURCE = str(Path(__file__).parent)
-_PREFIXES = "import sys; print(sys.prefix, sys.base_prefix, sys.exec_prefix, sep='\\n')"
+_OLDEST = (3, 10)  # whose language `inside/` is written in
+_PREFIXES = (
+    "import sys; print(*sys.version_info[:2], sep='.');"
+    "print(sys.prefix, sys.base_prefix, sys.exec_prefix, sep='\\n')"
+)
 
 
 @dataclass(frozen=True)
@@ -86,13 +90,15 @@ def _prefixes_of(python: str) -> list[str]:
             text=True,
             timeout=START_TIMEOUT,
         )
-    prefixes = asked.stdout.splitlines()
-    if asked.returncode != 0 or len(prefixes) != 3:
-        said = asked.stderr.strip().rsplit("\n", 1)[-1] or "without a complaint"
-        raise SandboxUnavailable(
-            f"{python} cannot be run as Python: it ended with status {asked.returncode}, {said}"
-        )
-    return prefixes
+    match asked.stdout.splitlines():
+        case [version, *prefixes] if asked.returncode == 0 and len(prefixes) == 3:
+            if tuple(map(int, version.split("."))) >= _OLDEST:
+                return prefixes
+            problem = f"programs run in Python 3.10 or newer, and this is {version}"
+        case _:
+            said = asked.stderr.strip().rsplit("\n", 1)[-1].rstrip(".") or "without a complaint"
+            problem = f"it ended with status {asked.returncode}, {said}"
+    raise SandboxUnavailable(f"{python} cannot be run: {problem}")
 
 
 @contextlib.contextmanager

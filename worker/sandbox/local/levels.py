@@ -41,7 +41,7 @@ _UNREACHABLE = (
 _NO_SUCH_MODULE = (
     "install it for the interpreter that programs run in, or take it out of the modules to preload"
 )
-_NO_SUCH_PYTHON = "name an interpreter that is there in PENSTOCK_SANDBOX_PYTHON"
+_NO_SUCH_PYTHON = "name a Python of 3.10 or newer in PENSTOCK_SANDBOX_PYTHON"
 _NO_SUCH_USER = (
     "start the sandbox as an ordinary user, or name in PENSTOCK_SANDBOX_UID a user that this "
     "container knows, and give its root CAP_SETUID and CAP_SETGID"

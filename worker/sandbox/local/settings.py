@@ -21,7 +21,7 @@ class SandboxSettings(Settings):
         "Never lowered by itself.",
     )
     sandbox_python: str | None = Field(
-        None, description="The interpreter that programs run in. Unset: Penstock's own."
+        None, description="The Python, 3.10 or newer, that programs run in. Unset: Penstock's own."
     )
     sandbox_preload: str | None = Field(
         None, description="Modules imported once, before any program: `numpy,pandas`."
