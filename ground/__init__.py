@@ -12,6 +12,7 @@ from ground.connect import (
     connect_async,
     target_of,
 )
+from ground.dotted import load_named
 from ground.errors import (
     PenstockError,
     RedisError,
@@ -69,6 +70,7 @@ __all__ = [
     "heed_cancellation",
     "in_run",
     "listen",
+    "load_named",
     "load_script",
     "new_owner",
     "open_checked",

@@ -159,7 +159,11 @@ def running_server(folder: Path | str) -> RedisTarget | None:
     """The server that another process runs in a data directory; None where there is none."""
     folder = Path(folder).resolve()
     socket = _socket_path(folder)
-    url = _answering_url(folder, socket)
+    try:
+        url = _answering_url(folder, socket)
+    except PermissionError:
+        problem = f"{folder} is another user's: name one of your own, or a PENSTOCK_REDIS_URL"
+        raise SettingError("PENSTOCK_DATA_DIR", problem) from None
     return _by_socket(url, socket) if url else None
 
 

@@ -1,5 +1,7 @@
 """The Redis that would be used: reached, fit, kept on disk, on time. Or the one we would start."""
 
+import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +18,8 @@ from ground import (
     parse_redis_url,
     read_facts,
     require_fit,
+    running_server,
 )
-from penstock.doctor.embedded import running_server, server_version
 from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.doctor.queues import check_queues
 
@@ -33,8 +35,6 @@ def check_redis(settings: GroundSettings) -> Iterator[Finding]:
         yield from check_server(named, timeout=settings.redis_timeout)
         return
     yield from check_embedded(settings)
-    if (running := running_server(settings.data_dir)) is not None:
-        yield from check_server(running, timeout=settings.redis_timeout)
 
 
 def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Finding]:
@@ -62,19 +62,25 @@ def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Findi
 
 
 def check_embedded(settings: GroundSettings) -> Iterator[Finding]:
-    """Which binary an embedded server would be, and whether its data directory will do."""
+    """Which binary an embedded server would be, its data directory, and the one that runs there."""
     try:
         binary = find_server(settings.redis_server)
         yield _embedded(binary, settings.data_dir)
     except SettingError as trouble:
         yield fail("embedded", str(trouble))
-    running = running_server(settings.data_dir)
+    try:
+        running = running_server(settings.data_dir)
+    except SettingError as trouble:
+        yield fail("data directory", str(trouble))
+        return
     state = "its server is running" if running else "no server is running on it"
     yield ok("data directory", f"{settings.data_dir.absolute()}, {state}")
+    if running:
+        yield from check_server(running, timeout=settings.redis_timeout)
 
 
 def _embedded(binary: Path, folder: Path) -> Finding:
-    version = server_version(binary)
+    version = _server_version(binary)
     # From 7.0 on the append-only file is a folder of files; older servers overlook it, and
     # start empty.
     if version.startswith("Redis 6") and (folder / "appendonlydir").exists():
@@ -84,6 +90,16 @@ def _embedded(binary: Path, folder: Path) -> Finding:
             "name the newer server in PENSTOCK_REDIS_SERVER",
         )
     return ok("embedded", f"{version} ({binary})")
+
+
+def _server_version(binary: Path) -> str:
+    """What the binary says of itself, e.g. `Valkey 9.1.0`."""
+    said = subprocess.run(  # noqa: S603
+        [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
+    ).stdout
+    software = "Valkey" if "valkey" in said.lower() else "Redis"
+    version = re.search(r"v=([\d.]+)", said)
+    return f"{software} {version[1] if version else 'of unknown version'}"
 
 
 def _version(facts: ServerFacts) -> Finding:

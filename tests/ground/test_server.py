@@ -169,6 +169,22 @@ def test_a_folder_one_may_not_write_is_refused_by_its_setting(folder, binary):
     assert said.startswith(f"PENSTOCK_DATA_DIR: {folder} cannot hold the server's data: Permission")
 
 
+def looks_as_nobody(folder):
+    os.setuid(65534)
+    try:
+        ground.running_server(folder)
+    except SettingError as refusal:
+        return str(refusal)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_a_folder_one_may_not_look_into_is_refused_by_its_setting(folder, binary):
+    with EmbeddedServer(folder, binary=binary):
+        folder.chmod(0o700)
+        said = killing.run(looks_as_nobody, str(folder)).returned
+    assert said.startswith(f"PENSTOCK_DATA_DIR: {folder} is another user's: name one of your own")
+
+
 @pytest.mark.parametrize("named", ["no-such-server", "/", "/etc/passwd"])
 def test_a_server_that_cannot_be_executed_is_refused_by_its_setting(folder, named):
     with pytest.raises(SettingError, match=r"^PENSTOCK_REDIS_SERVER: .*executable"):

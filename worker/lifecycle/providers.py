@@ -1,10 +1,9 @@
 """Providers by the name that a record keeps, so that any process can end what another made."""
 
 import asyncio
-import importlib
 from collections.abc import Callable
 
-from ground import SettingError
+from ground import SettingError, load_named
 from worker.lifecycle.aside import aside
 from worker.lifecycle.provider import Provider
 
@@ -16,17 +15,7 @@ PROVIDERS = {
 
 def provider_named(name: str) -> Provider:
     """A new provider. Raises `SettingError` where there is none of that name, or not here."""
-    module, _, attribute = PROVIDERS.get(name, name).rpartition(".")
-    try:
-        make: Callable[[], Provider] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as missing:
-        known = ", ".join(sorted(PROVIDERS))
-        why = (
-            f"{name!r} cannot be used here: {missing}"
-            if name in PROVIDERS
-            else f"{name!r} is neither of {known} nor the dotted name of a callable: {missing}"
-        )
-        raise SettingError("provider", why) from missing
+    make: Callable[[], Provider] = load_named("provider", name, PROVIDERS)
     try:
         return make()
     except SettingError:

@@ -1,18 +1,17 @@
 """The sandbox that the settings name, one for each event loop."""
 
 import asyncio
-import importlib
 import weakref
 from collections.abc import Callable
-from typing import Any
 
-from ground import SettingError
+from ground import load_named
 from worker.sandbox.protocol import Sandbox
 from worker.settings import WorkerSettings
 
 # A provider is imported when it is chosen: an HTTP client costs a forked worker's every job.
 PROVIDERS = {name: f"worker.sandbox.choice.{name}" for name in ("fusion", "local", "shared")}
 
+_SETTING = "PENSTOCK_SANDBOX"
 _here: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[WorkerSettings, Sandbox]]
 _here = weakref.WeakKeyDictionary()
 
@@ -33,9 +32,8 @@ async def close_sandboxes_here() -> None:
 
 def make_sandbox(settings: WorkerSettings) -> Sandbox:
     """A new sandbox as the settings say. Raises `SettingError`."""
-    name = PROVIDERS.get(settings.sandbox, settings.sandbox)
-    sandbox: Sandbox = _named(name, settings.sandbox)(settings)
-    return sandbox
+    make: Callable[[WorkerSettings], Sandbox] = load_named(_SETTING, settings.sandbox, PROVIDERS)
+    return make(settings)
 
 
 def check_choice(settings: WorkerSettings) -> None:
@@ -49,7 +47,7 @@ def check_choice(settings: WorkerSettings) -> None:
         from worker.sandbox.local.settings import SandboxSettings
 
         SandboxSettings.load()
-    _named(PROVIDERS.get(settings.sandbox, settings.sandbox), settings.sandbox)
+    load_named(_SETTING, settings.sandbox, PROVIDERS)
 
 
 def fusion(settings: WorkerSettings) -> Sandbox:
@@ -70,18 +68,3 @@ def shared(_: WorkerSettings) -> Sandbox:
     from worker.sandbox.shared import SharedSandbox
 
     return SharedSandbox()
-
-
-def _named(name: str, shown: str) -> Callable[[WorkerSettings], Any]:
-    module, _, attribute = name.rpartition(".")
-    try:
-        if not module:
-            raise ValueError("it has no dot")
-        made: Callable[[WorkerSettings], Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as missing:
-        known = ", ".join(sorted(PROVIDERS))
-        raise SettingError(
-            "PENSTOCK_SANDBOX",
-            f"{shown!r} is neither of {known} nor the dotted name of a callable: {missing}",
-        ) from missing
-    return made
