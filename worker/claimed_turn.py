@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from redis.exceptions import RedisError
 
 from limiter import Gate, Permit
-from worker.execution_record import Running
+from worker.running import Running
 
 log = logging.getLogger("penstock.worker")
 

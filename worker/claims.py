@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from worker.execution_record import Running
+from worker.running import Running
 from worker.settings import WorkerSettings
-from worker.turn import Execution, Turn
+from worker.turn import JobAtHand, Turn
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ def read_claim(reply: list[Any]) -> Claim:
 
 def known_of(
     running: Running, turn: Turn, default_timeout: int, settings: WorkerSettings | None
-) -> Execution:
+) -> JobAtHand:
     """What a code job is told about itself."""
     queued = 0.0
     if enqueued := running.text(b"enqueued_at"):
         queued = max(0.0, running.started - datetime.fromisoformat(enqueued).timestamp())
     timeout = running.number(b"timeout", 0) or default_timeout
     seconds = float(timeout) if timeout > 0 else math.inf
-    return Execution(turn, queued, seconds, settings, running.number(b"penstock_deaths", 0))
+    return JobAtHand(turn, queued, seconds, settings, running.number(b"penstock_deaths", 0))

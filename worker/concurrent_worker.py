@@ -24,7 +24,6 @@ from ground import target_of
 from limiter import Gate
 from limiter.commands import INDEX, GateCommands
 from worker.async_wire import AsyncWire
-from worker.execution_record import Outcome, WorkerDied
 from worker.finishing import Finisher
 from worker.gate_line import GateLine, gate_of
 from worker.lifecycle.reaper import reap_sandboxes
@@ -35,6 +34,7 @@ from worker.pulse import Pulse
 from worker.rq_commands import RqCommands
 from worker.rq_ending import CallbackLimit, end_in_rqs_way
 from worker.rq_job import follow_tasks, require_rqs_own_keys, warn_unless_json
+from worker.running import Outcome, WorkerDied
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
 from worker.shift import Shift

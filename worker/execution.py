@@ -18,7 +18,7 @@ from worker.errors import SandboxFailure, SandboxTimeout, SandboxUnfit
 from worker.models import CodeRequest, CodeResult
 from worker.retries import RetryPolicy
 from worker.sandbox.protocol import Sandbox
-from worker.turn import Execution
+from worker.turn import JobAtHand
 
 log = logging.getLogger("penstock.worker")
 
@@ -27,10 +27,10 @@ SPARE = 2.0  # seconds between our own end of a job and the moment its worker br
 
 
 async def execute(
-    request: CodeRequest, execution: Execution, sandbox: Sandbox, policy: RetryPolicy
+    request: CodeRequest, at_hand: JobAtHand, sandbox: Sandbox, policy: RetryPolicy
 ) -> CodeResult:
     """Run the program, again where the sandbox fails, for as long as the worker allows."""
-    attempts = _Attempts(request, execution, sandbox, policy)
+    attempts = _Attempts(request, at_hand, sandbox, policy)
     try:
         async with asyncio.timeout_at(attempts.deadline):
             result = await attempts.run()
@@ -39,7 +39,7 @@ async def execute(
     except GateError as failure:
         result = CodeResult.of_failure(SandboxFailure(str(failure), reason="gate"))
     finally:
-        if (rest := execution.turn.end(attempts.still_running())) is not None:
+        if (rest := at_hand.turn.end(attempts.still_running())) is not None:
             # Shielded: a permit that is not given back is missing to everybody else.
             await asyncio.shield(rest)
     if result.error_kind == "infrastructure":
@@ -48,7 +48,7 @@ async def execute(
         update=attempts.spent
         | {
             "attempts": attempts.count,
-            "queued_seconds": execution.queued_seconds,
+            "queued_seconds": at_hand.queued_seconds,
             "correlation_id": request.correlation_id,
         }
     )
@@ -60,14 +60,14 @@ class _Attempts:
     def __init__(
         self,
         request: CodeRequest,
-        execution: Execution,
+        at_hand: JobAtHand,
         sandbox: Sandbox,
         policy: RetryPolicy,
     ) -> None:
-        self._request, self._turn, self._sandbox = request, execution.turn, sandbox
+        self._request, self._turn, self._sandbox = request, at_hand.turn, sandbox
         self._policy = policy
-        self._deaths = execution.deaths
-        self.deadline = asyncio.get_running_loop().time() + execution.seconds - SPARE
+        self._deaths = at_hand.deaths
+        self.deadline = asyncio.get_running_loop().time() + at_hand.seconds - SPARE
         self.count = 0
         self.failure: SandboxFailure | None = None
         self.spent = dict.fromkeys(("permit_seconds", "running_seconds", "backoff_seconds"), 0.0)

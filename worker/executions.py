@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from worker.execution_record import Outcome, Running
 from worker.finishing import Finisher
 from worker.performer import Performer
+from worker.running import Outcome, Running
 
 log = logging.getLogger("penstock.worker")
 

@@ -22,9 +22,9 @@ from rq.serializers import JSONSerializer
 
 from ground import chunks
 from worker.async_wire import AsyncWire
-from worker.execution_record import ExcInfo, Outcome, Running
 from worker.fenced import LeaseLost
 from worker.rq_job import is_made
+from worker.running import ExcInfo, Outcome, Running
 from worker.work_commands import WorkCommands
 
 log = logging.getLogger("penstock.worker")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ground import PenstockError, RedisTarget, correlated, target_of
 from worker.models import CodeRequest
-from worker.turn import Execution, GateTurn, Turn, Unlimited, current_execution
+from worker.turn import GateTurn, JobAtHand, Turn, Unlimited, job_at_hand
 
 if TYPE_CHECKING:
     from rq.job import Job
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 async def run_code(request: dict[str, Any]) -> dict[str, Any]:
     """Run a `CodeRequest` and return its `CodeResult`, JSON both, under any RQ worker."""
-    execution = current_execution.get()
+    at_hand = job_at_hand.get()
     try:
         wanted = CodeRequest.read(request)
         with correlated(wanted.correlation_id):
-            if execution is not None:
-                return await _run(wanted, execution)
+            if at_hand is not None:
+                return await _run(wanted, at_hand)
             from worker.process_loop import on_process_loop
 
             return await on_process_loop(_run(wanted, _under_stock_worker()))
@@ -32,27 +32,27 @@ async def run_code(request: dict[str, Any]) -> dict[str, Any]:
         raise
 
 
-async def _run(request: CodeRequest, execution: Execution) -> dict[str, Any]:
+async def _run(request: CodeRequest, at_hand: JobAtHand) -> dict[str, Any]:
     from worker.execution import execute
     from worker.retries import RetryPolicy
     from worker.sandbox.choice import sandbox_here
     from worker.settings import worker_settings
 
-    settings = execution.settings or worker_settings().of_stock_worker
+    settings = at_hand.settings or worker_settings().of_stock_worker
     policy = RetryPolicy(attempts=settings.sandbox_attempts)
-    return (await execute(request, execution, sandbox_here(settings), policy)).dump()
+    return (await execute(request, at_hand, sandbox_here(settings), policy)).dump()
 
 
-def _under_stock_worker() -> Execution:
+def _under_stock_worker() -> JobAtHand:
     job = _current_job()
     if job is None:
-        return Execution()
+        return JobAtHand()
     queued = 0.0
     if job.started_at and job.enqueued_at:
         # Two machines' clocks may disagree; a wait below zero would be nonsense.
         queued = max(0.0, (job.started_at - job.enqueued_at).total_seconds())
     seconds = float(job.timeout) if job.timeout and job.timeout > 0 else float("inf")
-    return Execution(_turn(job), queued, seconds)
+    return JobAtHand(_turn(job), queued, seconds)
 
 
 def _turn(job: "Job") -> Turn:

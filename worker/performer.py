@@ -14,12 +14,12 @@ from limiter import Gate
 from worker.async_wire import AsyncWire
 from worker.claimed_turn import ClaimedTurn
 from worker.claims import known_of
-from worker.execution_record import Outcome, Running
 from worker.performing import perform
 from worker.rq_job import late_job
+from worker.running import Outcome, Running
 from worker.settings import WorkerSettings
 from worker.threads import Threads
-from worker.turn import Turn, Unlimited, current_execution
+from worker.turn import Turn, Unlimited, job_at_hand
 from worker.work_commands import WorkCommands
 
 
@@ -60,7 +60,7 @@ class Performer:
 
     async def perform(self, running: Running) -> Outcome:
         timeout, turn = self._default_timeout, self._turn(running)
-        current_execution.set(known_of(running, turn, timeout, self._settings))
+        job_at_hand.set(known_of(running, turn, timeout, self._settings))
         return await perform(running, running.job, self._worker.serializer, timeout, self._threads)
 
     def _turn(self, running: Running) -> Turn:

@@ -17,8 +17,8 @@ from rq.exceptions import DeserializationError
 from rq.timeouts import JobTimeoutException
 from rq.utils import import_attribute
 
-from worker.execution_record import ExcInfo, Outcome, Running
 from worker.rq_job import current_job
+from worker.running import ExcInfo, Outcome, Running
 from worker.threads import Threads
 
 _GRACE = 5.0  # seconds that an interrupted thread has to come back

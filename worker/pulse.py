@@ -16,7 +16,7 @@ from rq.utils import now, utcformat
 
 from ground import RedisTarget
 from limiter.wire import LastingWire
-from worker.execution_record import BeatRow, Running
+from worker.running import BeatRow, Running
 from worker.work_commands import MOST, SCRIPTS, Command, WorkCommands
 
 log = logging.getLogger("penstock.worker")

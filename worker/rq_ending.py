@@ -15,10 +15,10 @@ from rq.timeouts import BaseDeathPenalty, JobTimeoutException, TimerDeathPenalty
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from worker.execution_record import Outcome
 from worker.fenced import Fenced
 from worker.finishing import OUR_CALLBACKS, exc_string
 from worker.rq_job import current_job, execution_of
+from worker.running import Outcome
 
 log = logging.getLogger("penstock.worker")
 

@@ -21,7 +21,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import utcformat
 
 from ground import SettingError
-from worker.execution_record import Running
+from worker.running import Running
 
 log = logging.getLogger("penstock.worker")
 

@@ -1,7 +1,7 @@
 """An execution's right to use the sandbox, and what a worker knows of the job it runs.
 
 A worker of ours claims a job together with its permit and says so by setting
-`current_execution`; under any other worker the job takes the permit itself. Either
+`job_at_hand`; under any other worker the job takes the permit itself. Either
 way no permit is held between two attempts, and none is given back while a program
 that nobody waits for may still be running.
 """
@@ -78,7 +78,7 @@ class GateTurn:
 
 
 @dataclass(frozen=True)
-class Execution:
+class JobAtHand:
     """What the worker knows of the job at hand."""
 
     turn: Turn = field(default_factory=Unlimited)
@@ -91,4 +91,4 @@ class Execution:
     """Workers that died while they ran it, as far as is known."""
 
 
-current_execution: ContextVar[Execution | None] = ContextVar("penstock_execution", default=None)
+job_at_hand: ContextVar[JobAtHand | None] = ContextVar("penstock_job_at_hand", default=None)

@@ -18,7 +18,7 @@ from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import LocalError
 from worker.models import CodeRequest
-from worker.turn import Execution, GateTurn
+from worker.turn import GateTurn, JobAtHand
 
 
 async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_redis, tmp_path):
@@ -99,7 +99,7 @@ async def test_a_cancelled_program_of_a_session_keeps_its_permit(lifecycle, redi
     monkeypatch.setattr("worker.execution.KILLED_WITHIN", 0.0)
     monkeypatch.setattr(sandbox._lifecycle.provider, "exec", runs_on)
     request = CodeRequest(code="sleep 90", language="bash", instance_id="s", run_timeout=90)
-    execution = Execution(GateTurn(gate), seconds=math.inf)
+    execution = JobAtHand(GateTurn(gate), seconds=math.inf)
     running = asyncio.create_task(execute(request, execution, sandbox, RetryPolicy()))
     await asyncio.to_thread(begun.wait)
     running.cancel()

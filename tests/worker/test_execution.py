@@ -10,7 +10,7 @@ from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeRequest, CodeResult, RetryPolicy, SandboxFusion
 from worker.execution import execute
-from worker.turn import Execution, GateTurn
+from worker.turn import GateTurn, JobAtHand
 
 QUICK = RetryPolicy(attempts=3, first=0.001)
 
@@ -33,8 +33,8 @@ async def sandbox(fusion):
     await sandbox.close()
 
 
-def under(gate: TokenBucket, seconds: float = math.inf) -> Execution:
-    return Execution(GateTurn(gate), seconds=seconds)
+def under(gate: TokenBucket, seconds: float = math.inf) -> JobAtHand:
+    return JobAtHand(GateTurn(gate), seconds=seconds)
 
 
 async def test_no_permit_is_held_while_backing_off(gate, fusion, sandbox):
@@ -152,7 +152,7 @@ async def test_a_cancelled_execution_frees_its_place_in_line(gate, fusion, sandb
 
 async def test_the_last_failure_is_reported_when_the_jobs_time_is_over(fusion, sandbox):
     fusion.default = Answer.busy(retry_after=5)
-    result = await execute(CodeRequest(code="1"), Execution(seconds=3.0), sandbox, QUICK)
+    result = await execute(CodeRequest(code="1"), JobAtHand(seconds=3.0), sandbox, QUICK)
     assert (result.error_kind, result.error_reason) == ("infrastructure", "http_429")
     assert result.attempts == 1
 
@@ -168,7 +168,7 @@ async def test_a_job_whose_time_is_over_in_line_says_so(gate, fusion, sandbox):
 
 async def test_where_the_time_went_is_in_the_result(gate, fusion, sandbox):
     fusion.script.extend([Answer.busy(retry_after=0), Answer.ok("42\n", seconds=0.05)])
-    execution = Execution(GateTurn(gate), queued_seconds=1.5)
+    execution = JobAtHand(GateTurn(gate), queued_seconds=1.5)
     result = await execute(CodeRequest(code="1"), execution, sandbox, QUICK)
     assert result.attempts == 2
     assert result.queued_seconds == 1.5

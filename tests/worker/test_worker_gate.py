@@ -17,7 +17,7 @@ from tests.worker.crew import HEIR, LEASE, at_work, burst, nothing_left, open_qu
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from tests.worker.test_worker_delivery import url_of
-from worker.execution_record import HELD, LOST, PERMIT_LOST
+from worker.running import HELD, LOST, PERMIT_LOST
 from worker.sandbox.fusion import SandboxFusion
 from worker.settings import WorkerSettings
 from worker.work_commands import SCRIPTS, WorkCommands
