@@ -47,6 +47,62 @@ last = Last()
 sys.stdout.write("said\\n")
 sys.stdout = None
 """
+# Each has names of its module to find as it goes; plain `python` prints the same.
+LAST_DEEDS = {
+    "an object": """
+import time
+class Last:
+    def __del__(self): print("bye", time.time() > 0, helper())
+def helper(): return 1
+last = Last()
+""",
+    "a ring of objects": """
+class Last:
+    def __del__(self): print("bye", *words)
+words = (True, 1)
+last = Last()
+last.itself = last
+""",
+    "a generator": """
+def generator():
+    try: yield
+    finally: print("bye", *words)
+words = (True, 1)
+last = generator()
+next(last)
+""",
+    "an object of another module": "import helper",
+    "an object that the interpreter holds on to": """
+import signal
+class Last:
+    def __del__(self): print("bye True 1")
+last = Last()
+def handler(*_): pass
+signal.signal(signal.SIGTERM, handler)
+""",
+}
+HELPER = b"""
+class Last:
+    def __del__(self): print("bye", *words)
+words = (True, 1)
+last = Last()
+"""
+THREADS_GO_ON = """
+import threading, time
+def work():
+    while True:
+        time.sleep(0)
+        step()
+def step(): pass
+for _ in range(8): threading.Thread(target=work, daemon=True).start()
+many = [[each] for each in range(200_000)]
+"""
+HOOK_ENDS = """
+import sys
+def hook(*_): sys.exit(7)
+sys.excepthook = hook
+1 / 0
+"""
 IGNORED = b"Exception ignored in: mute\nAttributeError: 'Mute' object has no attribute 'flush'\n"
 DETACHED = b"Exception ignored in: <_io.TextIOWrapper mode='w' encoding='utf-8'>\nValueError: "
 
@@ -78,6 +134,7 @@ async def test_a_program_may_write_by_an_object_of_its_own(
     [
         ("raise KeyboardInterrupt", -signal.SIGINT, INTERRUPTED),
         ("exit(130)", 130, b""),
+        ("import sys; sys.stderr = None; exit('said')", 1, b"said\n"),
         ("import sys; sys.stdout.close()", 0, b""),
         ("import os; os.close(1); print('x')", 120, CLOSED),
     ],
@@ -87,6 +144,31 @@ async def test_the_last_words_are_those_of_the_interpreter(
 ) -> None:
     outcome = await run(code)
     assert (outcome.return_code, outcome.stderr) == (return_code, stderr), outcome
+
+
+@pytest.mark.parametrize("deed", LAST_DEEDS)
+async def test_what_an_object_does_last_finds_the_names_of_its_module(run: Run, deed: str) -> None:
+    outcome = await run(LAST_DEEDS[deed], files={"helper.py": HELPER})
+    assert (outcome.stdout, outcome.stderr) == (b"bye True 1\n", b""), outcome
+
+
+async def test_a_file_that_another_module_left_open_is_written(run: Run) -> None:
+    outcome = await run(
+        "import helper; helper.file.write('kept')",
+        files={"helper.py": b"file = open('left', 'w')"},
+        fetch=["left"],
+    )
+    assert outcome.files == {"left": b"kept"}, outcome
+
+
+async def test_threads_that_go_on_at_the_end_say_nothing(run: Run) -> None:
+    outcomes = [await run(THREADS_GO_ON) for _ in range(5)]
+    assert [outcome.stderr for outcome in outcomes] == [b""] * 5
+
+
+async def test_a_hook_may_end_the_program(run: Run) -> None:
+    outcome = await run(HOOK_ENDS)
+    assert (outcome.return_code, outcome.stderr) == (7, b""), outcome
 
 
 async def test_a_hook_that_fails_is_told_with_what_it_was_to_tell(run: Run) -> None:

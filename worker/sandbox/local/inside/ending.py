@@ -1,5 +1,7 @@
 """How a program ends: what its interpreter says, flushes and returns."""
 
+import _thread
+import _weakref
 import atexit
 import contextlib
 import gc
@@ -8,8 +10,11 @@ import signal
 import sys
 import traceback
 import types
+from collections.abc import Callable, Collection
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
+Left = Callable[[], SourceFileLoader | None]
 _INTERRUPTED = -signal.SIGINT  # no exit code: it ends by the signal
 
 
@@ -17,17 +22,22 @@ def report(problem: BaseException) -> int:
     if isinstance(problem, SystemExit):
         if problem.code is None or isinstance(problem.code, int):
             return (problem.code or 0) & 0xFF
-        print(problem.code, file=sys.stderr)
+        print(problem.code, file=sys.stderr or sys.__stderr__)
         return 1
     trace = problem.__traceback__
     problem = problem.with_traceback(trace and trace.tb_next)  # our own frame is no news
-    _show(problem)
+    try:
+        _show(problem)
+    except SystemExit as another:
+        return report(another)
     return _INTERRUPTED if isinstance(problem, KeyboardInterrupt) else 1
 
 
 def _show(problem: BaseException) -> None:
     try:
         sys.excepthook(type(problem), problem, problem.__traceback__)
+    except SystemExit:
+        raise
     except BaseException as another:  # noqa: BLE001  the hook is the program's
         trace = another.__traceback__
         another.__context__ = None
@@ -37,8 +47,21 @@ def _show(problem: BaseException) -> None:
         traceback.print_exception(problem)
 
 
-def finalize(main: types.ModuleType, code: int) -> int:
-    """What the interpreter does as it ends: threads, atexit, and files still open."""
+def main_module(script: str) -> tuple[types.ModuleType, Left]:
+    """`__main__`, made for one program: what a fork has of its server is not searched as garbage.
+
+    Its loader, which lies in its namespace, tells whether that is still held by anything.
+    """
+    main = types.ModuleType("__main__")
+    main.__loader__ = loader = SourceFileLoader("__main__", script)
+    builtins = sys.modules["builtins"]
+    vars(main).update(__annotations__={}, __builtins__=builtins, __file__=script, __cached__=None)
+    vars(loader)["namespace"] = vars(main)
+    return main, _weakref.ref(loader)
+
+
+def finalize(code: int, older: Collection[str], left: Left) -> int:
+    """What the interpreter does as it ends: threads, atexit, files still open, objects."""
     try:
         if threading := sys.modules.get("threading"):
             threading._shutdown()
@@ -52,8 +75,7 @@ def finalize(main: types.ModuleType, code: int) -> int:
         _tell_ignored(stdout, refusals[0])
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     try:
-        main.__dict__.clear()
-        gc.collect()
+        _forget(older, left)
     except BaseException:  # noqa: BLE001  printed, as the interpreter would
         traceback.print_exc()
     for stream in (sys.stdout, sys.stderr):
@@ -62,6 +84,18 @@ def finalize(main: types.ModuleType, code: int) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return code
+
+
+def _forget(older: Collection[str], left: Left) -> None:
+    """Its modules are garbage all at once, so that what an object does last finds its names."""
+    gc.collect()  # what outlives this is in the order in which it is reached: files before buffers
+    for name in [name for name in sys.modules if name not in older]:
+        del sys.modules[name]
+    gc.collect()
+    if (loader := left()) and not _thread._count():  # threads that go on would miss them
+        vars(loader)["namespace"].clear()
+        del loader
+        gc.collect()
 
 
 def _flush(stream: Any) -> BaseException | None:

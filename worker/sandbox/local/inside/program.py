@@ -7,13 +7,11 @@ every program is done before one comes.
 
 import contextlib
 import fcntl
-import importlib.machinery
 import os
 import resource
 import signal
 import struct
 import sys
-import types
 from typing import Any, NoReturn
 
 from . import cells, ending, kernel, lines, wire
@@ -87,9 +85,6 @@ def leave_no_trace() -> None:
     """What is the same for every program: modules as `python` starts it, and an environment."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "inside"]:
         del sys.modules[name]
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__annotations__={}, __builtins__=sys.modules["builtins"])
-    sys.modules["__main__"] = main
     interpreters = os.path.dirname(sys.executable)
     os.environ.update(PATH=f"{interpreters}:/usr/local/bin:/usr/bin:/bin", LANG="C.UTF-8")
 
@@ -164,9 +159,9 @@ def _interpreter(home: str) -> None:
 
 def _run_python(script: str) -> NoReturn:
     """Do as `python script` does, in the interpreter that is already there; or run cells."""
-    main = sys.modules["__main__"]
-    main.__dict__.update(__file__=script, __cached__=None)
-    main.__dict__["__loader__"] = importlib.machinery.SourceFileLoader("__main__", script)
+    older = set(sys.modules) - {"__main__"}
+    main, left = ending.main_module(script)
+    sys.modules["__main__"] = main
     sys.argv[:] = [script]
     sys.orig_argv[:] = [sys.executable, script]
     code = 0
@@ -179,7 +174,8 @@ def _run_python(script: str) -> NoReturn:
             cells.serve(main.__dict__)
     except BaseException as problem:  # noqa: BLE001  the interpreter's own last resort
         code = ending.report(problem)
-    os._exit(ending.finalize(main, code))
+    del main
+    os._exit(ending.finalize(code, older, left))
 
 
 def _reseed() -> None:
