@@ -23,6 +23,8 @@ def judge(program: bytes, machine: str, number: int, *arguments: int) -> int:
                 return int(k)
             case 0x05:
                 at += k
+            case 0x54:
+                value &= k
             case 0x15:
                 at += if_true if value == k else if_false
             case 0x25:

@@ -102,6 +102,7 @@ _THE_KERNELS = {
     "enter a namespace": "syscall(either(308, 268), os.open('/proc/self/ns/uts', 0), 0)",
     "rename the host": "socket.sethostname(socket.gethostname())",
     "io_uring": "syscall(425, 4, ctypes.create_string_buffer(120))",
+    "use up the machine's asynchronous reads": "syscall(either(206, 0), 1, bytes(8))",
     "userfaultfd": "syscall(either(323, 282), 1)",
     "add a key": "syscall(either(248, 217), b'user', b'probe', b'x', 1, -2)",
     "read kernel keys": "needs(open('/proc/keys').read())",

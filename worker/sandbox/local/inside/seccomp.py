@@ -37,6 +37,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "memfd_secret": (447, 447), "seccomp": (317, 277), "set_mempolicy_home_node": (450, 450),
     # Write back what the whole machine has changed.
     "sync": (162, 81), "syncfs": (306, 267),
+    # One program can use up what the whole machine may have of these.
+    "io_setup": (206, 0),
     # Counted against the host's user, whose limits are small.
     "inotify_init": (253, None), "inotify_init1": (294, 26),
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mbind": (237, 235),
@@ -69,11 +71,13 @@ _OF_SELF_ONLY = {  # call: what its first arguments must be, to mean the caller 
 }
 _NAMESPACES = 0x7E020080
 _FAMILIES, _PROTOCOLS = (1, 2, 10), (0, 6, 17)  # unix, inet, inet6; any, tcp, udp
+_TYPES = (1, 2, 5)  # stream, datagram, seqpacket: others stand for rarer protocols, any will do
+_OF_A_TYPE = 0xF  # flags lie above it
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _EPERM, _ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-_LOAD, _RETURN, _JUMP = 0x20, 0x06, 0x05
+_LOAD, _RETURN, _JUMP, _AND = 0x20, 0x06, 0x05, 0x54
 _JEQ, _JGT, _JGE, _JSET = 0x15, 0x25, 0x35, 0x45
 _NUMBER, _ARCH = 0, 4
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -87,9 +91,9 @@ def _argument(index: int) -> bytes:
     return _op(_LOAD, 16 + 8 * index)  # its low 32 bits; all that we judge fit there
 
 
-def _only(index: int, allowed: tuple[int, ...]) -> list[bytes]:
+def _only(index: int, allowed: tuple[int, ...], part: int = 0xFFFFFFFF) -> list[bytes]:
     tests = [_op(_JEQ, value, len(allowed) - at) for at, value in enumerate(allowed)]
-    return [_argument(index), *tests, _op(_RETURN, _EPERM)]
+    return [_argument(index), _op(_AND, part), *tests, _op(_RETURN, _EPERM)]
 
 
 def _judged(column: int) -> dict[int, list[bytes]]:
@@ -100,7 +104,8 @@ def _judged(column: int) -> dict[int, list[bytes]]:
     inject = [_argument(1), _op(_JEQ, first, 1), _op(_JEQ, second, 0, 1), _op(_RETURN, _EPERM)]
     rules = {_CLONE[column]: clone, _IOCTL[column]: inject + allow}
     for call in (_SOCKET, _SOCKETPAIR):
-        rules[call[column]] = _only(0, _FAMILIES) + _only(2, _PROTOCOLS) + allow
+        kind = _only(1, _TYPES, _OF_A_TYPE)
+        rules[call[column]] = _only(0, _FAMILIES) + kind + _only(2, _PROTOCOLS) + allow
     # Limits, niceness and affinity of others: the jail's init runs as the same user.
     rules[_PRLIMIT[column]] = _only(0, (0,)) + allow
     rules[_PERSONALITY[column]] = _only(0, (0, 0xFFFFFFFF)) + allow
@@ -128,7 +133,8 @@ def program(machine: str = kernel.MACHINE, alone: bool = False) -> bytes:
     column, architecture = _ARCHITECTURES[machine]
     rules = _judged(column)
     refused = [*_REFUSED.values(), *(_REFUSED_ALONE.values() if alone else ())]
-    rules |= {number: [_op(_RETURN, _EPERM)] for call in refused if (number := call[column])}
+    numbers = {number for call in refused if (number := call[column]) is not None}
+    rules |= {number: [_op(_RETURN, _EPERM)] for number in numbers}
     rules |= {call[column]: [_op(_RETURN, _ENOSYS)] for call in _UNKNOWN}
     start = [
         _op(_LOAD, _ARCH),
