@@ -171,3 +171,34 @@ async def test_the_kernels_own_limit_leaves_room_for_forks_that_are_under_way() 
 async def test_without_one_memory_is_held_by_sampling_and_that_is_said() -> None:
     async with Jails(config_for("user"), use_cgroups=False) as jails:
         assert jails.memory_by == "sampling"
+
+
+HOLD_IN_SOCKETS = """
+import socket
+pairs = []
+for _ in range(240):
+    into, out = socket.socket(2, 2), socket.socket(2, 2)
+    into.bind(("127.0.0.1", 0))
+    into.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    out.connect(into.getsockname())
+    for _ in range(10): out.send(bytes(60_000))
+    pairs.append((into, out))
+held = 0
+for into, _ in pairs:
+    try:
+        while True: held += len(into.recv(1 << 16, socket.MSG_DONTWAIT))
+    except BlockingIOError: pass
+print(held)
+"""
+
+
+async def test_what_sockets_hold_is_counted() -> None:
+    limits = replace(PATIENT, memory=64 << 20)
+    async with Jails(config_for("user"), use_cgroups=False) as jails:
+        uncounted = await jails.run(Program(HOLD_IN_SOCKETS, limits=limits))
+    assert int(uncounted.stdout) > limits.memory, "then it would not tell either"
+    async with Jails(config_for("root")) as jails:
+        if jails.memory_by == "sampling":
+            pytest.skip("no cgroup can be made here")
+        counted = await jails.run(Program(HOLD_IN_SOCKETS, limits=limits))
+    assert counted.status == "memory_limit" or int(counted.stdout) < limits.memory, counted

@@ -8,6 +8,7 @@ from typing import Self
 from worker.sandbox.local.limits import Limits
 
 _KILL_ALL = "memory.oom.group"
+_FOR_SOCKETS = 8  # the part of its memory that version 1 counts apart: buffers of TCP and UDP
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Files:
     memory: str
     swap: str
     swap_with_memory: bool
+    sockets: str
     kill_all: str
     killed: str
     peak: str
@@ -33,6 +35,7 @@ class Files:
                 memory="memory.max",
                 swap=present("memory.swap.max"),
                 swap_with_memory=False,
+                sockets="",  # counted with all else
                 kill_all=present(_KILL_ALL),
                 killed="memory.events",
                 peak=present("memory.peak", "memory.current"),  # no peak before 5.19
@@ -43,6 +46,7 @@ class Files:
             memory="memory.limit_in_bytes",
             swap=present("memory.memsw.limit_in_bytes"),
             swap_with_memory=True,
+            sockets=present("memory.kmem.tcp.limit_in_bytes"),
             kill_all="",
             killed="memory.oom_control",
             peak="memory.max_usage_in_bytes",
@@ -75,6 +79,8 @@ class Group:
         if self.files.swap:
             both = limits.memory if self.files.swap_with_memory else 0
             _write(f"{memory}/{self.files.swap}", both)
+        if self.files.sockets:
+            _write(f"{memory}/{self.files.sockets}", limits.memory // _FOR_SOCKETS)
         if self.files.kill_all:
             _write(f"{memory}/{self.files.kill_all}", 1)
         self._open(f"{memory}/{self.files.killed}", os.O_RDONLY)
