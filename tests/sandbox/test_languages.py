@@ -50,6 +50,36 @@ def test_every_language_but_python_and_pytest_is_tried_here() -> None:
     assert set(HELLO) == set(languages.LANGUAGES) - {"python", "pytest"}
 
 
+@pytest.mark.parametrize("given", ["main.py", "./main.py", "/home/sandbox/main.py"])
+@in_one_loop
+async def test_a_file_of_the_same_name_does_not_take_the_place_of_the_code(
+    run: Run, given: str
+) -> None:
+    outcome = await run("import main; print('code')", files={given: b"print('file')"})
+    assert outcome.stdout == b"file\ncode\n", outcome
+
+
+@in_one_loop
+async def test_nor_does_a_folder(run: Run) -> None:
+    outcome = await run("print(open('main.py/a').read())", files={"main.py/a": b"kept"})
+    assert outcome.stdout == b"kept\n", outcome
+
+
+@in_one_loop
+async def test_nor_in_other_languages(run: Run) -> None:
+    outcome = await run("cat main.sh main_.sh; echo code", "bash",
+                        files={"main.sh": b"file\n", "main_.sh": b"other\n"})  # fmt: skip
+    assert outcome.stdout == b"file\nother\ncode\n", outcome
+    for language in languages.LANGUAGES.values():
+        assert languages.script(language, ()) == language.file
+        assert not any(language.file in argument for argument in (*language.run, *language.compile))
+
+
+def test_a_class_is_in_the_file_of_its_name_whatever_is_given() -> None:
+    java = languages.LANGUAGES["java"]
+    assert languages.script(java, ["Main.java"]) == "Main.java"
+
+
 @in_one_loop
 async def test_pytest_passes_and_fails(run: Run) -> None:
     passed = await run("def test_a(): assert 1", "pytest")

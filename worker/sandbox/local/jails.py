@@ -123,8 +123,11 @@ class Jails:
                 await asyncio.wait([ending])
 
     def _request(self, program: Program, language: Language, limits: Limits) -> bytes:
-        files = {language.file: program.code.encode(errors="surrogatepass"), **program.files}
-        steps = languages.steps(language, self.config.python, limits.compile_wall, limits.wall)
+        script = languages.script(language, program.files)
+        files = {**program.files, script: program.code.encode(errors="surrogatepass")}
+        steps = languages.steps(
+            language, script, self.config.python, limits.compile_wall, limits.wall
+        )
         header = _header(limits, files, program.fetch, {**language.env, **program.env}, steps)
         return wire.pack(header, [program.stdin, *files.values()])
 

@@ -4,6 +4,7 @@ Python runs in the warm interpreter; all others are executed in the same jail, w
 their toolchain is on the machine, in /usr or a folder that the operator exposes.
 """
 
+import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ _CPP_FLAGS = ("-std=c++17", "-O2", "-pthread")
 
 @dataclass(frozen=True)
 class Language:
-    """`run` is empty for the warm interpreter; `{python}` stands for its executable."""
+    """`run` is empty for the warm interpreter; `{python}` stands for its executable.
+
+    `{script}` stands for the code's own file: `file`, or one like it where that name is given away.
+    """
 
     file: str
     run: Sequence[str] = ()
@@ -24,6 +28,7 @@ class Language:
     install: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     module: str = ""  # what it needs of the interpreter
+    named_in_code: bool = False  # its file's name is not ours to choose
 
     @property
     def tools(self) -> list[str]:
@@ -36,25 +41,29 @@ LANGUAGES = {
     "python": Language("main.py"),
     "pytest": Language(
         "test_main.py",
-        ("{python}", "-m", "pytest", "-p", "no:cacheprovider", "test_main.py"),
+        ("{python}", "-m", "pytest", "-p", "no:cacheprovider", "{script}"),
         env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         module="pytest",
     ),
-    "bash": Language("main.sh", ("bash", "main.sh"), install="bash"),
-    "cpp": Language("main.cpp", ("./main",), ("g++", *_CPP_FLAGS, "main.cpp", "-o", "main"), "g++"),
-    "nodejs": Language("main.js", ("node", "main.js"), install="nodejs"),
-    "go": Language("main.go", ("./main",), ("go", "build", "-o", "main", "main.go"), "golang"),
+    "bash": Language("main.sh", ("bash", "{script}"), install="bash"),
+    "cpp": Language("main.cpp", ("./main",), ("g++", *_CPP_FLAGS, "{script}", "-o", "main"), "g++"),
+    "nodejs": Language("main.js", ("node", "{script}"), install="nodejs"),
+    "go": Language("main.go", ("./main",), ("go", "build", "-o", "main", "{script}"), "golang"),
     "java": Language(
-        "Main.java", ("java", "-cp", ".", "Main"), ("javac", "Main.java"), "default-jdk"
+        "Main.java",
+        ("java", "-cp", ".", "Main"),
+        ("javac", "{script}"),
+        "default-jdk",
+        named_in_code=True,
     ),
-    "rust": Language("main.rs", ("./main",), ("rustc", "main.rs", "-o", "main"), "rustc"),
-    "perl": Language("main.pl", ("perl", "main.pl"), install="perl"),
-    "ruby": Language("main.rb", ("ruby", "main.rb"), install="ruby"),
-    "lua": Language("main.lua", ("lua", "main.lua"), install="lua5.4"),
-    "php": Language("main.php", ("php", "-f", "main.php"), install="php-cli"),
-    "R": Language("main.R", ("Rscript", "main.R"), install="r-base-core"),
-    "julia": Language("main.jl", ("julia", "main.jl"), install="julia"),
-    "racket": Language("main.rkt", ("racket", "main.rkt"), install="racket"),
+    "rust": Language("main.rs", ("./main",), ("rustc", "{script}", "-o", "main"), "rustc"),
+    "perl": Language("main.pl", ("perl", "{script}"), install="perl"),
+    "ruby": Language("main.rb", ("ruby", "{script}"), install="ruby"),
+    "lua": Language("main.lua", ("lua", "{script}"), install="lua5.4"),
+    "php": Language("main.php", ("php", "-f", "{script}"), install="php-cli"),
+    "R": Language("main.R", ("Rscript", "{script}"), install="r-base-core"),
+    "julia": Language("main.jl", ("julia", "{script}"), install="julia"),
+    "racket": Language("main.rkt", ("racket", "{script}"), install="racket"),
 }
 
 
@@ -94,13 +103,25 @@ def installed(lacking: Collection[str] = ()) -> list[str]:
     return [name for name, language in LANGUAGES.items() if present(language)]
 
 
+def script(language: Language, given: Collection[str]) -> str:
+    """What the code's file is called beside files of these names."""
+    stem, suffix = os.path.splitext(language.file)
+    if language.named_in_code:
+        return language.file
+    taken = {part for name in given for part in name.split("/")}
+    while stem + suffix in taken:
+        stem += "_"
+    return stem + suffix
+
+
 def steps(
-    language: Language, python: str, compile_wall: float, wall: float
+    language: Language, script: str, python: str, compile_wall: float, wall: float
 ) -> list[dict[str, object]]:
     """What the jail is to do, in order."""
-    script = language.file
-    run = [argument.format(python=python) for argument in language.run]
-    plan: list[dict[str, object]] = [{"argv": run, "script": script, "wall": wall}]
-    if language.compile:
-        plan.insert(0, {"argv": [*language.compile], "script": script, "wall": compile_wall})
-    return plan
+
+    def step(command: Sequence[str], seconds: float) -> dict[str, object]:
+        argv = [argument.format(python=python, script=script) for argument in command]
+        return {"argv": argv, "script": script, "wall": seconds}
+
+    compiles = [step(language.compile, compile_wall)] if language.compile else []
+    return [*compiles, step(language.run, wall)]
