@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from .conftest import Run
+from .conftest import MB, Run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -191,3 +191,26 @@ async def test_no_frame_of_the_server_or_of_init_is_below_a_program(run: Run) ->
     assert outcome.stdout == b"['/home/sandbox/main.py']\n"
     assert b"zygote.py" not in outcome.stderr
     assert b"supervise.py" not in outcome.stderr
+
+
+async def test_its_time_zone_is_what_the_request_gives(run: Run) -> None:
+    code = "import time; print(time.tzname[0], time.localtime(0).tm_hour)"
+    assert (await run(code, env={"TZ": "Asia/Tokyo"})).stdout == b"JST 9\n"
+
+
+async def test_its_machine_is_found_by_name(run: Run) -> None:
+    code = "import socket; print(socket.gethostbyname(socket.gethostname()))"
+    assert (await run(code)).stdout == b"127.0.0.1\n"
+
+
+DEEPER = """
+import ctypes, resource, sys
+resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+sys.setrecursionlimit(10**9)
+deeper = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: deeper())
+deeper()
+"""
+
+
+async def test_it_may_have_a_larger_stack_which_counts_as_memory(run: Run) -> None:
+    assert (await run(DEEPER, memory=64 * MB)).status == "memory_limit"

@@ -12,6 +12,7 @@ import resource
 import signal
 import struct
 import sys
+import time
 from typing import Any, NoReturn
 
 from . import cells, ending, kernel, lines, wire
@@ -60,6 +61,8 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
         for name, value in {"HOME": place.home, **place.environment, **header["env"]}.items():
             os.environ[name] = value
+        if "TZ" in header["env"]:
+            time.tzset()
         if step["argv"]:
             _execute(step["argv"])
     except BaseException as problem:  # noqa: BLE001  a program that is not confined must not run
@@ -128,7 +131,6 @@ def _limit(limits: dict[str, Any], processes: int) -> None:
         (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_FSIZE, limits["file_size"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
-        (resource.RLIMIT_STACK, limits["stack"]),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_SIGPENDING, 1024),
@@ -137,6 +139,9 @@ def _limit(limits: dict[str, Any], processes: int) -> None:
     ):
         resource.setrlimit(name, (value, value))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    # A deep recursion may take more: stack is memory, and counts as that.
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (limits["stack"], most))
 
 
 def _execute(argv: list[str]) -> NoReturn:

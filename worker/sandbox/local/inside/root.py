@@ -29,7 +29,7 @@ _FILES = {
     "passwd": f"root:x:0:0::/root:/usr/sbin/nologin\n"
     f"sandbox:x:{INSIDE_ID}:{INSIDE_ID}::{HOME}:/bin/sh\n",
     "group": f"root:x:0:\nsandbox:x:{INSIDE_ID}:\n",
-    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "hostname": "sandbox\n",
 }
