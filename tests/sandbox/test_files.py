@@ -37,7 +37,9 @@ async def test_without_input_it_is_at_its_end(run: Run) -> None:
     assert (await run("import sys; print(repr(sys.stdin.read()))")).stdout == b"''\n"
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/cron.d/x", "/proc/self/mem", "/usr/x"])
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/etc/cron.d/x", "/proc/self/mem", "/usr/x", "x/" * 1500 + "x"]
+)
 async def test_a_name_that_leads_out_is_refused(run: Run, name: str) -> None:
     outcome = await run("print(1)", files={name: b"x"})
     assert outcome.status == "refused"

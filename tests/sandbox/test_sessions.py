@@ -32,6 +32,46 @@ async def test_a_cell_that_raises_is_described_and_the_next_one_runs(sandbox: Ja
         assert (await session.run("def f(:")).error[0]["ename"] == "SyntaxError"
 
 
+async def test_a_failed_cell_shows_its_lines(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        await session.run("def f():\n    raise ValueError('no')")
+        failed = await session.run("f()")
+    assert "    raise ValueError('no')\n" in "".join(failed.error[0]["traceback"])
+
+
+async def test_an_exception_that_cannot_be_told_does_not_end_the_session(sandbox: Jails) -> None:
+    mute = "class Mute(Exception):\n    def __str__(self): raise KeyboardInterrupt\nraise Mute"
+    async with sandbox.session(QUICK) as session:
+        failed = await session.run(mute)
+        assert failed.error[0]["evalue"] == "<exception str() failed>"
+        assert (await session.run("1 + 1")).display == [{"text/plain": "2"}]
+
+
+async def test_cells_show_what_they_are_asked_to(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        shown = await session.run("display('a', 1)\nprint('b')\n2")
+        assert [entry["text/plain"] for entry in shown.display] == ["'a'", "1", "2"]
+        assert shown.stdout == "b\n"
+        own = await session.run("def display(value): print(value)\ndisplay(3)")
+        assert (own.stdout, own.display) == ("3\n", [])
+
+
+async def test_cells_await_on_one_event_loop(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        await session.run("import asyncio\nlater = asyncio.Event()")
+        begun = "async def wait(): await later.wait(); return 5\ntask = None"
+        await session.run(begun)
+        await session.run(
+            "task = asyncio.get_running_loop().create_task(wait())\nawait asyncio.sleep(0)"
+        )
+        assert (await session.run("later.set()\nawait task")).display == [{"text/plain": "5"}]
+        failed = await session.run("await asyncio.sleep(0)\n1 / 0")
+        assert "".join(failed.error[0]["traceback"]).count("File") == 1
+        late = await session.run("await asyncio.sleep(60)", 0.3)
+        assert late.error[0]["ename"] == "CellTimeout"
+        assert (await session.run("await asyncio.sleep(0, 6)")).display == [{"text/plain": "6"}]
+
+
 async def test_a_cell_beyond_its_time_is_interrupted_and_state_stays(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
         await session.run("kept = 1")

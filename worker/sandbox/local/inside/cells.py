@@ -6,17 +6,22 @@ results; time, memory and the rest are still held by the jail's init.
 
 import ast
 import base64
+import builtins
+import functools
 import io
 import json
+import linecache
 import signal
 import sys
 import traceback
+import types
 from typing import Any
 
 from . import wire
 
 CHANNEL = 4
 _FILE = "<cell {}>"
+_AWAIT, _AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, 0x80  # allow it; a code's flag that it does
 
 
 class CellTimeout(BaseException):
@@ -54,6 +59,7 @@ def run(code: str, number: int, timeout: float, namespace: dict[str, Any]) -> di
     sys.stdout, sys.stderr = out, err
     display: list[dict[str, Any]] = []
     error: list[dict[str, Any]] = []
+    vars(builtins)["display"] = lambda *values: display.extend(map(_as_text, values))
     try:
         signal.setitimer(signal.ITIMER_REAL, timeout)
         _execute(code, _FILE.format(number), namespace, display)
@@ -78,15 +84,44 @@ def _time_is_up(*_: object) -> None:
 def _execute(
     code: str, file: str, namespace: dict[str, Any], display: list[dict[str, Any]]
 ) -> None:
-    tree = ast.parse(_without_magic(code), file)
+    code = _without_magic(code)
+    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file
+    tree = ast.parse(code, file)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, file, "exec", dont_inherit=True), namespace)  # noqa: S102
+    parts = [compile(tree, file, "exec", _AWAIT, dont_inherit=True)]
     if isinstance(last, ast.Expr):
-        shown = compile(ast.Expression(last.value), file, "eval", dont_inherit=True)
-        value = eval(shown, namespace)  # noqa: S307
-        if value is not None:
-            namespace["_"] = value
-            display.append({"text/plain": repr(value)})
+        shown = ast.Expression(last.value)
+        parts.append(compile(shown, file, "eval", _AWAIT, dont_inherit=True))
+    if any(part.co_flags & _AWAITS for part in parts):
+        value = _loop().run_until_complete(_awaited(parts, namespace))
+    else:
+        value = [eval(part, namespace) for part in parts][-1]  # noqa: S307
+    if value is not None:
+        namespace["_"] = value
+        display.append(_as_text(value))
+
+
+async def _awaited(parts: list[types.CodeType], namespace: dict[str, Any]) -> Any:
+    """What the last of them comes to."""
+    for part in parts:
+        value = eval(part, namespace)  # noqa: S307
+        if part.co_flags & _AWAITS:
+            value = await value
+    return value
+
+
+@functools.cache
+def _loop() -> Any:
+    """One for all cells."""
+    import asyncio  # which few need
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop
+
+
+def _as_text(value: object) -> dict[str, str]:
+    return {"text/plain": repr(value)}
 
 
 def _without_magic(code: str) -> str:
@@ -127,7 +162,11 @@ def _figures() -> list[dict[str, Any]]:
 
 def _described(problem: BaseException) -> dict[str, Any]:
     trace = problem.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<cell "):
         trace = trace.tb_next  # our own frames are no news
     lines = traceback.format_exception(type(problem), problem, trace)
-    return {"ename": type(problem).__name__, "evalue": str(problem), "traceback": lines}
+    try:
+        said = str(problem)
+    except BaseException:  # noqa: BLE001  a method of the program's own
+        said = "<exception str() failed>"
+    return {"ename": type(problem).__name__, "evalue": said, "traceback": lines}

@@ -27,7 +27,7 @@ def write(place: Place, names: list[str], contents: list[bytes]) -> None:
             path = place.target(name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             _write(path, scratch, content)
-        except (OSError, ValueError, Refused) as problem:
+        except (OSError, ValueError, RecursionError, Refused) as problem:  # the third by its depth
             if isinstance(problem, OSError) and problem.errno in _FULL and not place.limited:
                 raise  # our disk, not the request's
             raise Refused(
