@@ -125,7 +125,8 @@ class Folder:
         for child in map(int, _children(str(os.getpid()))):
             if child != init and child not in others:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(os.getpgid(child), signal.SIGKILL)
+                    if (group := os.getpgid(child)) != os.getpgrp():  # ours, until it makes its own
+                        os.killpg(group, signal.SIGKILL)
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
         for left in os.listdir(self._base):  # a pattern for each number would fill `re`'s caches
