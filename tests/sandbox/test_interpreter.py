@@ -193,6 +193,12 @@ async def test_no_frame_of_the_server_or_of_init_is_below_a_program(run: Run) ->
     assert b"supervise.py" not in outcome.stderr
 
 
+async def test_no_line_of_ours_is_shown_for_one_of_its_own(run: Run) -> None:
+    """Python 3.13 has kept the lines of `python -c` for what else is called "<string>"."""
+    outcome = await run("exec('1 / 0')")
+    assert outcome.stderr.endswith(b"line 1, in <module>\nZeroDivisionError: division by zero\n")
+
+
 async def test_its_time_zone_is_what_the_request_gives(run: Run) -> None:
     code = "import time; print(time.tzname[0], time.localtime(0).tm_hour)"
     assert (await run(code, env={"TZ": "Asia/Tokyo"})).stdout == b"JST 9\n"

@@ -7,6 +7,7 @@ every program is done before one comes.
 
 import contextlib
 import fcntl
+import linecache
 import os
 import resource
 import signal
@@ -88,6 +89,8 @@ def leave_no_trace() -> None:
     """What is the same for every program: modules as `python` starts it, and an environment."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "inside"]:
         del sys.modules[name]
+    for sources in ("cache", "_interactive_cache"):  # since 3.13 our own is there, as "<string>"
+        vars(linecache).get(sources, {}).clear()
     interpreters = os.path.dirname(sys.executable)
     os.environ.update(PATH=f"{interpreters}:/usr/local/bin:/usr/bin:/bin", LANG="C.UTF-8")
 
