@@ -20,7 +20,7 @@ from worker.sandbox.local import (
     probes,
     selftest,
 )
-from worker.sandbox.local.inside import landlock
+from worker.sandbox.local.inside import folder, landlock
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -187,3 +187,22 @@ async def test_a_self_test_that_cannot_be_set_up_leaves_no_fork_server(
     with pytest.raises(SandboxUnavailable, match="Address already in use"):
         await jails.start()
     assert jails._server is None
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a fork server that starts at the same moment."""
+    make, made = tempfile.mkdtemp, []
+
+    def swept(prefix: str, dir: str) -> str:
+        made.append(make(prefix=prefix, dir=dir))
+        if len(made) == 1:
+            folder.Folder._sweep(dir)
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    base, lock = folder._locked_folder(str(tmp_path))
+    folder.Folder._sweep(str(tmp_path))
+    assert ([base], made) == ([str(left) for left in tmp_path.iterdir()], [made[0], base])
+    os.close(lock)
