@@ -122,7 +122,8 @@ class Folder:
         for child in map(int, _children(str(os.getpid()))):
             if child != init and child not in others:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(os.getpgid(child), signal.SIGKILL)
+                    if (group := os.getpgid(child)) != os.getpgrp():  # else it has made none yet
+                        os.killpg(group, signal.SIGKILL)
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
         for left in os.listdir(self._base):  # a pattern for each number would fill `re`'s caches
