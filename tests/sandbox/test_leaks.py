@@ -120,36 +120,6 @@ def test_a_killed_client_takes_everything_with_it(level: str) -> None:
         time.sleep(0.01)
 
 
-BURIAL = """
-import os, signal, sys
-from worker.sandbox.local.inside.folder import Folder
-server = Folder(sys.argv[1], [], confined=False)
-told, tell = os.pipe()
-if (init := os.fork()) == 0:
-    if (program := os.fork()) == 0: signal.pause()  # and makes no group of its own
-    os.write(tell, program.to_bytes(4, "big"))
-    os._exit(0)
-program = os.pidfd_open(int.from_bytes(os.read(told, 4), "big"))
-os.waitid(os.P_PID, init, os.WEXITED | os.WNOWAIT)
-server.bury(init, set())
-try: signal.pidfd_send_signal(program, 0)
-except ProcessLookupError: print("buried")
-"""
-
-
-def test_an_init_that_dies_before_its_program_has_a_group_does_not_take_the_server_along(
-    tmp_path: Path,
-) -> None:
-    burial = subprocess.run(
-        [sys.executable, "-c", BURIAL, str(tmp_path)],
-        cwd=Path(__file__).parents[2],
-        start_new_session=True,  # else it is ours that would be killed
-        capture_output=True,
-        text=True,
-    )
-    assert (burial.stdout, burial.returncode) == ("buried\n", 0), burial
-
-
 def descendants(pid: int) -> list[int]:
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
