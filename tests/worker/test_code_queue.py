@@ -19,11 +19,17 @@ from worker import (
     JobCancelled,
     JobFailed,
     NoWorkers,
+    QueueError,
     QueueUnavailable,
     RequestRefused,
     ResultExpired,
     ResultUnreadable,
+    client_engines,
 )
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises."""
 
 
 @pytest.fixture
@@ -196,6 +202,25 @@ async def test_a_cancelled_job_is_taken_off_its_queue(redis, queue, fusion):
     assert redis.hget(f"rq:job:{handle.id}", "status") == b"canceled"
     assert redis.ttl(f"rq:job:{handle.id}") > 0
     assert await work(redis) == []
+
+
+async def test_a_handle_outlives_the_engine_of_its_process(redis, queue):
+    handle = await queue.submit("print(42)")
+    await asyncio.to_thread(client_engines.stop_all)
+    await asyncio.wait_for(handle.cancel(), 5)
+    assert [each async for each in queue.as_completed([handle])] == [handle]
+    with pytest.raises(JobCancelled):
+        await handle.result()
+
+
+async def test_a_handle_of_another_process_refuses_in_a_sentence(redis, queue, monkeypatch):
+    handle = await queue.submit("print(42)")
+    with monkeypatch.context() as forked:
+        forked.setattr(handle._engine, "stopped", True)
+        with pytest.raises(QueueError, match=f"job {handle.id} belongs to another process"):
+            await asyncio.wait_for(handle.result(), 5)
+        with pytest.raises(QueueError, match=f"job {handle.id} belongs to another process"):
+            await asyncio.wait_for(handle.cancel(), 5)
 
 
 @pytest.mark.parametrize(("abandon", "left"), [("cancel", 0), ("keep", 1)])
