@@ -244,6 +244,29 @@ async def test_a_cancelled_caller_takes_its_jobs_along(redis, queue):
     assert redis.llen("rq:queue:code") == 0
 
 
+@pytest.mark.parametrize("face", ["coroutine", "thread"])
+async def test_many_that_are_interrupted_as_they_are_submitted_are_not_run(
+    redis, queue, monkeypatch, face
+):
+    submit, submitted = CodeQueue._submit, []
+
+    def interrupted(*args, **kwargs):
+        if len(submitted) == 2:
+            raise Interrupted
+        submitted.append(submit(*args, **kwargs))
+        return submitted[-1]
+
+    with monkeypatch.context() as once:
+        once.setattr(CodeQueue, "_submit", interrupted)
+        with pytest.raises(Interrupted):
+            if face == "coroutine":
+                await queue.run_many(["1", "2", "3"])
+            else:
+                await asyncio.to_thread(queue.sync.run_many, ["1", "2", "3"])
+    await (await queue.submit("next")).cancel()
+    assert redis.llen("rq:queue:code") == 0
+
+
 async def test_a_queue_that_nobody_works_on_is_named(redis, hasty):
     with pytest.raises(
         NoWorkers,
