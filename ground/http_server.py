@@ -25,13 +25,13 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(4096)
     except (OSError, OverflowError) as refusal:
         listener.close()
         why = getattr(refusal, "strerror", None) or refusal
         setting, remedy = _mend(refusal, setting)
         said = f"{host}:{port} cannot be listened on: {why}; {remedy}"
         raise SettingError(setting, said) from None
-    listener.listen(4096)
     return listener
 
 
