@@ -84,6 +84,13 @@ def test_what_the_dead_left_is_reaped(penstock, left, cloud):
     assert cloud.live == 0
 
 
+def test_a_name_that_is_not_registered_is_told_beside_those_that_are_killed(penstock, left):
+    (name,) = left("exp7")
+    killed = penstock("kill", name, "penstock-absent")
+    assert (killed.exit_code, killed.stdout) == (1, f"{name}: ended\n")
+    assert killed.stderr.endswith("penstock-absent: not registered\n")
+
+
 def test_strays_are_ended_without_their_grace_if_that_is_said(penstock, left, cloud):
     left("exp7")
     penstock("kill", "--all")
