@@ -9,7 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from penstock.sandboxes import command
+from penstock.cli import command
 from tests.harness import killing, leash
 from tests.harness.servers import until
 from tests.lifecycle.conftest import quick
@@ -22,7 +22,7 @@ from worker.process_loop import from_thread
 def penstock(shared_server, real_redis, monkeypatch):
     monkeypatch.setenv("PENSTOCK_REDIS_URL", shared_server.url)
     monkeypatch.setenv("PENSTOCK_SANDBOX_LEASE", "2")
-    return lambda *words: CliRunner().invoke(command, list(words))
+    return lambda *words: CliRunner().invoke(command, ["sandboxes", *words])
 
 
 def test_nothing_is_registered(penstock):
