@@ -7,6 +7,7 @@ and the reaper takes it. A process that dies keeps nothing, and so leaks nothing
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +35,6 @@ class Keeper:
         self._kept: dict[str, _Kept] = {}
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
         self.owner = new_owner()
         _all.add(self)
 
@@ -61,7 +61,8 @@ class Keeper:
 
     def _run(self) -> None:
         pause = self.lease / 3
-        while not self._wake.wait(pause):
+        while True:
+            time.sleep(pause)
             pause = self.lease / 3
             with self._guard:
                 if not self._kept:
