@@ -45,7 +45,7 @@ def _mend(refusal: Exception, setting: str) -> tuple[str, str]:
 
 
 def warn_if_exposed(host: str, token: SecretStr | None, setting: str) -> None:
-    """An open door to other machines is said, not silently left."""
+    """Warn where other machines can reach the service and it asks for no token."""
     if token is None and not _is_loopback(host):
         log.warning(
             "%s is reachable from other machines and asks for no token; set %s, or %s_FILE",

@@ -124,7 +124,7 @@ class Ends:
 
 
 def publish(file: str, text: str) -> None:
-    """Write it so that no reader ever sees half of it, nor who comes after us."""
+    """Write it whole: neither a reader nor the next keeper ever sees half of it."""
     Path(f"{file}.new").write_text(text)
     Path(f"{file}.new").rename(file)
 
