@@ -39,7 +39,7 @@ class Keeper:
         _all.add(self)
 
     def keep(self, name: str, fence: str, on_lost: Callable[[], None]) -> None:
-        """From now on; of several who keep the same one, each ends its own part."""
+        """Renew its lease from now on, until everybody who asked for that has dropped it."""
         with self._guard:
             kept = self._kept.setdefault(name, _Kept(fence, []))
             kept.fence = fence
@@ -51,7 +51,7 @@ class Keeper:
                 self._thread.start()
 
     def drop(self, name: str, on_lost: Callable[[], None]) -> None:
-        """Harmless when it was lost or dropped before."""
+        """The reverse of `keep`. Harmless when it was lost or dropped before."""
         with self._guard:
             kept = self._kept.get(name)
             if kept is not None and on_lost in kept.on_lost:

@@ -183,7 +183,7 @@ class _Opening:
         return self._box
 
     def abandon(self) -> None:
-        """On the loop."""
+        """Nobody waits for it any more. Called on the loop."""
         self._abandoned = True
         if self._box is not None:
             self._attempts.let_go(self._box)
