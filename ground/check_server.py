@@ -102,7 +102,7 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
             )
         case NoPermissionError():
             return RedisUnfit(f"{subject} gives its user too few permissions: {said}")
-        case ResponseError() if "'SENTINEL'" in said:
+        case ResponseError() if said.startswith("unknown command") and "SENTINEL" in said:
             return RedisUnfit(
                 f"{subject} names a server that is no Sentinel; name the Sentinels, which listen "
                 "on 26379 as a rule, or say redis:// for the server itself"

@@ -238,7 +238,7 @@ async def test_a_client_follows_a_failover(sentinel_pair):
         async with opened_async(sentinel_pair.target) as async_client:
             client.set("key", "kept")
             assert await async_client.get("key") == b"kept"
-            client.execute_command("WAIT", 1, 0)
+            sentinel_pair.replica.until_in_step(sentinel_pair.primary)
             sentinel_pair.kill_primary()
             with contextlib.suppress(ConnectionError):
                 client.ping()  # over the connection it had

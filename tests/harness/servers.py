@@ -168,6 +168,11 @@ class PrivateRedis:
         finally:
             client.close()
 
+    def until_in_step(self, primary: Self) -> None:
+        """A replica has what its primary was told so far. WAIT looks at one connection's writes."""
+        told = primary.ask("ROLE")[1]
+        until(lambda: self.ask("ROLE")[4] >= told, "a replica in step")
+
     def __enter__(self) -> Self:
         return self.start()
 

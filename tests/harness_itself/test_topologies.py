@@ -27,7 +27,7 @@ def test_a_cluster_is_whole_again_after_a_node_was_killed(redis_cluster):
 def test_a_failover_moves_the_service_and_keeps_the_data(sentinel_pair):
     with contextlib.closing(ground.connect(sentinel_pair.target)) as client:
         client.set("key", "kept")
-        client.execute_command("WAIT", 1, 0)
+        sentinel_pair.replica.until_in_step(sentinel_pair.primary)
         before = sentinel_pair.primary.port
         sentinel_pair.kill_primary()
         with contextlib.suppress(ConnectionError):
@@ -40,7 +40,7 @@ def test_the_pair_is_in_step_again_after_a_failover(sentinel_pair):
     assert sentinel_pair.primary.ask("ROLE")[0] == b"master"
     assert sentinel_pair.replica.ask("ROLE")[0] == b"slave"
     sentinel_pair.primary.ask("SET", "key", "copied")
-    sentinel_pair.primary.ask("WAIT", 1, 0)
+    sentinel_pair.replica.until_in_step(sentinel_pair.primary)
     assert sentinel_pair.replica.ask("GET", "key") == b"copied"
 
 

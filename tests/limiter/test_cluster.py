@@ -146,7 +146,7 @@ async def test_a_replica_that_takes_over_a_node_keeps_permits_and_places_in_line
     node = redis_cluster.nodes[1]
     if forgets:
         node.ask("DEL", *(key(names[1]) + part for part in _PARTS))
-    node.ask("WAIT", 1, 0)
+    redis_cluster.replica.until_in_step(node)
     await asyncio.to_thread(redis_cluster.fail_over, 1)
     assert redis_cluster.nodes[1] is not node
     async with asyncio.timeout(SOON):

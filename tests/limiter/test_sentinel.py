@@ -25,7 +25,7 @@ async def test_a_failover_keeps_permits_and_places_in_line(sentinel_pair, gate, 
     permit = await gate.acquire(timeout=SOON)
     first = await in_line(gate, 1)
     second = await in_line(gate, 2)
-    sentinel_pair.primary.ask("WAIT", 1, 0)
+    sentinel_pair.replica.until_in_step(sentinel_pair.primary)
     getattr(sentinel_pair, how)()
     async with asyncio.timeout(SOON):
         await permit.renew()
@@ -51,11 +51,11 @@ async def test_an_acquire_during_a_failover_is_granted_once(sentinel_pair, gate)
 async def test_what_a_failover_forgot_is_registered_again(sentinel_pair, gate):
     """The replica had not heard of the permit and of the line; their process has."""
     await gate.status()
-    sentinel_pair.primary.ask("WAIT", 1, 0)
+    sentinel_pair.replica.until_in_step(sentinel_pair.primary)
     permit = await gate.acquire(timeout=SOON)
     waiter = await in_line(gate, 1)
     sentinel_pair.primary.ask("FLUSHALL")
-    sentinel_pair.primary.ask("WAIT", 1, 0)
+    sentinel_pair.replica.until_in_step(sentinel_pair.primary)
     sentinel_pair.kill_primary()
     async with asyncio.timeout(SOON):
         await permit.renew()

@@ -171,7 +171,7 @@ def _server_pids(folder: Path) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes()
-            serves = b"valkey-server" in words.split(b"\0")[0]
+            serves = b"-server" in words.split(b"\0")[0]
             if serves and (entry / "cwd").resolve() == folder:
                 found.append(int(entry.name))
         except OSError:

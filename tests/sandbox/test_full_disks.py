@@ -3,6 +3,7 @@
 At `ns` a program has a file system of its own size: see test_files.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -40,6 +41,32 @@ async def test_a_disk_that_a_program_has_filled_is_free_after_it(small: Fenced, 
     outcome = await small.run(Program(code, limits=QUICK))
     assert outcome.stdout == b"No space left on device\n", outcome
     assert (await writes(small)).return_code == 0
+
+
+STAY_FULL = """
+import itertools, time
+end, numbers = time.monotonic() + 3, itertools.count()
+while time.monotonic() < end:
+    try: open(str(next(numbers)), "w").close()
+    except OSError: pass
+"""
+WHEN_FULL = """
+full = False
+while not full:
+    try:
+        open("one", "w").close()
+        __import__("os").unlink("one")
+    except OSError: full = True
+"""
+
+
+async def test_a_jail_made_while_the_disk_was_full_works_once_it_is_not(small: Fenced) -> None:
+    filling = asyncio.create_task(small.run(Program(STAY_FULL, limits=QUICK)))
+    for _ in range(3):  # one jail is made for each that is used
+        await small.run(Program(WHEN_FULL, limits=replace(QUICK, wall=2)))
+    await filling
+    for _ in range(3):
+        assert (await writes(small)).return_code == 0
 
 
 async def test_what_one_program_may_write_is_not_held_to_its_limit(small: Fenced) -> None:

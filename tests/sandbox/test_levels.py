@@ -20,7 +20,7 @@ from worker.sandbox.local import (
     probes,
     selftest,
 )
-from worker.sandbox.local.inside import landlock
+from worker.sandbox.local.inside import folder, landlock
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -187,3 +187,45 @@ async def test_a_self_test_that_cannot_be_set_up_leaves_no_fork_server(
     with pytest.raises(SandboxUnavailable, match="Address already in use"):
         await jails.start()
     assert jails._server is None
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a fork server that starts at the same moment."""
+    make, made = tempfile.mkdtemp, []
+
+    def swept(prefix: str, dir: str) -> str:
+        made.append(make(prefix=prefix, dir=dir))
+        if len(made) == 1:
+            folder.Folder._sweep(dir)
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    base, lock = folder._locked_folder(str(tmp_path))
+    folder.Folder._sweep(str(tmp_path))
+    assert ([base], made) == ([str(left) for left in tmp_path.iterdir()], [made[0], base])
+    os.close(lock)
+
+
+BURIES_ONE_WITHOUT_A_GROUP = """
+import os, sys, time
+from worker.sandbox.local.inside.folder import Folder
+place = Folder(sys.argv[1], [], confined=False)
+if not (init := os.fork()):
+    if not os.fork(): time.sleep(60)
+    os._exit(0)
+os.waitid(os.P_PID, init, os.WEXITED | os.WNOWAIT)
+place.bury(init, set())
+place.close()
+print("lives on")
+"""
+
+
+def test_what_an_init_leaves_before_it_has_a_group_of_its_own_dies_alone(tmp_path: Path) -> None:
+    """A program is refused, and its process, made ahead, has not run at all yet."""
+    said = subprocess.run(
+        [sys.executable, "-c", BURIES_ONE_WITHOUT_A_GROUP, str(tmp_path)],
+        start_new_session=True, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (said.returncode, said.stdout, said.stderr) == (0, "lives on\n", "")

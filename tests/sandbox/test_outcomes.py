@@ -205,7 +205,7 @@ async def test_a_file_that_cannot_be_put_there_is_refused(run: Run) -> None:
 
 
 async def test_the_death_of_the_fork_server_is_our_failure_and_the_next_run_works(
-    sandbox: Jails,
+    sandbox: Jails, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, restarts = await sandbox._live_server(), sandbox.restarts
     posted = server.posted
@@ -216,3 +216,4 @@ async def test_the_death_of_the_fork_server_is_our_failure_and_the_next_run_work
     assert (await running).status == "infrastructure"
     assert (await sandbox.run(Program("print(2)"))).stdout == b"2\n"
     assert sandbox.restarts == restarts + 1
+    assert "the fork server ended: it left no message; the next program" in caplog.text

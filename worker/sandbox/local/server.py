@@ -4,6 +4,7 @@ import array
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ from worker.sandbox.local.errors import SandboxUnavailable
 from worker.sandbox.local.inside import wire
 from worker.sandbox.local.launch import START_TIMEOUT, ServerConfig, launch
 from worker.sandbox.local.receive import receive
+
+log = logging.getLogger(__name__)
 
 _GRACE = 30.0  # beyond all its own time limits, for a jail to report; a busy machine takes long
 
@@ -64,7 +67,7 @@ class ForkServer:
                 said = await loop.sock_recv(self._control, 1 << 16)
         except (TimeoutError, ConnectionError):
             said = b""
-        answer = json.loads(said) if said else {"failed": self._last_words()}
+        answer = json.loads(said) if said else {"failed": f"as it started, {self._last_words()}"}
         if "failed" in answer:
             raise SandboxUnavailable(answer["failed"])
         self.ready = answer
@@ -72,12 +75,13 @@ class ForkServer:
 
     def _last_words(self) -> str:
         said = os.pread(self._complaints, 4096, 0).decode(errors="replace").strip()
-        return f"the fork server ended as it started: {said or 'it left no message'}"
+        return f"the fork server ended: {said or 'it left no message'}"
 
     def _closed(self) -> None:
         """It says nothing after it is ready: what can be read is its end."""
         asyncio.get_running_loop().remove_reader(self._control)
         self.dead = True
+        log.warning("%s; the next program is given a new one", self._last_words())
 
     async def exchange(
         self,

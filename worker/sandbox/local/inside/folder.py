@@ -31,10 +31,7 @@ class Folder:
 
     def __init__(self, parent: str, readable: list[str], confined: bool) -> None:
         self._sweep(parent)
-        self._base = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-        # Held by the fork server and every init: whoever can take it finds them all dead.
-        self._lock = os.open(self._base, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._base, self._lock = _locked_folder(parent)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         self.server = os.pidfd_open(os.getpid())
         self._rights = _rights(readable)
@@ -125,7 +122,8 @@ class Folder:
         for child in map(int, _children(str(os.getpid()))):
             if child != init and child not in others:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(os.getpgid(child), signal.SIGKILL)
+                    if (group := os.getpgid(child)) != os.getpgrp():  # else it has made none yet
+                        os.killpg(group, signal.SIGKILL)
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
         for left in os.listdir(self._base):  # a pattern for each number would fill `re`'s caches
@@ -146,6 +144,18 @@ class Folder:
                     _remove(left)
                 finally:
                     os.close(at)
+
+
+def _locked_folder(parent: str) -> tuple[str, int]:
+    """Its lock is the fork server's and every init's: whoever can take it finds them all dead."""
+    while True:
+        base = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(base, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.exists(base):
+                return base, lock
+            os.close(lock)  # another one's sweep came before the lock
 
 
 def _rights(readable: list[str]) -> dict[str, int]:

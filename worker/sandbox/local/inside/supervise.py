@@ -41,23 +41,29 @@ class Job(NamedTuple):
 
 def main(place: Place, line: Socket) -> None:
     """Everything between the clone and the end of an init; it never returns."""
-    problem = ""
-    try:
-        place.enter()
-        first = _fork_ahead(place)
-        place.build()
-        first.line.send(program.BUILT)
-    except Exception as refusal:  # noqa: BLE001  told to the client whose program comes
-        problem = f"{type(refusal).__name__}: {refusal}"
+    first = _prepare(place)
     job = _wait_for(place, line)
-    report, blobs = (
-        _run(job, first) if not problem else ({"status": "infrastructure", "error": problem}, [])
-    )
+    if isinstance(first, Exception):  # a full disk, say, which may have room by now
+        again = _prepare(place)
+        first = first if isinstance(again, Exception) else again
+    report, blobs = _run(job, first)
     try:
         place.leave()  # who has the report can count on the room that its program took
     finally:
         _send(job.reply, wire.pack(report, blobs))
         os._exit(0)
+
+
+def _prepare(place: Place) -> Running | Exception:
+    """What can be done before a program comes. Why it cannot is told to the program's client."""
+    try:
+        place.enter()
+        first = _fork_ahead(place)
+        place.build()
+        first.line.send(program.BUILT)
+    except Exception as problem:  # noqa: BLE001
+        return problem
+    return first
 
 
 def _wait_for(place: Place, line: Socket) -> Job:
@@ -77,8 +83,10 @@ def _wait_for(place: Place, line: Socket) -> Job:
     return Job(request, reply, session, channel + rest[4:], evidence, place)
 
 
-def _run(job: Job, first: Running) -> tuple[dict[str, Any], list[bytes | bytearray]]:
+def _run(job: Job, first: Running | Exception) -> tuple[dict[str, Any], list[bytes | bytearray]]:
     try:
+        if isinstance(first, Exception):
+            raise first
         request = os.pread(job.request, os.fstat(job.request).st_size, 0)
         header, (stdin, *given) = wire.unpack(request)
         program.check_environment(header["env"])
@@ -91,11 +99,7 @@ def _run(job: Job, first: Running) -> tuple[dict[str, Any], list[bytes | bytearr
     except Refused as refusal:
         return {"status": "refused", "error": str(refusal)}, []
     except Exception as problem:  # noqa: BLE001  whatever it is, the client must hear of it
-        return _our_failure(problem), []
-
-
-def _our_failure(problem: Exception) -> dict[str, Any]:
-    return {"status": "infrastructure", "error": f"{type(problem).__name__}: {problem}"}
+        return {"status": "infrastructure", "error": f"{type(problem).__name__}: {problem}"}, []
 
 
 def _run_steps(

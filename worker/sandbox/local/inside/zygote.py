@@ -136,7 +136,7 @@ class Server:
         self._place = place
         self._jails: dict[int, Jail] = {}  # by pidfd
         self._spares: list[int] = []
-        self._wanted = spares
+        self._wanted = self._usual = spares
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
@@ -184,6 +184,7 @@ class Server:
         except OSError:
             self._spares.append(pidfd)  # nothing is wrong with it
             raise
+        self._wanted = self._usual
         held.number = order["run"]
         held.line.close()
         return True
@@ -192,7 +193,7 @@ class Server:
         try:
             self._spares.append(self._clone())
         except OSError:
-            self._wanted = 0  # whatever it is, the next program will be told
+            self._wanted = 0  # whatever it is, the next program will be told, or find it gone
 
     def _clone(self) -> int:
         ours, theirs = lines.pair()
