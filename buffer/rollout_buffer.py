@@ -109,7 +109,7 @@ class RolloutBuffer:
     async def write_entries(
         self, entries: Sequence[Entry], rollout: str = ""
     ) -> tuple[list[Outcome], float]:
-        """Store what was checked at another door; full ones are told, with seconds to wait.
+        """Store entries that are checked already; with `FULL` ones, the seconds to wait as well.
 
         What a `rollout` sends is refused with `RolloutReplaced` once another was started.
         """

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from collections import Counter
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,8 +76,20 @@ class SyncRolloutBuffer:
     def fetch(self, receipt: str) -> Batch:
         return _loop.run(self._buffer.fetch(receipt))
 
+    def available(self) -> int:
+        return _loop.run(self._buffer.available())
+
+    def wait_for(self, groups: int, seconds: float) -> None:
+        _loop.run(self._buffer.wait_for(groups, seconds))
+
+    def unreported(self) -> list[Any]:
+        return _loop.run(self._buffer.unreported())
+
     def stats(self) -> dict[str, int]:
         return _loop.run(self._buffer.stats())
+
+    def rewards(self) -> tuple[int, ...]:
+        return _loop.run(self._buffer.rewards())
 
     def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
         return _loop.run(self._buffer.groups(state, limit))
@@ -84,8 +97,8 @@ class SyncRolloutBuffer:
     def items(self, instance_id: str | int, round_number: int = 0) -> list[Item]:
         return _loop.run(self._buffer.items(instance_id, round_number))
 
-    def quarantined(self) -> list[GroupInfo]:
-        return _loop.run(self._buffer.quarantined())
+    def quarantined(self, limit: int | None = None) -> list[GroupInfo]:
+        return _loop.run(self._buffer.quarantined(limit))
 
     def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
         return _loop.run(self._buffer.requeue(instance_id, round_number))
@@ -95,6 +108,12 @@ class SyncRolloutBuffer:
 
     def reset(self) -> None:
         _loop.run(self._buffer.reset())
+
+    def resume(self, skip: Iterable[str | int]) -> int:
+        return _loop.run(self._buffer.resume(skip))
+
+    def finished_rounds(self, skip: Iterable[str | int] = ()) -> Counter[str]:
+        return _loop.run(self._buffer.finished_rounds(skip))
 
     def close(self) -> None:
         _loop.run(self._buffer.aclose())

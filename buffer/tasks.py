@@ -41,14 +41,14 @@ async def _look(link: Link, run: str) -> list[_Listed]:
 
 
 async def enter_started(link: Link, run: str, task: str) -> None:
-    """A server was asked to start it: it is what a request without a task means."""
+    """List it as the one last started: a request without a task now means this one."""
     now = await link.command("TIME")
     micros = int(now[0]) * 1_000_000 + int(now[1])
     await link.command("ZADD", tagged("buffer", run, "tasks"), micros, task)
 
 
 async def enter(link: Link, run: str, task: str) -> None:
-    """Before all that a server was asked to start; where it is listed it stays."""
+    """List it before all that were started; where it is listed already it keeps its place."""
     await link.command("ZADD", tagged("buffer", run, "tasks"), "NX", 0, task)
 
 

@@ -1,20 +1,20 @@
-"""For loops that end by being cancelled, and wait for Redis on their way."""
+"""For loops that end by being cancelled: a cancellation must not get lost in what they await."""
 
 import asyncio
 
 
 def cancellations() -> int:
-    """How many this task has been asked for, those included that it caught."""
+    """How often this task has been asked to be cancelled, also where it caught that."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 
 
 def heed_cancellation(before: int = 0) -> None:
-    """Raise a cancellation of this task that was swallowed; where there was none, do nothing.
-    A function for callers who may have caught one says how many there were `before` it began.
+    """Raise `CancelledError` if this task was cancelled and something swallowed that.
+    A function whose caller may have caught one earlier passes what it counted `before`.
 
-    Before Python 3.12 `asyncio.wait_for` loses one that comes in the instant of the result, and
-    redis-py waits with it for each command. A loop that asks here at each turn ends all the same.
+    Before Python 3.12 `asyncio.wait_for`, with which redis-py waits for each command, loses one
+    that comes at the same instant as the result. A loop that calls this at each turn still ends.
     """
     if cancellations() > before:
         raise asyncio.CancelledError

@@ -53,7 +53,7 @@ def open_checked(target: RedisTarget, *, setting: str = SETTING, timeout: float 
 
 
 def open_plainly(target: RedisTarget, *, setting: str = SETTING, timeout: float = 5.0) -> Client:
-    """`connect`, which for a Cluster already asks its nodes, and says plainly if none answers."""
+    """`connect`; where a Cluster, whose nodes it asks already, does not answer, a plain error."""
     with _told_plainly(target, setting):
         return connect(target, timeout=timeout)
 

@@ -25,13 +25,13 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(4096)
     except (OSError, OverflowError) as refusal:
         listener.close()
         why = getattr(refusal, "strerror", None) or refusal
         setting, remedy = _mend(refusal, setting)
         said = f"{host}:{port} cannot be listened on: {why}; {remedy}"
         raise SettingError(setting, said) from None
-    listener.listen(4096)
     return listener
 
 
@@ -45,7 +45,7 @@ def _mend(refusal: Exception, setting: str) -> tuple[str, str]:
 
 
 def warn_if_exposed(host: str, token: SecretStr | None, setting: str) -> None:
-    """An open door to other machines is said, not silently left."""
+    """Warn where other machines can reach the service and it asks for no token."""
     if token is None and not _is_loopback(host):
         log.warning(
             "%s is reachable from other machines and asks for no token; set %s, or %s_FILE",

@@ -75,7 +75,11 @@ def keep(ends: "Ends", server: str, sock: str, port: int, extra: str, lock: int)
     before, password = last_address()
     for attempt in range(3):
         chosen = port or (before if attempt == 0 else 0) or free_port()
-        child = launch(server, sock, chosen, password, extra, lock)
+        try:
+            child = launch(server, sock, chosen, password, extra, lock)
+        except OSError as refusal:  # the binary is another machine's, or the disk is full
+            say(f"failed {refusal}")
+            return
         try:
             problem = wait_until_ready(ends, child, sock, password)
             if problem is None:
@@ -120,7 +124,7 @@ class Ends:
 
 
 def publish(file: str, text: str) -> None:
-    """Write it so that no reader ever sees half of it, nor who comes after us."""
+    """Write it whole: neither a reader nor the next keeper ever sees half of it."""
     Path(f"{file}.new").write_text(text)
     Path(f"{file}.new").rename(file)
 

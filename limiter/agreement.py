@@ -19,7 +19,7 @@ class Agreement:
         self.unsettled: dict[Terms, bool] = {}  # to be compared, or enforced
 
     def meet(self, terms: Terms, manner: Manner) -> None:
-        """A gate object of this process, one of several perhaps, says what it was made with."""
+        """Note what a gate object was made with; a process may have several for one gate."""
         if manner.enforce:
             self._met = dict.fromkeys(self._met, False)  # the last to enforce prevails
         if manner.enforce or terms not in self._met:

@@ -95,7 +95,7 @@ class Contact:
             )
 
     def tell(self, busy: Collection[Ledger], commands: list[Command]) -> None:
-        """Say what asks for no answer."""
+        """Send commands whose replies nobody needs."""
         try:
             self.converse(commands)
         except PASSING as failure:

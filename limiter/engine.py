@@ -66,8 +66,8 @@ class Engine:
         self._posted.put((deed, ledger))
 
     def new_id(self) -> str:
-        """No other permit's, anywhere. Asking the system for randomness each time would cost
-        more, and let our thread send a release without the acquire that is to ride with it."""
+        """An id that no other permit has, anywhere. Random ones would cost a system call each, in
+        which our thread could send a release without the acquire that is to ride with it."""
         return f"{self._token}:{next(self._numbers):x}"
 
     def ledger(self, name: str, make: Callable[["Engine"], Ledger]) -> Ledger:

@@ -31,7 +31,8 @@ class Hold:
         self._cancelling = task.cancelling()
         self._permit = permit
         permit.on_lost = lambda: _tell(loop, self._cancel_body)
-        permit.check()  # it may have been lost before anybody listened
+        if permit.lost:  # before anybody listened, or just now: the cancellation is not to come
+            self._end(None)
         return permit
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -27,12 +27,12 @@ Letters = list[dict[bytes, bytes]]
 
 
 def reading(streams: Mapping[str, str]) -> Command:
-    """What blocks until there is an entry after those."""
+    """The command that blocks until one of the streams has an entry after the one given."""
     return ("XREAD", "BLOCK", int(_BLOCK * 1000), "STREAMS", *streams, *streams.values())
 
 
 def read_streams(reply: Any) -> Iterator[tuple[str, str, Letters]]:
-    """Each stream in the reply to that, its last entry's id, and its entries."""
+    """For each stream in the reply to `reading`: its name, its last entry's id, its entries."""
     found = reply.items() if isinstance(reply, dict) else reply or ()
     for name, entries in found:
         yield name.decode(), entries[-1][0].decode(), [fields_of(entry) for _, entry in entries]
@@ -77,8 +77,8 @@ class Inbox:
             return self._seen.pop(stream)
 
     def end(self, tell: Callable[[list[Command]], object] | None, within: float) -> None:
-        """Read no more. Who can tell the server so sees the thread's end, if it comes in time;
-        without a server it ends by itself, and with the process where that is frozen."""
+        """Read no more. With `tell`, which reaches the server, wait `within` seconds for the
+        thread's end; without it the thread ends when its read does, or with the process."""
         with self._guard:
             self._stopping.set()
             self._listening.set()
@@ -122,7 +122,7 @@ class Inbox:
         return None
 
     def _idle(self) -> None:
-        """Nobody waits. What is idle for long may be dropped on its way without a word."""
+        """Wait until somebody listens. A connection idle for long is closed: it may be dead."""
         if not self._listening.wait(SILENCE):
             self._wire.close()
             self._listening.wait()

@@ -32,7 +32,7 @@ def existing_gate(redis: AnyRedis, name: str) -> Gate:
     finally:
         client.close()
     if found[0] is None:
-        raise UnknownGate(name, gate_names(target))
+        raise UnknownGate(name, [known for known in gate_names(target) if known != name])
     limit, rate, burst = ((text or b"").decode() for text in found)
     terms = Terms(
         int(limit) if limit else None, float(rate) if rate else None, int(burst) if burst else None

@@ -60,7 +60,7 @@ class Ledger:
     # What the callers want
 
     def meet(self, terms: Terms, manner: Manner) -> None:
-        """A gate object of this process, one of several perhaps, says what it was made with."""
+        """Note what a gate object was made with; a process may have several for one gate."""
         if manner.enforce:
             self.commands = GateCommands(self.name, terms, self.engine.process)
         self.agreement.meet(terms, manner)
@@ -86,7 +86,7 @@ class Ledger:
             self.watch(now)
 
     def catch_up(self, now: float) -> None:
-        """Ask and give back what loops have not: a blocked one must hold up nobody for long."""
+        """Ask and give back in the place of loops that have not: a blocked one holds up nobody."""
         for ask in self.direct.take_asked(now):
             self.ask(ask, join=True)
         self.releases.update(self.direct.overdue())
@@ -96,7 +96,7 @@ class Ledger:
         self.catch_up_at = now + LATE if self.direct.watched else NEVER
 
     def lend(self, lease: Lease) -> None:
-        """To the loop that was granted it, until the next heartbeat."""
+        """Leave it to the loop that it was granted to, until the next heartbeat."""
         if self.leases.pop(lease.id, None) is not None:
             self.watch(self.engine.clock())
             self.direct.held[lease.id] = lease
@@ -113,11 +113,11 @@ class Ledger:
                 self.outcomes.append((call.answer, PermitLost(self.name, lease.id)))
 
     def forget_lease(self, lease: Lease) -> None:
-        """It is somebody else's to give back."""
+        """Renew it no more, and do not give it back: that is somebody else's to do."""
         self._drop(lease)
 
     def _drop(self, lease: Lease) -> bool:
-        """Whether it was ours, or a loop's."""
+        """Know of it no more; whether we did, or a loop."""
         known = [held.pop(lease.id, None) for held in (self.leases, self.direct.held)]
         return any(known)
 
@@ -139,7 +139,7 @@ class Ledger:
             self.cancels[ask.id] = None
 
     def forget(self, ask: Ask) -> bool:
-        """Whether the server may know of the ask and must be told."""
+        """Drop the ask; whether the server may know of it, and must then be told."""
         places = (self.line, self.fresh, self.tries, self.direct.asked)
         known = [asks.pop(ask.id, None) for asks in places]
         return any(known)

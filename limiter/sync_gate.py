@@ -54,6 +54,9 @@ class SyncGate:
     def resume(self) -> None:
         self._called(lambda ledger: ledger.commands.configure(changes(paused=False)))
 
+    def free(self, permit: str, fence: int) -> None:
+        self._called(lambda ledger: ledger.commands.release([(permit, fence)]))
+
     def _granted(self, engine: "Engine", ledger: "Ledger", ask: "Ask", *, join: bool) -> Any:
         answer = ask.answer
         assert isinstance(answer, ThreadAnswer)  # noqa: S101 - for the type checker

@@ -17,9 +17,9 @@ def main() -> None:
 
 
 class Loading:
-    """Ctrl-C ends the process on the spot: while modules load there is nothing to put right,
-    and an exception in the middle of one comes out as any other. What they make stays: no
-    time is lost on looking for garbage in it, now or later."""
+    """While modules load, Ctrl-C ends the process on the spot: there is nothing to put right yet,
+    and KeyboardInterrupt in the midst of an import may come out as another error. What they
+    make stays, so that no time is spent on looking for garbage in it, now or later."""
 
     def __enter__(self) -> None:
         self._before = signal.signal(signal.SIGINT, _quit)
@@ -32,7 +32,7 @@ class Loading:
 
 
 def _open_what_is_closed() -> None:
-    """Whoever starts it with `>&-` wants none of it; a socket of ours must not take the number."""
+    """Started with `>&-`, a stream has no descriptor; no socket of ours may get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)

@@ -9,8 +9,7 @@ import httpx
 from ground import connect, parse_redis_url
 from ground.http_guard import UNWELL
 from ground.redis_url import SETTING
-from penstock.fleet import work
-from penstock.fleet.reader import FleetReader
+from penstock.fleet import FleetReader
 from penstock.options import examples, given_settings, settings_options
 
 
@@ -56,8 +55,7 @@ def _service(url: str) -> int:
 
 async def _worker(url: str, run: str) -> int:
     async with FleetReader(url, run) as reader:
-        seconds, micros = await reader.client.time()
-        workers = await work.read_workers(reader.client, seconds + micros / 1e6)
+        workers = await reader.workers()
     host = socket.gethostname()
     if any(worker.host == host and worker.state != "dead" for worker in workers):
         return 0

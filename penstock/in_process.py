@@ -40,7 +40,7 @@ def _with_jobs(client: redis.Redis, names: Sequence[str]) -> list[Queue]:
 
 
 class _NoAlarm(BaseDeathPenalty):
-    """The caller's own time limit stays in force; SIGALRM may be its."""
+    """Sets no alarm: the calling process may use SIGALRM for a time limit of its own."""
 
     def setup_death_penalty(self) -> None: ...
 

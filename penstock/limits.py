@@ -1,7 +1,8 @@
 """`penstock limits`: the gates, seen and changed while everybody uses them."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -45,7 +46,7 @@ Examples:
 def list_gates(as_json: bool) -> None:
     """List the gates: limits, permits in flight, waiters, counters."""
     with running_redis(given_settings()) as url:
-        gates = [existing_gate(url, name).sync.status() for name in gate_names(url)]
+        gates = list(_statuses(url))
     if as_json:
         click.echo(json.dumps([asdict(gate) for gate in gates], indent=2))
     elif gates:
@@ -111,6 +112,12 @@ Example:
 def resume(name: str) -> None:
     """Grant again, beginning with those who waited."""
     _change(name, lambda gate: gate.sync.resume())
+
+
+def _statuses(url: str) -> Iterator[GateStatus]:
+    for name in gate_names(url):
+        with contextlib.suppress(UnknownGate):  # somebody deleted its hash
+            yield existing_gate(url, name).sync.status()
 
 
 def _change(name: str, deed: Callable[[Gate], None]) -> None:

@@ -116,8 +116,8 @@ def _request(
 
 async def _attended(url: str, settings: GroundSettings, queue: str) -> bool:
     async with FleetReader(url, settings.run) as reader:
-        fleet = await reader.read(workers=0)
-    return any(one.name == queue and one.workers for one in fleet.queues)
+        workers = await reader.workers()
+    return any(queue in worker.queues and worker.state != "dead" for worker in workers)
 
 
 def _print(result: CodeResult) -> None:

@@ -111,7 +111,8 @@ Examples:
 @click.option("--all", "everything", is_flag=True, help="All of the run, or of every run.")
 @settings_options
 def kill(names: tuple[str, ...], everything: bool) -> None:
-    """End sandboxes whoever uses them; their owners are told. Exits with 1 if one is not gone."""
+    """End sandboxes whoever uses them; their owners are told. Exits with 1 if one is not gone, or
+    not registered."""
     if bool(names) == everything:
         raise click.UsageError("name the sandboxes to end, or say --all")
     with _registries() as registries:
@@ -128,12 +129,15 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
             click.echo("no such sandbox is registered", err=True)
             raise SystemExit(1)
         found = asyncio.run(_end(Reaper(url), doomed))
+    absent = set(names).difference(*doomed.values())
+    for name in sorted(absent):
+        click.echo(f"{name}: not registered", err=True)
     for name in found.ended:
         click.echo(f"{name}: ended")
     for name, why in found.failed.items():
         click.echo(f"{name}: left to the reaper")
         click.echo(f"{name}: {why}", err=True)
-    if found.failed:
+    if found.failed or absent:
         raise SystemExit(1)
 
 

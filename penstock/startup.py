@@ -17,7 +17,7 @@ from penstock.doctor.packages import require_own_packages
 
 @contextmanager
 def running_redis(settings: GroundSettings, *, folder: Path | None = None) -> Iterator[str]:
-    """The URL of the Redis that is named, found fit; else of a private one that ends with this.
+    """The URL of the Redis that is named, found fit; else of a private one for the block's length.
 
     A private one keeps its data in `folder`, or in the data directory.
     """

@@ -119,12 +119,10 @@ class CodeQueue:
         `as_completed` give outcomes one by one, errors included.
         """
         jobs = self._requests(programs)  # refuse all before running any
-        answers = [LoopAnswer() for _ in jobs]
-        orders = [
-            self._submit(job, timeout, None, answer=answer)[1]
-            for job, answer in zip(jobs, answers, strict=True)
-        ]
+        answers, orders = [LoopAnswer() for _ in jobs], list[Order]()
         try:
+            for job, answer in zip(jobs, answers, strict=True):
+                orders.append(self._submit(job, timeout, None, answer=answer)[1])
             for answer in answers:
                 await answer.future
                 answer.taken()

@@ -24,7 +24,7 @@ class DirectLines:
         self._all: WeakKeyDictionary[asyncio.AbstractEventLoop, DirectLine] = WeakKeyDictionary()
 
     def take(self, order: Order, asked: Answer | None) -> bool:
-        """Only for who waits on the loop itself: a thread would not let it read the reply."""
+        """Only for a caller on the loop itself: one that blocks may block the loop with it."""
         return isinstance(asked, LoopAnswer) and self.of(asked.loop).take(order)
 
     def wish(self, line: DirectLine) -> None:

@@ -23,6 +23,7 @@ from rq.serializers import JSONSerializer
 from ground import chunks
 from worker.async_wire import AsyncWire
 from worker.fenced import LeaseLost
+from worker.notices import NOTICE_LIMIT
 from worker.rq_job import is_made
 from worker.running import ExcInfo, Outcome, Running
 from worker.work_commands import WorkCommands
@@ -32,7 +33,6 @@ log = logging.getLogger("penstock.worker")
 RECORDED, LOST, HAS_DEPENDENTS = 1, 0, 2
 OUR_CALLBACKS = "worker.notices."
 _CHUNK = 200  # ends in one script call: a few milliseconds of the server's time
-_BIGGEST_NOTICE = 64 * 1024
 _CALLBACKS = (b"success_callback_name", b"failure_callback_name", b"stopped_callback_name")
 _SPECIAL = (b"webhooks", b"repeats_left", b"rate_limit_key", b"group_id")
 _RETRY_FOR = 300.0  # seconds; far beyond every lease, after which the answer is "lost" anyway
@@ -154,7 +154,7 @@ class Finisher:
             return None
         raw = self._dumped(outcome.value)
         payload = b"" if outcome.value is None else b64encode(raw)
-        notice = raw if self._json and len(raw) <= _BIGGEST_NOTICE else b""
+        notice = raw if self._json and len(raw) <= NOTICE_LIMIT else b""
         return self._end(running, 1, ttl, payload, notice)
 
     def _failure_row(self, running: Running, error: ExcInfo) -> Row | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +33,19 @@ class AnyHandle:
         return self._order.outcome is not None
 
     def _watch(self, answer: Answer) -> None:
-        engine, order = self._engine, self._order
-        if engine.stopped and order.outcome is None:
-            raise QueueError(f"job {self.id} belongs to another process, or to one that is ending")
-        engine.post(lambda: engine.orders.watch(order, answer))
+        self._have(self._engine.orders.watch, answer)
 
     def _cancel(self, answer: Answer) -> None:
-        engine, order = self._engine, self._order
-        engine.post(lambda: engine.orders.cancel(order, answer))
+        self._have(self._engine.orders.cancel, answer)
+
+    def _have(self, deed: Callable[["Order", Answer], None], answer: Answer) -> None:
+        """Have the engine do it and answer. One that has ended answers nobody."""
+        if not self._engine.stopped:
+            self._engine.post(lambda: deed(self._order, answer))
+        elif self.done:
+            answer.settle()
+        else:
+            raise QueueError(f"job {self.id} belongs to another process, or to one that is ending")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}, {'done' if self.done else 'waiting'}>"

@@ -26,8 +26,8 @@ class Listening:
         self._since = "0-0"  # a notice that it read; what is read twice does no harm
 
     def by_inbox(self) -> None:
-        """Have the inbox read on from where the ear was. Called with the engine's books locked,
-        as the next two are."""
+        """Have the inbox read on from where the ear was. This and the next two are called with
+        the engine's books locked."""
         self._ear = None
         if self._inbox is None:
             self._inbox = Inbox(self._engine.target, self._received)
@@ -55,7 +55,7 @@ class Listening:
     # For an ear, on its loop
 
     def question_of(self, ear: Ear) -> Command | None:
-        """What it is to ask, if it is the one that reads."""
+        """The command that asks for the next notices; None where this ear is not to read."""
         with self._engine.books:
             if self._ear is not ear or not self._engine.orders.waiting:
                 return None
@@ -79,7 +79,7 @@ class Listening:
         self._engine.notices_read()
 
     def _hand_over(self, ear: Ear) -> None:
-        """It asks when its loop sends a job; at once where some are under way."""
+        """Let the ear read: from when its loop sends a job, or at once if some are under way."""
         assert self._inbox is not None  # noqa: S101 - it is what calls
         self._since = self._inbox.forget(self._stream)
         self._ear = ear

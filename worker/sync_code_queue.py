@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from limiter.answers import ThreadAnswer
 from worker.handle import SyncHandle, read_outcome, sync_as_completed
 from worker.models import CodeResult
+from worker.order import Order
 
 if TYPE_CHECKING:
     from worker.code_queue import CodeQueue, Program
@@ -48,12 +49,10 @@ class SyncCodeQueue:
         self, programs: Iterable["Program"], timeout: float | None, token: str | None
     ) -> list[CodeResult]:
         jobs = self._queue._requests(programs)
-        answers = [ThreadAnswer() for _ in jobs]
-        orders = [
-            self._queue._submit(job, timeout, token, answer=answer)[1]
-            for job, answer in zip(jobs, answers, strict=True)
-        ]
+        answers, orders = [ThreadAnswer() for _ in jobs], list[Order]()
         try:
+            for job, answer in zip(jobs, answers, strict=True):
+                orders.append(self._queue._submit(job, timeout, token, answer=answer)[1])
             for answer in answers:
                 answer.wait(None)
                 answer.taken()

@@ -12,6 +12,8 @@ _DROPPED = re.compile(
     r"\\left|\\right|\\!|\\,|\\;|\\:|\\ |\\\$|\$|\\%|%|\\text\{[^{}]*\}|\s|°|\^\\circ"
 )
 _FRACTION = re.compile(r"^(-?)\\[dt]?frac\{?(-?[\d.]+)\}?\{?(-?[\d.]+)\}?$")
+# As an exact number, 1e9999999999 would take all memory and time there is: a model may write it.
+_HUGE = re.compile(r"[eE][-+]?[\d_]{4,}")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(\D|$))")
 
 
@@ -58,6 +60,8 @@ def _number(text: str) -> Fraction | None:
     if match := _FRACTION.match(text):
         sign, above, below = match.groups()
         text = f"{sign}{above}/{below}".replace("--", "")
+    if _HUGE.search(text):
+        return None
     try:
         if "." in text and "/" in text:
             above, _, below = text.partition("/")

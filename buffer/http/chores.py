@@ -1,4 +1,4 @@
-"""The end of tasks that go on for ever, and outlast whatever fails in them."""
+"""How background tasks are ended that otherwise go on for ever, whatever fails in them."""
 
 import asyncio
 from collections.abc import Iterable

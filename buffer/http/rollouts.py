@@ -131,12 +131,12 @@ class Rollouts:
 
     async def _watch(self, task: str) -> None:
         able = task in self._desk.generators
-        preparing = self._preparing.get(task, "")
+        preparing, running = self._preparing.get(task, ""), self._running.get(task)
         digest, payload = await self._call("watch", task, preparing, str(int(able)))
         if payload and able:
             log.info("a rollout goes on here", extra={"task": task})
             self._run(task, digest.decode(), json.loads(payload))
-        elif not digest and task in self._running:
+        elif not digest and running is not None and self._running.get(task) is running:
             log.info("a rollout was replaced", extra={"task": task})
             await self._stop(task)
 

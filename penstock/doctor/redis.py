@@ -80,7 +80,11 @@ def check_embedded(settings: GroundSettings) -> Iterator[Finding]:
 
 
 def _embedded(binary: Path, folder: Path) -> Finding:
-    version = _server_version(binary)
+    try:
+        version = _server_version(binary)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        remedy = "name another in PENSTOCK_REDIS_SERVER"
+        return fail("embedded", f"{binary} cannot be run: {problem}", remedy)
     # From 7.0 on the append-only file is a folder of files; older servers overlook it, and
     # start empty.
     if version.startswith("Redis 6") and (folder / "appendonlydir").exists():

@@ -21,7 +21,7 @@ from ground import RedisTarget, connect_async, target_of
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
-from penstock.fleet.model import Fleet, Group, Server, Task
+from penstock.fleet.model import Fleet, Group, Server, Task, Worker
 from penstock.fleet.verdicts import judged, notes
 from worker.lifecycle.registry import INDEX as SANDBOX_RUNS
 
@@ -41,8 +41,7 @@ class FleetReader:
 
     async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
         """Everything. At most so many workers are listed, those in trouble first."""
-        seconds, micros = await self.client.time()
-        now = seconds + micros / 1e6
+        now = await self._now()
         found = await work.read_workers(self.client, now)
         queues = await work.read_queues(self.client, found, now)
         gates = await self.gates()
@@ -63,6 +62,10 @@ class FleetReader:
             sandboxes=sandboxes.sandboxes(registered),
         )  # fmt: skip
         return replace(fleet, notes=notes(fleet))
+
+    async def workers(self) -> list[Worker]:
+        """Every worker, those in trouble first; without the job that each has run longest."""
+        return await work.read_workers(self.client, await self._now())
 
     async def gates(self) -> tuple[GateStatus, ...]:
         """Every gate as it stands, by name."""
@@ -94,6 +97,11 @@ class FleetReader:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    async def _now(self) -> float:
+        """Of the server's clock."""
+        seconds, micros = await self.client.time()
+        return float(seconds + micros / 1e6)
 
     async def _buffers(
         self, now: float

@@ -78,9 +78,8 @@ class Monitor:
 
     async def _fleet(self, request: Request) -> Response:
         """One look; `?workers=1000` lists that many."""
-        text = request.query_params.get("workers", "50")
-        workers = min(int(text), 10_000) if text.isdigit() else 50
-        fleet = await self.reader.read(workers=workers)
+        wanted = _number(request.query_params.get("workers", "50"))
+        fleet = await self.reader.read(workers=50 if wanted is None else min(wanted, 10_000))
         return JSONResponse({**fleet.as_dict(), "may_act": self._may_act})
 
     async def _job(self, request: Request) -> Response:
@@ -91,10 +90,12 @@ class Monitor:
     async def _group(self, request: Request) -> Response:
         """A group's items: `?instance_id=…&round=0`."""
         asked = request.query_params
-        number = asked.get("round", "0")
+        number = _number(asked.get("round", "0"))
+        if number is None:
+            return _refused(400, "`round` must be a whole number")
         for buffer in await self.reader.open_buffers():
-            if buffer.task == request.path_params["task"] and number.isdigit():
-                items = await buffer.items(asked.get("instance_id", ""), int(number))
+            if buffer.task == request.path_params["task"]:
+                items = await buffer.items(asked.get("instance_id", ""), number)
                 return JSONResponse({"items": items[:64], "in_all": len(items)})
         return _refused(404, "there is no such task in this run")
 
@@ -129,6 +130,8 @@ class Monitor:
     async def _requeue_group(self, request: Request) -> Response:
         """A group goes back to ready: `{"instance_id": "math_17", "round": 0}`."""
         wanted = await _object(request, {"instance_id", "round"})
+        if not isinstance(wanted.get("instance_id"), str | int):
+            raise TypeError("`instance_id` must be a string or a number: which group?")
         for buffer in await self.reader.open_buffers():
             if buffer.task == request.path_params["task"]:
                 done = await buffer.requeue(wanted["instance_id"], int(wanted.get("round", 0)))
@@ -192,10 +195,18 @@ async def _object(request: Request, known: set[str]) -> dict[str, Any]:
         body += part
         if len(body) > _LARGEST:
             raise ValueError(f"the body has more than {_LARGEST} bytes")
-    found = json.loads(body)
+    try:
+        found = json.loads(body)
+    except RecursionError:
+        raise ValueError("the body is nested too deeply") from None
     if not isinstance(found, dict) or not found or not found.keys() <= known:
         raise ValueError(f"the body must be a JSON object with some of {', '.join(sorted(known))}")
     return found
+
+
+def _number(text: str) -> int | None:
+    """A whole number in a query; None where it is none."""
+    return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 def _reaped(found: Reaped) -> Response:

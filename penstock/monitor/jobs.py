@@ -7,6 +7,7 @@ import zlib
 from typing import Any
 
 import redis
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
@@ -47,10 +48,8 @@ def _requeue(target: RedisTarget, id: str) -> bool:
         if job.get_status() != "failed":
             return False
         job.requeue()
-    except Exception as gone:
-        if type(gone).__name__ in ("NoSuchJobError", "InvalidJobOperation"):
-            return False
-        raise
+    except (NoSuchJobError, InvalidJobOperation):
+        return False
     finally:
         client.close()
     return True

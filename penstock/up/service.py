@@ -45,12 +45,14 @@ class Service:
     since: float = field(default_factory=time.monotonic)
     _process: asyncio.subprocess.Process | None = None
     _ending: bool = False
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def keep(self, *, ready: asyncio.Event | None = None) -> None:
         """Run it until `end`; an end that nobody asked for is said, and made good."""
         pause, was_ready = FIRST_PAUSE, False
         while not self._ending:
-            process = await self._start()
+            async with self._starting:
+                process = await self._start()
             if await self._becomes_ready(process):
                 was_ready = True
                 self.state = "up"
@@ -73,6 +75,8 @@ class Service:
     async def end(self) -> None:
         """In order; after a time, at once."""
         self._ending = True
+        async with self._starting:  # what is about to be is ended too
+            pass
         if self._process is not None and self._process.returncode is None:
             self.state = "ending"
             await self._stop(self._process)

@@ -91,6 +91,9 @@ def test_no_limit_of_tokens_is_no_key_error() -> None:
         ("\\boxed{4", "4", 0),
         ("\\boxed{4}", "\\boxed{4}", 1),
         ("\\boxed{1/0}", "1", 0),
+        ("\\boxed{2.5e3}", "2500", 1),
+        ("\\boxed{10e99999}", "1e100000", 0),  # with more digits it would take hours to compare
+        ("\\boxed{10e9_9_9_9}", "1e10000", 0),
     ],
 )
 def test_the_math_reward(answer: str | None, label: str, reward: int) -> None:

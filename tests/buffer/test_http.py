@@ -567,6 +567,36 @@ async def test_a_start_that_takes_long_keeps_its_lease(
         assert state("state") == [b"running"]
 
 
+async def test_a_look_from_before_a_rollout_ran_does_not_stop_it(
+    redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "_BEAT", 0.02)
+    ran, looked, begun = brief_generator(tmp_path), asyncio.Event(), asyncio.Event()
+    call, run, reset = rollouts.Rollouts._call, rollouts.Rollouts._run, RolloutBuffer.reset
+
+    async def heard_late(self: Any, script: str, task: str, *args: str) -> Any:
+        reply = await call(self, script, task, *args)
+        if script == "watch" and args[0]:  # it is being prepared
+            looked.set()
+            await begun.wait()
+        return reply
+
+    async def resets_once_looked_at(buffer: RolloutBuffer) -> None:
+        await looked.wait()
+        await reset(buffer)
+
+    def runs(*args: Any) -> None:
+        run(*args)
+        begun.set()
+
+    monkeypatch.setattr(rollouts.Rollouts, "_call", heard_late)
+    monkeypatch.setattr(rollouts.Rollouts, "_run", runs)
+    monkeypatch.setattr(RolloutBuffer, "reset", resets_once_looked_at)
+    async with served(redis, generators=tmp_path) as client:
+        await start(client, task_type="brief")
+        await asyncio.to_thread(until, ran.exists, "the generator", 20)
+
+
 async def test_a_chore_that_lost_its_cancellation_is_cancelled_again() -> None:
     lost = 0
 

@@ -115,6 +115,23 @@ def test_an_address_of_another_machine_names_the_hosts_setting(host: str) -> Non
         listen(host, 1234, "PENSTOCK_BUFFER_PORT")
 
 
+def test_a_port_that_another_takes_in_the_same_moment_is_refused_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as rival:
+        rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rival.bind(("127.0.0.1", 0))
+
+        class Late(socket.socket):
+            def bind(self, address: Any) -> None:
+                super().bind(address)  # both are bound, and one alone may listen
+                rival.listen()
+
+        monkeypatch.setattr(socket, "socket", Late)
+        with pytest.raises(SettingError, match=r"PENSTOCK_BUFFER_PORT: .* cannot be listened on"):
+            listen("127.0.0.1", rival.getsockname()[1], "PENSTOCK_BUFFER_PORT")
+
+
 def test_an_open_door_to_other_machines_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for host in ("127.0.0.1", "::1", "localhost"):

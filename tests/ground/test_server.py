@@ -232,6 +232,15 @@ def test_a_server_that_fails_is_quoted(folder, binary):
     assert processes_in(folder) == []
 
 
+def test_a_binary_that_cannot_be_run_is_named_in_one_sentence(folder, tmp_path, capfd):
+    foreign = tmp_path / "redis-server"
+    foreign.write_bytes(b"\x7fELF of another machine")
+    foreign.chmod(0o755)
+    with pytest.raises(RedisUnavailable, match=f"did not start: .*format error: '{foreign}'"):
+        EmbeddedServer(folder, binary=foreign)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_program_that_is_no_server_is_quoted(folder):
     with pytest.raises(RedisUnavailable, match="did not start: it wrote no log"):
         EmbeddedServer(folder, binary="/bin/false")

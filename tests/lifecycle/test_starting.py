@@ -148,6 +148,15 @@ def test_blocking_code_has_the_same(lifecycle, cloud):
     assert cloud.live == 0
 
 
+def test_blocking_code_without_a_block_has_the_same_too(lifecycle, cloud):
+    life = lifecycle()
+    sandbox = life.sync.start(SandboxSpec())
+    assert sandbox.meta == life.registry.look().records[0].ref.meta
+    assert life.sync.stop(sandbox)
+    assert (cloud.live, life.sync.stop(sandbox)) == (0, True)
+    life.sync.close()
+
+
 def test_uniagents_names_of_the_settings_are_read(monkeypatch):
     monkeypatch.setenv("MODAL_INIT_WALL_BUDGET", "77")
     from worker.lifecycle import LifecycleSettings

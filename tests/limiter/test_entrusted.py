@@ -1,8 +1,10 @@
 """A permit that was left in Redis outlives its process, until somebody gives it back."""
 
+import inspect
+
 import pytest
 
-from limiter import PermitLost, StartingGate
+from limiter import Gate, PermitLost, StartingGate, SyncGate
 from tests.harness import killing
 
 
@@ -27,6 +29,18 @@ async def test_a_permit_that_was_lost_cannot_be_entrusted(redis):
     async with gate:
         with pytest.raises(PermitLost):
             await permit.entrust(600)
+
+
+def test_the_sync_face_has_every_call_of_the_gate(redis):
+    calls = [
+        {name for name, _ in inspect.getmembers(face, inspect.isfunction) if name[0] != "_"}
+        for face in (Gate, SyncGate)
+    ]
+    assert calls[0] - {"hold", "limited"} == calls[1]  # those two are for threads as they are
+    gate = StartingGate(redis, limit=1)
+    permit = gate.sync.acquire()
+    gate.sync.free(permit.id, permit.fence)
+    assert gate.sync.status().in_flight == 0
 
 
 async def entrusts(url: str) -> list[object]:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import ground
-from limiter import GateError, PermitLost, TokenBucket
+from limiter import GateError, Permit, PermitLost, TokenBucket
 from tests.limiter.in_flight import settled
 
 SHORT = {"lease": 0.6, "heartbeat": 0.2}
@@ -51,6 +51,19 @@ async def test_losing_its_permit_cancels_the_body_of_a_block(redis, gate):
     assert asyncio.current_task().cancelling() == 0
     await asyncio.sleep(0)  # no cancellation is left over
     assert (await gate.status()).lost >= 1  # more, where a reply got lost
+
+
+async def test_a_permit_that_is_lost_as_its_block_begins_cancels_nothing_later(gate, monkeypatch):
+    def lost(permit: Permit) -> bool:
+        permit._lease.lose()  # on another thread, between two lines of ours
+        return True
+
+    monkeypatch.setattr(Permit, "lost", property(lost))
+    with pytest.raises(PermitLost):
+        async with gate:
+            pytest.fail("there is no permit to begin with")
+    await asyncio.sleep(0)  # in which a cancellation would come
+    assert asyncio.current_task().cancelling() == 0
 
 
 async def test_the_users_own_cancellation_stays_one_though_the_permit_was_lost(redis, gate):

@@ -83,6 +83,16 @@ def test_data_that_the_server_found_here_cannot_read_is_not_overlooked(
     assert "PENSTOCK_REDIS_SERVER" in findings["embedded"]["remedy"]
 
 
+def test_a_server_found_here_that_cannot_be_run_is_told(tmp_path: Path) -> None:
+    foreign = tmp_path / "redis-server"
+    foreign.write_bytes(b"\x7fELF of another machine")
+    foreign.chmod(0o755)
+    result = doctor("--json", env={"PENSTOCK_REDIS_SERVER": str(foreign)}, cwd=tmp_path)
+    findings = {one["about"]: one for one in json.loads(result.stdout)["findings"]}
+    assert (result.returncode, findings["embedded"]["verdict"]) == (1, "fail")
+    assert f"{foreign} cannot be run" in findings["embedded"]["fact"]
+
+
 def test_a_running_embedded_server_is_found_and_examined(server: EmbeddedServer) -> None:
     result = doctor("--json", env={"PENSTOCK_DATA_DIR": str(server.folder)})
     facts = {one["about"]: one["fact"] for one in json.loads(result.stdout)["findings"]}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from limiter import TokenBucket
+from limiter import TokenBucket, engines
 
 
 @pytest.fixture
@@ -44,6 +44,17 @@ def test_a_gate_in_use_is_listed_with_who_is_in(limits, real_redis) -> None:
         table = limits("ls").stdout
     assert (listed["name"], listed["limit"], listed["in_flight"]) == ("listed", 3, 1)
     assert table.splitlines()[1].split() == ["listed", "3", "1", "0", "1", "open"]
+
+
+def test_a_gate_whose_hash_was_deleted_is_listed_no_more(limits, real_redis) -> None:
+    for name in ("kept", "deleted"):
+        with TokenBucket(real_redis, name, limit=3):
+            pass
+    engines.stop_all()  # else a heartbeat makes it anew
+    real_redis.delete("penstock:gate:{deleted}")
+    listed = limits("ls", "--json")
+    assert [gate["name"] for gate in json.loads(listed.stdout or "[]")] == ["kept"], listed.stderr
+    assert "there are kept (" in limits("pause", "deleted").stderr
 
 
 def test_a_change_holds_at_once_for_a_process_that_has_the_gate_open(limits, real_redis) -> None:

@@ -10,6 +10,7 @@ from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
 import ground
+from buffer import RolloutBuffer, TaskConfig
 from limiter import TokenBucket
 from tests.harness.servers import PrivateRedis
 from tests.lifecycle.cloud import CloudThread
@@ -32,6 +33,12 @@ def guarded(shared_server: PrivateRedis, real_redis: ground.Client) -> Iterator[
         httpx.Client(base_url=url, headers=TOKEN, timeout=30) as client,
     ):
         yield client
+
+
+def make_task(redis: ground.Client, name: str) -> None:
+    buffer = RolloutBuffer(redis, name, TaskConfig(group_size=2)).sync
+    buffer.config()
+    buffer.close()
 
 
 def test_all_but_health_is_behind_the_token(guarded: httpx.Client) -> None:
@@ -111,6 +118,36 @@ def test_the_stream_gives_what_went_before_and_then_every_look(guarded: httpx.Cl
             next(lines)
     assert [event for event, _ in events] == ["history", "fleet", "fleet"]
     assert events[2][1]["fleet"]["at"] > events[1][1]["fleet"]["at"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"round": 0}', "instance_id"),
+        (b'{"instance_id": null}', "instance_id"),
+        (b'{"instance_id": "a", "round": "x"}', "invalid literal"),
+        (b"[" * 4096, "nested"),
+        (b"{", "Expecting"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_an_action_that_makes_no_sense_is_refused_in_a_sentence(
+    guarded: httpx.Client, real_redis: ground.Client, body: bytes, said: str
+) -> None:
+    make_task(real_redis, "math")
+    refused = guarded.post("/api/groups/math/requeue", content=body)
+    assert refused.status_code == 400
+    assert said in refused.json()["message"]
+
+
+def test_a_number_that_is_none_is_refused_or_left_out(
+    guarded: httpx.Client, real_redis: ground.Client
+) -> None:
+    make_task(real_redis, "math")
+    for none in ("\u00b2", "x", "9" * 5000):
+        asked = guarded.get("/api/groups/math", params={"instance_id": "a", "round": none})
+        assert (asked.status_code, "round" in asked.json()["message"]) == (400, True)
+        assert guarded.get("/api/fleet", params={"workers": none}).status_code == 200
 
 
 def test_without_a_token_it_shows_and_changes_nothing(

@@ -9,7 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from penstock.sandboxes import command
+from penstock.cli import command
 from tests.harness import killing, leash
 from tests.harness.servers import until
 from tests.lifecycle.conftest import quick
@@ -22,7 +22,7 @@ from worker.process_loop import from_thread
 def penstock(shared_server, real_redis, monkeypatch):
     monkeypatch.setenv("PENSTOCK_REDIS_URL", shared_server.url)
     monkeypatch.setenv("PENSTOCK_SANDBOX_LEASE", "2")
-    return lambda *words: CliRunner().invoke(command, list(words))
+    return lambda *words: CliRunner().invoke(command, ["sandboxes", *words])
 
 
 def test_nothing_is_registered(penstock):
@@ -82,6 +82,13 @@ def test_what_the_dead_left_is_reaped(penstock, left, cloud):
         "exp8: 1 ended, 0 strays ended, 0 failed",
     ]
     assert cloud.live == 0
+
+
+def test_a_name_that_is_not_registered_is_told_beside_those_that_are_killed(penstock, left):
+    (name,) = left("exp7")
+    killed = penstock("kill", name, "penstock-absent")
+    assert (killed.exit_code, killed.stdout) == (1, f"{name}: ended\n")
+    assert killed.stderr.endswith("penstock-absent: not registered\n")
 
 
 def test_strays_are_ended_without_their_grace_if_that_is_said(penstock, left, cloud):

@@ -136,6 +136,24 @@ async def test_a_service_that_is_slow_to_listen_is_up_once_it_does(
     await keeping
 
 
+async def test_a_service_that_is_to_end_while_it_is_started_is_ended_too(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    class Slow(Sleeper):
+        async def _start(self) -> asyncio.subprocess.Process:
+            begun.set()
+            await asyncio.sleep(0.1)
+            return await super()._start()
+
+    slow = Slow("slow", [], {}, tmp_path / "log", print)
+    keeping = asyncio.create_task(slow.keep())
+    await begun.wait()
+    await slow.end()
+    assert slow._process is not None
+    assert slow._process.returncode == -signal.SIGTERM
+    await keeping
+
+
 def test_killed_itself_it_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path) as up:
         second = run("up", **up.env)

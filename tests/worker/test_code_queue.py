@@ -19,11 +19,17 @@ from worker import (
     JobCancelled,
     JobFailed,
     NoWorkers,
+    QueueError,
     QueueUnavailable,
     RequestRefused,
     ResultExpired,
     ResultUnreadable,
+    client_engines,
 )
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises."""
 
 
 @pytest.fixture
@@ -198,6 +204,25 @@ async def test_a_cancelled_job_is_taken_off_its_queue(redis, queue, fusion):
     assert await work(redis) == []
 
 
+async def test_a_handle_outlives_the_engine_of_its_process(redis, queue):
+    handle = await queue.submit("print(42)")
+    await asyncio.to_thread(client_engines.stop_all)
+    await asyncio.wait_for(handle.cancel(), 5)
+    assert [each async for each in queue.as_completed([handle])] == [handle]
+    with pytest.raises(JobCancelled):
+        await handle.result()
+
+
+async def test_a_handle_of_another_process_refuses_in_a_sentence(redis, queue, monkeypatch):
+    handle = await queue.submit("print(42)")
+    with monkeypatch.context() as forked:
+        forked.setattr(handle._engine, "stopped", True)
+        with pytest.raises(QueueError, match=f"job {handle.id} belongs to another process"):
+            await asyncio.wait_for(handle.result(), 5)
+        with pytest.raises(QueueError, match=f"job {handle.id} belongs to another process"):
+            await asyncio.wait_for(handle.cancel(), 5)
+
+
 @pytest.mark.parametrize(("abandon", "left"), [("cancel", 0), ("keep", 1)])
 async def test_a_deadline_ends_the_wait_and_the_job_or_keeps_it(redis, abandon, left):
     queue = CodeQueue(redis, "code", abandon=abandon)
@@ -215,6 +240,29 @@ async def test_a_cancelled_caller_takes_its_jobs_along(redis, queue):
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    await (await queue.submit("next")).cancel()
+    assert redis.llen("rq:queue:code") == 0
+
+
+@pytest.mark.parametrize("face", ["coroutine", "thread"])
+async def test_many_that_are_interrupted_as_they_are_submitted_are_not_run(
+    redis, queue, monkeypatch, face
+):
+    submit, submitted = CodeQueue._submit, []
+
+    def interrupted(*args, **kwargs):
+        if len(submitted) == 2:
+            raise Interrupted
+        submitted.append(submit(*args, **kwargs))
+        return submitted[-1]
+
+    with monkeypatch.context() as once:
+        once.setattr(CodeQueue, "_submit", interrupted)
+        with pytest.raises(Interrupted):
+            if face == "coroutine":
+                await queue.run_many(["1", "2", "3"])
+            else:
+                await asyncio.to_thread(queue.sync.run_many, ["1", "2", "3"])
     await (await queue.submit("next")).cancel()
     assert redis.llen("rq:queue:code") == 0
 

@@ -23,7 +23,7 @@ from worker.lifecycle.teardown import Teardown
 
 
 class AttemptFailed(Exception):
-    """One attempt; `problem` is what it met."""
+    """An attempt failed; `problem` is why."""
 
     def __init__(self, problem: BaseException) -> None:
         super().__init__(str(problem))
@@ -31,7 +31,7 @@ class AttemptFailed(Exception):
 
 
 class Attempts:
-    """Makes attempts for one lifecycle, and ends what came of them."""
+    """Makes the attempts of one lifecycle, and ends their sandboxes."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Attempts:
     async def _recorded(
         self, box: Box, permits: list[Permit], instance: str, seconds: float
     ) -> BaseException | None:
-        """Write it down, and leave the permits to what was written."""
+        """Write the record, and entrust the permits to it. Returns what went wrong."""
         settings, now = self._settings, asyncio.get_running_loop().time()
         box.create_deadline, box.sure_until = now + seconds, now + self._keeper.lease
         box.permits = tuple(
@@ -99,7 +99,7 @@ class Attempts:
     async def _worked(
         self, box: Box, work: Coroutine[Any, Any, None], seconds: float
     ) -> BaseException | None:
-        """Do it within so many seconds; what kept it from succeeding."""
+        """Do the work within so many seconds. Returns what went wrong."""
         loop = asyncio.get_running_loop()
         box.work = task = asyncio.create_task(work)
         box.on_taken(lambda: loop.call_soon_threadsafe(task.cancel))

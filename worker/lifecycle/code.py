@@ -26,7 +26,7 @@ _COMMANDS = {"python": ("py", "python3"), "bash": ("sh", "bash")}
 
 
 class SessionSandbox:
-    """A `worker.Sandbox` over a lifecycle."""
+    """A `worker.Sandbox` over a lifecycle. Memory is limited as the provider limits a sandbox."""
 
     keeps_sessions = True
 

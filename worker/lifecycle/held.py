@@ -44,7 +44,7 @@ async def held(box: Box) -> AsyncIterator[None]:
 
 @contextmanager
 def checked(box: Box) -> Iterator[None]:
-    """A body that came to a good end, though it had no sandbox any more, did not."""
+    """Raise `SandboxLost` after a body that ended well although its sandbox was gone."""
     yield
     if box.taken:
         raise SandboxLost(box.name, box.lost)

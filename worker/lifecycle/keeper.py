@@ -7,6 +7,7 @@ and the reaper takes it. A process that dies keeps nothing, and so leaks nothing
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,12 +35,11 @@ class Keeper:
         self._kept: dict[str, _Kept] = {}
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
         self.owner = new_owner()
         _all.add(self)
 
     def keep(self, name: str, fence: str, on_lost: Callable[[], None]) -> None:
-        """From now on; of several who keep the same one, each ends its own part."""
+        """Renew its lease from now on, until everybody who asked for that has dropped it."""
         with self._guard:
             kept = self._kept.setdefault(name, _Kept(fence, []))
             kept.fence = fence
@@ -51,7 +51,7 @@ class Keeper:
                 self._thread.start()
 
     def drop(self, name: str, on_lost: Callable[[], None]) -> None:
-        """Harmless when it was lost or dropped before."""
+        """The reverse of `keep`. Harmless when it was lost or dropped before."""
         with self._guard:
             kept = self._kept.get(name)
             if kept is not None and on_lost in kept.on_lost:
@@ -61,7 +61,8 @@ class Keeper:
 
     def _run(self) -> None:
         pause = self.lease / 3
-        while not self._wake.wait(pause):
+        while True:
+            time.sleep(pause)
             pause = self.lease / 3
             with self._guard:
                 if not self._kept:

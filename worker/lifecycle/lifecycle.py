@@ -6,8 +6,8 @@ starting at once; and whatever becomes of a process, its sandboxes are ended.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from ground import AnyRedis, GroundSettings, SettingError, target_of
@@ -15,18 +15,19 @@ from limiter import GateError, LimiterSettings, StartingGate
 from worker.lifecycle.attempt import Attempts
 from worker.lifecycle.box import Box
 from worker.lifecycle.errors import shown
-from worker.lifecycle.held import checked, held
+from worker.lifecycle.held import held
 from worker.lifecycle.keeper import Keeper
 from worker.lifecycle.provider import Provider, SandboxSpec
 from worker.lifecycle.providers import provider_named
 from worker.lifecycle.records import StartingPermit
 from worker.lifecycle.registry import Registry
-from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox
+from worker.lifecycle.sandbox import OpenSandbox
 from worker.lifecycle.sessions import Sessions
 from worker.lifecycle.settings import LifecycleSettings
 from worker.lifecycle.starting import Starter
+from worker.lifecycle.sync_lifecycle import SyncLifecycle
 from worker.lifecycle.teardown import Teardown
-from worker.process_loop import from_thread, on_process_loop, process_loop
+from worker.process_loop import on_process_loop, process_loop
 
 log = logging.getLogger("penstock.worker")
 
@@ -133,7 +134,7 @@ class SandboxLifecycle:
         return await self._sessions.end(instance_id)
 
     @property
-    def sync(self) -> "SyncLifecycle":
+    def sync(self) -> SyncLifecycle:
         """The same for code that blocks."""
         return SyncLifecycle(self)
 
@@ -183,41 +184,12 @@ class _Opening:
         return self._box
 
     def abandon(self) -> None:
-        """On the loop."""
+        """Nobody waits for it any more. Called on the loop."""
         self._abandoned = True
         if self._box is not None:
             self._attempts.let_go(self._box)
         elif self._task is not None:
             self._task.cancel()
-
-
-class SyncLifecycle:
-    """What `lifecycle.sync` gives: the same for code that blocks."""
-
-    def __init__(self, lifecycle: SandboxLifecycle) -> None:
-        self._lifecycle = lifecycle
-
-    @contextmanager
-    def open(self, spec: SandboxSpec | None = None) -> Iterator[SyncSandbox]:
-        sandbox = from_thread(self._lifecycle.start(spec))
-        try:
-            with checked(sandbox._box):
-                yield sandbox.sync
-        finally:
-            from_thread(self._lifecycle.stop(sandbox))
-
-    @contextmanager
-    def session(self, instance_id: str, spec: SandboxSpec | None = None) -> Iterator[SyncSandbox]:
-        sessions = self._lifecycle._sessions
-        sandbox = from_thread(sessions.enter(instance_id, spec or SandboxSpec()))
-        try:
-            with checked(sandbox._box):
-                yield sandbox.sync
-        finally:
-            from_thread(sessions.leave(sandbox))
-
-    def end_session(self, instance_id: str) -> bool:
-        return from_thread(self._lifecycle.end_session(instance_id))
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ def provider_named(name: str) -> Provider:
 
 
 class Providers:
-    """Those that one reaper has met: each made once, but for its owner's own."""
+    """The providers that one reaper has met: each is made once; `ours` is there from the first."""
 
     def __init__(self, ours: Provider | None = None) -> None:
         self._ours = ours

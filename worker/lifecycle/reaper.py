@@ -75,8 +75,8 @@ class Reaper:
             self._offices.looked()
 
     async def look(self, *, strays_now: bool = False, wait: bool = True) -> dict[str, Reaped]:
-        """One look at each registry, whatever becomes of the others. `wait`: as the elected one,
-        one lease after the election; else as a person who knows what they do."""
+        """One look at each registry, whatever becomes of the others. With `wait` only where this
+        reaper is elected, and has been for a lease; without, at once: a person asked for it."""
         names = [self._run] if self._run else await aside(lambda: runs(self.target))
         for run in self._registries.keys() - set(names):
             self._offices.leave(registry := self._registries.pop(run))

@@ -29,7 +29,7 @@ _BATCH_LEASE = 4  # teardown steps that a claim must last for
 
 
 class NotYet(LookupError):
-    """A sandbox that cannot be found, and that may be on its way for so many seconds more."""
+    """A sandbox that is not found, but may still come of its creation for so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"not found, and it may turn up for {seconds:.3g} s more")
@@ -78,7 +78,7 @@ class Reaping:
         self, reaped: Reaped, scope: str, *, in_office: float | None = None,
         names: Sequence[str] = (),
     ) -> Claimed:  # fmt: skip
-        """Claim what is due in a scope, or what is of these, and end it."""
+        """Claim what is due in a scope, or of the sandboxes of these names, and end it."""
         settings = self._settings
         claimed = await aside(
             lambda: self._registry.claim(
@@ -92,7 +92,7 @@ class Reaping:
         return claimed
 
     async def all_due(self, reaped: Reaped, scope: str) -> None:
-        """However many; by whoever it may be, as each is claimed by its fence."""
+        """End all that is due, however many. Needs no office: each is claimed by its fence."""
         tried = set[str]()
         while True:
             claimed = await self.due(reaped, scope)
@@ -102,7 +102,7 @@ class Reaping:
             tried |= names
 
     async def free_permits(self) -> None:
-        """Of sandboxes that are ready, or past the life that their provider gives them."""
+        """Free STARTING permits whose sandbox is ready, or has no record any more."""
         for name, permits in (await aside(self._registry.permits)).items():
             state = await aside(partial(self._registry.state, name))
             if state in ("READY", "") and await self._freed(permits):

@@ -76,7 +76,7 @@ class Registry:
         return as_text(fence), as_text(its_fleet)
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
-        """Whether the record was still the caller's."""
+        """Note a sandbox's new state; False where the record is not the caller's any more."""
         more = ["id", ref.id, "meta", json.dumps(dict(ref.meta))] if ref else []
         return bool(self._call(_ADVANCE, name, fence, state, *more))
 
@@ -91,7 +91,7 @@ class Registry:
         return Turn("open", as_text(found), as_text(rest[0]))
 
     def renew(self, rows: Sequence[tuple[str, str, float]]) -> list[bool]:
-        """Each row: name, fence, lease in seconds. Which of them are still held."""
+        """Renew leases; a row is a name, a fence and seconds. Returns which are still held."""
         self._enlist()
         flat = [part for name, fence, lease in rows for part in (name, fence, _us(lease))]
         return [bool(held) for held in self._call(_RENEW, *flat)]
@@ -125,7 +125,7 @@ class Registry:
         return bool(self._call(_FORGET, name, fence, counter))
 
     def look(self, most: int = 1000) -> Registered:
-        """As it is. All are counted, and so many are listed."""
+        """The registry as it stands. All sandboxes are counted, at most so many are listed."""
         now, facts, states, failing, *rows = self._call(_LOOK, most, office="")
         counts = {state: int(many) for state, many in text_fields(states).items()}
         return Registered(now / 1e6, text_fields(facts), counts, failing, read_records(rows))
@@ -144,7 +144,7 @@ class Registry:
         return True
 
     def count(self, what: str) -> None:
-        """One more of what no record is left to tell of."""
+        """Count one more event of a kind that no record is left to tell of."""
         self._try(lambda client: client.hincrby(self._keys[0], what))
 
     def permits(self) -> dict[str, tuple[StartingPermit, ...]]:
@@ -156,7 +156,7 @@ class Registry:
         self._try(lambda client: client.hdel(self._keys[2], name))
 
     def state(self, name: str) -> str:
-        """Empty where there is no such record."""
+        """The state of a sandbox's record; empty where it has none."""
         key = tagged("sandbox", self.run, f"box:{name}")
         return as_text(self._try(lambda client: client.hget(key, "state")) or b"")
 

@@ -124,6 +124,10 @@ class SyncSandbox:
         return self._sandbox.name
 
     @property
+    def meta(self) -> Mapping[str, Any]:
+        return self._sandbox.meta
+
+    @property
     def lost(self) -> bool:
         return self._sandbox.lost
 

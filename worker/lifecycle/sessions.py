@@ -45,7 +45,7 @@ class Sessions:
             await self.leave(sandbox)
 
     async def enter(self, instance: str, spec: SandboxSpec) -> OpenSandbox:
-        """Of whoever comes first, the one who opens it; it is kept until `leave`."""
+        """Join the session, or open it if nobody has; it is kept until `leave`."""
         life = self._lifecycle
         mine = f"opening-{uuid.uuid4().hex[:24]}"
         while True:
@@ -59,7 +59,7 @@ class Sessions:
             await self._until_told(turn)
 
     async def leave(self, sandbox: OpenSandbox) -> None:
-        """From now on it idles; unless it is lost."""
+        """The turn is over: the session idles from now on, or is given up where it is lost."""
         life, box = self._lifecycle, sandbox._box
         idle = life.settings.session_idle
         try:
@@ -72,7 +72,7 @@ class Sessions:
             life.keeper.drop(box.name, box.take)
 
     async def end(self, instance: str) -> bool:
-        """Whether there was one. It is ended here and now, or else by the reaper."""
+        """End it, here and now or else by the reaper; whether there was one."""
         registry = self._lifecycle.registry
         name = await aside(lambda: registry.session_of(instance))
         return bool(name) and await on_process_loop(self._ended(name))

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any, Protocol, Self
 
-from ground import GroundSettings, SettingError
+from ground import SettingError
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.modal.provider import ModalProvider
 from worker.lifecycle.modal.recent import Recent
@@ -226,7 +226,4 @@ def _shared(startup_timeout: float, deployment_timeout: float) -> SandboxLifecyc
     settings = LifecycleSettings.load(
         startup_timeout=startup_timeout, sandbox_ttl=deployment_timeout
     )
-    ground = GroundSettings.load()
-    if ground.redis_url is None:
-        raise SettingError("PENSTOCK_REDIS_URL", "is not set: the cap is kept in a shared Redis")
-    return SandboxLifecycle(ground.redis_url.get_secret_value(), SweRexModal(), settings=settings)
+    return SandboxLifecycle.from_settings(SweRexModal(), settings=settings)

@@ -18,8 +18,8 @@ class Recent(OrderedDict[str, V], Generic[V]):
             self.move_to_end(key)
         return self.get(key)
 
-    def put(self, key: str, value: V) -> V | None:
-        """What gave way to it."""
+    def put(self, key: str, value: V) -> None:
         self[key] = value
         self.move_to_end(key)
-        return self.popitem(last=False)[1] if len(self) > self._most else None
+        if len(self) > self._most:
+            self.popitem(last=False)

@@ -1,0 +1,44 @@
+"""The buffer for code without an event loop."""
+
+import inspect
+
+import pytest
+
+import ground
+from buffer import LeaseLost, RolloutBuffer, SyncRolloutBuffer, TaskConfig
+from tests.buffer.conftest import item
+
+# For servers: what was checked at another door, and readers that cannot acknowledge.
+OF_SERVERS = {"write_entries", "handed"}
+
+
+def calls_of(face: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(face, inspect.isfunction) if name[0] != "_"}
+
+
+def test_it_has_every_call_that_a_trainer_or_an_agent_makes() -> None:
+    coroutines = calls_of(RolloutBuffer) - OF_SERVERS - {"aclose"}
+    assert calls_of(SyncRolloutBuffer) == coroutines | {"close"}
+
+
+def test_a_trainer_without_a_loop_goes_on_where_its_list_ends(redis: ground.Client) -> None:
+    buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=2)).sync
+    try:
+        for name in ("a", "b"):
+            buffer.write_many([item(name, f"{name}{reward}", reward) for reward in (0, 1)])
+        buffer.wait_for(2, seconds=0)
+        assert (buffer.available(), buffer.rewards()[-2]) == (2, 2)
+        batch = buffer.take()
+        assert batch is not None
+        buffer.ack(batch)
+        assert buffer.finished_rounds() == {"a": 1, "b": 1}
+        assert buffer.resume(["a"]) == 1  # the other one is delivered again
+        again = buffer.take()
+        assert again is not None
+        assert again.finished_groups == ["b"]
+        assert (buffer.unreported(), buffer.quarantined(1)) == ([], [])
+        buffer.release(again)
+        with pytest.raises(LeaseLost):
+            buffer.ack(again)
+    finally:
+        buffer.close()
