@@ -72,6 +72,32 @@ async def test_cells_await_on_one_event_loop(sandbox: Jails) -> None:
         assert (await session.run("await asyncio.sleep(0, 6)")).display == [{"text/plain": "6"}]
 
 
+async def test_a_cell_that_awaited_for_too_long_does_not_go_on_in_the_next(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        await session.run("import asyncio\nlater = asyncio.Event()\nawait asyncio.sleep(0)")
+        waits = "await later.wait()\nprint('late')"
+        assert (await session.run(waits, 0.3)).error[0]["ename"] == "CellTimeout"
+        after = await session.run("later.set()\nfor _ in range(9): await asyncio.sleep(0)")
+        assert (after.stdout, after.error) == ("", [])
+
+
+MAGIC_AND_NONE = """%matplotlib inline
+if True:
+    !echo '(said'
+text = '''
+%s!
+!'''
+print(text
+      % 'x\f\u2028')
+"""
+
+
+async def test_only_what_is_no_python_is_taken_for_magic(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        told = await session.run(MAGIC_AND_NONE)
+        assert (told.stdout, told.error) == ("(said\n\nx\f\u2028!\n!\n", [])
+
+
 async def test_a_cell_beyond_its_time_is_interrupted_and_state_stays(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
         await session.run("kept = 1")

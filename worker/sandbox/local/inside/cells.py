@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 import types
+from collections.abc import Coroutine
 from typing import Any
 
 from . import wire
@@ -84,16 +85,15 @@ def _time_is_up(*_: object) -> None:
 def _execute(
     code: str, file: str, namespace: dict[str, Any], display: list[dict[str, Any]]
 ) -> None:
-    code = _without_magic(code)
-    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file
-    tree = ast.parse(code, file)
+    lines, tree = _parsed(code, file)
+    linecache.cache[file] = len(code), None, lines, file
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     parts = [compile(tree, file, "exec", _AWAIT, dont_inherit=True)]
     if isinstance(last, ast.Expr):
         shown = ast.Expression(last.value)
         parts.append(compile(shown, file, "eval", _AWAIT, dont_inherit=True))
     if any(part.co_flags & _AWAITS for part in parts):
-        value = _loop().run_until_complete(_awaited(parts, namespace))
+        value = _complete(_awaited(parts, namespace))
     else:
         value = [eval(part, namespace) for part in parts][-1]  # noqa: S307
     if value is not None:
@@ -110,6 +110,14 @@ async def _awaited(parts: list[types.CodeType], namespace: dict[str, Any]) -> An
     return value
 
 
+def _complete(cell: Coroutine[Any, Any, Any]) -> Any:
+    task = _loop().create_task(cell)
+    try:
+        return _loop().run_until_complete(task)
+    finally:
+        task.cancel()  # out of its time, it must not go on in later cells
+
+
 @functools.cache
 def _loop() -> Any:
     """One for all cells."""
@@ -124,21 +132,34 @@ def _as_text(value: object) -> dict[str, str]:
     return {"text/plain": repr(value)}
 
 
-def _without_magic(code: str) -> str:
-    """`!command` runs it; `%magic` lines mean nothing here, and are left out."""
-    lines = []
-    for line in code.splitlines():
-        bare = line.lstrip()
-        indent = line[: len(line) - len(bare)]
-        if bare.startswith("!"):
-            command = (
-                "__import__('subprocess').run({!r}, shell=True, capture_output=True, text=True)"
-            )
-            line = f"{indent}print({command.format(bare[1:])}.stdout, end='')"
-        elif bare.startswith("%"):
-            line = f"{indent}pass"
-        lines.append(line)
-    return "\n".join(lines)
+def _parsed(code: str, file: str) -> tuple[list[str], ast.Module]:
+    """Its lines as Python, where a line that Python stumbles over may be a notebook's own.
+
+    In a string, or within an expression, such a line is Python.
+    """
+    lines = [f"{line}\n" for line in code.split("\n")]
+    while True:
+        try:
+            return lines, ast.parse("".join(lines), file)
+        except SyntaxError as problem:
+            number = problem.lineno or 0
+            here = slice(number - 1, number)
+            replaced = [_without_magic(line) for line in lines[here]]
+            if replaced == lines[here]:
+                raise
+            lines[here] = replaced
+
+
+def _without_magic(line: str) -> str:
+    """`!command` runs it; a `%magic` line means nothing here, and is left out."""
+    bare = line.strip()
+    indent = line[: len(line) - len(line.lstrip())]
+    if bare.startswith("!"):
+        command = "__import__('subprocess').run({!r}, shell=True, capture_output=True, text=True)"
+        return f"{indent}print({command.format(bare[1:])}.stdout, end='')\n"
+    if bare.startswith("%"):
+        return f"{indent}pass\n"
+    return line
 
 
 def _figures() -> list[dict[str, Any]]:
