@@ -103,6 +103,25 @@ def hook(*_): sys.exit(7)
 sys.excepthook = hook
 1 / 0
 """
+KEEPS_TRACING = """
+import sys
+traced = []
+def trace(frame, event, _):
+    traced.append(event)
+    return trace
+sys.settrace(trace)
+"""
+CODE_CANNOT_BE_TOLD = """
+class Mute:
+    def __str__(self): raise ValueError
+raise SystemExit(Mute())
+"""
+THREADS_ARE_NOT_AWAITED = """
+import atexit, threading
+def interrupted(): raise KeyboardInterrupt
+threading._register_atexit(interrupted)
+atexit.register(print, "said")
+"""
 IGNORED = b"Exception ignored in: mute\nAttributeError: 'Mute' object has no attribute 'flush'\n"
 DETACHED = b"Exception ignored in: <_io.TextIOWrapper mode='w' encoding='utf-8'>\nValueError: "
 
@@ -134,9 +153,13 @@ async def test_a_program_may_write_by_an_object_of_its_own(
     [
         ("raise KeyboardInterrupt", -signal.SIGINT, INTERRUPTED),
         ("exit(130)", 130, b""),
+        ("exit(2**70)", 255, b""),
+        (CODE_CANNOT_BE_TOLD, 1, b"\n"),
+        (KEEPS_TRACING, 0, b""),
         ("import sys; sys.stderr = None; exit('said')", 1, b"said\n"),
         ("import sys; sys.stdout.close()", 0, b""),
         ("import os; os.close(1); print('x')", 120, CLOSED),
+        ("import os; os.close(1); print('x'); exit(3)", 120, CLOSED),
     ],
 )
 async def test_the_last_words_are_those_of_the_interpreter(
@@ -169,6 +192,16 @@ async def test_threads_that_go_on_at_the_end_say_nothing(run: Run) -> None:
 async def test_a_hook_may_end_the_program(run: Run) -> None:
     outcome = await run(HOOK_ENDS)
     assert (outcome.return_code, outcome.stderr) == (7, b""), outcome
+
+
+async def test_a_kind_of_interrupt_is_an_exception_like_others(run: Run) -> None:
+    outcome = await run("class Kind(KeyboardInterrupt): pass\nraise Kind")
+    assert outcome.return_code == 1, outcome
+
+
+async def test_what_is_registered_is_done_though_threads_were_not_awaited(run: Run) -> None:
+    outcome = await run(THREADS_ARE_NOT_AWAITED)
+    assert (outcome.return_code, outcome.stdout) == (0, b"said\n"), outcome
 
 
 async def test_a_hook_that_fails_is_told_with_what_it_was_to_tell(run: Run) -> None:

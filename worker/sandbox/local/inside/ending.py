@@ -20,17 +20,25 @@ _INTERRUPTED = -signal.SIGINT  # no exit code: it ends by the signal
 
 def report(problem: BaseException) -> int:
     if isinstance(problem, SystemExit):
-        if problem.code is None or isinstance(problem.code, int):
-            return (problem.code or 0) & 0xFF
-        print(problem.code, file=sys.stderr or sys.__stderr__)
-        return 1
+        return _exit_code(problem.code)
     trace = problem.__traceback__
     problem = problem.with_traceback(trace and trace.tb_next)  # our own frame is no news
     try:
         _show(problem)
     except SystemExit as another:
         return report(another)
-    return _INTERRUPTED if isinstance(problem, KeyboardInterrupt) else 1
+    return _INTERRUPTED if type(problem) is KeyboardInterrupt else 1
+
+
+def _exit_code(asked: Any) -> int:
+    if asked is None or isinstance(asked, int):
+        code = asked or 0
+        return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF  # what C cannot hold is -1
+    try:
+        print(asked, file=sys.stderr or sys.__stderr__)
+    except BaseException:  # noqa: BLE001  its text, or the stream, is the program's
+        print(file=sys.__stderr__)
+    return 1
 
 
 def _show(problem: BaseException) -> None:
@@ -62,28 +70,34 @@ def main_module(script: str) -> tuple[types.ModuleType, Left]:
 
 def finalize(code: int, older: Collection[str], left: Left) -> int:
     """What the interpreter does as it ends: threads, atexit, files still open, objects."""
-    try:
-        if threading := sys.modules.get("threading"):
-            threading._shutdown()
-        atexit._run_exitfuncs()
-    except BaseException:  # noqa: BLE001  printed, as the interpreter would
-        traceback.print_exc()
+    _told(_join_threads)
+    _told(atexit._run_exitfuncs)
     stdout, refusals = sys.stdout, [_flush(sys.stdout), _flush(sys.stderr)]
-    if any(refusals):
-        code = code or 120
+    if any(refusals) and code != _INTERRUPTED:
+        code = 120
     if refusals[0]:
         _tell_ignored(stdout, refusals[0])
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    try:
-        _forget(older, left)
-    except BaseException:  # noqa: BLE001  printed, as the interpreter would
-        traceback.print_exc()
+    _told(_forget, older, left)
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)  # what was written last, as things were deleted
     if code == _INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return code
+
+
+def _join_threads() -> None:
+    if threading := sys.modules.get("threading"):
+        threading._shutdown()
+
+
+def _told(deed: Callable[..., None], *arguments: Any) -> None:
+    """Whatever becomes of it, the next one is done."""
+    try:
+        deed(*arguments)
+    except BaseException:  # noqa: BLE001  printed, as the interpreter would
+        traceback.print_exc()
 
 
 def _forget(older: Collection[str], left: Left) -> None:

@@ -174,12 +174,16 @@ def _run_python(script: str) -> NoReturn:
     sys.orig_argv[:] = [sys.executable, script]
     code = 0
     try:
-        if script:
-            with open(script, "rb") as file:
-                source = file.read()
-            exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)  # noqa: S102
-        else:
-            cells.serve(main.__dict__)
+        try:
+            if script:
+                with open(script, "rb") as file:
+                    source = file.read()
+                exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+            else:
+                cells.serve(main.__dict__)
+        finally:
+            sys.settrace(None)  # what follows is not the program's to follow
+            sys.setprofile(None)
     except BaseException as problem:  # noqa: BLE001  the interpreter's own last resort
         code = ending.report(problem)
     del main
