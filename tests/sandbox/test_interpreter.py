@@ -194,6 +194,14 @@ async def test_a_hook_may_end_the_program(run: Run) -> None:
     assert (outcome.return_code, outcome.stderr) == (7, b""), outcome
 
 
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+async def test_its_streams_may_be_wrapped_anew(run: Run, name: str) -> None:
+    """Those of a pipe cannot be sought in, whatever the fork server's own are."""
+    code = f"import io, sys; sys.{name} = io.TextIOWrapper(sys.{name}.buffer, encoding='utf-8')"
+    outcome = await run(f"{code}; sys.{name}.write('said')")
+    assert (outcome.return_code, outcome.stdout + outcome.stderr) == (0, b"said"), outcome
+
+
 async def test_a_kind_of_interrupt_is_an_exception_like_others(run: Run) -> None:
     outcome = await run("class Kind(KeyboardInterrupt): pass\nraise Kind")
     assert outcome.return_code == 1, outcome

@@ -163,6 +163,7 @@ def _interpreter(home: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, home)
     _reseed()
+    _open_streams()
 
 
 def _run_python(script: str) -> NoReturn:
@@ -195,3 +196,14 @@ def _reseed() -> None:
     for module in ("random", "numpy.random"):
         if module in sys.modules:
             sys.modules[module].seed()
+
+
+def _open_streams() -> None:
+    """Anew: the fork server's own have found that they can be sought in, which pipes cannot."""
+    for name, at in (("stdout", 1), ("stderr", 2)):
+        old = getattr(sys, name)
+        new: Any = open(at, "w", encoding="utf-8", errors=old.errors, closefd=False)  # noqa: SIM115
+        new.reconfigure(line_buffering=old.line_buffering)
+        new.buffer.raw.name = old.name
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
