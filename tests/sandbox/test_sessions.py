@@ -49,7 +49,7 @@ async def test_an_exception_that_cannot_be_told_does_not_end_the_session(sandbox
 
 async def test_cells_show_what_they_are_asked_to(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
-        shown = await session.run("display('a', 1)\nprint('b')\n2")
+        shown = await session.run("display('a', 1, clear=True)\nprint('b')\n2")
         assert [entry["text/plain"] for entry in shown.display] == ["'a'", "1", "2"]
         assert shown.stdout == "b\n"
         own = await session.run("def display(value): print(value)\ndisplay(3)")

@@ -60,7 +60,7 @@ def run(code: str, number: int, timeout: float, namespace: dict[str, Any]) -> di
     sys.stdout, sys.stderr = out, err
     display: list[dict[str, Any]] = []
     error: list[dict[str, Any]] = []
-    vars(builtins)["display"] = lambda *values: display.extend(map(_as_text, values))
+    vars(builtins)["display"] = lambda *values, **_: display.extend(map(_as_text, values))
     try:
         signal.setitimer(signal.ITIMER_REAL, timeout)
         _execute(code, _FILE.format(number), namespace, display)
