@@ -74,11 +74,16 @@ class ForkServer:
         loop.add_reader(self._control, self._closed)
 
     def _last_words(self) -> str:
-        said = os.pread(self._complaints, 4096, 0).decode(errors="replace").strip()
+        size = os.fstat(self._complaints).st_size
+        said = (
+            os.pread(self._complaints, 4096, max(0, size - 4096)).decode(errors="replace").strip()
+        )
         return f"the fork server ended: {said or 'it left no message'}"
 
     def _closed(self) -> None:
         """It says nothing after it is ready: what can be read is its end."""
+        if self.dead:
+            return
         asyncio.get_running_loop().remove_reader(self._control)
         self.dead = True
         log.warning("%s; the next program is given a new one", self._last_words())
@@ -121,7 +126,7 @@ class ForkServer:
             try:
                 await self._post({"kill": number}, [])
             except OSError:
-                self.dead = True
+                self._closed()
 
     async def _post(self, order: dict[str, Any], fds: Sequence[int]) -> None:
         message = [json.dumps(order).encode()]
