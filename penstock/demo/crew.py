@@ -76,7 +76,7 @@ class Crew:
                 # Frozen, then looked at again: what we see is what it dies with.
                 process.send_signal(signal.SIGSTOP)
                 if self._runs(name, job):
-                    del self.running[name]  # first: `check` does not expect its end
+                    self.running.pop(name, None)  # first: `check` does not expect its end
                     before = self.ledger().get("requeued", 0)
                     process.kill()
                     return Accident(name, process.wait(), time.monotonic(), before)
@@ -106,11 +106,11 @@ class Crew:
 
     def dismiss(self) -> None:
         """End them all, and wait until they are gone."""
-        for process in self.running.values():
+        ending, self.running = self.running, {}  # another thread may be about to strike
+        for process in ending.values():
             process.kill()
-        for process in self.running.values():
+        for process in ending.values():
             process.wait()
-        self.running.clear()
         self._client.close()
 
     def _runs(self, name: str, wanted: str) -> bool:

@@ -88,8 +88,12 @@ class Story:
         job = job_id(self._name, *SLOW)
         # In a thread: this loop is busy with the agents, and the program does not wait for it.
         striking = asyncio.create_task(asyncio.to_thread(self._crew.kill_in_the_middle_of, job))
-        await self._until(striking.done, "a worker is in the middle of the long program")
-        if (dead := await striking) is None:
+        try:
+            await self._until(striking.done, "a worker is in the middle of the long program")
+            dead = await striking
+        finally:
+            striking.cancel()  # where the demo has failed meanwhile, nobody asks how it went
+        if dead is None:
             raise DemoFailed("the long program was over before anybody saw it run")
         self._happened(f"{dead.victim} killed")
         self._screen.say(
