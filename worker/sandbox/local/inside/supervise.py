@@ -161,7 +161,7 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(job.reply, select.POLLRDHUP)
-    poll.register(job.place.server, select.POLLIN)  # the death signal may come before it is set
+    poll.register(job.place.server, select.POLLIN)  # may die before its death signal is set
     for stream in running.streams:
         poll.register(stream, select.POLLIN)
     deadline = running.started + wall

@@ -193,7 +193,7 @@ class Server:
         try:
             self._spares.append(self._clone())
         except OSError:
-            self._wanted = 0  # whatever it is, the next program will be told, or find it gone
+            self._wanted = 0  # until the next program has a jail of its own, or is told why not
 
     def _clone(self) -> int:
         ours, theirs = lines.pair()
