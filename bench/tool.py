@@ -31,7 +31,7 @@ def measure(quick: bool) -> Suite:
     home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     server = EmbeddedServer(home, binary=bundled_server())
     worker = subprocess.Popen(
-        [sys.executable, "-m", "penstock", "worker", "code", "--limit", "code",
+        [sys.executable, "-m", "penstock", "worker", "code", "--gate", "code",
          "--gate-limit", ROOM],
         cwd=ROOT,
         env=_ours(server.url) | {"PENSTOCK_SANDBOX": "bench.tool_contenders.nothing.Nothing"},

@@ -35,7 +35,7 @@ def main() -> None:
         env = os.environ | {"PENSTOCK_REDIS_URL": server.url, "PENSTOCK_SANDBOX": "local"}
         workers = [
             subprocess.Popen(
-                [sys.executable, "-m", "penstock", "worker", "--limit", "code", "--name", name],
+                [sys.executable, "-m", "penstock", "worker", "--gate", "code", "--name", name],
                 env=env,
                 stderr=subprocess.DEVNULL,
             )

@@ -133,7 +133,7 @@ def workshop() -> Iterator[str]:
         if not url:
             sys.exit("the sandbox does not start; `penstock sandbox selftest` says why")
         given = {"PENSTOCK_REDIS_URL": redis.url, "PENSTOCK_SANDBOX_FUSION_URL": url}
-        with penstock("worker", "--limit", "code", "--gate-limit", str(PERMITS), **given):
+        with penstock("worker", "--gate", "code", "--gate-limit", str(PERMITS), **given):
             yield redis.url
 
 

@@ -28,7 +28,7 @@ Examples:
 
   penstock worker --sandbox local                the queue `code`, in the embedded sandbox
   penstock worker                                in Sandbox Fusion, PENSTOCK_SANDBOX_FUSION_URL
-  penstock worker --limit code --concurrency 64  under the gate `code`
+  penstock worker --gate code --concurrency 64   under the gate `code`
   penstock worker urgent code                    `urgent` before `code`
   penstock worker --allow 'mine.*' mine          functions of your own too
 
@@ -47,8 +47,9 @@ Ctrl-C finishes what runs; a second one, a second later, gives it back to its qu
     help="What jobs may run beside worker.jobs.*: module.function, or module.* for the functions "
     "that a module defines. May be given several times; '*' is anything.",
 )
-@click.option("--limit", "gate", metavar="GATE", help="Take a permit of this gate for each job.")
-@click.option("--gate-limit", metavar="N", help="The gate's limit, where it does not exist yet.")
+@click.option("--gate", metavar="NAME", help="Take a permit of this gate for each job.")
+@click.option("--limit", "old_gate", hidden=True)  # what `--gate` was called in 0.1
+@click.option("--gate-limit", metavar="N", help="The gate's limit, if no such gate exists yet.")
 @click.option(
     "--name",
     help="The worker's name, as `rq info` shows it; default: the host's, and a random part.",
@@ -76,6 +77,7 @@ def command(
     concurrency: str | None,
     allow: tuple[str, ...],
     gate: str | None,
+    old_gate: str | None,
     gate_limit: str | None,
     name: str | None,
     burst: bool,
@@ -97,7 +99,7 @@ def command(
     settings = given_settings()
     require_one_primary(settings)
     chosen = _chosen(
-        sandbox=sandbox, concurrency=concurrency, gate=gate, gate_limit=gate_limit,
+        sandbox=sandbox, concurrency=concurrency, gate=_gate(gate, old_gate), gate_limit=gate_limit,
         allow=" ".join(allow) or None,
     )  # fmt: skip
     with running_redis(settings) as url:
@@ -115,12 +117,22 @@ def command(
                 with_scheduler=with_scheduler, dequeue_strategy=DequeueStrategy(dequeue_strategy),
             )  # fmt: skip
         except UnknownGate as unknown:
-            raise SettingError("--limit", f"{unknown}, or say --gate-limit N here") from None
+            raise SettingError("--gate", f"{unknown}, or say --gate-limit N here") from None
     return 0 if worker.ended_by in (0, signal.SIGINT) else 128 + worker.ended_by
 
 
 def _own_name() -> str:
     return f"{socket.gethostname().partition('.')[0]}-{secrets.token_hex(4)}"
+
+
+def _gate(gate: str | None, old: str | None) -> str | None:
+    """The gate's name, also from `--limit`, as the option was called first."""
+    if old is None:
+        return gate
+    if gate is not None:
+        raise click.UsageError("--limit is the old name of --gate; give --gate alone")
+    click.echo("penstock: --limit is now called --gate; the next version refuses --limit", err=True)
+    return old
 
 
 def _chosen(**options: str | None) -> "WorkerSettings":
@@ -131,7 +143,7 @@ def _chosen(**options: str | None) -> "WorkerSettings":
     given = {option: value for option, value in options.items() if value is not None}
     settings = WorkerSettings.load(**given)
     if "gate_limit" in given and not settings.gate:
-        raise click.UsageError("--gate-limit is the limit of a gate: name it with --limit")
+        raise click.UsageError("--gate-limit is the limit of a gate: name it with --gate")
     check_choice(settings)  # one that cannot run programs would fail each that it takes
     return settings.model_copy(update={"allow": settings.allow or ""})
 

@@ -179,7 +179,7 @@ def test_a_hostile_queue_or_group_reaches_the_terminal_as_text(real_redis, share
     seen = run("top", "--once", **url)
     assert r"\u001b[2Jqueue" in seen.stdout
     absent = run("groups", "show", "\x1b[2Jgroup", **url)
-    refused = run("worker", "--limit", "\x1b[2Jgate", **url)
+    refused = run("worker", "--gate", "\x1b[2Jgate", **url)
     assert "\x1b" not in seen.stdout + seen.stderr + absent.stderr + refused.stderr
 
 
@@ -400,8 +400,9 @@ def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
             "--metrics-port: 127.0.0.1:70000 cannot be listened on: ",
         ),
         ("worker --sandbox bogus", "PENSTOCK_SANDBOX: 'bogus' is neither of fusion, local, "),
-        ("worker --gate-limit 4", "--gate-limit is the limit of a gate: name it with --limit"),
-        ("worker --sandbox local --limit nope", "no gate is called 'nope'; there are none yet"),
+        ("worker --gate-limit 4", "--gate-limit is the limit of a gate: name it with --gate"),
+        ("worker --sandbox local --gate nope", "no gate is called 'nope'; there are none yet"),
+        ("worker --gate code --limit code", "--limit is the old name of --gate; give --gate alone"),
         ("run --timeout -3 -", "Invalid value for '--timeout': -3.0"),
         ("health nothing", "'nothing' is no URL, nor redis, nor worker"),
         ("limits set code", "say what to change: --limit, --rate or --burst"),

@@ -34,11 +34,20 @@ def penstock_worker(client: Any, *options: str, **environment: str) -> "subproce
 
 def test_a_burst_runs_what_is_queued_under_the_gate(real_redis) -> None:
     jobs = [open_queue(real_redis).enqueue(chores.add, 1, n) for n in range(5)]
-    worker = penstock_worker(real_redis, *CHORES, "--burst", "--limit", "code", "--gate-limit", "2")
+    worker = penstock_worker(real_redis, *CHORES, "--burst", "--gate", "code", "--gate-limit", "2")
     assert worker.wait(60) == 0
     assert [job.return_value() for job in jobs] == [1, 2, 3, 4, 5]
     assert existing_gate(real_redis, "code").sync.status().limit == 2
     worker.communicate()
+
+
+def test_the_old_name_of_the_gates_option_goes_on_working_with_a_warning(real_redis) -> None:
+    job = open_queue(real_redis).enqueue(chores.add, 1, 1)
+    worker = penstock_worker(real_redis, *CHORES, "--burst", "--limit", "code", "--gate-limit", "2")
+    _, said = worker.communicate(timeout=60)
+    assert (worker.returncode, job.return_value()) == (0, 2)
+    assert existing_gate(real_redis, "code").sync.status().granted == 1
+    assert b"--limit is now called --gate" in said
 
 
 def test_it_takes_the_queues_in_order_and_ends_warmly_with_ctrl_c(real_redis) -> None:
