@@ -57,17 +57,17 @@ lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproj
 	$(LOWEST)/bin/python -m pytest $(TESTS)
 
 docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, references, pictures
-	$(BIN)/python docs/settings_table.py
-	$(BIN)/python -m docs.reference
-	$(BIN)/python -m docs.measured
-	$(BIN)/python docs/picture.py
+	$(BIN)/python -m docs.tools.settings_table
+	$(BIN)/python -m docs.tools.reference
+	$(BIN)/python -m docs.tools.measured
+	$(BIN)/python -m docs.tools.picture
 
 chromium: ## a browser for the tests of the monitor's page, where there is none (Debian, as root)
 	@command -v chromium-headless-shell chromium chromium-browser google-chrome > /dev/null || \
 	  { apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core; }
 
 screenshots: $(VENV)/.installed chromium ## take the pictures of the monitor's page in the docs
-	$(BIN)/python -m docs.screenshots
+	$(BIN)/python -m docs.tools.screenshots
 
 secrets: ## make the secrets that compose.yaml reads, in secrets/; what is there stays
 	@$(PYTHON) deploy/make_secrets.py

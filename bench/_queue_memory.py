@@ -1,4 +1,4 @@
-"""What queued and finished code jobs cost a server in memory: the figures of docs/queue.md.
+"""What queued and finished code jobs cost a server in memory: the figures of docs/guide/queue.md.
 
     python -m bench._queue_memory [JOBS]
 

@@ -104,7 +104,8 @@ def _ratios() -> list[Ratio]:
 def _targets() -> list[Target]:
     """Ratios, and rates of the machine on which the prototype and the peers were first measured.
 
-    A ratio of a client's is what its rate was of RQ's there: docs/benchmarks.md derives each.
+    A ratio of a client's is what its rate was of RQ's there:
+    docs/inside/benchmarks.md derives each.
     """
     return [
         Target("penstock noop jobs/s vs rq", at_least=44),

@@ -86,7 +86,7 @@ Options that every subcommand has are variables too, as PENSTOCK_REDIS_URL;
 the option wins. Exit codes: 0 done, 1 bad news, 2 it could not be asked (a
 wrong setting, no Redis), 130 after Ctrl-C. stdout is data, stderr is talk.
 
-Completion in bash, zsh (zsh_source); for fish see docs/cli.md:
+Completion in bash, zsh (zsh_source); for fish see docs/reference/command.md:
 
   eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"
 """),

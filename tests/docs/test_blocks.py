@@ -19,7 +19,7 @@ from tests.docs.blocks import Step, matches, steps
 from tests.harness.servers import PrivateRedis
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN_REALLY = {"make", "make help", "make demo"}
 STAND_IN = Path(__file__).with_name("redis_cli.py")
 
@@ -52,7 +52,7 @@ def modal() -> Iterator[dict[str, str]]:
         yield token | {"MODAL_SERVER_URL": servers.url}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix())
 def test_the_blocks_of_a_document_do_what_they_say(
     document: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every error that we raise, and quotes what is really said."""
+"""troubleshooting.md has every error that we raise, and quotes what is really said."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.architecture.source import PACKAGES, ROOT
 
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+PAGE = (ROOT / "docs" / "guide" / "troubleshooting.md").read_text()
 ROWS = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
     for line in PAGE.splitlines()

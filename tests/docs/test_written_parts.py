@@ -4,7 +4,7 @@ import re
 import tomllib
 from html import unescape
 
-from docs import measured, reference, settings_table
+from docs.tools import measured, reference, settings_table
 from penstock.demo.command import summary
 from penstock.demo.record import Outcome
 from penstock.doctor import packages
@@ -21,7 +21,9 @@ def test_the_table_of_settings_is_what_the_models_say() -> None:
 
 def test_the_references_are_what_the_code_says() -> None:
     for name, text in reference.documents().items():
-        assert (ROOT / "docs" / name).read_text() == text, f"docs/{name}: run `make docs`"
+        assert (ROOT / "docs" / "reference" / name).read_text() == text, (
+            f"docs/reference/{name}: run `make docs`"
+        )
 
 
 def test_the_tables_of_benchmarks_are_what_was_measured() -> None:
@@ -37,7 +39,7 @@ def test_every_route_of_the_monitor_says_what_it_is_for() -> None:
 
 
 def test_the_picture_shows_the_demo_of_today() -> None:
-    picture = unescape((ROOT / "docs" / "demo.svg").read_text()).replace("\xa0", " ")
+    picture = unescape((ROOT / "docs" / "pictures" / "demo.svg").read_text()).replace("\xa0", " ")
     numbers = dict.fromkeys(Outcome.__dataclass_fields__, 1) | {"server": "", "killed": -9}
     outcome = Outcome(**numbers)
     for words in summary(outcome).columns[1].cells:
@@ -49,7 +51,7 @@ def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     names = {re.split(r"[\[>=;]", line)[0] for group in groups for line in group}
-    decisions = (ROOT / "docs" / "decisions.md").read_text()
+    decisions = (ROOT / "docs" / "inside" / "decisions.md").read_text()
     assert [name for name in sorted(names) if f"| `{name}` |" not in decisions] == []
 
 

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import ground
-from docs import reference
+from docs.tools import reference
 from ground.settings import variables
 from penstock.cli import COMMANDS
 from penstock.variables import settings_models

@@ -22,7 +22,7 @@ BIN = Path(sys.executable).parent
 DOCUMENTED = {
     line.removeprefix("$ ")
     for page in ("operate.md", "rq.md")
-    for line in (ROOT / "docs" / page).read_text().splitlines()
+    for line in (ROOT / "docs" / "guide" / page).read_text().splitlines()
     if line.startswith("$ rq-dashboard ")
 }
 

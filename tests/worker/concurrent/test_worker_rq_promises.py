@@ -1,4 +1,7 @@
-"""What RQ's documentation promises, kept by the concurrent worker. docs/rq.md lists the tests."""
+"""What RQ's documentation promises, kept by the concurrent worker.
+
+docs/guide/rq.md lists the tests.
+"""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""What a job costs the server: docs/queue.md has it of a hundred thousand."""
+"""What a job costs the server: docs/guide/queue.md has it of a hundred thousand."""
 
 from typing import Any
 

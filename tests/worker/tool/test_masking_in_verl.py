@@ -50,8 +50,8 @@ def verl() -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="module")
 def documented_reward() -> Any:
-    """The function that docs/rewards.md has its readers copy."""
-    page = (ROOT / "docs" / "rewards.md").read_text()
+    """The function that docs/guide/rewards.md has its readers copy."""
+    page = (ROOT / "docs" / "guide" / "rewards.md").read_text()
     found = re.search(r"^```python my_reward.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert found
     module = ModuleType("_my_reward_of_the_page")

@@ -1,4 +1,4 @@
-"""Draw docs/demo.svg, the demo as it ran just now in a terminal, and its docs/demo-charts.svg."""
+"""Draw the pictures of the demo: as it ran just now in a terminal, and its charts."""
 
 import io
 import re
@@ -15,8 +15,8 @@ from penstock.demo.screen import Screen
 from penstock.demo.story import jobs_of, play
 from penstock.startup import running_redis
 
-CHARTS = Path(__file__).with_name("demo-charts.svg")
-PICTURE = Path(__file__).with_name("demo.svg")
+PICTURES = Path(__file__).parents[1] / "pictures"
+CHARTS, PICTURE = PICTURES / "demo-charts.svg", PICTURES / "demo.svg"
 JOBS = 40
 
 

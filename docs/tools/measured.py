@@ -1,6 +1,6 @@
-"""Write the tables of benchmarks.md from the reports in docs/figures/.
+"""Write the tables of benchmarks.md from the reports in docs/tools/figures/.
 
-    python -m bench gates --json > docs/figures/gates.json; make docs
+    python -m bench gates --json > docs/tools/figures/gates.json; make docs
 
 A test fails where the tables and the reports differ.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE, FIGURES = HERE / "benchmarks.md", HERE / "figures"
+PAGE, FIGURES = HERE.parent / "inside" / "benchmarks.md", HERE / "figures"
 _PART = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
 Results = dict[str, dict[str, dict[str, float]]]

@@ -1,4 +1,4 @@
-"""Take docs/monitor.png and docs/monitor-phone.png: the monitor's page over a fleet at work.
+"""Take the pictures of the monitor's page over a fleet at work, into docs/pictures/.
 
 Needs a Chromium (`make chromium`); `make screenshots` runs this.
 """
@@ -21,7 +21,7 @@ from tests.penstock.serving import monitor
 from worker import CodeQueue
 from worker.lifecycle import SandboxLifecycle
 
-HERE = Path(__file__).parent
+PICTURES = Path(__file__).parents[1] / "pictures"
 SECONDS = 40.0
 
 
@@ -53,7 +53,7 @@ def main() -> None:
                 page.until("document.querySelectorAll('#workers tbody tr').length > 2")
                 page.until("document.getElementById('live').className == ''")
                 page.until("document.querySelectorAll('#sandboxes tbody tr').length > 1")
-                page.picture(HERE / name)
+                page.picture(PICTURES / name)
         for worker in workers:
             worker.kill()
             worker.wait()

@@ -26,17 +26,17 @@ from worker.lifecycle.registry.records import COUNTERS
 from worker.sandbox.local import Jails, Limits
 from worker.sandbox.serve import App, Line
 
-HERE = Path(__file__).parent
+PAGES = Path(__file__).parents[1] / "reference"
 
 
 def main() -> None:
     for name, text in documents().items():
-        (HERE / name).write_text(text)
+        (PAGES / name).write_text(text)
 
 
 def documents() -> dict[str, str]:
     return {
-        "cli.md": _cli(),
+        "command.md": _cli(),
         "http.md": _http(),
         "metrics.md": _metrics_page(),
     }
@@ -96,7 +96,7 @@ def _http() -> str:
         " `/healthz` needs `Authorization: Bearer …`, or a URL with the token in it,"
         " `http://any:TOKEN@host`; else it is refused with 401. Requests for another host (421),"
         " from another site's page (403) and changes that are not JSON (415) are refused by every"
-        " service: [operate.md](operate.md#secure). Each has its bodies and answers in"
+        " service: [operate.md](../guide/operate.md#secure). Each has its bodies and answers in"
         " `/openapi.json`.\n"
     )
     target = ground.RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
@@ -124,8 +124,11 @@ def _http() -> str:
         for path, methods in app._routes.items()
         for method, handle in methods.items()
     ]
-    _table(out, "The sandbox", "`penstock sandbox serve`, `PENSTOCK_SANDBOX_TOKEN`. The bodies are"
-           " Sandbox Fusion's: see [sandbox.md](sandbox.md).", served)  # fmt: skip
+    about = (
+        "`penstock sandbox serve`, `PENSTOCK_SANDBOX_TOKEN`. The bodies are Sandbox Fusion's: see"
+        " [the embedded sandbox](../guide/sandbox.md)."
+    )
+    _table(out, "The sandbox", about, served)
     return out.getvalue()
 
 

@@ -12,8 +12,8 @@ from pydantic_core import PydanticUndefined
 from ground.settings import Settings, variable
 from penstock.variables import settings_models
 
-README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- settings: written by docs/settings_table.py -->", "<!-- /settings -->"
+README = Path(__file__).parents[2] / "README.md"
+BEGIN, END = "<!-- settings: written by docs/tools/settings_table.py -->", "<!-- /settings -->"
 
 
 def main() -> None:
