@@ -132,17 +132,44 @@ Status = Literal["Success", "Failed", "SandboxError"]
 ErrorKind = Literal["none", "user", "limit", "infrastructure"]
 
 
+def _known(language: str) -> str:
+    if language not in LANGUAGES:
+        known = ", ".join(sorted(LANGUAGES, key=str.lower))
+        raise ValueError(f"{language[:40]!r} is unknown; known are {known}")
+    return language
+
+
+def _base64(files: dict[str, str]) -> dict[str, str]:
+    """As many encoders write it, it may be in lines; they go no further."""
+    size = sum(map(len, files.values()))
+    if size > MAX_FILES_SIZE:
+        raise ValueError(f"are {size:,} bytes of base64, and at most {MAX_FILES_SIZE:,} go")
+    files = {name: "".join(content.split()) for name, content in files.items()}
+    for name, content in files.items():
+        try:
+            base64.b64decode(content, validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError(f"has {name!r}, whose content is not base64") from None
+    return files
+
+
+Language = Annotated[str, AfterValidator(_known)]
+Files = Annotated[
+    dict[RelativeName, str],
+    Field(max_length=MAX_FILES, description="Relative name to base64."),
+    AfterValidator(_base64),
+]
+
+
 class CodeRequest(Message):
     """A program to run. File names may be nested, and never lead out by `..`."""
 
     REFUSAL: ClassVar[type[PenstockError]] = RequestRefused
 
     code: Annotated[str, utf8(MAX_CODE)]
-    language: str = "python"
+    language: Language = "python"
     stdin: Annotated[str, utf8(MAX_STDIN)] | None = None
-    files: dict[RelativeName, str] = Field(
-        default_factory=dict, max_length=MAX_FILES, description="Relative name to base64."
-    )
+    files: Files = Field(default_factory=dict)
     fetch_files: list[Name] = Field(
         default_factory=list,
         max_length=MAX_FILES,
@@ -167,33 +194,10 @@ class CodeRequest(Message):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    @field_validator("language")
-    @classmethod
-    def _language_is_known(cls, language: str) -> str:
-        if language not in LANGUAGES:
-            known = ", ".join(sorted(LANGUAGES, key=str.lower))
-            raise ValueError(f"{language[:40]!r} is unknown; known are {known}")
-        return language
-
     @field_validator("memory_limit_mb", mode="before")
     @classmethod
     def _minus_one_is_no_limit(cls, limit: Any) -> Any:
         return None if limit == -1 else limit
-
-    @field_validator("files")
-    @classmethod
-    def _files_are_base64(cls, files: dict[str, str]) -> dict[str, str]:
-        """As many encoders write it, it may be in lines; they go no further."""
-        size = sum(map(len, files.values()))
-        if size > MAX_FILES_SIZE:
-            raise ValueError(f"are {size:,} bytes of base64, and at most {MAX_FILES_SIZE:,} go")
-        files = {name: "".join(content.split()) for name, content in files.items()}
-        for name, content in files.items():
-            try:
-                base64.b64decode(content, validate=True)
-            except (binascii.Error, ValueError):
-                raise ValueError(f"has {name!r}, whose content is not base64") from None
-        return files
 
 
 class CommandResult(BaseModel):

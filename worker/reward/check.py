@@ -13,11 +13,12 @@ from typing import Any
 
 from ground import PenstockError
 from worker.errors import ResultUnreadable
+from worker.judge.program import program_of
 from worker.queue.code_queue import CodeQueue
 from worker.reward.api import Answer, call_sandbox_api, runs_on_queue
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.settings import RewardSettings
-from worker.reward.solution import code_of, program_of
+from worker.reward.solution import code_of
 from worker.reward.verdict import Code, blank, is_unknown, judged
 
 Metadata = dict[str, Any]

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Literal, Protocol
 
 from worker.errors import QueueError, RequestRefused, SandboxFailure
+from worker.judge.program import program_of
 from worker.models import CodeRequest, CodeResult
-from worker.reward.solution import program_of
 from worker.reward.verdict import same_output
 
 Verdict = Literal[

@@ -1,7 +1,9 @@
-"""What every sandbox offers to the worker: run one program, once."""
+"""What every sandbox offers to the worker: run one program, once. Some judge it over cases too."""
 
 from typing import Protocol
 
+from worker.judge.models import JudgeRequest, JudgeResult
+from worker.judge.suite import Suite
 from worker.models import CodeRequest, CodeResult
 
 
@@ -34,3 +36,18 @@ class Sandbox(Protocol):
 
     async def close(self) -> None:
         """Free what the instance holds. Harmless when repeated."""
+
+
+class JudgingSandbox(Sandbox, Protocol):
+    """A provider that compiles a program once and runs it on every case of a suite."""
+
+    @property
+    def judged_languages(self) -> frozenset[str]:
+        """The languages it judges. For others the worker asks `run` once a case."""
+
+    async def judge(self, request: JudgeRequest, suite: Suite) -> JudgeResult:
+        """A verdict for each case. Makes a single attempt, as `run` does.
+
+        The caller closes the suite. What fails on our side for one case masks that case alone;
+        raises a `SandboxFailure` where nothing at all is known. Cancelling it ends all processes.
+        """
