@@ -61,13 +61,22 @@ print(json.dumps(result) if as_json else result)
 """
 
 
+# A sandbox may put a function of this name among the builtins, and see whether it was called: a
+# program that ends itself before its assertions returns 0 as well.
+DONE = "__penstock_done__"
+_DONE = f"""
+__import__("builtins").__dict__.get("{DONE}", bool)()
+"""
+
+
 def text_of(request: JudgeRequest, case: Case) -> str:
     """What a case of this request runs. The same text for every case that has no `check`."""
+    done = _DONE if case.check else ""
     if request.mode == "function":
         expected = b"".join(case.expected or ()).decode(errors="replace")
         given = case.input.decode(errors="replace") if case.check else ""
-        return program_of(request.code, case.check, request.function, given, expected)
-    return program_of(request.code, case.check, None, None, None) if case.check else request.code
+        return program_of(request.code, case.check + done, request.function, given, expected)
+    return program_of(request.code, case.check + done, None, None, None) if done else request.code
 
 
 def program_of(
