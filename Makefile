@@ -57,9 +57,9 @@ lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproj
 	$(LOWEST)/bin/python -m pytest $(TESTS)
 
 docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, references, pictures
-	$(BIN)/python -m docs.tools.settings_table
 	$(BIN)/python -m docs.tools.reference
 	$(BIN)/python -m docs.tools.measured
+	$(BIN)/python -m docs.tools.headline
 	$(BIN)/python -m docs.tools.picture
 
 chromium: ## a browser for the tests of the monitor's page, where there is none (Debian, as root)

@@ -22,64 +22,70 @@ MOST = 2**53
 class BufferSettings(Settings):
     """What a process that serves or fills buffers needs to know."""
 
-    buffer_host: str = Field("127.0.0.1", description="Address the buffer server listens on.")
+    buffer_host: str = Field("127.0.0.1", description="Address that the buffer server listens on.")
     buffer_port: int = Field(8889, ge=0, le=65535, description="Port of the buffer server.")
     buffer_token: SecretStr | None = Field(
-        None, description="Bearer token that every request must carry, when set."
+        None, description="Bearer token that every request must carry. Unset: none is asked for."
     )
     generators: Path | None = Field(
         None,
-        description="Folder of `*_generator.py` files; the built-in math task is always there.",
+        description="Folder of `*_generator.py` files. The built-in math task is always available.",
     )
     input_folders: str = Field(
         "",
-        description="Folders that the `input_file` of a rollout may lie in, with commas between:"
-        " `data,/srv/sets`. Unset: none.",
+        description="Folders that may hold the `input_file` of a rollout, separated by commas."
+        " Unset: none.",
     )
     engine_hosts: str = Field(
         "",
-        description="Hosts, as `host` or `host:port` with commas between, that a rollout's"
-        " `remote_engine_url` and `remote_buffer_url` may name. Unset: any.",
+        description="Hosts (`host` or `host:port`, commas between) allowed in a rollout's"
+        " `remote_engine_url` and `remote_buffer_url`. Unset: any.",
     )
     buffer_group_size: int = Field(
-        16, ge=1, description="Group size of items written before any /start_rollout."
+        16, ge=1, description="Group size of a task before its first `/start_rollout`."
     )
     max_buffer_size: int = Field(
-        1_000_000_000, ge=1, description="Most items a task holds; open groups count as full."
+        1_000_000_000,
+        ge=1,
+        description="Most items that a task holds. An open group counts as full.",
     )
     max_buffer_bytes: int | None = Field(
-        None, ge=1, description="Most bytes a task holds. Unset: half of what Redis may use."
+        None, ge=1, description="Most bytes that a task holds. Unset: half of what Redis may use."
     )
     max_item_bytes: int = Field(
-        16 * 1024 * 1024, ge=1, description="Largest single item that is accepted."
+        16 * 1024 * 1024, ge=1, description="Size of the largest item that is accepted."
     )
     batch_lease: float = Field(
-        600.0, gt=0, description="Seconds until a batch that nobody acknowledged comes back."
+        600.0,
+        gt=0,
+        description="Seconds after which a batch without an acknowledgement is delivered again.",
     )
     batch_retain: float = Field(
-        600.0, ge=1, description="Seconds that a consumed batch can still be fetched again."
+        600.0, ge=1, description="Seconds for which a consumed batch can be fetched again."
     )
     late_window: float = Field(
-        600.0, ge=0, description="Seconds after a group closed in which its items count as late."
+        600.0,
+        ge=0,
+        description="Seconds after the end of a group during which its items count as late.",
     )
     longest_wait: float = Field(
         90.0,
         gt=0,
         le=90,
-        description="Most seconds a read waits, or asks custom functions; "
-        "slime's clients give up at 100.",
+        description="Most seconds that a read waits or runs custom functions. slime's clients"
+        " give up at 100.",
     )
     write_patience: float = Field(
-        30.0, ge=0, description="Seconds that /buffer/write waits for room before it answers 429."
+        30.0, ge=0, description="Seconds that `/buffer/write` waits for room before it answers 429."
     )
     function_timeout: float = Field(
-        30.0, gt=0, description="Seconds a custom function may take for one group."
+        30.0, gt=0, description="Seconds that a custom function may take for one group."
     )
     redis_patience: float = Field(
-        15.0, ge=0, description="Seconds that a call outlasts an unreachable Redis."
+        15.0, ge=0, description="Seconds for which a call keeps trying while Redis is unreachable."
     )
     dump_rollouts: Path | None = Field(
-        None, description="Folder where every batch handed out is also written as JSON."
+        None, description="Folder that receives a JSON copy of every delivered batch."
     )
 
 

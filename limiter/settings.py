@@ -22,7 +22,7 @@ class LimiterSettings(Settings):
         128,
         ge=1,
         validation_alias=AliasChoices(*_NAMES),
-        description="Sandboxes that may be starting at once, over the whole fleet.",
+        description="Session sandboxes that may be starting at once, over the whole fleet.",
     )
 
     @model_validator(mode="before")

@@ -30,64 +30,59 @@ class WorkerSettings(Settings):
 
     sandbox: str = Field(
         "fusion",
-        description="Where programs run: `fusion`; `local`, the embedded sandbox, of each worker"
-        " its own; `shared`, one for all workers of the machine, which is what stock RQ's workers"
-        " take `local` for; or the dotted name of a callable that takes these settings and returns"
-        " a `worker.Sandbox`.",
+        description="Where programs run: `fusion`, `local` (per worker), `shared` (per machine),"
+        " or the dotted name of your own factory.",
     )
     sandbox_fusion_url: str = Field(
         "",
         validation_alias=AliasChoices("PENSTOCK_SANDBOX_FUSION_URL", "sandbox_fusion_url"),
-        description="Sandbox Fusion's address; several, with blanks between, share the load.",
+        description="Sandbox Fusion's address. Several, separated by blanks, share the load.",
     )
     sandbox_token: SecretStr | None = Field(
         None,
-        description="Bearer token that `penstock sandbox serve` asks for, and workers show to"
-        " Sandbox Fusion.",
+        description="Bearer token that `penstock sandbox serve` asks for and that workers send"
+        " to Sandbox Fusion.",
     )
     sandbox_margin: float = Field(
         40.0,
         gt=0,
-        description="Seconds that one attempt at a sandbox server may take beyond the program's own"
-        " time limits: on the way, and in the server's line, which must be less patient"
-        " (`penstock sandbox serve --patience`: 25).",
+        description="Seconds that an attempt at a sandbox server may take beyond the program's"
+        " limits. Keep it above the server's `--patience`.",
     )
     sandbox_attempts: int = Field(
-        6, ge=1, description="How often a program is tried where the sandbox fails."
+        6, ge=1, description="Attempts per program when the sandbox fails."
     )
     gate: str = Field(
         "",
-        description="The gate each execution takes a permit of, on the queue's own Redis."
-        " Unset: none.",
+        description="The gate that each execution takes a permit from, on the queue's Redis."
+        " Unset: no limit.",
     )
     gate_limit: int | None = Field(
         None,
         ge=1,
-        description="Its limit, where no gate of that name exists yet. Unset: it must exist.",
+        description="Limit of that gate if it does not exist yet. Unset: the gate must exist.",
     )
     concurrency: int | None = Field(
         None,
         ge=1,
         le=10_000,
-        description="Jobs that one `ConcurrentWorker` runs at once. Unset: 256; with the embedded"
-        " sandbox as many as that runs programs at once.",
+        description="Jobs that one `ConcurrentWorker` runs at once. Unset: 256, or the capacity"
+        " of the embedded sandbox.",
     )
     allow: str | None = Field(
         None,
-        description="What jobs may run, callbacks and webhooks included, beside `worker.jobs.*`:"
-        " `module.function`, `module.*` for the functions that a module defines, a webhook's"
-        " address; `*` for anything. Unset: nothing else under `penstock worker`; anything, with a"
-        " warning, under `rq worker`.",
+        description="What jobs may run besides code: functions, `module.*`, webhook addresses,"
+        " `*`. Unset: nothing, or anything under `rq worker`.",
     )
     job_lease: float = Field(
         30.0,
         ge=0.5,
-        description="Seconds after which the jobs of a dead worker are run again by others.",
+        description="Seconds after which other workers run the jobs of a dead worker.",
     )
     job_deaths: int = Field(
         3,
         ge=0,
-        description="Workers that may die under a job without RQ's `Retry`; one more and it fails.",
+        description="Workers that may die under a job without `Retry` before the job fails.",
     )
 
     @field_validator("gate")

@@ -1,4 +1,4 @@
-"""Write the references of the command, of HTTP and of the metrics, from the code itself.
+"""Write the references of settings, the command, HTTP and the metrics, from the code itself.
 
 A test fails where they differ from the code; `make docs` runs this.
 """
@@ -17,6 +17,7 @@ import ground
 from buffer import BufferSettings, RolloutBuffer
 from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
+from docs.tools import settings_page
 from limiter import GateStatus
 from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
@@ -36,6 +37,7 @@ def main() -> None:
 
 def documents() -> dict[str, str]:
     return {
+        "settings.md": settings_page.page(),
         "command.md": _cli(),
         "http.md": _http(),
         "metrics.md": _metrics_page(),

@@ -2,8 +2,8 @@
 
     rq worker --worker-class worker.ConcurrentWorker --serializer rq.serializers.JSONSerializer code
 
-RQ's command line, registries, commands and promises hold (docs/rq.md). This file is what
-RQ sees; `shift.py` claims and runs jobs, `heartbeat.py` renews their leases.
+RQ's command line, registries, commands and promises hold (docs/reference/rq.md). This
+file is what RQ sees; `shift.py` claims and runs jobs, `heartbeat.py` renews their leases.
 """
 
 import asyncio

@@ -12,25 +12,30 @@ class LifecycleSettings(Settings):
         900.0,
         gt=0,
         validation_alias=AliasChoices("PENSTOCK_INIT_WALL_BUDGET", "MODAL_INIT_WALL_BUDGET"),
-        description="Seconds that one start may take, all attempts together, counted from the"
+        description="Seconds that one start may take with all its attempts, counted from the"
         " STARTING permit.",
     )
-    start_attempts: int = Field(2, ge=1, description="How often a start is tried.")
+    start_attempts: int = Field(2, ge=1, description="Attempts per start.")
     startup_timeout: float = Field(300.0, gt=0, description="Seconds that one attempt may take.")
     attempt_floor: float = Field(
         0.0,
         ge=0,
-        description="Seconds that an attempt gets at least, even beyond `PENSTOCK_STARTUP_TIMEOUT`,"
-        " within what is left of the budget.",
+        description="Least seconds per attempt, within the rest of the budget, even beyond"
+        " `PENSTOCK_STARTUP_TIMEOUT`.",
     )
-    start_backoff: float = Field(10.0, ge=0, description="Longest pause between two attempts.")
+    start_backoff: float = Field(
+        10.0, ge=0, description="Longest pause between two attempts, in seconds."
+    )
     starting_timeout: float = Field(
         3600.0,
         gt=0,
         description="Seconds that a start waits for its STARTING permit.",
     )
     max_starting_run: int | None = Field(
-        None, ge=1, description="Sandboxes of this run that may be starting at once. Unset: any."
+        None,
+        ge=1,
+        description="Session sandboxes of this run that may be starting at once. Unset: no limit"
+        " per run.",
     )
     sandbox_ttl: float = Field(
         3600.0,
@@ -50,20 +55,22 @@ class LifecycleSettings(Settings):
     sandbox_grace: float = Field(
         60.0,
         ge=0,
-        description="Seconds for which a sandbox may exist without being registered, or be"
-        " missing at its provider without being believed gone.",
+        description="Seconds before an unregistered sandbox is ended, or a missing one is"
+        " believed gone.",
     )
     teardown_timeout: float = Field(15.0, gt=0, description="Seconds for each step of a teardown.")
-    reap_interval: float = Field(10.0, gt=0, description="Seconds between two looks of the reaper.")
+    reap_interval: float = Field(
+        10.0, gt=0, description="Seconds between two passes of the reaper."
+    )
     session_provider: str = Field(
         "local",
-        description="Where `PENSTOCK_SANDBOX=worker.lifecycle.code.sessions` runs programs:"
-        " `local`, `modal`, or the dotted name of a callable that returns a provider.",
+        description="Provider of the sandbox `worker.lifecycle.code.sessions`: `local`, `modal`,"
+        " or the dotted name of your own.",
     )
     fleet: str = Field(
         "",
-        description="Tag of this fleet's sandboxes at a provider shared with others. Unset: a"
-        " random one, kept in Redis, and lost with it.",
+        description="Tag of this fleet's sandboxes in a shared provider account. Unset: a random"
+        " tag, kept in Redis.",
     )
 
     @field_validator("fleet")

@@ -12,6 +12,6 @@ class RewardSettings(Settings):
 
     reward_failures: Literal["raise", "zero"] = Field(
         "raise",
-        description="`compute_score` where a sandbox or Redis failed: `raise` raises"
+        description="What `compute_score` does when a sandbox or Redis fails: `raise` raises"
         " `RewardUnknown`, `zero` returns 0.",
     )

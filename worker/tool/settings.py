@@ -10,6 +10,6 @@ class ToolSettings(Settings):
 
     verl_tool_path: bool = Field(
         False,
-        description="Bring back `verl.tools.sandbox_fusion_tools`, which verl 0.8 removed, as"
-        " another name of `worker.tool`.",
+        description="Bring back the module `verl.tools.sandbox_fusion_tools`, which verl 0.8"
+        " removed, as an alias of `worker.tool`.",
     )

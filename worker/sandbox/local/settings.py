@@ -17,35 +17,37 @@ class SandboxSettings(Settings):
 
     sandbox_level: Level = Field(
         "ns",
-        description="How programs are isolated: `ns`; `landlock`, weaker; `none`, not at all. "
-        "Never lowered by itself.",
+        description="Isolation of programs: `ns`, `landlock` (weaker) or `none`. It is never"
+        " lowered automatically.",
     )
     sandbox_python: str | None = Field(
-        None, description="The Python, 3.10 or newer, that programs run in. Unset: Penstock's own."
+        None, description="The Python (3.10 or newer) that programs run in. Unset: Penstock's own."
     )
     sandbox_preload: str | None = Field(
-        None, description="Modules imported once, before any program: `numpy,pandas`."
+        None, description="Modules that are imported once, before any program: `numpy,pandas`."
     )
     sandbox_expose: str | None = Field(
-        None, description="Further folders and files that programs may read: `/opt/go,/srv/data`."
+        None, description="More folders and files that programs may read: `/opt/go,/srv/data`."
     )
     sandbox_concurrency: int | None = Field(
-        None, ge=1, description="Programs at once. Unset: four a core."
+        None, ge=1, description="Programs that run at once. Unset: four per core."
     )
     sandbox_memory_mb: int = Field(
-        DEFAULTS.memory // MB, ge=1, description="Memory of one program, with all its processes."
+        DEFAULTS.memory // MB,
+        ge=1,
+        description="Memory of one program with all its processes, in MB.",
     )
     sandbox_processes: int = Field(
         DEFAULTS.processes, ge=1, description="Processes and threads of one program."
     )
     sandbox_disk_mb: int = Field(
-        DEFAULTS.disk // MB, ge=1, description="What one program may write to its folders."
+        DEFAULTS.disk // MB, ge=1, description="What one program may write to its folders, in MB."
     )
     sandbox_output_mb: int = Field(
-        DEFAULTS.output // MB, ge=1, description="What one program may print."
+        DEFAULTS.output // MB, ge=1, description="What one program may print, in MB."
     )
     sandbox_uid: int = Field(
-        65534, ge=1, description="Who the sandbox becomes when root starts it; never 0."
+        65534, ge=1, description="User that the sandbox switches to when root starts it. Never 0."
     )
 
     @field_validator("sandbox_expose")
