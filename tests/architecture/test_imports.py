@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.architecture.source import PACKAGES, imported, modules, name_of
+from tests.architecture.source import PACKAGES, ROOT, imported, modules, name_of
+from tests.architecture.tree import imports_of
 
 MAY_IMPORT = {
     "ground": {"ground"},
@@ -23,6 +24,17 @@ def test_a_package_imports_only_what_it_stands_on(package: str) -> None:
         if (top := module.split(".")[0]) in {*PACKAGES, *NEVER} and top not in MAY_IMPORT[package]
     ]
     assert wrong == []
+
+
+def test_what_tests_share_is_in_no_file_of_tests() -> None:
+    files = imports_of((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 100, "the tests are not where they are looked for"
+    wrong = {
+        name: tests
+        for name, imported in files.items()
+        if (tests := {module for module in imported if ".test_" in module})
+    }
+    assert wrong == {}
 
 
 def test_an_import_inside_a_function_is_seen(tmp_path, monkeypatch) -> None:

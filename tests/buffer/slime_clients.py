@@ -5,12 +5,15 @@ keys they read, keep the newest whole groups, and remember every finished id for
 next start. v0 also reads `raw_reward`; v1 insists on more items than groups.
 """
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.harness.scripted_model import Answer, said
 from tests.harness.servers import until
 
 REQUIRED = {"uid", "instance_id", "messages", "reward", "extra_info"}
@@ -87,3 +90,19 @@ class SlimeClient:
         )[: self.rollout_batch_size]
         assert all(len(group) == self.n_samples_per_prompt for group in newest)
         return newest
+
+
+def sums(asked: dict[str, Any], number: int) -> Answer:
+    """Right every other time, so that each group's rewards differ."""
+    one, other = (int(n) for n in asked["messages"][0]["content"].split("+"))
+    return said(f"It is \\boxed{{{one + other + number % 2}}}.")
+
+
+def questions(folder: Path, size: int) -> str:
+    rows = [
+        {"instance_id": f"math_{n}", "prompt": [{"role": "user", "content": f"{n}+1"}],
+         "label": str(n + 1)}
+        for n in range(size)
+    ]  # fmt: skip
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / "sums.jsonl")

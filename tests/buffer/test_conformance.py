@@ -17,7 +17,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.buffer.serving import ServerProcess
-from tests.buffer.test_slime_clients import sums
+from tests.buffer.slime_clients import sums
 from tests.harness.scripted_model import scripted_model
 from tests.harness.servers import PrivateRedis
 from tests.harness.upstream import module_at

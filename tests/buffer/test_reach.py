@@ -12,8 +12,7 @@ from pydantic import SecretStr
 import ground
 from buffer.http import rollouts
 from tests.buffer.serving import ServerProcess, served
-from tests.buffer.slime_clients import SlimeClient
-from tests.buffer.test_slime_clients import questions, sums
+from tests.buffer.slime_clients import SlimeClient, questions, sums
 from tests.harness.scripted_model import scripted_model
 from tests.harness.servers import PrivateRedis, until
 

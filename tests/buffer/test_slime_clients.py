@@ -12,31 +12,15 @@ import httpx
 import pytest
 
 from tests.buffer.serving import ServerProcess
-from tests.buffer.slime_clients import SlimeClient
-from tests.harness.scripted_model import Answer, ScriptedModel, said, scripted_model
+from tests.buffer.slime_clients import SlimeClient, questions, sums
+from tests.harness.scripted_model import Answer, ScriptedModel, scripted_model
 from tests.harness.servers import PrivateRedis, until
-
-
-def sums(asked: dict[str, Any], number: int) -> Answer:
-    """Right every other time, so that each group's rewards differ."""
-    one, other = (int(n) for n in asked["messages"][0]["content"].split("+"))
-    return said(f"It is \\boxed{{{one + other + number % 2}}}.")
 
 
 @pytest.fixture
 def model() -> Iterator[ScriptedModel]:
     with scripted_model(sums) as running:
         yield running
-
-
-def questions(folder: Path, size: int) -> str:
-    rows = [
-        {"instance_id": f"math_{n}", "prompt": [{"role": "user", "content": f"{n}+1"}],
-         "label": str(n + 1)}
-        for n in range(size)
-    ]  # fmt: skip
-    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(folder / "sums.jsonl")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A real Redis or Valkey of one's own, to stop, kill, freeze and start again."""
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -236,6 +237,21 @@ class PrivateRedis:
         self.thaw()
         self._process.wait(30)
         self._process = None
+
+
+def url_of(client: Any) -> str:
+    """Of the server that it talks to, for a process of its own."""
+    where = client.connection_pool.connection_kwargs
+    return f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}"
+
+
+async def blocked(client: Any) -> None:
+    """Until some connection waits in a blocking command."""
+
+    def blocked() -> bool:
+        return bool(client.info("clients")["blocked_clients"])
+
+    await asyncio.to_thread(until, blocked, "somebody to wait on the server")
 
 
 # `appendfsync no`: what was acknowledged has been written, and so survives a SIGKILL.

@@ -1,6 +1,5 @@
 """The `penstock` command as a process: how it ends, and where it writes."""
 
-import contextlib
 import json
 import os
 import re
@@ -25,58 +24,14 @@ from penstock.cli import COMMANDS, command
 from penstock.options import console
 from tests.harness.servers import PrivateRedis, fill_disk_of, server_that_may_fail_to_save
 from tests.harness.terminal import Terminal
+from tests.penstock.commands import PENSTOCK, processes_of, processes_with, refusal, run, start
 
-PENSTOCK = Path(sys.executable).with_name("penstock")
 PENSTOCK_SOURCE = Path(__file__).parents[2] / "penstock"
-
-
-def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    return subprocess.Popen(
-        [PENSTOCK, *arguments],
-        env=clean | env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    process = start(*arguments, **env)
-    out, err = process.communicate(timeout=100)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def refusal(result: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence on stderr of a command that was refused."""
-    assert (result.returncode, result.stdout) == (2, ""), result
-    (sentence,) = result.stderr.splitlines()
-    assert sentence.startswith("penstock: ")
-    return sentence.removeprefix("penstock: ")
 
 
 def crew_of(folder: Path) -> list[Path]:
     """The demo's live workers, as /proc has them."""
     return [Path("/proc", pid) for pid, words in processes_with(folder) if "demo.crew" in words]
-
-
-def processes_of(folder: Path) -> list[str]:
-    return [words for _, words in processes_with(folder)]
-
-
-def processes_with(folder: Path) -> list[tuple[str, str]]:
-    """Command lines and environments of live processes that name this folder."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if str(folder).encode() in words and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                found.append((entry.name, (entry / "cmdline").read_text()))
-    return [(pid, words) for pid, words in found if words]
 
 
 @pytest.fixture

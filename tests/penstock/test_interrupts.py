@@ -15,7 +15,7 @@ import pytest
 from tests.architecture.source import PACKAGES, ROOT
 from tests.harness.servers import free_port, until
 from tests.harness.terminal import Terminal
-from tests.penstock.test_command import PENSTOCK, processes_of
+from tests.penstock.commands import PENSTOCK, processes_of
 
 LASTING = {
     "buffer serve": ["buffer", "serve"],

@@ -17,8 +17,8 @@ from tests.harness import killing
 from tests.harness.browser import Browser
 from tests.harness.servers import PrivateRedis
 from tests.harness.terminal import Terminal
+from tests.penstock.commands import PENSTOCK
 from tests.penstock.serving import monitor
-from tests.penstock.test_command import PENSTOCK
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import burst, open_queue, work_in_process
 from tests.worker.lifecycle.cloud import CloudThread

@@ -13,7 +13,7 @@ import ground
 from buffer import GroupFunctions, RolloutBuffer, TaskConfig
 from penstock.commands.run import exit_code
 from tests.harness.servers import PrivateRedis
-from tests.penstock.test_command import PENSTOCK, run
+from tests.penstock.commands import PENSTOCK, run
 from tests.worker.concurrent.crew import at_work
 from worker import CodeResult
 

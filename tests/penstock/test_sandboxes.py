@@ -14,7 +14,7 @@ from penstock.cli import command
 from tests.harness import killing, leash
 from tests.harness.servers import until
 from tests.worker.lifecycle.conftest import quick
-from tests.worker.lifecycle.test_reaper import opens_and_waits
+from tests.worker.lifecycle.owner import opens_and_waits
 from worker.lifecycle import SandboxLifecycle
 
 

@@ -24,7 +24,7 @@ from penstock.up.command import _Up
 from penstock.up.fleet import Home, Plan
 from tests.harness import leash
 from tests.harness.servers import free_port, until
-from tests.penstock.test_command import PENSTOCK, processes_of, run
+from tests.penstock.commands import PENSTOCK, processes_of, run
 
 
 class Up:

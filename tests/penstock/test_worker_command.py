@@ -14,10 +14,9 @@ import ground
 from limiter import existing_gate
 from penstock.commands.worker import command
 from tests.harness import leash
-from tests.harness.servers import PrivateRedis, free_port, until
+from tests.harness.servers import PrivateRedis, free_port, until, url_of
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import open_queue
-from tests.worker.concurrent.test_worker_delivery import url_of
 from worker.errors import start_a_worker
 
 HERE = ("--sandbox", "local")

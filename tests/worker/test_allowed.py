@@ -11,9 +11,10 @@ from rq.serializers import JSONSerializer, PickleSerializer
 from rq.utils import now
 
 from ground import SettingError
+from tests.harness.servers import url_of
 from tests.worker.concurrent import chores, stock
 from tests.worker.concurrent.crew import burst, new_worker, nothing_left, open_queue
-from tests.worker.concurrent.test_worker_delivery import url_of
+from tests.worker.concurrent.webhooks import WEBHOOK, both, listener
 from worker import AllowedJob, WorkerSettings
 from worker.allowed import Allowed
 from worker.errors import NotAllowed
@@ -158,13 +159,8 @@ def test_an_address_that_climbs_is_not_below_what_the_setting_names(climbing: st
         allow.webhook(f"https://host/hooks/{climbing}")
 
 
-WEBHOOK = pytest.mark.skipif(not hasattr(__import__("rq"), "Webhook"), reason="RQ 3 has webhooks")
-
-
 @WEBHOOK
 def test_webhooks_are_called_where_the_setting_names_their_address(real_redis) -> None:
-    from tests.worker.concurrent.test_rq_commands import both, listener
-
     queue = open_queue(real_redis)
     with listener() as (url, heard):
         good = queue.enqueue(chores.add, 1, 2, webhooks=both(f"{url}/hooks/good"))

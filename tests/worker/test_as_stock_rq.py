@@ -6,7 +6,7 @@ No expectation is written down here: RQ is the model, whichever release is insta
 import gc
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,9 +19,9 @@ from rq.job import Dependency
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
+from tests.harness.servers import url_of
 from tests.worker.concurrent import chores
-from tests.worker.concurrent.crew import burst, open_queue
-from tests.worker.concurrent.test_worker_delivery import url_of
+from tests.worker.concurrent.crew import burst, open_queue, strand
 
 REGISTRIES = ("wip", "finished", "failed", "deferred", "scheduled", "canceled")
 TIMES = {b"created_at", b"enqueued_at", b"started_at", b"ended_at", b"last_heartbeat"}
@@ -171,14 +171,6 @@ SCENARIOS = [
     is_limited_by_a_key, comes_in_bulk_or_to_the_front, is_for_later,
     was_taken_by_a_worker_that_died_at_once, calls_back_for_too_long,
 ]  # fmt: skip
-
-
-def strand(queue: Queue) -> None:
-    """What waits is now where RQ's workers keep what they popped, and has been for minutes."""
-    for id in queue.job_ids:
-        queue.connection.lmove(queue.key, queue.intermediate_queue_key, "LEFT", "RIGHT")
-        seen = datetime.now(UTC).timestamp() - 120
-        queue.connection.set(queue.intermediate_queue.get_first_seen_key(id), seen, ex=3600)
 
 
 @pytest.mark.filterwarnings(  # RQ 2 leaves the event loop of each coroutine job open

@@ -13,10 +13,9 @@ import pytest
 
 from tests.harness import leash
 from tests.harness.nursery import ROOT
-from tests.harness.servers import free_port, until
+from tests.harness.servers import free_port, until, url_of
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import at_work, nothing_left, open_queue
-from tests.worker.concurrent.test_worker_delivery import url_of
 
 BIN = Path(sys.executable).parent
 DOCUMENTED = {

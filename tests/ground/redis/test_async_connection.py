@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError, ReadOnlyError, RedisError
 
 from ground import target_of
 from ground.redis.async_connection import AsyncConnection
-from tests.worker.queue.test_short_ways import blocked
+from tests.harness.servers import blocked
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.parking import Parking
 

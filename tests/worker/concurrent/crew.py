@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import redis
@@ -11,11 +12,13 @@ from rq.serializers import JSONSerializer
 
 from tests.harness.servers import until
 from worker.concurrent.worker import ConcurrentWorker
+from worker.sandbox.fusion import SandboxFusion
 from worker.settings import WorkerSettings
 
 LEASE = 0.6  # of workers that are killed or frozen; a machine under load takes longer to renew it
 HEIR = {"job_lease": 3.0}  # of one that takes over what they leave, and is to keep it
 PATIENT = 15.0
+TIMES = {"run_timeout": 0.5, "compile_timeout": 0.1}  # of programs whose worker is killed
 _FOR_WORK = ("max_jobs", "max_idle_time", "with_scheduler", "dequeue_strategy")
 
 
@@ -80,3 +83,21 @@ def nothing_left(client: Any, queue: str = "code") -> dict[str, Any]:
         "hands": client.keys("penstock:work:*:hand:*"),
     }
     return {name: found for name, found in left.items() if found}
+
+
+def parked(client: Any) -> int:
+    """How many workers are blocked until a job comes."""
+    return int(client.execute_command("CLIENT", "LIST").count(b"cmd=blmove"))
+
+
+def strand(queue: Queue) -> None:
+    """What waits is now where RQ's workers keep what they popped, and has been for minutes."""
+    for id in queue.job_ids:
+        queue.connection.lmove(queue.key, queue.intermediate_queue_key, "LEFT", "RIGHT")
+        seen = datetime.now(UTC).timestamp() - 120
+        queue.connection.set(queue.intermediate_queue.get_first_seen_key(id), seen, ex=3600)
+
+
+def brisk_fusion(settings: WorkerSettings) -> SandboxFusion:
+    """A dead worker's permits are held for as long as its programs may run: here not for long."""
+    return SandboxFusion(settings.fusion_urls, margin=1.4)

@@ -1,17 +1,13 @@
 """RQ's own commands, run as a user runs them, on jobs that our worker runs."""
 
-import contextlib
-import http.server
-import json
 import math
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import rq.defaults
-from rq import Queue, Webhook
+from rq import Queue
 from rq.command import send_kill_horse_command, send_shutdown_command, send_stop_job_command
 from rq.group import Group
 from rq.job import Job
@@ -19,10 +15,10 @@ from rq.serializers import JSONSerializer
 
 from ground import SettingError
 from tests.harness import killing
-from tests.harness.servers import until
+from tests.harness.servers import until, url_of
 from tests.worker.concurrent import chores, stock
-from tests.worker.concurrent.crew import PATIENT, at_work, burst, nothing_left, open_queue
-from tests.worker.concurrent.test_worker_delivery import parked, url_of
+from tests.worker.concurrent.crew import PATIENT, at_work, burst, nothing_left, open_queue, parked
+from tests.worker.concurrent.webhooks import WEBHOOK, both, listener
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeQueue, ConcurrentWorker
@@ -159,6 +155,7 @@ def test_send_shutdown_lets_what_runs_be_finished(real_redis, started) -> None:
     assert (running.get_status(), left.get_status()) == ("finished", "queued")
 
 
+@WEBHOOK
 def test_webhooks_are_called(real_redis, queue) -> None:
     with listener() as (url, heard):
         good = queue.enqueue(chores.add, 1, 2, webhooks=both(f"{url}/good"))
@@ -172,32 +169,6 @@ def test_webhooks_are_called(real_redis, queue) -> None:
     assert "no such thing" in said["/bad"]["exc_info"]
     assert gone.get_status() == "finished"
     assert nothing_left(real_redis) == {}
-
-
-def both(url: str) -> list[Webhook]:
-    return [Webhook(url, status, method="POST") for status in ("finished", "failed")]
-
-
-@contextlib.contextmanager
-def listener() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """An HTTP server that remembers what was posted to it."""
-    heard: list[tuple[str, Any]] = []
-
-    class Ear(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            heard.append((self.path, json.loads(body)))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ear) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", heard
-        server.shutdown()
-        thread.join()
 
 
 def test_a_result_that_asks_for_a_retry_too_often_fails(real_redis, queue) -> None:

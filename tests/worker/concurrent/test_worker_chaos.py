@@ -19,17 +19,13 @@ from ground import connect
 from limiter import TokenBucket
 from tests.harness import killing
 from tests.harness.remains import processes_named
-from tests.harness.servers import until
-from tests.worker.concurrent.crew import nothing_left, work_in_process
-from tests.worker.concurrent.test_worker_delivery import url_of
+from tests.harness.servers import until, url_of
+from tests.worker.concurrent.crew import TIMES, nothing_left, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeQueue, CodeRequest, Handle
-from worker.sandbox.fusion import SandboxFusion
-from worker.settings import WorkerSettings
 
 LIMIT = 16
-TIMES = {"run_timeout": 0.5, "compile_timeout": 0.1}
 SETTINGS: dict[str, Any] = {
     "job_lease": 1.0, "gate": "code", "gate_limit": LIMIT, "concurrency": 64, "job_deaths": 20,
 }  # fmt: skip
@@ -88,14 +84,9 @@ def finished(client: Any) -> int:
     return int(client.zcard("rq:finished:code")) + int(client.zcard("rq:failed:code"))
 
 
-def brisk_fusion(settings: WorkerSettings) -> SandboxFusion:
-    """A dead worker's permits are held for as long as its programs may run: here not for long."""
-    return SandboxFusion(settings.fusion_urls, margin=1.4)
-
-
 def in_scripted_sandbox(client: Any, count: int, every: int, within: float) -> None:
     with ScriptedFusion(default=Answer.ok("ok\n", seconds=0.05)) as fusion:
-        sandbox = "tests.worker.concurrent.test_worker_chaos.brisk_fusion"
+        sandbox = "tests.worker.concurrent.crew.brisk_fusion"
         settings = SETTINGS | {"sandbox_fusion_url": fusion.url, "sandbox": sandbox}
         program = {"code": "{}"} | TIMES
         ids, kills, _ = run_chaos(client, count, every, within, settings, program)

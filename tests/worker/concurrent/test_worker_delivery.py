@@ -9,7 +9,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from tests.harness import killing
-from tests.harness.servers import until
+from tests.harness.servers import until, url_of
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import (
     HEIR,
@@ -18,6 +18,7 @@ from tests.worker.concurrent.crew import (
     burst,
     nothing_left,
     open_queue,
+    parked,
     work_in_process,
 )
 from worker.concurrent.commands import WorkCommands
@@ -42,11 +43,6 @@ IN_RQS_WAY = [
     killing.before("worker.concurrent.worker:ConcurrentWorker.cleanup_execution"),
     killing.after("worker.concurrent.rq_ending:Ending.record"),
 ]
-
-
-def url_of(client: Any) -> str:
-    where = client.connection_pool.connection_kwargs
-    return f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}"
 
 
 def run_again_and_expect_one_result(client: Any, job: Job) -> None:
@@ -178,10 +174,6 @@ def test_a_claim_that_is_read_after_its_lease_is_not_started(real_redis, gate) -
         until(lambda: second.get_status() == "finished", "the thawed one to work on")
         until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
     assert real_redis.hgetall("ran") == {b"it": b"1", b"second": b"1"}
-
-
-def parked(client: Any) -> int:
-    return int(client.execute_command("CLIENT", "LIST").count(b"cmd=blmove"))
 
 
 FENCED = "worker.concurrent.rq_ending:FencedPipeline._is_due"

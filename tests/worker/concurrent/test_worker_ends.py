@@ -17,7 +17,7 @@ import ground
 from ground.redis.connection import Connection
 from limiter import TokenBucket
 from tests.harness import killing
-from tests.harness.servers import until
+from tests.harness.servers import until, url_of
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import (
     HEIR,
@@ -27,7 +27,6 @@ from tests.worker.concurrent.crew import (
     open_queue,
     work_in_process,
 )
-from tests.worker.concurrent.test_worker_delivery import url_of
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.finish import Finisher
 from worker.concurrent.heartbeat import Heartbeat

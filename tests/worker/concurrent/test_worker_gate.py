@@ -11,7 +11,7 @@ from ground.redis.connection import Connection
 from limiter import TokenBucket
 from limiter.commands import GateCommands
 from tests.harness import killing
-from tests.harness.servers import until
+from tests.harness.servers import until, url_of
 from tests.worker.concurrent import chores, stock
 from tests.worker.concurrent.crew import (
     HEIR,
@@ -22,7 +22,6 @@ from tests.worker.concurrent.crew import (
     open_queue,
     work_in_process,
 )
-from tests.worker.concurrent.test_worker_delivery import url_of
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker.concurrent.commands import SCRIPTS, WorkCommands

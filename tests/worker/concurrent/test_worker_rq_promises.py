@@ -30,7 +30,7 @@ from rq.suspension import resume, suspend
 from rq.worker import DequeueStrategy
 
 from tests.harness import killing, leash
-from tests.harness.servers import until
+from tests.harness.servers import until, url_of
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import (
     LEASE,
@@ -39,10 +39,9 @@ from tests.worker.concurrent.crew import (
     new_worker,
     nothing_left,
     open_queue,
+    strand,
     work_in_process,
 )
-from tests.worker.concurrent.test_worker_delivery import url_of
-from tests.worker.test_as_stock_rq import strand
 from worker import ConcurrentWorker
 from worker.concurrent.heartbeat import Heartbeat
 

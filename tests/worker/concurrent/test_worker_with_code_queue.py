@@ -6,17 +6,15 @@ from typing import Any
 import pytest
 
 from tests.harness import killing
-from tests.harness.servers import until
-from tests.worker.concurrent.crew import HEIR, LEASE, nothing_left, work_in_process
-from tests.worker.concurrent.test_worker_chaos import TIMES
-from tests.worker.concurrent.test_worker_delivery import url_of
+from tests.harness.servers import until, url_of
+from tests.worker.concurrent.crew import HEIR, LEASE, TIMES, nothing_left, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeQueue, CodeRequest
 
 SETTINGS: dict[str, Any] = {
     "job_lease": 1.0, "gate": "code", "gate_limit": 8,
-    "sandbox": "tests.worker.concurrent.test_worker_chaos.brisk_fusion",
+    "sandbox": "tests.worker.concurrent.crew.brisk_fusion",
 }  # fmt: skip
 
 

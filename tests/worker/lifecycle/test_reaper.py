@@ -12,23 +12,9 @@ from ground import SettingError
 from tests.harness import doomed, killing
 from tests.worker.lifecycle.cloud import CloudProvider
 from tests.worker.lifecycle.conftest import gate_of, quick, until
-from worker.lifecycle import SandboxLifecycle, SandboxLost, StartFailed
+from tests.worker.lifecycle.owner import opens_and_waits
+from worker.lifecycle import SandboxLifecycle, StartFailed
 from worker.lifecycle.reaper.reaper import Reaper
-
-
-async def opens_and_waits(url: str, address: str, seconds: float, lease: float = 2.0) -> None:
-    """A process: an open sandbox, kept for as long as it lives."""
-    life = SandboxLifecycle(
-        url, CloudProvider(address), run="test", settings=quick(sandbox_lease=lease)
-    )
-    try:
-        async with life.open() as sandbox:
-            doomed.reached("open", box=sandbox.name)
-            await asyncio.sleep(seconds)
-            alive = await sandbox.is_alive()
-    except SandboxLost:
-        alive = False
-    doomed.reached("done", alive=alive)
 
 
 async def ended(cloud, reaper, within=30):

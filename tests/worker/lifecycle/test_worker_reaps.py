@@ -7,7 +7,7 @@ import redis as redis_py
 from rq.serializers import JSONSerializer
 
 from tests.harness import killing
-from tests.worker.lifecycle.test_reaper import opens_and_waits
+from tests.worker.lifecycle.owner import opens_and_waits
 from worker import ConcurrentWorker
 
 

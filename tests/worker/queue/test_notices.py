@@ -18,16 +18,20 @@ from ground.redis.loop_connection import LoopConnection
 from ground.redis.shortcut import Shortcut
 from penstock.in_process import run_queued
 from tests.harness.servers import until
+from tests.worker.queue.by_shortcut import (
+    a_forked_child_submits,
+    deaf,
+    eventually,
+    on_its_shortcut,
+    queued,
+    shortcut_of,
+)
 from tests.worker.queue.interruptions import is_interrupted_at_every_statement
-from tests.worker.queue.test_shortcut import a_forked_child_submits, on_its_shortcut, queued
-from tests.worker.queue.test_shortcut_trouble import deaf, raises_once, said, shortcut_of
 from worker import CodeQueue, DeadlineExceeded
 from worker.queue import orders
 from worker.queue.engine import JobEngine, JobShortcut
 from worker.queue.engine import client_engine as engine_of
 from worker.queue.orders import Orders, Waiting
-
-__all__ = ["raises_once"]
 
 PATIENCE = 60.0
 NEVER = 3600.0
@@ -52,7 +56,7 @@ def new_queue(where: Any, **options: Any) -> CodeQueue:
 async def begun(queue: CodeQueue, redis: Any, *codes: str, **options: Any) -> list[asyncio.Task]:
     """Programs that wait for a worker."""
     running = [asyncio.create_task(queue.run(code, **options)) for code in codes]
-    await said(lambda: len(queued(redis)) == len(codes), "all of them to be queued")
+    await eventually(lambda: len(queued(redis)) == len(codes), "all of them to be queued")
     return running
 
 
@@ -145,7 +149,7 @@ async def test_it_reads_its_notices_itself(real_redis, readers, queue):
 async def test_many_calls_of_it_are_told_by_one_blocked_connection(real_redis, queue):
     running = await begun(queue, real_redis, *map(str, range(20)))
     reader = reader_of(queue, real_redis)
-    await said(lambda: reader in blocked(real_redis), "them to be asked for")
+    await eventually(lambda: reader in blocked(real_redis), "them to be asked for")
     assert len(blocked(real_redis)) <= 2  # the inbox has read for the warm-up, perhaps
     await work(real_redis)
     results = await asyncio.wait_for(asyncio.gather(*running), PATIENCE)
@@ -164,7 +168,7 @@ async def test_who_only_submits_is_told_by_the_inbox(real_redis, readers, queue)
 async def test_a_cancelled_call_leaves_it_reading(real_redis, queue):
     (gone,) = await begun(queue, real_redis, "1", token="gone")
     gone.cancel()
-    await said(lambda: queued(real_redis) == [], "it to be taken back")
+    await eventually(lambda: queued(real_redis) == [], "it to be taken back")
     (running,) = await begun(queue, real_redis, "2")
     await work(real_redis)
     assert (await asyncio.wait_for(running, PATIENCE)).ok
@@ -224,7 +228,7 @@ async def test_a_result_that_was_there_at_the_deadline_counts(
 async def test_a_deadline_is_kept_where_there_is_no_result(real_redis, queue):
     with pytest.raises(DeadlineExceeded):
         await asyncio.wait_for(queue.run("1", token="late", timeout=0.05), PATIENCE)
-    await said(lambda: queued(real_redis) == [], "it to be taken back")
+    await eventually(lambda: queued(real_redis) == [], "it to be taken back")
 
 
 # Several loops
@@ -237,7 +241,7 @@ async def test_two_loops_that_wait_read_their_own(real_redis, readers, queue):
     async def elsewhere() -> Any:
         await on_its_shortcut(queue)
         running = asyncio.create_task(queue.run("2"))
-        await said(lambda: len(queued(real_redis)) == 2, "both to be queued")
+        await eventually(lambda: len(queued(real_redis)) == 2, "both to be queued")
         waits.set()
         return await running
 
@@ -301,9 +305,9 @@ async def test_a_reader_that_meets_an_error_is_left(real_redis, queue):
     shortcut = shortcut_of(queue)
     (running,) = await begun(queue, real_redis, "1")
     reader = reader_of(queue, real_redis)
-    await said(lambda: reader in blocked(real_redis), "it to be asked for")
+    await eventually(lambda: reader in blocked(real_redis), "it to be asked for")
     real_redis.client_unblock(reader, error=True)
-    await said(lambda: not shortcut.reads, "it to be left")
+    await eventually(lambda: not shortcut.reads, "it to be left")
     await work(real_redis)
     assert (await asyncio.wait_for(running, PATIENCE)).ok
 
@@ -330,10 +334,10 @@ async def test_a_reader_that_lay_idle_is_left(real_redis, queue, monkeypatch):
     falls_silent(queue, monkeypatch)
     too_long_passes(queue, monkeypatch, SILENCE + 1)
     running = asyncio.create_task(queue.run("1"))
-    await said(lambda: len(queued(real_redis)) == 1, "it to be queued")
+    await eventually(lambda: len(queued(real_redis)) == 1, "it to be queued")
     await work(real_redis)
     assert (await asyncio.wait_for(running, PATIENCE)).ok
-    await said(lambda: not shortcut.reads, "it to be left")
+    await eventually(lambda: not shortcut.reads, "it to be left")
 
 
 # A signal's handler may raise anywhere
@@ -363,7 +367,7 @@ async def test_an_interrupted_notice_is_told_all_the_same(
     await work(real_redis)
     results = await asyncio.wait_for(asyncio.gather(*running), PATIENCE)
     assert all(result.ok for result in results)
-    await said(lambda: nobody_waits(queue), "nothing to be left")
+    await eventually(lambda: nobody_waits(queue), "nothing to be left")
 
 
 @pytest.fixture

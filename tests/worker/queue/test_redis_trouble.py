@@ -26,8 +26,14 @@ from tests.harness import killing
 from tests.harness.servers import PrivateRedis, until
 from tests.harness.tls import tls_front
 from tests.worker.concurrent import chores
-from tests.worker.concurrent.crew import HEIR, at_work, nothing_left, open_queue, work_in_process
-from tests.worker.concurrent.test_worker_delivery import parked
+from tests.worker.concurrent.crew import (
+    HEIR,
+    at_work,
+    nothing_left,
+    open_queue,
+    parked,
+    work_in_process,
+)
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeQueue

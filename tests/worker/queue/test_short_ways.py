@@ -1,26 +1,17 @@
 """Where the queue path saves a way, nothing is lost on it."""
 
 import asyncio
-import math
 from typing import Any
 
 from rq.job import Job
 
-from ground import parse_redis_url, target_of
-from ground.redis.answers import Answer
-from ground.redis.unit import Exchange
-from tests.harness.servers import until
+from ground import target_of
+from tests.harness.servers import blocked
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import burst, nothing_left, open_queue
+from tests.worker.queue.orders_alone import Heard, order_of, orders_alone, said
 from worker.concurrent.commands import Claim, WorkCommands
 from worker.concurrent.parking import Parking
-from worker.models import CodeRequest
-from worker.queue.order import JobHash, Order
-from worker.queue.orders import Orders
-
-
-class Heard(Answer):
-    """An answer that only keeps what it was given."""
 
 
 def test_a_notice_may_overtake_the_reply_to_its_enqueue() -> None:
@@ -75,37 +66,6 @@ def test_a_second_id_of_a_finished_job_leaves_its_time_to_live(real_redis) -> No
     assert nothing_left(real_redis) == {}
 
 
-class NoEngine:
-    """What orders need of one, and a clock that stands."""
-
-    def __init__(self) -> None:
-        self.target = parse_redis_url("redis://nowhere")
-        self.now = 0.0
-        self.stopped = False
-        self.settled: list[Any] = []
-
-    def clock(self) -> float:
-        return self.now
-
-
-def orders_alone() -> Any:
-    return Orders(NoEngine(), "me")
-
-
-def said(orders: Any, now: float = 0.0) -> list[Exchange]:
-    """What is to be said now, less the sign of life."""
-    orders.engine.now = now
-    return [exchange for exchange in orders.exchange(now) if exchange.asks]
-
-
-def order_of(id: str, client: Any = None) -> Order:
-    hash = JobHash(
-        "code", result_ttl=60, failure_ttl=60, retries=0, abandon=True, spare=0.0,
-        patience=60.0, no_workers_after=60.0,
-    )  # fmt: skip
-    return Order(client, hash, id, CodeRequest(code=""), 0.0, math.inf)
-
-
 async def _woken(client: Any, wanted: int) -> tuple[Parking, WorkCommands, Job]:
     """Parked, until a job came."""
     woken = asyncio.Event()
@@ -121,10 +81,3 @@ async def _parked(client: Any, woken: asyncio.Event, wanted: int) -> tuple[Parki
     parking.park(wanted)
     await blocked(client)
     return parking, commands
-
-
-async def blocked(client: Any) -> None:
-    def blocked() -> bool:
-        return bool(client.info("clients")["blocked_clients"])
-
-    await asyncio.to_thread(until, blocked, "somebody to wait on the server")

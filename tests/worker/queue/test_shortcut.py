@@ -11,14 +11,18 @@ from ground.redis.engine import Engine
 from ground.redis.shortcut import LONGEST
 from penstock.in_process import run_queued
 from tests.harness.servers import until
-from tests.worker.queue.test_short_ways import Heard, order_of, orders_alone, said
+from tests.worker.queue.by_shortcut import (
+    PATIENCE,
+    a_forked_child_submits,
+    on_its_shortcut,
+    queued,
+    takes_it,
+    work,
+)
+from tests.worker.queue.orders_alone import Heard, order_of, orders_alone, said
 from worker import CodeQueue, QueueUnavailable
-from worker.queue.engine import client_engine
 from worker.queue.order import SCRIPTS
 from worker.queue.orders import CHECK_EVERY
-
-QUEUE = "rq:queue:code"
-PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -39,40 +43,6 @@ def exchanges(monkeypatch) -> list[int]:
 
     monkeypatch.setattr(Engine, "converse", counted)
     return seen
-
-
-async def a_forked_child_submits(target) -> None:
-    child = os.fork()
-    if child == 0:
-        code = 99
-        try:
-            code = int(CodeQueue(target, "code").sync.submit("child").done)
-        finally:
-            os._exit(code)
-    _, status = await asyncio.to_thread(os.waitpid, child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-
-
-async def on_its_shortcut(queue: CodeQueue) -> CodeQueue:
-    """Submits, and takes back, until the running loop has a line that it may use."""
-    async with asyncio.timeout(PATIENCE):
-        while not takes_it(queue):
-            await (await queue.submit("warm up")).cancel()
-    return queue
-
-
-def takes_it(queue: CodeQueue) -> bool:
-    engine = client_engine(queue.target)
-    shortcut = engine.shortcut_of(asyncio.get_running_loop())
-    return shortcut is not None and shortcut.open and not engine.orders.pressing
-
-
-async def work(redis) -> None:
-    await asyncio.to_thread(run_queued, redis)
-
-
-def queued(redis) -> list[str]:
-    return [id.decode() for id in redis.lrange(QUEUE, 0, -1)]
 
 
 # What goes by it

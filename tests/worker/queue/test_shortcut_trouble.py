@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +13,18 @@ from ground.redis.connection import Connection
 from ground.redis.loop_connection import LoopConnection
 from ground.redis.shortcut import Shortcut
 from tests.harness.servers import until
-from tests.worker.queue.test_short_ways import Heard, order_of, orders_alone
-from tests.worker.queue.test_short_ways import said as what_is_said
-from tests.worker.queue.test_shortcut import QUEUE, on_its_shortcut, queued, takes_it, work
+from tests.worker.queue.by_shortcut import (
+    QUEUE,
+    deaf,
+    eventually,
+    hears,
+    on_its_shortcut,
+    queued,
+    shortcut_of,
+    takes_it,
+    work,
+)
+from tests.worker.queue.orders_alone import Heard, order_of, orders_alone, said
 from worker import CodeQueue, DeadlineExceeded, JobCancelled
 from worker.queue import engine as client_engine
 from worker.queue.engine import client_engine as engine_of
@@ -30,28 +37,6 @@ PATIENCE = 30.0
 @pytest.fixture
 async def queue(real_redis) -> CodeQueue:
     return await on_its_shortcut(CodeQueue(real_redis, "code"))
-
-
-def shortcut_of(queue: CodeQueue) -> Any:
-    return engine_of(queue.target).shortcut_of(asyncio.get_running_loop())
-
-
-def socket_of(queue: CodeQueue) -> Any:
-    return shortcut_of(queue)._connection._socket
-
-
-def deaf(queue: CodeQueue) -> None:
-    """No reply is read any more, but by the engine after a second."""
-    asyncio.get_running_loop().remove_reader(socket_of(queue).fileno())
-
-
-def hears(queue: CodeQueue) -> None:
-    shortcut = shortcut_of(queue)
-    asyncio.get_running_loop().add_reader(socket_of(queue).fileno(), shortcut._readable)
-
-
-async def said(condition: Callable[[], bool], what: str) -> None:
-    await asyncio.to_thread(until, condition, what)
 
 
 # What is given up
@@ -113,10 +98,10 @@ async def test_what_is_late_on_a_shortcut_is_not_queued_after_its_withdrawal(
     await asyncio.sleep(0)
     running.cancel()
     wire.hang_up = lambda: None  # the server reads what was sent all the same
-    await said(lambda: real_redis.exists("rq:job:late") == 1, "the withdrawal")
+    await eventually(lambda: real_redis.exists("rq:job:late") == 1, "the withdrawal")
     real_redis.delete("rq:queues")
     real.send(kept[0])
-    await said(lambda: real_redis.exists("rq:queues") == 1, "what was sent before it")
+    await eventually(lambda: real_redis.exists("rq:queues") == 1, "what was sent before it")
     assert queued(real_redis) == []
 
 
@@ -124,16 +109,16 @@ def test_what_was_given_up_on_its_way_is_withdrawn_once_it_has_come() -> None:
     orders, ack = orders_alone(), Heard()
     order = order_of("job-1", orders)
     orders.add(order)
-    (enqueue,) = what_is_said(orders)
+    (enqueue,) = said(orders)
     orders.cancel(order, ack)
     assert isinstance(order.outcome, JobCancelled)
     enqueue.read([b"new"], 0.0)
     assert orders.engine.settled == [], "its arrival is not its withdrawal"
-    (withdrawal,) = what_is_said(orders)
+    (withdrawal,) = said(orders)
     withdrawal.read([b"queued"], 0.0)
     assert orders.engine.settled == [(ack, None)]
     assert not orders.waiting
-    assert what_is_said(orders) == []
+    assert said(orders) == []
 
 
 @pytest.mark.parametrize(
@@ -149,9 +134,9 @@ def test_what_is_queued_at_its_deadline_is_looked_at(status, last, outcome) -> N
     order = order_of("job-1", orders)
     order.deadline = 1.0
     orders.add(order)
-    (enqueue,) = what_is_said(orders)
+    (enqueue,) = said(orders)
     enqueue.read([b"new"], 0.0)
-    (look,) = what_is_said(orders, 1.0)
+    (look,) = said(orders, 1.0)
     assert order.outcome is None
     look.read([1, 0, status, last], 1.0)
     assert order.outcome == outcome or type(order.outcome) is outcome
@@ -162,11 +147,11 @@ def test_a_job_whose_end_is_long_in_coming_is_looked_at_by_one_timer() -> None:
     orders = orders_alone()
     order = order_of("job-1", orders)
     orders.add(order)
-    (enqueue,) = what_is_said(orders)
+    (enqueue,) = said(orders)
     enqueue.read([b"new"], 0.0)
     orders.read_entries([{b"job": b"job-1", b"status": b"failed"}])
     for n in range(2000):  # two hours and more
-        for look in what_is_said(orders, 5.0 * n):
+        for look in said(orders, 5.0 * n):
             look.read([1, 0, b"started", []], 5.0 * n)
     assert order.outcome is None
     assert len(orders._timers._heap) <= 1
@@ -255,24 +240,6 @@ def test_a_sign_of_life_goes_before_what_is_queued() -> None:
 # A signal's handler may raise anywhere
 
 
-@pytest.fixture
-def raises_once(monkeypatch) -> Callable[[Any, str], None]:
-    """What is called on the main thread next does not happen: as if a handler had raised there."""
-
-    def patch(owner: Any, name: str) -> None:
-        real, raised = getattr(owner, name), []
-
-        def once(*args: Any, **options: Any) -> Any:
-            if threading.current_thread() is threading.main_thread() and not raised:
-                raised.append(name)
-                raise KeyError("a signal's handler")
-            return real(*args, **options)
-
-        monkeypatch.setattr(owner, name, once)
-
-    return patch
-
-
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
@@ -312,7 +279,7 @@ async def test_an_interrupted_submit_leaves_no_job(real_redis, queue, raises_onc
     with pytest.raises(KeyError):
         await queue.submit("1", token="first")
     assert not engine_of(queue.target).stopped
-    await said(lambda: not engine_of(queue.target).orders.waiting, "it to be given up")
+    await eventually(lambda: not engine_of(queue.target).orders.waiting, "it to be given up")
     await asyncio.wait_for(queue.submit("2", token="second"), PATIENCE)
     assert queued(real_redis) == ["second"]
 
@@ -384,7 +351,7 @@ async def test_the_last_to_give_up_takes_the_job_along(redis) -> None:
     await asyncio.wait_for(queue.submit("1", token="other"), PATIENCE)
     for run in runs:
         run.cancel()
-    await said(lambda: redis.hget("rq:job:same", "status") == b"canceled", "its withdrawal")
+    await eventually(lambda: redis.hget("rq:job:same", "status") == b"canceled", "its withdrawal")
     assert queued(redis) == ["other"]
 
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.harness import killing
+from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work, work_in_process
-from tests.worker.concurrent.test_worker_delivery import url_of
 from tests.worker.scripted_answers import Answer, outcome
 from worker import CodeQueue, CodeRequest, CodeResult, RequestRefused, SandboxFusion
 from worker.reward import Case, score

@@ -7,7 +7,7 @@ import pytest
 
 from limiter import GateUnavailable, UnknownGate
 from tests.harness import doomed, killing
-from tests.worker.concurrent.test_worker_delivery import url_of
+from tests.harness.servers import url_of
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker.reward import GateSemaphore, check_correctness

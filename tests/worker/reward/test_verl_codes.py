@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.harness import leash
+from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work
-from tests.worker.concurrent.test_worker_delivery import url_of
 from tests.worker.scripted_answers import Answer, outcome
 from worker import CodeQueue
 from worker.reward import (

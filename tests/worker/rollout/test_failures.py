@@ -11,8 +11,8 @@ from openai import AsyncOpenAI
 import ground
 from tests.harness import killing
 from tests.harness.scripted_model import called, refused, said, scripted_model
+from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work, work_in_process
-from tests.worker.concurrent.test_worker_delivery import url_of
 from tests.worker.rollout.players import (
     QueueTool,
     assistant_turns,

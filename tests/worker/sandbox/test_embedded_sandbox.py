@@ -14,10 +14,9 @@ import pytest
 
 from ground import SettingError
 from tests.harness.remains import processes_in, processes_named
-from tests.harness.servers import until
+from tests.harness.servers import until, url_of
 from tests.worker.concurrent import stock
 from tests.worker.concurrent.crew import at_work, open_queue
-from tests.worker.concurrent.test_worker_delivery import url_of
 from worker.errors import SandboxUnfit, SandboxUnreachable
 from worker.models import CodeRequest
 from worker.sandbox import shared

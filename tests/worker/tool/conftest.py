@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work
-from tests.worker.concurrent.test_worker_delivery import url_of
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker.settings import worker_settings
