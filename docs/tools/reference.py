@@ -128,7 +128,7 @@ def _http() -> str:
     ]
     about = (
         "`penstock sandbox serve`, `PENSTOCK_SANDBOX_TOKEN`. The bodies are Sandbox Fusion's: see"
-        " [the embedded sandbox](../guide/sandbox.md)."
+        " [the differences](sandbox-fusion.md)."
     )
     _table(out, "The sandbox", about, served)
     return out.getvalue()

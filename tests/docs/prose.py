@@ -28,7 +28,6 @@ NOT_SAID = {
     r"becomes? of": "happens to",
     rf"(?:\d[\d,.]*|many|much)(?: \w+)? an? (?:{_EACH})": "per",
     r"in order": "regularly",
-    r"where (?:it|he|one|they) (?:can|cannot|may)": "if",
 }
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)

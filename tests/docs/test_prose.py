@@ -22,7 +22,6 @@ PENDING = {
     "docs/guide/rewards.md",
     "docs/guide/rollouts.md",
     "docs/guide/rq.md",
-    "docs/guide/sandbox.md",
     "docs/guide/sessions.md",
     "docs/guide/slime.md",
     "docs/guide/start.md",

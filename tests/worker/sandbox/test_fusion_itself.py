@@ -16,7 +16,7 @@ from .serving import served
 
 SOURCES = os.environ.get("FUSION_SOURCES", "")
 PYTHON = os.environ.get("FUSION_PYTHON", "")
-# What fails on purpose, with its reason; docs/guide/sandbox.md lists the differences.
+# What fails on purpose, with its reason; docs/reference/sandbox-fusion.md lists the differences.
 DIFFERENT = {
     "test_isolation_network_external_access": "programs have no network beyond loopback",
 }

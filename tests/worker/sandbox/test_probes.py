@@ -47,7 +47,7 @@ async def test_a_program_reaches_none_of_them(sandbox: Jails) -> None:
 
 
 def test_each_probe_that_is_not_proven_has_its_reason_in_the_documentation() -> None:
-    page = (HERE.parents[3] / "docs/guide/sandbox.md").read_text()
+    page = (HERE.parents[3] / "docs/inside/sandbox-security.md").read_text()
     unproven = {probe.name for probe in probes.PROBES if not probe.provable}
     table = page.partition("| Probe | Why")[2].partition("\n\n")[0]
     assert {line.split("`")[1] for line in table.splitlines() if "`" in line} == unproven

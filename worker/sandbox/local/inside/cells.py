@@ -2,7 +2,7 @@
 
 It lives in the program's own process, so that a hostile cell can lie about its own
 results; time, memory and the rest are still held by the jail's init. What differs from
-ipykernel is a list in docs/guide/sandbox.md.
+ipykernel is a list in docs/reference/sandbox-fusion.md.
 """
 
 import ast

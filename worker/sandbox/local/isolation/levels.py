@@ -31,7 +31,7 @@ _CONTAINER = (
 )
 _LANDLOCK = (
     "set PENSTOCK_SANDBOX_LEVEL=landlock, which this kernel has: weaker, without namespaces; "
-    "docs/guide/sandbox.md says what it does not contain"
+    "docs/inside/sandbox-security.md says what it does not contain"
 )
 _UNREACHABLE = (
     "name an interpreter that an ordinary user can execute in PENSTOCK_SANDBOX_PYTHON, such as "
@@ -55,7 +55,7 @@ def unavailable(level: Level, problem: str) -> SandboxUnavailable:
     return SandboxUnavailable(
         f"sandbox level {level!r} is unavailable: {problem}",
         f"Nothing weaker is taken in its place. What can be done: {'; '.join(remedies)}. "
-        f"See docs/guide/sandbox.md",
+        f"See docs/guide/sandbox-containers.md",
     )
 
 

@@ -132,7 +132,7 @@ _OF_NAMESPACES_ALONE = {
 }
 
 # Whether an unprivileged process can do these depends on the machine, or trying is not safe:
-# docs/guide/sandbox.md has the reason for each.
+# docs/inside/sandbox-security.md has the reason for each.
 _NOT_PROVABLE = {
     "a vsock socket": "socket.socket(40, socket.SOCK_STREAM)",
     "perf events": "syscall(either(298, 241), bytes(128), 0, -1, -1, 0)",
