@@ -1,4 +1,4 @@
-"""At least once, and one result: whatever line the worker is killed at."""
+"""A lease that is over, of a worker dead, frozen or late: its job runs again, with one result."""
 
 import threading
 from typing import Any
@@ -21,28 +21,11 @@ from tests.worker.concurrent.crew import (
     parked,
     work_in_process,
 )
+from tests.worker.kill_points import CLEANUP, ENDING, FENCED, FINISHER, READ_CLAIM, SHIFT
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.heartbeat import Heartbeat
 
 QUICK: dict[str, Any] = {"job_lease": LEASE}
-SHIFT, FINISHER = "worker.concurrent.shift:Shift", "worker.concurrent.finish:Finisher"
-
-PHASES = [
-    killing.after("worker.concurrent.shift:read_claim"),
-    killing.before(f"{SHIFT}._start"),
-    killing.before("worker.concurrent.perform:Performer.perform"),
-    killing.named("running"),
-    killing.before(f"{FINISHER}.finish"),
-    killing.before(f"{FINISHER}._record"),
-    killing.after("worker.concurrent.commands:WorkCommands.finish"),
-    killing.after("worker.concurrent.running:RunningJobs.ended"),
-]
-IN_RQS_WAY = [
-    killing.before("worker.concurrent.rq_ending:Ending.prepare"),
-    killing.before("worker.concurrent.rq_ending:Ending.record"),
-    killing.before("worker.concurrent.worker:ConcurrentWorker.cleanup_execution"),
-    killing.after("worker.concurrent.rq_ending:Ending.record"),
-]
 
 
 def run_again_and_expect_one_result(client: Any, job: Job) -> None:
@@ -52,30 +35,6 @@ def run_again_and_expect_one_result(client: Any, job: Job) -> None:
     assert [result.return_value for result in job.results()] == ["it"]
     assert 1 <= int(client.hget("ran", "it")) <= 2
     assert client.ttl(job.key) > 0
-
-
-@pytest.mark.parametrize("phase", PHASES, ids=str)
-def test_a_job_whose_worker_is_killed_runs_again_and_has_one_result(real_redis, phase) -> None:
-    url = url_of(real_redis)
-    job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it")
-    mail = "penstock:client:{me}:done"
-    real_redis.hset(job.key, "penstock_reply_to", mail)
-    assert killing.run(work_in_process, url, ["code"], QUICK, at=phase).killed
-    run_again_and_expect_one_result(real_redis, job)
-    notices = [fields for _, fields in real_redis.xrange(mail)]
-    assert notices == [{b"job": job.id.encode(), b"status": b"finished", b"result": b'"it"'}]
-
-
-@pytest.mark.parametrize("phase", IN_RQS_WAY, ids=str)
-def test_so_does_one_that_ends_in_rqs_own_way(real_redis, phase) -> None:
-    url = url_of(real_redis)
-    queue = open_queue(real_redis)
-    job = queue.enqueue(chores.reaches_running, url, "it", on_success=Callback(chores.on_success))
-    after = queue.enqueue(chores.add, 1, 2, depends_on=job)
-    assert killing.run(work_in_process, url, ["code"], QUICK, at=phase).killed
-    run_again_and_expect_one_result(real_redis, job)
-    with at_work(real_redis, **HEIR):
-        until(lambda: after.get_status() == "finished", "the dependent")
 
 
 def test_a_job_that_fell_into_a_dead_workers_hand_comes_back(real_redis) -> None:
@@ -164,9 +123,9 @@ def test_a_claim_that_is_read_after_its_lease_is_not_started(real_redis, gate) -
     """Frozen between the server's answer and our reading it, while another worker runs the job."""
     url = url_of(real_redis)
     job = open_queue(real_redis).enqueue(chores.reaches_running, url, "it")
-    at = killing.freezing(killing.after("worker.concurrent.shift:read_claim"))
+    at = killing.freezing(killing.after(READ_CLAIM))
     with killing.Child(work_in_process, url, ["code"], QUICK | gate, at=at) as child:
-        child.wait_for("worker.concurrent.shift:read_claim")
+        child.wait_for(READ_CLAIM)
         with at_work(real_redis, **HEIR, **gate):
             until(lambda: job.get_status() == "finished", "another one to run it")
         child.thaw()
@@ -176,10 +135,9 @@ def test_a_claim_that_is_read_after_its_lease_is_not_started(real_redis, gate) -
     assert real_redis.hgetall("ran") == {b"it": b"1", b"second": b"1"}
 
 
-FENCED = "worker.concurrent.rq_ending:FencedPipeline._is_due"
 BEFORE_RQS_TRANSACTION = [
-    killing.before("worker.concurrent.rq_ending:Ending.prepare"),
-    killing.before("worker.concurrent.worker:ConcurrentWorker.cleanup_execution"),
+    killing.before(f"{ENDING}.prepare"),
+    killing.before(CLEANUP),
     killing.before(FENCED),
     killing.after(FENCED),
 ]

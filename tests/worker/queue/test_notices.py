@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import ground
 from ground.redis import engine as ground_engine
 from ground.redis.engine import Engine
 from ground.redis.inbox import SILENCE
@@ -435,6 +436,49 @@ def test_a_loop_interrupted_at_any_statement_of_its_reading_waits_for_nothing(sh
     child.start()
     child.join(2 * PATIENCE)
     assert child.exitcode == 0
+
+
+# What is told to whom
+
+
+async def test_thousands_of_jobs_wait_on_one_blocked_connection(private_redis):
+    server = private_redis(aof=False)
+    redis = ground.connect(server.target)
+    queue = CodeQueue(server.target, "code")
+    running = asyncio.create_task(queue.run_many([f"{n}" for n in range(2000)], timeout=100))
+    while redis.llen("rq:queue:code") < 2000:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.01)
+    while not (blocked := [each for each in redis.client_list() if "b" in each["flags"]]):  # noqa: ASYNC110 - the reader is starting
+        await asyncio.sleep(0.01)
+    assert len(blocked) == 1
+    assert len(redis.client_list()) <= 5  # this test's own, the engine's, the loop's line and ear
+    for id in redis.lrange("rq:queue:code", 0, -1):
+        _finish(redis, id.decode())
+    assert len(await running) == 2000
+    redis.close()
+
+
+def _finish(redis, id: str) -> None:
+    """As a worker of ours tells: with the result in the notice."""
+    stream = redis.hget(f"rq:job:{id}", "penstock_reply_to")
+    result = '{"status": "Success", "run_result": {"status": "Finished"}}'
+    redis.xadd(stream, {"job": id, "status": "finished", "result": result})
+
+
+async def test_two_clients_do_not_get_each_others_notices(real_redis, shared_server):
+    # By another way to the same server: an engine, a stream and a reader of its own.
+    ours = CodeQueue(shared_server.target, "code")
+    theirs = CodeQueue(shared_server.socket_target, "code")
+    mine, yours = await ours.submit("1", timeout=60), await theirs.submit("2", timeout=60)
+    streams = real_redis.keys("penstock:client:*:done")
+    _finish(real_redis, mine.id)
+    assert (await mine.result()).ok
+    assert not yours.done
+    told = [real_redis.hget(f"rq:job:{h.id}", "penstock_reply_to") for h in (mine, yours)]
+    assert told[0] != told[1]
+    assert len(streams) <= 1
+    _finish(real_redis, yours.id)
+    assert (await yours.result()).ok
 
 
 # Its end

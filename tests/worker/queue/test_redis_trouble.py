@@ -34,20 +34,13 @@ from tests.worker.concurrent.crew import (
     parked,
     work_in_process,
 )
+from tests.worker.queue.by_shortcut import work
 from tests.worker.scripted_answers import Answer
-from tests.worker.scripted_fusion import ScriptedFusion
-from worker import CodeQueue
+from worker import CodeQueue, QueueUnavailable
 from worker.concurrent.commands import SCRIPTS
 from worker.concurrent.rq_ending import Ending
 
 GATED: dict[str, Any] = {"gate": "code", "gate_limit": 4}
-
-
-@pytest.fixture
-def fusion(monkeypatch):
-    with ScriptedFusion(default=Answer.ok("42\n")) as fusion:
-        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
-        yield fusion
 
 
 # A reply that got lost: Redis did what it was asked, and who asked does not know
@@ -103,6 +96,48 @@ def test_an_end_whose_reply_is_lost_is_recorded_once(
     assert len(job.results()) == 1
     assert real_redis.xlen(mail) == 1
     assert real_redis.hget(job.key, "penstock_attempts") == b"1"
+
+
+# The trainer's connection
+
+
+@pytest.mark.parametrize("lost", [1, 2, 5])
+async def test_a_lost_reply_never_queues_a_job_twice(real_redis, proxy, fusion, lost):
+    queue = CodeQueue(proxy.target, "code")
+    await (await queue.submit("warm up")).cancel()
+    proxy.lose_replies(lost)
+    handles = await asyncio.gather(*(queue.submit(str(n), timeout=60) for n in range(50)))
+    assert real_redis.llen("rq:queue:code") == 50
+    await work(real_redis)
+    assert all([(await handle.result()).ok for handle in handles])
+    assert len(fusion.executions) == fusion.requests == 50
+
+
+async def test_a_cut_connection_loses_no_result(real_redis, proxy, fusion):
+    queue = CodeQueue(proxy.target, "code")
+    handles = [await queue.submit(str(n), timeout=60) for n in range(5)]
+    proxy.cut()
+    await work(real_redis)
+    proxy.cut()
+    assert all([(await handle.result()).ok for handle in handles])
+    assert fusion.requests == 5
+
+
+async def test_redis_away_is_said_after_a_while_and_not_before(private_redis):
+    server = private_redis()
+    patient = CodeQueue(server.target, "code", patience=60)
+    hasty = CodeQueue(server.target, "code", patience=0.3)
+    held = await hasty.submit("held")
+    server.kill()
+    with pytest.raises(QueueUnavailable, match=r"queue 'code': Redis at redis://127.0.0.1"):
+        await hasty.run("new")
+    with pytest.raises(QueueUnavailable):
+        await held.result()
+    waiting = asyncio.create_task(patient.submit("patient"))
+    await asyncio.sleep(0)
+    server.start()
+    handle = await waiting
+    await handle.cancel()
 
 
 # A restart, with what was running and what waited

@@ -7,7 +7,6 @@ What ran is counted by the scripted sandbox, which shares no code with us.
 import asyncio
 import json
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -175,21 +174,3 @@ def lasting_keys(client: Any) -> list[bytes]:
         for key in keys:
             pipe.ttl(key)
         return [key for key, ttl in zip(keys, pipe.execute(), strict=True) if ttl == -1]
-
-
-@pytest.mark.timeout(150)
-def test_jobs_survive_workers_that_are_killed_at_random(real_redis) -> None:
-    in_scripted_sandbox(real_redis, 1_000, every=200, within=120)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the embedded sandbox is Linux's")
-@pytest.mark.timeout(150)
-def test_jobs_in_the_embedded_sandbox_survive_the_death_of_their_workers(real_redis) -> None:
-    in_embedded_sandbox(real_redis, 300, every=40, within=120)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("run", [in_scripted_sandbox, in_embedded_sandbox])
-def test_ten_thousand_jobs_survive_workers_that_are_killed_at_random(real_redis, run) -> None:
-    run(real_redis, 10_000, every=200, within=1000)
