@@ -54,5 +54,6 @@ def _enter(
                     "Since the oldest group's last write, or its end.", age, *where,
                     state=state)  # fmt: skip
     for name, unit in COUNTERS.items():
-        sheet.count(f"penstock_buffer_{unit}_total", f"What became of {unit} since the run began.",
+        sheet.count(f"penstock_buffer_{unit}_total",
+                    f"{unit.title()} by outcome, since the run began.",
                     stats.get(name, 0), *where, outcome=name.removesuffix("_items"))  # fmt: skip

@@ -153,14 +153,14 @@ async def release(buffer: Existing, receipt: Receipt) -> dict[str, bool]:
 
 @v1_routes.post("/tasks/{task}/batches/{receipt}/extend")
 async def extend(buffer: Existing, receipt: Receipt, asked: Extend) -> dict[str, bool]:
-    """Keep a batch for that long from now."""
+    """Extend the lease of a batch, from now."""
     await buffer.extend(receipt, asked.seconds)
     return {"extended": True}
 
 
 @v1_routes.get("/tasks/{task}/batches/{receipt}")
 async def fetch(buffer: Existing, receipt: Receipt) -> Response:
-    """A batch once more, while it is leased or retained."""
+    """Fetch a batch again while it is leased or retained."""
     return Answer(_shown(await buffer.fetch(receipt)))
 
 

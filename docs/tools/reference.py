@@ -92,14 +92,14 @@ def _commands(found: click.Command, path: str) -> Iterator[tuple[str, click.Comm
 def _http() -> str:
     out = io.StringIO()
     out.write(
-        "# HTTP\n\nWritten from the code by `make docs`. Every service listens on loopback unless"
-        " another address is set, answers `GET /healthz` to everybody (200, or 503 with the"
-        " reason), and has `GET /metrics` for Prometheus. Where a token is set, everything but"
-        " `/healthz` needs `Authorization: Bearer …`, or a URL with the token in it,"
-        " `http://any:TOKEN@host`; else it is refused with 401. Requests for another host (421),"
-        " from another site's page (403) and changes that are not JSON (415) are refused by every"
-        " service: [operate.md](../guide/operate.md#secure). Each has its bodies and answers in"
-        " `/openapi.json`.\n"
+        "# HTTP\n\n`make docs` writes this page from the code. Every service:\n\n"
+        "- listens on loopback unless you set another address\n"
+        "- answers `GET /healthz` to everyone: 200, or 503 with the reason\n"
+        "- has `GET /metrics` for Prometheus, and its bodies and answers in `/openapi.json`\n"
+        "- if a token is set, answers 401 without it. Send `Authorization: Bearer …`, or use a URL"
+        " with the token: `http://any:TOKEN@host`. `/healthz` needs none\n"
+        "- refuses requests for another host (421), from another site's page (403), and changes"
+        " that are not JSON (415): [Secure a deployment](../guide/secure.md)\n"
     )
     target = ground.RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
     front = make_app(target, "default", BufferSettings()).app
@@ -117,9 +117,9 @@ def _http() -> str:
         (min((route.methods or set()) - {"HEAD"}), route.path, _first_line(route.endpoint.__doc__))
         for route in routes
     ]
-    _table(out, "The monitor", "`penstock monitor`, `PENSTOCK_MONITOR_TOKEN`. Without a token it"
-           " only shows: every POST is refused with 403. `/api/events` is a stream of server-sent"
-           " events: `history` once, then `fleet` every second, or `trouble`.", shown)  # fmt: skip
+    _table(out, "The monitor", "`penstock monitor`, `PENSTOCK_MONITOR_TOKEN`. Without a token"
+           " every POST is refused with 403. `/api/events` is a stream of server-sent events:"
+           " `history` once, then `fleet` every second, or `trouble`.", shown)  # fmt: skip
     app = App(Jails(), Limits(), Line(1, 1, 1.0))
     served = [
         (method, path, _first_line(handle.__doc__))
@@ -160,13 +160,15 @@ def metrics() -> list[tuple[str, str, str, str]]:
 
 def _metrics_page() -> str:
     lines = [
-        "# Metrics\n\nWritten from the code by `make docs`. The monitor tells everything that is"
-        " counted in Redis, read when somebody scrapes: one monitor is enough for a fleet. Buffer"
-        " servers tell their run's groups too, the sandbox what runs in it, and a worker with"
-        " `--metrics-port` its own `penstock_worker_running` and `penstock_worker_started_total`"
-        " (label `worker`); each adds its"
-        " own `process_*` and `python_info`. Labels hold names that people gave, never ids of jobs"
-        " or groups.\n\n| Name | Kind | Labels | |\n|---|---|---|---|"
+        "# Metrics\n\n`make docs` writes this page from the code.\n\n"
+        "- The monitor exports everything that is counted in Redis, read at each scrape. One"
+        " monitor is enough for a fleet.\n"
+        "- Buffer servers also export their run's groups, and the sandbox what runs in it.\n"
+        "- A worker with `--metrics-port` exports its own `penstock_worker_running` and"
+        " `penstock_worker_started_total` (label `worker`).\n"
+        "- Each process adds its own `process_*` and `python_info`.\n"
+        "- Labels hold names that people gave, never ids of jobs or groups.\n\n"
+        "| Name | Kind | Labels | Meaning |\n|---|---|---|---|"
     ]
     lines += [
         f"| `{name}` | {kind} | {labels} | {help} |" for name, kind, labels, help in metrics()

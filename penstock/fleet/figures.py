@@ -13,12 +13,12 @@ WORKER_STATES = ("idle", "busy", "suspended", "dead")
 _GATE_TOTALS = {
     "granted": "Permits granted.",
     "released": "Permits given back.",
-    "expired": "Permits that came back because their holder fell silent.",
+    "expired": "Permits whose lease ended without a renewal.",
     "timeouts": "Waiters that gave up at their deadline.",
     "cancelled": "Waiters that were cancelled.",
     "dropped": "Waiters whose process died.",
-    "readmitted": "Permits taken in again after Redis had lost them.",
-    "lost": "Permits that Redis had lost and that found no room again.",
+    "readmitted": "Permits counted in again after Redis had lost them.",
+    "lost": "Permits that Redis lost and that had no room when they came back.",
 }
 _JOB_OUTCOMES = (
     "claimed", "finished", "failed", "stopped", "retried", "returned", "requeued", "dropped",
@@ -50,10 +50,10 @@ def _enter_gate(sheet: Sheet, gate: GateStatus) -> None:
         ("in_flight", "Permits in flight.", gate.in_flight),
         ("waiting", "Waiters in line.", gate.waiting),
         ("oldest_wait_seconds", "How long the head of the line has waited.", gate.oldest_wait),
-        ("rate", "Grants a second that are allowed.", gate.rate),
+        ("rate", "Grants per second that are allowed.", gate.rate),
         ("burst", "Grants that may come at once after a quiet time.", gate.burst),
         ("tokens", "Grants that the rate allows now.", gate.tokens),
-        ("paused", "1 where nothing is granted until somebody resumes.", int(gate.paused)),
+        ("paused", "1 if the gate is paused.", int(gate.paused)),
     ):
         if value is not None:
             sheet.gauge(f"penstock_gate_{name}", help, value, gate.name)
@@ -76,14 +76,14 @@ def _enter_queue(sheet: Sheet, queue: Queue) -> None:
         ("scheduled", "Jobs whose time has not come.", queue.scheduled),
         ("workers", "Workers that live and listen.", queue.workers),
         ("oldest_seconds", "How long the first in line has waited.", queue.oldest),
-        ("unattended", "1 where jobs wait and no worker listens.",
+        ("unattended", "1 if jobs wait and no worker listens.",
          int(queue.verdict == "no workers")),
-        ("held_back", "1 where jobs wait and a gate is in the way.",
+        ("held_back", "1 if jobs wait and a gate holds them back.",
          int(queue.verdict == "held back")),
     ):  # fmt: skip
         sheet.gauge(f"penstock_queue_{name}", help, value, queue.name)
     for outcome in _JOB_OUTCOMES:
-        sheet.count("penstock_queue_jobs_total", "What became of jobs under concurrent workers.",
+        sheet.count("penstock_queue_jobs_total", "Jobs of concurrent workers, by outcome.",
                     queue.counters.get(outcome, 0), queue.name, outcome=outcome)  # fmt: skip
 
 
@@ -94,12 +94,13 @@ def _sandboxes(fleet: Fleet) -> Sheet:
             sheet.gauge("penstock_sandboxes", "Session sandboxes by state; WAITING is for one.",
                         one.states.get(state, 0), one.run, state=state)  # fmt: skip
         sheet.gauge("penstock_sandboxes_failing",
-                    "Session sandboxes that were to be ended, and could not be.",
+                    "Session sandboxes that could not be ended.",
                     one.failing, one.run)  # fmt: skip
-        sheet.gauge("penstock_sandboxes_unwatched", "1 where there are some, and no reaper.",
+        sheet.gauge("penstock_sandboxes_unwatched",
+                    "1 if there are session sandboxes and no reaper.",
                     int(bool(one.states) and not one.reaper), one.run)  # fmt: skip
         for outcome, total in one.counters.items():
-            sheet.count("penstock_sandboxes_total", "What became of session sandboxes.",
+            sheet.count("penstock_sandboxes_total", "Session sandboxes by outcome.",
                         total, one.run, outcome=outcome)  # fmt: skip
     return sheet
 
@@ -107,7 +108,8 @@ def _sandboxes(fleet: Fleet) -> Sheet:
 def _rest(fleet: Fleet) -> Sheet:
     sheet = Sheet()
     for state in WORKER_STATES:
-        sheet.gauge("penstock_workers", "Workers by state; a dead one is silent, not replaced.",
+        sheet.gauge("penstock_workers",
+                    "Workers by state. A dead one has no heartbeat and no successor.",
                     fleet.worker_states.get(state, 0), state=state)  # fmt: skip
     sheet.gauge("penstock_workers_suspended", "1 while `rq suspend` holds all workers.",
                 int(fleet.suspended))  # fmt: skip
@@ -116,7 +118,11 @@ def _rest(fleet: Fleet) -> Sheet:
         ("used_memory_bytes", "Memory that Redis uses.", server.used_memory),
         ("max_memory_bytes", "Memory that Redis may use; 0 is no limit.", server.max_memory),
         ("clients", "Connections to Redis.", server.clients),
-        ("commands_per_second", "Commands a second, as Redis says.", server.commands_per_second),
+        (
+            "commands_per_second",
+            "Commands per second, as Redis counts them.",
+            server.commands_per_second,
+        ),
     ):
         sheet.gauge(f"penstock_redis_{name}", help, value)
     return sheet

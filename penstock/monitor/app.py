@@ -68,18 +68,18 @@ class Monitor:
     # What is shown
 
     async def _page(self, _: Request) -> Response:
-        """The page; with a refusal too, that it may ask for the token."""
+        """The page. It comes without a token too, so that it can ask for it."""
         headers = {"Content-Security-Policy": policy(), "Referrer-Policy": "no-referrer"}
         return HTMLResponse(page(), headers=headers)
 
     async def _events(self, _: Request) -> Response:
-        """A look a second, as server-sent events."""
+        """One look per second, as server-sent events."""
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         headers["X-May-Act"] = str(int(self._may_act))
         return StreamingResponse(self.watch.news(), 200, headers, "text/event-stream")
 
     async def _fleet(self, request: Request) -> Response:
-        """One look; `?workers=1000` lists that many."""
+        """One look at the fleet; `?workers=1000` lists up to 1,000 workers."""
         wanted = _number(request.query_params.get("workers", "50"))
         fleet = await self.reader.read(workers=50 if wanted is None else min(wanted, 10_000))
         return JSONResponse({**fleet.as_dict(), "may_act": self._may_act})
@@ -102,7 +102,7 @@ class Monitor:
         return _refused(404, "there is no such task in this run")
 
     async def _document(self, _: Request) -> Response:
-        """This service, as OpenAPI has it."""
+        """The OpenAPI description of this service."""
         return JSONResponse(described(self.routes()))
 
     # What is changed
@@ -150,14 +150,14 @@ class Monitor:
         return _done(done, "there is no failed job of that id")
 
     async def _reap(self, request: Request) -> Response:
-        """The run's sandboxes that nobody keeps any more are ended, now."""
+        """End all sandboxes of the run whose owner is dead, now."""
         run = request.path_params["run"]
         async with self._reaper() as reaper:
             found = await reaper.look_at(run)
         return _reaped(found)
 
     async def _end_sandbox(self, request: Request) -> Response:
-        """One sandbox is ended, whoever uses it; what cannot be is tried again by a reaper."""
+        """End one sandbox, even if it is in use. If that fails, a reaper tries again."""
         asked = request.path_params
         async with self._reaper() as reaper:
             found = await reaper.end(asked["run"], [asked["name"]], "ended from the monitor")

@@ -26,8 +26,7 @@ NOT_SAID = {
     r"what (?:\w+ )?(?:is|are) to (?!be\b)\w+": "name the thing",
     r"lest|hitherto|thereof|wherein|whence|hence|thereby": "if, so, because",
     r"becomes? of": "happens to",
-    rf"(?:\d[\d,.]*|many|much)(?: \w+)? an? (?:{_EACH})": "per",
-    r"in order": "regularly",
+    rf"(?:\d(?:[\d,.]*\d)?|many|much)(?: \w+)? an? (?:{_EACH})": "per",
 }
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)

@@ -15,24 +15,17 @@ PAGES = [
 PENDING = {
     "docs/guide/buffer.md",
     "docs/guide/fusion.md",
-    "docs/guide/gates.md",
     "docs/guide/modal.md",
-    "docs/guide/operate.md",
-    "docs/guide/queue.md",
     "docs/guide/rewards.md",
     "docs/guide/rollouts.md",
-    "docs/guide/rq.md",
     "docs/guide/sessions.md",
     "docs/guide/slime.md",
-    "docs/guide/start.md",
     "docs/guide/troubleshooting.md",
     "docs/guide/verl.md",
     "docs/inside/benchmarks.md",
     "docs/inside/decisions.md",
     "docs/inside/internals.md",
-    "docs/reference/http.md",
     "docs/reference/keys.md",
-    "docs/reference/metrics.md",
 }
 
 

@@ -20,7 +20,7 @@ from tests.worker.concurrent.crew import at_work, nothing_left, open_queue
 BIN = Path(sys.executable).parent
 DOCUMENTED = {
     line.removeprefix("$ ")
-    for page in ("operate.md", "rq.md")
+    for page in ("watch.md", "rq.md")
     for line in (ROOT / "docs" / "guide" / page).read_text().splitlines()
     if line.startswith("$ rq-dashboard ")
 }

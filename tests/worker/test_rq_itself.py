@@ -1,6 +1,6 @@
 """RQ's own tests, with our worker in place of its `Worker`: run by `make conformance`.
 
-What fails is listed in docs/guide/rq.md, each with its reason; all else passes.
+What fails is listed in docs/reference/rq.md, each with its reason; all else passes.
 """
 
 import os
@@ -65,5 +65,5 @@ def test_what_fails_of_rqs_own_tests_is_what_the_page_on_rq_lists(tmp_path: Path
         )  # fmt: skip
     found, ran = failed(tmp_path / "report.xml")
     assert ran > 700, said.stdout[-2000:]
-    listed = set(LISTED.findall((ROOT / "docs/guide/rq.md").read_text()))
+    listed = set(LISTED.findall((ROOT / "docs/reference/rq.md").read_text()))
     assert found == listed, said.stdout[-20_000:]

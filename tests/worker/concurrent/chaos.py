@@ -91,7 +91,7 @@ def in_scripted_sandbox(client: Any, count: int, every: int, within: float) -> N
         ids, kills, _ = run_chaos(client, count, every, within, settings, program)
         executions = sum(fusion.executions.values())
         told = f"{count} jobs, {kills} kills, {executions} executions, {fusion.peak} at once"
-        print(told)  # docs/guide/rq.md has it of the long run
+        print(told)  # docs/reference/rq.md has it of the long run
         assert set(fusion.executions) == set(ids)
         assert count <= executions <= count + kills * LIMIT, told
         assert fusion.peak <= LIMIT

@@ -1,6 +1,6 @@
 """What RQ's documentation promises, kept by the concurrent worker.
 
-docs/guide/rq.md lists the tests.
+docs/reference/rq.md lists the tests.
 """
 
 import contextlib

@@ -144,7 +144,7 @@ class App:
         return HTTPStatus.OK, answer
 
     async def _document(self, body: bytearray) -> Answer:
-        """This service, as OpenAPI has it."""
+        """The OpenAPI description of this service."""
         return HTTPStatus.OK, openapi.described(self._routes, self._jails.lacking)
 
     def _program(self, request: RunCode) -> Program:
