@@ -23,6 +23,7 @@ from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
 from penstock.fleet.figures import families
 from penstock.monitor.app import Monitor
+from worker.contract import Check, dead_sandbox_contract, provider_contract, sandbox_contract
 from worker.lifecycle.registry.records import COUNTERS
 from worker.sandbox.local import Jails, Limits
 from worker.sandbox.serve import App, Line
@@ -41,6 +42,7 @@ def documents() -> dict[str, str]:
         "command.md": _cli(),
         "http.md": _http(),
         "metrics.md": _metrics_page(),
+        "provider-contract.md": _contract(),
     }
 
 
@@ -190,6 +192,41 @@ async def _families() -> list[Metric]:
     made = [*families(fleet), *await buffer_metrics.families([buffer]), *await sandbox.figures()]
     await buffer.aclose()
     return made
+
+
+# The contract of sandboxes
+
+
+def _contract() -> str:
+    return "\n".join(
+        (
+            "# The contract of sandboxes\n",
+            "Written from `worker.contract` by `make docs`. [Write a sandbox"
+            " provider](../guide/provider.md) and [Write a session"
+            " provider](../guide/session-provider.md) say how to run it on yours.\n",
+            "| Which of Penstock's | Where it is run | Exceptions |",
+            "|---|---|---|",
+            "| the embedded sandbox, one for each worker and one for a machine |"
+            " `tests/worker/sandbox/test_contract.py` | none |",
+            "| `penstock sandbox serve`, and a Sandbox Fusion without isolation |"
+            " `tests/worker/sandbox/test_contract.py` | none |",
+            "| session sandboxes of one machine, `local`, at the levels `ns` and `landlock` |"
+            " `tests/worker/lifecycle/test_contract.py` | none |",
+            "| `modal`: Modal's client, with a stand-in for Modal's servers |"
+            " `tests/worker/lifecycle/test_contract.py` | none |\n",
+            "Each check has a test that it can fail: `tests/worker/contract/test_checks.py`.\n",
+            *_checks("A one-shot sandbox", "sandbox_contract", sandbox_contract()),
+            *_checks("Its back end is down", "dead_sandbox_contract", dead_sandbox_contract()),
+            *_checks("A session provider", "provider_contract", provider_contract()),
+        )
+    )
+
+
+def _checks(title: str, function: str, checks: list[Check[Any]]) -> Iterator[str]:
+    yield f"## {title}\n\n`worker.contract.{function}()`\n\n| Check | Why |\n|---|---|"
+    for check in checks:
+        yield f"| `{check.name}` | {check.why} |"
+    yield ""
 
 
 if __name__ == "__main__":
