@@ -1,7 +1,7 @@
 """Start a sandbox where the kernel or a container forbids it, and print what it says.
 
-`python restricted.py no-namespaces|docker|no-mount|no-landlock [LEVEL]`: the restriction is
-put on this process alone, in a user namespace of its own or by a system call filter.
+`python restricted.py no-namespaces|docker|no-mount|no-landlock|pod|masked-pod [LEVEL]`: the
+restriction is put on this process alone, in namespaces of its own or by a system call filter.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ import os
 import sys
 from dataclasses import replace
 
-from tests.worker.sandbox.conftest import config_for
-from worker.sandbox.local import Jails, Program, SandboxUnavailable
+from tests.worker.sandbox.conftest import ORDINARY_USER, config_for
+from worker.sandbox.local import Jails, Program, SandboxUnavailable, ServerConfig
 from worker.sandbox.local.inside import confine, kernel, root
 
 # What its default profile keeps from a container without CAP_SYS_ADMIN, as far as it matters.
@@ -68,20 +68,48 @@ def forbid(*calls: str, clone: bool = False) -> None:
     kernel.Filter(b"".join(start + confine._search(sorted(rules.items())))).install()
 
 
-async def main() -> None:
-    {
-        "no-namespaces": no_namespaces,
-        "docker": lambda: forbid(*DOCKERS, clone=True),
-        "no-mount": lambda: forbid("mount"),
-        "no-landlock": lambda: forbid("landlock_create_ruleset"),
-    }[sys.argv[1]]()
-    level = sys.argv[2] if len(sys.argv) > 2 else "ns"
+def pod(*, masked: bool = False) -> None:
+    """As Kubernetes starts one with `hostUsers: false`, a user that is not root, no capability and
+    no privilege to gain; with `procMount: Unmasked`, or without it."""
+    _enter_with_all_users()
+    kernel.unshare(kernel.NEW_NS | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC)
+    if child := os.fork():
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("proc", "/proc", "proc")
+    if masked:
+        kernel.mount("/dev/null", "/proc/timer_list", None, kernel.MS_BIND)
+    os.setgroups([])
+    os.setresgid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER)
+    os.setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER)
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.give_up_capabilities()
+
+
+RESTRICTIONS = {
+    "no-namespaces": no_namespaces,
+    "docker": lambda: forbid(*DOCKERS, clone=True),
+    "no-mount": lambda: forbid("mount"),
+    "no-landlock": lambda: forbid("landlock_create_ruleset"),
+    "pod": pod,
+    "masked-pod": lambda: pod(masked=True),
+}
+
+
+async def start(config: ServerConfig) -> None:
     try:
-        async with Jails(replace(config_for("user"), level=level), use_cgroups=False) as jails:
+        async with Jails(config, use_cgroups=False) as jails:
             print("started", (await jails.run(Program("print(6 * 7)"))).stdout)
     except SandboxUnavailable as refusal:
         print(refusal)
 
 
+def main() -> None:
+    level = sys.argv[2] if len(sys.argv) > 2 else "ns"
+    config = replace(config_for("user"), level=level)
+    RESTRICTIONS[sys.argv[1]]()
+    asyncio.run(start(config if os.getuid() == 0 else replace(config, start_as=None)))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

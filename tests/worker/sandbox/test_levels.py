@@ -19,6 +19,7 @@ from .fenced import config
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 HERE = Path(__file__)
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can map a pod's users")
 
 
 def start_where(restriction: str, level: str = "ns") -> str:
@@ -40,6 +41,13 @@ def start_where(restriction: str, level: str = "ns") -> str:
         ("docker", "ns", "unshare: Operation not permitted", "seccomp=unconfined"),
         ("no-mount", "ns", "Operation not permitted", "seccomp=unconfined"),
         ("no-landlock", "landlock", "landlock is absent", "lsm="),
+        pytest.param(
+            "masked-pod",
+            "ns",
+            "mount proc on /proc: Operation not permitted",
+            "procMount: Unmasked",
+            marks=AS_ROOT,
+        ),
     ],
 )
 def test_it_does_not_start_and_says_why(
@@ -55,9 +63,18 @@ def test_it_does_not_start_and_says_why(
 
 
 @pytest.mark.skipif(confine.abi() < confine.LEAST_ABI, reason="no Landlock of ABI 6")
-@pytest.mark.parametrize("restriction", ["no-namespaces", "docker"])
+@pytest.mark.parametrize(
+    "restriction",
+    ["no-namespaces", "docker", pytest.param("masked-pod", marks=AS_ROOT)],
+)
 def test_landlock_serves_where_namespaces_are_forbidden_if_it_is_named(restriction: str) -> None:
     assert start_where(restriction, "landlock").strip() == "started b'42\\n'"
+
+
+@AS_ROOT
+def test_ns_serves_in_a_pod_with_users_of_its_own_and_an_unmasked_proc() -> None:
+    """As process 1 there, without root and without a capability."""
+    assert start_where("pod").strip() == "started b'42\\n'"
 
 
 @pytest.mark.parametrize(("abi", "said"), [(0, "absent or switched off"), (5, "ABI 5")])

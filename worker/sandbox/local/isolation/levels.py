@@ -29,6 +29,10 @@ _CONTAINER = (
     "a container's seccomp profile is in force; start the container with --security-opt "
     "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
 )
+_MASKED = (
+    "the container masks parts of /proc; start it with --security-opt systempaths=unconfined, or "
+    "in Kubernetes with procMount: Unmasked and hostUsers: false (docs/guide/kubernetes.md)"
+)
 _LANDLOCK = (
     "set PENSTOCK_SANDBOX_LEVEL=landlock, which this kernel has: weaker, without namespaces; "
     "docs/inside/sandbox-security.md says what it does not contain"
@@ -66,7 +70,7 @@ def _remedies(level: Level, problem: str) -> list[str]:
         return [_NO_SUCH_PYTHON]
     if level == "ns" and any(call in problem for call in _CALLS):
         weaker = [_LANDLOCK] if confine.abi() >= confine.LEAST_ABI else []
-        return _for_namespaces() + weaker
+        return _for_namespaces(problem) + weaker
     if "cannot become uid" in problem:
         return [_NO_SUCH_USER]
     if "landlock" in problem:
@@ -79,12 +83,14 @@ def _remedies(level: Level, problem: str) -> list[str]:
     return []
 
 
-def _for_namespaces() -> list[str]:
+def _for_namespaces(problem: str) -> list[str]:
     remedies = [
         remedy for name, (bad, remedy) in _SETTINGS.items() if _read(f"/proc/sys/{name}") == bad
     ]
     if "\nSeccomp:\t2" in _read("/proc/self/status"):
         remedies.append(_CONTAINER)
+    elif "mount proc" in problem:
+        remedies.append(_MASKED)
     return remedies or [f"use Linux 5.14 or newer with user namespaces (this is {_release()})"]
 
 

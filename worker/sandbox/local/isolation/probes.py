@@ -35,6 +35,13 @@ def status(field):
 def leads_to_a_secret(descriptor):
     link = f"/proc/self/fd/{descriptor}"
     return os.path.islink(link) and "secret" in os.readlink(link)
+def began(pid):
+    # By the kernel's clock; None if this process may not know.
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
 def in_memory(path):
     at = os.memfd_create("program")
     with open(path, "rb") as source, open(at, "wb", closefd=False) as target:
@@ -72,7 +79,9 @@ _THE_RUNNERS_OWN = {
     "read the runner's environment": "open(f'/proc/{goal[\"pid\"]}/environ').read()",
     "see the runner's variables": "needs('PENSTOCK_PROBE_SECRET' in os.environ)",
     "use an inherited descriptor": "needs(any(map(leads_to_a_secret, range(3, 64))))",
-    "signal the runner": "os.kill(goal['pid'], 0)",
+    # The runner is number 1 in a container of its own, and so is init in the jail.
+    "signal the runner": "os.kill(goal['pid'], 0); "
+    "needs(began(goal['pid']) in (None, goal['began']))",
     "see other processes": "needs(sum(name.isdigit() for name in os.listdir('/proc')) > 2)",
     "see /sys": "needs(os.listdir('/sys'))",
     "see the host's devices": f"needs(set(os.listdir('/dev')) - set('{_DEVICES}'.split()))",

@@ -69,6 +69,7 @@ def goals() -> Iterator[dict[str, Any]]:
             "secret": f"{folder}/secret",
             "spare": f"{folder}/spare",
             "pid": os.getpid(),
+            "began": Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19],
         }
 
 
