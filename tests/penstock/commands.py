@@ -5,8 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from tests.harness import leash
+from tests.harness.servers import url_of
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
+HERE = ("--sandbox", "local")
+CHORES = (*HERE, "--allow", "tests.worker.concurrent.chores.*")
 
 
 def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
@@ -51,3 +57,11 @@ def processes_with(folder: Path) -> list[tuple[str, str]]:
             with contextlib.suppress(OSError):
                 found.append((entry.name, (entry / "cmdline").read_text()))
     return [(pid, words) for pid, words in found if words]
+
+
+def penstock_worker(client: Any, *options: str, **environment: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "penstock", "--redis-url", url_of(client), "worker", *options]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    return leash.start(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean | environment
+    )

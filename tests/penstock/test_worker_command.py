@@ -5,7 +5,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import httpx
 import pytest
@@ -15,20 +14,10 @@ from limiter import existing_gate
 from penstock.commands.worker import command
 from tests.harness import leash
 from tests.harness.servers import PrivateRedis, free_port, until, url_of
+from tests.penstock.commands import CHORES, HERE, penstock_worker
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import open_queue
 from worker.errors import start_a_worker
-
-HERE = ("--sandbox", "local")
-CHORES = (*HERE, "--allow", "tests.worker.concurrent.chores.*")
-
-
-def penstock_worker(client: Any, *options: str, **environment: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "penstock", "--redis-url", url_of(client), "worker", *options]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    return leash.start(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean | environment
-    )
 
 
 def test_a_burst_runs_what_is_queued_under_the_gate(real_redis) -> None:
