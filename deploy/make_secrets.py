@@ -32,7 +32,7 @@ def _once(name: str, value: str) -> None:
         return
     os.fchmod(file, 0o444)  # whatever the umask
     with os.fdopen(file, "w") as opened:
-        opened.write(value + "\n")
+        opened.write(value)  # no end of line: KEDA takes the bytes of a Secret as they are
     print(f"made {FOLDER / name}")
 
 

@@ -1,0 +1,390 @@
+"""deploy/kubernetes: valid for Kubernetes and KEDA, and every command and variable really runs.
+
+No cluster is needed: what a pod would run is read from the manifests and run here, with paths
+and ports of the test's. docs/guide/kubernetes.md names what only a cluster can show.
+"""
+
+import copy
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+import ground
+from ground.settings import variables
+from penstock.commands.sandbox import _GRACE
+from penstock.release import __version__
+from penstock.variables import settings_models
+from tests.architecture.source import ROOT
+from tests.harness import leash
+from tests.harness.servers import PrivateRedis, free_port, until
+from tests.penstock.manifests import (
+    FOLDER,
+    Manifest,
+    container_of,
+    environment_of,
+    named,
+    one_of,
+    pod_of,
+    rendered,
+    secrets_of,
+)
+from tests.worker.concurrent import chores
+from tests.worker.concurrent.crew import open_queue
+
+OVERLAYS = [(), ("landlock",), ("keda",), ("landlock", "keda")]
+EVERY_OVERLAY = pytest.mark.parametrize("components", OVERLAYS, ids=lambda c: "+".join(c) or "base")
+BASE, WEAKER, SCALED = rendered(), rendered("landlock"), rendered("keda")
+DEPLOYMENTS = named(BASE, "Deployment")
+OLDEST = "1.33"  # user namespaces and unmasked /proc are on by default from here
+PORTS = {"worker": 9200, "sandbox": 8080, "buffer": 8889, "monitor": 8890}
+# `keda:"name=…"` in pkg/scalers/metrics_api_scaler.go and pkg/scalers/authentication of KEDA 2.20.2
+KEDAS_WORDS = {"url", "format", "valueLocation", "targetValue", "authMode"}
+
+
+# What the files say
+
+
+@pytest.mark.parametrize("components", [(), ("landlock", "keda")], ids=["base", "both components"])
+@pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
+def test_kubernetes_accepts_every_object(components: tuple[str, ...], version: str) -> None:
+    checked = [one for one in rendered(*components) if not is_kedas(one)]
+    assert len(checked) == 4 + 3 + 3 + 1 + 1
+    for one in checked:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_kubernetes_would_refuse_a_wrong_field() -> None:
+    wrong = copy.deepcopy(DEPLOYMENTS["worker"])
+    pod_of(wrong)["hostUser"] = False
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, OLDEST, strict=True)
+
+
+def is_kedas(manifest: Manifest) -> bool:
+    return str(manifest["apiVersion"]).startswith("keda.sh/")
+
+
+def kedas_schema(kind: str) -> dict[str, Any]:
+    file = ROOT / "tests" / "penstock" / "keda" / f"{kind.lower()}s.yaml"
+    (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    for part in ("metadata", "status"):
+        schema["properties"].pop(part, None)
+    schema["properties"]["metadata"] = {"type": "object"}
+    return closed(schema)
+
+
+def closed(schema: Any) -> Any:
+    """A field that the schema does not name is refused, where Kubernetes would drop it."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(value) for key, value in schema.items()}
+    if isinstance(made.get("properties"), dict) and made["properties"] != {"type": "object"}:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def test_keda_accepts_its_objects_and_would_refuse_a_wrong_field() -> None:
+    objects = [one for one in SCALED if is_kedas(one)]
+    assert [one["kind"] for one in objects] == ["ScaledObject", "TriggerAuthentication"]
+    for one in objects:
+        schema = kedas_schema(one["kind"])
+        jsonschema.validate(one, schema)
+        wrong = copy.deepcopy(one)
+        wrong["spec"]["maxReplicas"] = 3
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+    for trigger in objects[0]["spec"]["triggers"]:
+        assert trigger["type"] == "metrics-api"
+        assert trigger["metadata"].keys() == KEDAS_WORDS
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl")
+@EVERY_OVERLAY
+def test_kustomize_renders_what_is_tested_here(components: tuple[str, ...], tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "kubernetes")
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": ["base"], "components": list(components),
+    }  # fmt: skip
+    (tmp_path / "kubernetes" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    made = subprocess.run(
+        ["kubectl", "kustomize", tmp_path / "kubernetes"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+
+    def sorted_by_name(manifests: Any) -> list[Manifest]:
+        return sorted(manifests, key=lambda one: (one["kind"], one["metadata"]["name"]))
+
+    ours = sorted_by_name(rendered(*components))
+    assert sorted_by_name(yaml.safe_load_all(made.stdout)) == ours
+
+
+# The security of the pods
+
+
+def test_the_sandbox_has_what_the_level_ns_needs_and_no_right_more() -> None:
+    sandbox = DEPLOYMENTS["sandbox"]
+    pod, container = pod_of(sandbox), container_of(sandbox)
+    assert environment_of(sandbox)["PENSTOCK_SANDBOX_LEVEL"] == "ns"
+    assert pod["hostUsers"] is False, "procMount: Unmasked is refused without it"
+    assert container["securityContext"]["procMount"] == "Unmasked"
+    for profile in ("seccompProfile", "appArmorProfile"):
+        assert pod["securityContext"][profile] == {"type": "Unconfined"}
+    assert one_of(BASE, "Namespace", "penstock")["metadata"]["labels"] == {
+        "pod-security.kubernetes.io/enforce": "privileged",
+        "pod-security.kubernetes.io/warn": "privileged",
+    }
+
+
+def test_at_landlock_every_pod_is_what_the_restricted_standard_allows() -> None:
+    sandbox = one_of(WEAKER, "Deployment", "sandbox")
+    assert environment_of(sandbox)["PENSTOCK_SANDBOX_LEVEL"] == "landlock"
+    for deployment in named(WEAKER, "Deployment").values():
+        pod, container = pod_of(deployment), container_of(deployment)
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert "appArmorProfile" not in pod["securityContext"]
+        assert "procMount" not in container["securityContext"]
+        assert all(v.keys() & {"secret", "emptyDir"} for v in pod["volumes"])
+    labels = one_of(WEAKER, "Namespace", "penstock")["metadata"]["labels"]
+    assert set(labels.values()) == {"restricted"}
+
+
+@EVERY_OVERLAY
+def test_no_pod_is_roots_or_has_a_capability(components: tuple[str, ...]) -> None:
+    (user,) = re.findall(r"^USER (\d+):\1$", (ROOT / "Dockerfile").read_text(), re.M)
+    for deployment in named(rendered(*components), "Deployment").values():
+        pod, container = pod_of(deployment), container_of(deployment)
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == int(user)
+        assert pod["automountServiceAccountToken"] is False
+        own = {k: v for k, v in container["securityContext"].items() if k != "procMount"}
+        assert own == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+
+
+def test_a_sandbox_holds_one_secret_and_reaches_nothing() -> None:
+    assert set(secrets_of(DEPLOYMENTS["sandbox"]).values()) == {"sandbox_token"}
+    policy = one_of(BASE, "NetworkPolicy", "sandbox")["spec"]
+    assert policy["podSelector"] == DEPLOYMENTS["sandbox"]["spec"]["selector"]
+    assert (policy["policyTypes"], policy["egress"]) == (["Ingress", "Egress"], [])
+    (entry,) = policy["ingress"]
+    assert entry["from"] == [{"podSelector": DEPLOYMENTS["worker"]["spec"]["selector"]}]
+
+
+def test_every_secret_that_is_read_is_mounted_and_none_is_in_a_manifest() -> None:
+    known = {name for model in settings_models() for name in variables(model)}
+    for name, deployment in DEPLOYMENTS.items():
+        mounted = secrets_of(deployment)
+        read = set()
+        for variable, value in environment_of(deployment).items():
+            assert variable in {*known, "NAMESPACE"}, variable
+            if re.search("TOKEN|PASSWORD|REDIS_URL", variable):
+                assert variable.endswith("_FILE"), f"{name}: {variable} is a secret in the file"
+                read.add(value)
+        assert read == mounted.keys(), name
+        assert pod_of(deployment)["enableServiceLinks"] is False, (
+            "else a Service's variables may be read as settings"
+        )
+
+
+# Numbers that hang together
+
+
+def option(name: str, word: str) -> int:
+    args = container_of(DEPLOYMENTS[name])["args"]
+    return int(args[args.index(word) + 1])
+
+
+def number(name: str, variable: str) -> int:
+    return int(environment_of(DEPLOYMENTS[name])[variable])
+
+
+def test_the_gates_limit_is_what_the_sandboxes_run_at_once() -> None:
+    places = number("sandbox", "PENSTOCK_SANDBOX_CONCURRENCY")
+    assert option("worker", "--gate-limit") == DEPLOYMENTS["sandbox"]["spec"]["replicas"] * places
+
+
+def test_keda_scales_to_as_many_workers_as_fill_the_gate() -> None:
+    scaled = one_of(SCALED, "ScaledObject", "worker")["spec"]
+    each = option("worker", "--concurrency")
+    assert scaled["advanced"]["scalingModifiers"]["target"] == str(each)
+    assert scaled["maxReplicaCount"] * each == option("worker", "--gate-limit")
+    assert "replicas" not in one_of(SCALED, "Deployment", "worker")["spec"]
+    assert scaled["scaleTargetRef"]["name"] in DEPLOYMENTS
+
+
+def test_a_sandboxs_memory_holds_all_its_programs_and_their_files() -> None:
+    limits = container_of(DEPLOYMENTS["sandbox"])["resources"]["limits"]
+    each = number("sandbox", "PENSTOCK_SANDBOX_MEMORY_MB") + number(
+        "sandbox", "PENSTOCK_SANDBOX_DISK_MB"
+    )
+    programs = number("sandbox", "PENSTOCK_SANDBOX_CONCURRENCY") * each
+    assert int(limits["memory"].removesuffix("Gi")) * 1024 >= programs + 1024
+
+
+def test_every_pod_has_time_to_end_in_order() -> None:
+    for name, deployment in DEPLOYMENTS.items():
+        pod, container = pod_of(deployment), container_of(deployment)
+        paused = container.get("lifecycle", {"preStop": {"sleep": {"seconds": 0}}})
+        least = paused["preStop"]["sleep"]["seconds"] + (300 if name == "worker" else _GRACE)
+        assert pod["terminationGracePeriodSeconds"] >= least, name
+
+
+def test_what_refers_to_something_finds_it() -> None:
+    for name, service in named(BASE, "Service").items():
+        labels = DEPLOYMENTS[name]["spec"]["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        (port,), (own,) = service["spec"]["ports"], container_of(DEPLOYMENTS[name])["ports"]
+        assert (port["targetPort"], port["port"]) == (own["name"], own["containerPort"])
+    for name, budget in named(BASE, "PodDisruptionBudget").items():
+        assert budget["spec"]["selector"] == DEPLOYMENTS[name]["spec"]["selector"]
+        assert DEPLOYMENTS[name]["spec"]["replicas"] > budget["spec"]["maxUnavailable"], (
+            "a budget for a single pod would hold up every drain"
+        )
+    for name, deployment in DEPLOYMENTS.items():
+        container = container_of(deployment)
+        assert container["image"] == f"penstock:{__version__}"
+        (port,) = container["ports"]
+        assert port["containerPort"] == PORTS[name]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+        assert container["resources"].keys() == {"requests", "limits"}
+        assert "cpu" not in container["resources"]["limits"], "a capped worker renews leases late"
+
+
+# What the pods run
+
+
+class Pods:
+    """What the cluster would start, as processes of this test."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.ports = {name: free_port() for name in PORTS}
+        script = ROOT / "deploy" / "make_secrets.py"
+        subprocess.run([sys.executable, script], cwd=folder, check=True)
+        (folder / "secrets" / "redis_url").unlink()
+        (folder / "secrets" / "redis_url").write_text(url)
+        self.processes: list[subprocess.Popen[Any]] = []
+
+    def start(self, name: str) -> None:
+        deployment = DEPLOYMENTS[name]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        env = clean | {k: self.here(v) for k, v in environment_of(deployment).items()}
+        env |= {f"PENSTOCK_{name.upper()}_PORT": str(self.ports[name])}
+        words = [self.here(word) for word in container_of(deployment)["args"]]
+        self.processes.append(
+            leash.start([sys.executable, "-m", "penstock", *words], env=env,
+                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        )  # fmt: skip
+
+    def get(self, name: str, path: str, **headers: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{self.ports[name]}{path}", headers=headers, timeout=30)
+
+    def healthy(self, name: str) -> bool:
+        try:
+            return self.get(name, "/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def secret(self, name: str) -> str:
+        return (self.folder / "secrets" / name).read_text()
+
+    def here(self, word: str) -> str:
+        """The same word outside of a pod."""
+        word = word.replace("/run/secrets/penstock", str(self.folder / "secrets"))
+        word = word.replace("0.0.0.0", "127.0.0.1").replace("//sandbox:", "//127.0.0.1:")
+        for name, inside in PORTS.items():
+            word = re.sub(rf"(?<=:){inside}\b|^{inside}$", str(self.ports[name]), word)
+        return word
+
+    def end(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture
+def pods(private_redis: Any) -> Iterator[Pods]:
+    server: PrivateRedis = private_redis()
+    with tempfile.TemporaryDirectory() as folder:
+        started = Pods(Path(folder), server.url)
+        yield started
+        started.end()
+
+
+def as_keda_reads(exposition: str, selector: str) -> float:
+    """The first series of that name that has all those labels: `getValueFromPrometheusResponse`
+    of KEDA 2.20.2. `StopIteration` is its error "value not found"."""
+    name, labels = re.fullmatch(r"(\w+)\{(.*)\}", selector).groups()  # type: ignore[union-attr]
+    wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+    return next(
+        sample.value
+        for family in text_string_to_metric_families(exposition)
+        for sample in family.samples
+        if sample.name == name and wanted.items() <= sample.labels.items()
+    )
+
+
+@pytest.mark.timeout(300)  # a dozen processes, one after the other
+def test_every_pod_starts_is_healthy_and_the_monitor_tells_keda_of_the_jobs(pods: Pods) -> None:
+    for name in DEPLOYMENTS:
+        assert not pods.healthy(name), "healthy before it started"
+        pods.start(name)
+    for name in DEPLOYMENTS:
+        until(lambda name=name: pods.healthy(name), name, within=60)
+
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    ran = subprocess.run(
+        [sys.executable, "-m", "penstock", "run", "-"], input="print(6 * 7)", text=True,
+        env=env | {"PENSTOCK_REDIS_URL": pods.url}, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.stdout == "42\n", ran.stderr
+
+    for name in ("buffer", "monitor"):
+        for host in (name, f"{name}.penstock", f"{name}.penstock.svc"):
+            assert pods.get(name, "/healthz", Host=f"{host}:{PORTS[name]}").status_code == 200
+        assert pods.get(name, "/healthz", Host=f"{name}.other:{PORTS[name]}").status_code == 421
+
+    client = ground.connect(pods.url)
+    for _ in range(3):  # nobody works on this queue, so that they wait
+        open_queue(client, "elsewhere").enqueue(chores.nothing)
+    client.close()
+    scaled = one_of(SCALED, "ScaledObject", "worker")["spec"]
+    (login,) = one_of(SCALED, "TriggerAuthentication", "monitor")["spec"]["secretTargetRef"]
+    assert (login["parameter"], login["name"]) == ("token", "penstock")
+    told = {}
+    for trigger in scaled["triggers"]:
+        said = trigger["metadata"]
+        assert (said["format"], said["authMode"]) == ("prometheus", "bearer")
+        url = httpx.URL(said["url"])
+        bearer = f"Bearer {pods.secret(login['key'])}"
+        answer = pods.get("monitor", url.path, Host=url.netloc.decode(), Authorization=bearer)
+        assert answer.status_code == 200
+        told[trigger["name"]] = as_keda_reads(answer.text, said["valueLocation"])
+        elsewhere = said["valueLocation"].replace("code", "elsewhere")
+        waits = said["valueLocation"].startswith("penstock_queue_depth")
+        assert as_keda_reads(answer.text, elsewhere) == (3 if waits else 0)
+    assert told == {"waiting": 0, "running": 0}
+    assert scaled["advanced"]["scalingModifiers"]["formula"] == " + ".join(told)
