@@ -121,7 +121,7 @@ LANGUAGES = frozenset({
     "sql", "rust", "cuda", "lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest",
     "junit", "kotlin_script", "jest", "verilog", "python_gpu", "lean", "swift", "racket",
     "python2", "gtest", "react",
-    "c",  # of the embedded sandbox alone
+    "c",  # not in that list: of the embedded sandbox
 })  # fmt: skip
 MAX_CODE = 1 << 20  # bytes of UTF-8
 MAX_STDIN = 16 << 20
