@@ -11,9 +11,11 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
 from ground.backoff import backoff
 from ground.errors import SettingError
@@ -70,59 +72,73 @@ KILLED_WITHIN = 1.0  # seconds, from a cancelled run to the end of a program tha
 SPARE = 2.0  # seconds between our own end of a job and the moment its worker breaks it off
 
 
+R = TypeVar("R", covariant=True)
+
+
+@dataclass(frozen=True)
+class Work(Generic[R]):
+    """What a sandbox is asked to do, and what is known of it before."""
+
+    attempt: Callable[[], Awaitable[R]]
+    longest: float  # seconds for which the sandbox may be busy with one attempt
+    outlives: float  # for so long it may go on after our death
+    kills_cancelled: bool
+    refusal: SandboxFailure | None = None
+
+
 async def execute(
     request: CodeRequest, at_hand: JobAtHand, sandbox: Sandbox, policy: RetryPolicy
 ) -> CodeResult:
     """Run the program, again where the sandbox fails, for as long as the worker allows."""
-    attempts = _Attempts(request, at_hand, sandbox, policy)
+    work = Work(
+        partial(sandbox.run, request), longest_run(request), outlives(sandbox, request),
+        kills_cancelled(sandbox), _refusal(request, sandbox, at_hand.deaths),
+    )  # fmt: skip
+    outcome, spent = await attempted(work, at_hand, policy)
+    result = CodeResult.of_failure(outcome) if isinstance(outcome, SandboxFailure) else outcome
+    if result.error_kind == "infrastructure":
+        log.warning("no outcome: %s", result.error_reason, extra={"attempts": spent["attempts"]})
+    return result.model_copy(update=spent | {"correlation_id": request.correlation_id})
+
+
+async def attempted(
+    work: Work[R], at_hand: JobAtHand, policy: RetryPolicy
+) -> tuple[R | SandboxFailure, dict[str, float]]:
+    """What came of it, or the last failure; and the fields of a result that say what it took."""
+    attempts = _Attempts(work, at_hand, policy)
+    outcome: R | SandboxFailure
     try:
         async with asyncio.timeout_at(attempts.deadline):
-            result = await attempts.run()
+            outcome = await attempts.run()
     except TimeoutError:
-        result = CodeResult.of_failure(attempts.failure or _too_late())
+        outcome = attempts.failure or _too_late()
     except GateError as failure:
-        result = CodeResult.of_failure(SandboxFailure(str(failure), reason="gate"))
+        outcome = SandboxFailure(str(failure), reason="gate")
     finally:
         if (rest := at_hand.turn.end(attempts.still_running())) is not None:
             # Shielded: a permit that is not given back is missing to everybody else.
             await asyncio.shield(rest)
-    if result.error_kind == "infrastructure":
-        log.warning("no outcome: %s", result.error_reason, extra={"attempts": attempts.count})
-    return result.model_copy(
-        update=attempts.spent
-        | {
-            "attempts": attempts.count,
-            "queued_seconds": at_hand.queued_seconds,
-            "correlation_id": request.correlation_id,
-        }
-    )
+    spent = attempts.spent | {"attempts": attempts.count, "queued_seconds": at_hand.queued_seconds}
+    return outcome, spent
 
 
-class _Attempts:
+class _Attempts(Generic[R]):
     """The attempts of one execution, and where their time went."""
 
-    def __init__(
-        self,
-        request: CodeRequest,
-        at_hand: JobAtHand,
-        sandbox: Sandbox,
-        policy: RetryPolicy,
-    ) -> None:
-        self._request, self._turn, self._sandbox = request, at_hand.turn, sandbox
-        self._policy = policy
-        self._deaths = at_hand.deaths
+    def __init__(self, work: Work[R], at_hand: JobAtHand, policy: RetryPolicy) -> None:
+        self._work, self._turn, self._policy = work, at_hand.turn, policy
         self.deadline = asyncio.get_running_loop().time() + at_hand.seconds - SPARE
         self.count = 0
         self.failure: SandboxFailure | None = None
         self.spent = dict.fromkeys(("permit_seconds", "running_seconds", "backoff_seconds"), 0.0)
         self._busy_until = 0.0
 
-    async def run(self) -> CodeResult:
-        if refusal := self._refusal():
-            return CodeResult.of_failure(refusal)
+    async def run(self) -> R | SandboxFailure:
+        if self._work.refusal is not None:
+            return self._work.refusal
         for attempt in itertools.count(1):
             with self._spends("permit_seconds"):
-                await self._turn.begin(outlives(self._sandbox, self._request))
+                await self._turn.begin(self._work.outlives)
             try:
                 return await self._attempt()
             except SandboxFailure as failure:
@@ -136,30 +152,22 @@ class _Attempts:
             with self._spends("backoff_seconds"):
                 await asyncio.sleep(wait)
         assert self.failure is not None  # noqa: S101 - the loop ends by a return or a failure
-        return CodeResult.of_failure(self.failure)
+        return self.failure
 
-    def _refusal(self) -> SandboxFailure | None:
-        """Why a program of a session is not to be run."""
-        if self._request.instance_id is None:
-            return None
-        if not keeps_sessions(self._sandbox):
-            return _no_sessions(self._sandbox)
-        return _begun_before() if self._deaths else None
-
-    async def _attempt(self) -> CodeResult:
+    async def _attempt(self) -> R:
         self.count += 1
         # Until its own time limits are over, whoever gives up on it.
-        self._busy_until = time.monotonic() + longest_run(self._request)
+        self._busy_until = time.monotonic() + self._work.longest
         finished = True
         try:
             with self._spends("running_seconds"):
-                return await self._sandbox.run(self._request)
+                return await self._work.attempt()
         except SandboxFailure as failure:
             finished = not failure.may_be_running
             raise
         except BaseException:
             finished = False  # cancelled: one that only stops waiting leaves the program running
-            if getattr(self._sandbox, "kills_cancelled", False):
+            if self._work.kills_cancelled:
                 self._busy_until = min(self._busy_until, time.monotonic() + KILLED_WITHIN)
             raise
         finally:
@@ -180,6 +188,20 @@ class _Attempts:
             yield
         finally:
             self.spent[what] += time.monotonic() - began
+
+
+def _refusal(request: CodeRequest, sandbox: Sandbox, deaths: int) -> SandboxFailure | None:
+    """Why a program of a session is not to be run."""
+    if request.instance_id is None:
+        return None
+    if not keeps_sessions(sandbox):
+        return _no_sessions(sandbox)
+    return _begun_before() if deaths else None
+
+
+def kills_cancelled(sandbox: Sandbox) -> bool:
+    """Whether what is cancelled ends at once."""
+    return bool(getattr(sandbox, "kills_cancelled", False))
 
 
 def keeps_sessions(sandbox: Sandbox) -> bool:
