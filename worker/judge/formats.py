@@ -10,10 +10,14 @@ which says what is wrong and in which case.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+from pydantic import ValidationError
 
 from worker.errors import RequestRefused
 from worker.judge.models import MAX_CASES, Compare, JudgeCase, Mode
+from worker.judge.store import Packed, pack
 from worker.models import MAX_STDIN
 
 MAX_SUITE = 512 << 20  # bytes of all cases of one problem
@@ -34,9 +38,15 @@ class Cases:
 
     @property
     def mode(self) -> Mode:
+        """How they are judged, unless an interactor does it."""
         if self.function:
             return "function"
         return "check" if any(case.check for case in self.cases) else "stdin"
+
+    @cached_property
+    def packed(self) -> Packed:
+        """As Redis keeps them: made once, for all programs that are judged on these cases."""
+        return pack(self.cases)
 
 
 def read_cases(given: Any) -> Cases:
@@ -104,7 +114,7 @@ def _of_list(given: list[Any]) -> Cases:
     if not given:
         return Cases([])
     if all(isinstance(one, str) for one in given):
-        return Cases([JudgeCase(check=check) for check in given])
+        return Cases([_case(index, check=check) for index, check in enumerate(given)])
     cases = []
     functions: set[str | None] = set()
     decimals = False
@@ -124,7 +134,7 @@ def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
     kind = one.get("type") or one.get("testtype") or ""
     if kind == "assert" or (one.get("check") and "input" not in one):
         check = one.get("check") or one.get("test") or one.get("input")
-        return JudgeCase(check=_text(index, "check", check))
+        return _case(index, check=_text(index, "check", check))
     if "input" not in one:
         raise _wrong(index, f"has no input: it has {', '.join(map(str, one))[:100]}")
     given, expected = one["input"], one.get("expected", one.get("output"))
@@ -135,13 +145,24 @@ def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
     if kind == "functional":  # LiveCodeBench's: the output is JSON, as the arguments are
         expected = printed_value(_value(index, "output", expected))
     if kind in ("functional", "function_call") or one.get("fn_name"):
-        return JudgeCase(input=_arguments(given), expected=_returned(given, expected), check=check)
+        return _case(
+            index, input=_arguments(given), expected=_returned(given, expected), check=check
+        )
     accepted = (
         [_text(index, "expected", each) for each in expected]
         if isinstance(expected, list) and "expected" in one
         else None if expected is None else _text(index, "expected", expected)
     )  # fmt: skip
-    return JudgeCase(input=_text(index, "input", given), expected=accepted, check=check)
+    return _case(index, input=_text(index, "input", given), expected=accepted, check=check)
+
+
+def _case(index: int, **parts: Any) -> JudgeCase:
+    try:
+        return JudgeCase(**parts)
+    except ValidationError as refusal:
+        first = refusal.errors(include_url=False, include_input=False)[0]
+        why = first["msg"].removeprefix("Value error, ")
+        raise _wrong(index, f"{first['loc'][0]} {why}") from None
 
 
 def _text(index: int, what: str, value: Any) -> str:
@@ -200,7 +221,7 @@ def _pairs(given: dict[str, Any]) -> Cases:
         else:
             into = "" if one is None else _text(index, "input", one)
             out = None if expected is None else _text(index, "output", expected)
-        cases.append(JudgeCase(input=into, expected=out, check=_text(index, "check", check)))
+        cases.append(_case(index, input=into, expected=out, check=_text(index, "check", check)))
     return Cases(cases, function)
 
 
@@ -225,7 +246,7 @@ def _mbpp(given: dict[str, Any]) -> Cases:
     before = "\n".join([*given.get("test_imports", []), given.get("test_setup_code") or ""]).strip()
     before = f"{before}\n" if before else ""
     checks = _listed(given, "test_list")
-    return Cases([JudgeCase(check=before + _text(i, "check", c)) for i, c in enumerate(checks)])
+    return Cases([_case(i, check=before + _text(i, "check", c)) for i, c in enumerate(checks)])
 
 
 def _livecodebench(given: dict[str, Any]) -> Cases:

@@ -12,6 +12,7 @@ from ground.errors import PenstockError
 from worker.errors import RequestRefused, ResultUnreadable, SandboxFailure
 from worker.models import (
     MAX_CODE,
+    MAX_STDIN,
     CommandResult,
     ErrorKind,
     Files,
@@ -79,13 +80,16 @@ class Checker(_Strict):
     timeout: Seconds = 10.0
 
 
+_Text = Annotated[str, utf8(MAX_STDIN)]
+
+
 class JudgeCase(_Strict):
     """A case that travels with its request. Several `expected` are a set of accepted answers;
     None: to return 0 is enough. `check` is code that is put behind the program."""
 
-    input: str = ""
-    expected: str | list[str] | None = None
-    check: str = ""
+    input: _Text = ""
+    expected: _Text | list[_Text] | None = None
+    check: Annotated[str, utf8(MAX_CODE)] = ""
 
     @property
     def size(self) -> int:
@@ -281,6 +285,12 @@ class JudgeResult(Message):
     def passed(self) -> int:
         """How many cases passed."""
         return self.verdicts.count("P")
+
+    @property
+    def masked_because(self) -> str:
+        """The reason of the first case that is masked; empty where none is."""
+        at = self.verdicts.find("M")
+        return "" if at < 0 else self.reasons.get(at) or self.error_reason or "unknown"
 
     @property
     def error_kind(self) -> ErrorKind:

@@ -1,7 +1,7 @@
 """What each rule of comparison accepts, and what it does not."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from worker.judge.compare import accepts
@@ -9,6 +9,8 @@ from worker.judge.models import Compare
 
 RULES = ("exact", "ends", "lines", "decimals", "tokens", "tokens_nocase", "floats", "unordered")
 BIG = b"50000000000000001"
+
+anywhere = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 ACCEPTED = [
     ("exact", b"a\n", b"a\n"),
@@ -83,6 +85,7 @@ def test_the_tolerance_is_absolute_or_relative() -> None:
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 
+@anywhere
 @given(words=st.lists(numbers.map(str) | st.sampled_from(["yes", "-", "é"]), min_size=1))
 def test_every_rule_accepts_the_answer_itself(words) -> None:
     text = "\n".join(words).encode()
@@ -90,6 +93,7 @@ def test_every_rule_accepts_the_answer_itself(words) -> None:
     assert all(accepts(Compare(rule=rule), text, [text]) for rule in RULES)
 
 
+@anywhere
 @given(printed=st.binary(max_size=40), expected=st.binary(max_size=40))
 def test_no_bytes_break_a_rule_and_looser_rules_accept_what_stricter_ones_do(
     printed, expected
@@ -101,6 +105,7 @@ def test_no_bytes_break_a_rule_and_looser_rules_accept_what_stricter_ones_do(
     assert verdicts["lines"] <= verdicts["unordered"]
 
 
+@anywhere
 @given(lines=st.lists(st.integers().map(str), min_size=1), seed=st.randoms())
 def test_unordered_ignores_the_order_of_lines_alone(lines, seed) -> None:
     shuffled = lines.copy()
@@ -111,6 +116,7 @@ def test_unordered_ignores_the_order_of_lines_alone(lines, seed) -> None:
     assert not accepts(rule, "\n".join([*shuffled, "x"]).encode(), ["\n".join(lines).encode()])
 
 
+@anywhere
 @given(number=st.integers(), off=st.integers(1, 10**6))
 def test_integers_of_any_size_are_told_apart(number, off) -> None:
     strict = Compare(rule="floats", abs=0.5, rel=0)

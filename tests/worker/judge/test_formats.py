@@ -153,7 +153,8 @@ WRONG = [
     ({"test_cases": 3}, "test_cases are"),
     ({"cases": [{"input": ""}], "compare": "roughly"}, "roughly"),
     ([{"input": ""}] * 10_001, "10,001 cases"),
-    ([{"input": "x" * (17 << 20)}], "case 0 has 17,825,792 bytes"),
+    ([{"input": "\ud800"}], "case 0 input has a lone surrogate"),
+    ([{"input": "x" * (17 << 20)}], "case 0 input is 17,825,792 bytes"),
 ]  # fmt: skip
 
 

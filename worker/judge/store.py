@@ -1,0 +1,193 @@
+"""Suites in Redis, by their content: what is there already is not sent again.
+
+    manifest   how many cases each pack has, and the digest of each pack
+    pack       some cases, 256 kB together at most; a text above 64 kB lies in blobs of its own
+    blob       at most 1 MiB, compressed above 4 kB
+
+A digest names every value, so that two problems share what they have in common, and nobody can
+put other content in a value's place. All expire; a client sends what is missing once more, and a
+worker that misses something says so in its result: `suite_missing`.
+"""
+
+import hashlib
+import json
+import os
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from ground import RedisTarget, chunks, connect, tagged
+from ground.backoff import backoff
+from worker.errors import QueueUnavailable
+from worker.judge.models import JudgeCase, SuiteRef
+
+TTL = 3600  # seconds; renewed when a suite is sent, and when a worker takes it up
+RENEW = TTL / 4
+MISSING = "suite_missing"
+
+BLOB = (1 << 20) - 1  # and a byte that says how it is kept
+_PACK = 256 << 10
+_LARGE = 64 << 10
+_COMPRESS_ABOVE = 4096
+_DIGEST = 80  # bytes of one in a pack
+_AT_ONCE = 4  # values in one write to Redis
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A suite as Redis keeps it; `blobs` are packs and texts by their digest."""
+
+    ref: SuiteRef
+    manifest: bytes
+    blobs: dict[str, bytes]
+
+
+def pack(cases: Sequence[JudgeCase]) -> Packed:
+    """May take a while for many megabytes: a few milliseconds each."""
+    blobs: dict[str, bytes] = {}
+    packs: list[tuple[int, list[str]]] = []
+    for part in _parts(cases):
+        rows = [[_kept(text, blobs) for text in _texts(case)] for case in part]
+        packs.append((len(part), _put(json.dumps(rows).encode(), blobs)))
+    manifest = json.dumps({"packs": packs, "blobs": list(blobs)}).encode()
+    return Packed(SuiteRef(sha256=_digest(manifest), count=len(cases)), manifest, blobs)
+
+
+def _parts(cases: Sequence[JudgeCase]) -> Iterator[list[JudgeCase]]:
+    part: list[JudgeCase] = []
+    size = 0
+    for case in cases:
+        more = case.size if case.size <= _LARGE else _inline_size(case)
+        if part and size + more > _PACK:
+            yield part
+            part, size = [], 0
+        part.append(case)
+        size += more
+    if part:
+        yield part
+
+
+def _inline_size(case: JudgeCase) -> int:
+    answers = [case.expected] if isinstance(case.expected, str) else case.expected or []
+    sizes = [len(text.encode()) for text in (case.input, case.check, *answers)]
+    return sum(size if size <= _LARGE else _DIGEST for size in sizes)
+
+
+def _texts(case: JudgeCase) -> list[Any]:
+    return [case.input, case.expected, case.check]
+
+
+def _kept(text: str | list[str] | None, blobs: dict[str, bytes]) -> Any:
+    """As it stands in a pack: itself, a list of accepted answers, or where it lies."""
+    if text is None:
+        return None
+    if isinstance(text, list):
+        return [_kept(each, blobs) for each in text]
+    raw = text.encode()
+    return text if len(raw) <= _LARGE else {"blobs": _put(raw, blobs)}
+
+
+def _put(raw: bytes, blobs: dict[str, bytes]) -> list[str]:
+    """In pieces, if it is large."""
+    pieces = [raw[at : at + BLOB] for at in range(0, len(raw), BLOB)]
+    digests = [_digest(piece) for piece in pieces]
+    blobs.update(zip(digests, pieces, strict=True))
+    return digests
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def value_of(raw: bytes) -> bytes:
+    """As Redis keeps it."""
+    if len(raw) > _COMPRESS_ABOVE:
+        small = zlib.compress(raw, 1)
+        if len(small) < len(raw):
+            return b"z" + small
+    return b"r" + raw
+
+
+def content_of(value: bytes | None, digest: str) -> bytes | None:
+    """What was kept under that digest; None where it is missing, or is something else."""
+    if not value:
+        return None
+    try:
+        raw = zlib.decompress(value[1:]) if value[:1] == b"z" else value[1:]
+    except zlib.error:
+        return None
+    return raw if _digest(raw) == digest else None
+
+
+def suite_key(digest: str) -> str:
+    """Of a manifest."""
+    return tagged("suite", digest)
+
+
+def blob_key(digest: str) -> str:
+    """Of a pack or a text."""
+    return tagged("blob", digest)
+
+
+class SuiteStore:
+    """A client's side: sends suites to one Redis, each once. For threads."""
+
+    def __init__(self, target: RedisTarget, queue: str, patience: float) -> None:
+        self._target, self._queue, self._patience = target, queue, patience
+        self._client = connect(target)
+        self.process = os.getpid()  # a forked child must not inherit a lock that is held
+        self._guard = threading.Lock()
+        self._sent: dict[str, float] = {}
+
+    def send(self, packed: Packed, *, again: bool = False) -> None:
+        """Return when all of it is there. Raises `QueueUnavailable`."""
+        began = time.monotonic()
+        with self._guard:  # of many samples of one problem the first sends it
+            if not again and time.monotonic() < self._sent.get(packed.ref.sha256, 0.0) + RENEW:
+                return
+            attempt = 0
+            while True:
+                attempt += 1
+                try:
+                    self._send(packed)
+                    break
+                except (RedisError, OSError) as problem:
+                    wait = backoff(attempt, 0.1, 5.0)
+                    if time.monotonic() + wait > began + self._patience:
+                        raise QueueUnavailable(self._queue, str(self._target), problem) from None
+                    time.sleep(wait)
+            self._sent[packed.ref.sha256] = time.monotonic()
+
+    def _send(self, packed: Packed) -> None:
+        keys = {blob_key(digest): raw for digest, raw in packed.blobs.items()}
+        keys[suite_key(packed.ref.sha256)] = packed.manifest  # last: what it names is there then
+        with self._client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.expire(key, TTL)
+            there = pipe.execute()
+        missing = [key for key, found in zip(keys, there, strict=True) if not found]
+        for some in chunks(missing, _AT_ONCE):
+            with self._client.pipeline(transaction=False) as pipe:
+                for key in some:
+                    pipe.set(key, value_of(keys[key]), ex=TTL)
+                pipe.execute()
+
+
+def manifest_of(raw: bytes) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Its packs, and the digests of all that it needs."""
+    read = json.loads(raw)
+    return [(count, digests) for count, digests in read["packs"]], list(read["blobs"])
+
+
+def digests_in(row: Iterable[Any]) -> Iterator[str]:
+    """Of a case in a pack: the blobs in which its larger texts lie."""
+    for kept in row:
+        if isinstance(kept, dict):
+            yield from kept["blobs"]
+        elif isinstance(kept, list):
+            yield from digests_in(kept)
