@@ -1,12 +1,14 @@
-"""What RQ calls. The name `worker.jobs.run_code` is stored in every queued job.
+"""What RQ calls. The names `worker.jobs.run_code` and `judge_code` are stored in every queued job.
 
 The module stays light: a forking worker imports it anew for each job.
 """
 
+from collections.abc import Callable, Coroutine
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ground import PenstockError, RedisTarget, correlated, target_of
+from worker.judge.models import JudgeRequest
 from worker.models import CodeRequest
 from worker.turn import GateTurn, JobAtHand, Turn, Unlimited, job_at_hand
 
@@ -14,32 +16,63 @@ if TYPE_CHECKING:
     from rq.job import Job
 
     from limiter import Gate
+    from worker.execution import RetryPolicy
+    from worker.sandbox.protocol import Sandbox
+
+
+AnyRequest = TypeVar("AnyRequest", CodeRequest, JudgeRequest)
 
 
 async def run_code(request: dict[str, Any]) -> dict[str, Any]:
     """Run a `CodeRequest` and return its `CodeResult`, JSON both, under any RQ worker."""
+    return await _called(CodeRequest, request, _run)
+
+
+async def judge_code(request: dict[str, Any]) -> dict[str, Any]:
+    """Judge a `JudgeRequest` and return its `JudgeResult`, JSON both, under any RQ worker."""
+    return await _called(JudgeRequest, request, _judge)
+
+
+async def _called(
+    kind: type[AnyRequest],
+    request: dict[str, Any],
+    run: Callable[[AnyRequest, JobAtHand], Coroutine[Any, Any, dict[str, Any]]],
+) -> dict[str, Any]:
     at_hand = job_at_hand.get()
     try:
-        wanted = CodeRequest.read(request)
+        wanted = kind.read(request)
         with correlated(wanted.correlation_id):
             if at_hand is not None:
-                return await _run(wanted, at_hand)
+                return await run(wanted, at_hand)
             from ground.process import on_process_loop
 
-            return await on_process_loop(_run(wanted, _under_stock_worker()))
+            return await on_process_loop(run(wanted, _under_stock_worker()))
     except PenstockError:
         _never_again()
         raise
 
 
 async def _run(request: CodeRequest, at_hand: JobAtHand) -> dict[str, Any]:
-    from worker.execution import RetryPolicy, execute
+    from worker.execution import execute
+
+    sandbox, policy = _where(at_hand)
+    return (await execute(request, at_hand, sandbox, policy)).dump()
+
+
+async def _judge(request: JudgeRequest, at_hand: JobAtHand) -> dict[str, Any]:
+    from worker.judge.judging import judge_job
+
+    sandbox, policy = _where(at_hand)
+    return (await judge_job(request, at_hand, sandbox, policy)).dump()
+
+
+def _where(at_hand: JobAtHand) -> "tuple[Sandbox, RetryPolicy]":
+    from worker.execution import RetryPolicy
     from worker.sandbox.choice import sandbox_here
     from worker.settings import worker_settings
 
     settings = at_hand.settings or worker_settings().of_stock_worker
-    policy = RetryPolicy(attempts=settings.sandbox_attempts)
-    return (await execute(request, at_hand, sandbox_here(settings), policy)).dump()
+    return sandbox_here(settings), RetryPolicy(attempts=settings.sandbox_attempts)
 
 
 def _under_stock_worker() -> JobAtHand:
@@ -51,7 +84,7 @@ def _under_stock_worker() -> JobAtHand:
         # Two machines' clocks may disagree; a wait below zero would be nonsense.
         queued = max(0.0, (job.started_at - job.enqueued_at).total_seconds())
     seconds = float(job.timeout) if job.timeout and job.timeout > 0 else float("inf")
-    return JobAtHand(_turn(job), queued, seconds)
+    return JobAtHand(_turn(job), queued, seconds, target=target_of(job.connection))
 
 
 def _turn(job: "Job") -> Turn:

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ground import RedisTarget
 from limiter import Gate, GateError, Permit
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class JobAtHand:
     """The worker's own; None where only the environment can say."""
     deaths: int = 0
     """Workers that died while they ran it, as far as is known."""
+    target: RedisTarget | None = None
+    """The Redis that the job came from."""
 
 
 job_at_hand: ContextVar[JobAtHand | None] = ContextVar("penstock_job_at_hand", default=None)

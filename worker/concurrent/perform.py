@@ -20,6 +20,7 @@ from rq.timeouts import JobTimeoutException
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
+from ground import target_of
 from ground.lua import Command
 from ground.redis.async_connection import AsyncConnection
 from limiter import Gate, Permit
@@ -59,6 +60,7 @@ class Performer:
         self._serializer: Any = worker.serializer
         self._default_timeout: int = worker.queue_class.DEFAULT_TIMEOUT
         self._settings = settings
+        self._target = target_of(worker.connection)
         self._gate = gate
         self._connection = connection
         self._commands = commands
@@ -86,7 +88,7 @@ class Performer:
         queued = 0.0 if enqueued is None else max(0.0, claimed.started - enqueued)
         seconds = float(timeout) if timeout > 0 else math.inf
         deaths = claimed.number(b"penstock_deaths", 0)
-        return JobAtHand(self._turn(claimed), queued, seconds, self._settings, deaths)
+        return JobAtHand(self._turn(claimed), queued, seconds, self._settings, deaths, self._target)
 
     def _turn(self, claimed: ClaimedJob) -> Turn:
         if self._gate is None:

@@ -5,9 +5,10 @@ there is none. Whatever is lost on the way to Redis is sent again under the same
 token, and runs once.
 """
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from ground import (
     AnyRedis,
@@ -16,8 +17,12 @@ from ground import (
     target_of,
 )
 from ground.redis.answers import LoopAnswer
+from worker.errors import JobFailed
+from worker.judge.asking import CaseSource, JudgeOptions
+from worker.judge.models import JudgeResult
 from worker.models import CodeResult
 from worker.queue.handle import Handle, as_completed, read_outcome
+from worker.queue.judging import Asked
 from worker.queue.order import JobHash, Order
 from worker.queue.submitting import Program, Submitter
 from worker.queue.sync import SyncCodeQueue
@@ -122,6 +127,36 @@ class CodeQueue:
             self._submitter.abandon(orders)
             raise
         return [read_outcome(answer.outcome) for answer in answers]
+
+    async def judge(
+        self,
+        code: str,
+        cases: CaseSource,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        token: str | None = None,
+        **options: Unpack[JudgeOptions],
+    ) -> JudgeResult:
+        """A verdict for each case: one job, in which the program is compiled once.
+
+        `cases` are a list of `worker.judge.JudgeCase`, or what `worker.judge.read_cases` reads:
+        verl's, LiveCodeBench's, CodeContests' and other datasets'. Many of them go to Redis once,
+        for all programs that are judged on them; `read_cases` once, and give its result to each.
+        """
+        asked = await asyncio.to_thread(Asked, code, cases, options)
+        for round in asked.rounds(self._submitter, token, timeout):
+            if round.sends:
+                await asyncio.to_thread(round.send)
+            answer = LoopAnswer()
+            outcome: Any
+            try:
+                outcome = await self._awaited(round.submit(answer), answer)
+            except JobFailed as failure:
+                outcome = failure
+            result = round.read(outcome)
+            if round.is_last(result):
+                return result
+        raise AssertionError("the last round has the last word")
 
     async def submit(
         self,

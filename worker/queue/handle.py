@@ -90,10 +90,15 @@ class SyncHandle(AnyHandle):
 
 def read_outcome(outcome: Any) -> CodeResult:
     """The result in it, or its error raised."""
+    return CodeResult.read(json_of(outcome))
+
+
+def json_of(outcome: Any) -> Any:
+    """The result in it as it came, or its error raised."""
     if isinstance(outcome, BaseException):
         raise outcome
     try:
-        return CodeResult.read(json.loads(outcome))
+        return json.loads(outcome)
     except ValueError as wrong:
         raise ResultUnreadable(f"what came back is not JSON: {wrong}") from None
     except RecursionError:

@@ -19,6 +19,7 @@ from ground.lua import Command
 from ground.redis.answers import Answer
 from ground.redis.unit import Unit
 from worker.errors import JobCancelled, JobFailed, QueueError, ResultExpired, ResultUnreadable
+from worker.judge.models import JudgeRequest
 from worker.models import CodeRequest
 
 _SUCCESSFUL, _STOPPED = b"1", b"3"
@@ -61,7 +62,7 @@ class Order:
         client: "Client",
         hash: "JobHash",
         id: str,
-        request: CodeRequest,
+        request: "AnyRequest",
         began: float,
         deadline: float,
     ) -> None:
@@ -116,6 +117,8 @@ def _read_outcome(id: str, status: bytes, last: list[bytes]) -> bytes | QueueErr
 
 
 FUNCTION = "worker.jobs.run_code"
+JUDGE = "worker.jobs.judge_code"  # a worker that does not know it fails the job
+AnyRequest = CodeRequest | JudgeRequest
 _ENQUEUE, _LOOK, _WITHDRAW = (
     load_script("worker.queue", name) for name in ("enqueue", "look", "withdraw")
 )
@@ -204,9 +207,10 @@ def withdraw(hash: "JobHash", reply_to: str, rows: "Iterable[tuple[Order, str]]"
     return _WITHDRAW.command((f"rq:queue:{hash.queue}",), (_WITHDRAWN_TTL, reply_to, *words))
 
 
-def data_of(request: CodeRequest) -> bytes:
+def data_of(request: AnyRequest) -> bytes:
     """The call, as RQ's JSON serializer writes it."""
-    call = f'["{FUNCTION}", null, [{request.model_dump_json()}], {{}}]'.encode()
+    function = JUDGE if isinstance(request, JudgeRequest) else FUNCTION
+    call = f'["{function}", null, [{request.model_dump_json()}], {{}}]'.encode()
     if len(call) < _COMPRESS_ABOVE:
         return call
     # zlib's own default takes a quarter of a megabyte from the system for each call.
@@ -214,11 +218,16 @@ def data_of(request: CodeRequest) -> bytes:
     return small.compress(call) + small.flush()
 
 
-def description_of(request: CodeRequest, token: str) -> str:
+def description_of(request: AnyRequest, token: str) -> str:
     """For lists and logs: nothing of the code, which may hold secrets."""
-    return f"run_code {request.language} {len(request.code.encode())} bytes {token}"
+    what = f"{request.language} {len(request.code.encode())} bytes"
+    if isinstance(request, JudgeRequest):
+        return f"judge_code {what} {request.count} cases {token}"
+    return f"run_code {what} {token}"
 
 
-def job_seconds(request: CodeRequest, spare: float) -> int:
+def job_seconds(request: AnyRequest, spare: float) -> int:
     """RQ's time limit: the program's own, and what permits and retries may take."""
+    if isinstance(request, JudgeRequest):
+        return math.ceil(request.longest + spare)
     return math.ceil(request.compile_timeout + request.run_timeout + spare)

@@ -9,9 +9,11 @@ from functools import partial
 from ground import RedisTarget, SettingError
 from ground.redis.answers import Answer
 from worker.errors import RequestRefused
+from worker.judge.models import JudgeRequest
+from worker.judge.store import SuiteStore
 from worker.models import CodeRequest
 from worker.queue.engine import client_engine
-from worker.queue.order import JobHash, Order
+from worker.queue.order import AnyRequest, JobHash, Order
 
 Program = CodeRequest | str
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -23,6 +25,7 @@ class Submitter:
     def __init__(self, target: RedisTarget, hash: JobHash) -> None:
         self.target = target
         self._hash = hash
+        self._suites: SuiteStore | None = None
 
     def requests(self, programs: Iterable[Program]) -> list[CodeRequest]:
         """All are looked at before any is sent."""
@@ -30,9 +33,15 @@ class Submitter:
             raise RequestRefused("run_many takes a list of programs, not one; run takes one")
         return [_request(program) for program in programs]
 
+    def suites(self) -> SuiteStore:
+        """Where the cases of its judging jobs are, if there are many."""
+        if self._suites is None or self._suites.process != os.getpid():
+            self._suites = SuiteStore(self.target, self._hash.queue, self._hash.patience)
+        return self._suites
+
     def submit(
         self,
-        program: Program,
+        program: Program | JudgeRequest,
         timeout: float | None,
         token: str | None,
         answer: Answer,
@@ -40,7 +49,8 @@ class Submitter:
         queued: bool = False,
     ) -> Order:
         """Hand the job to the engine; the answer gets its outcome, or only that it is `queued`."""
-        request = _request(program)
+        request: AnyRequest
+        request = program if isinstance(program, JudgeRequest) else _request(program)
         if timeout is not None and not timeout > 0:
             raise SettingError("timeout", f"must be above 0 seconds, not {timeout!r}")
         engine = client_engine(self.target)

@@ -1,10 +1,15 @@
 """A code queue's face for code that blocks its thread."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any, Unpack
 
 from ground.redis.answers import ThreadAnswer
+from worker.errors import JobFailed
+from worker.judge.asking import CaseSource, JudgeOptions
+from worker.judge.models import JudgeResult
 from worker.models import CodeResult
 from worker.queue.handle import SyncHandle, read_outcome, sync_as_completed
+from worker.queue.judging import Asked
 from worker.queue.order import Order
 from worker.queue.submitting import Program, Submitter
 
@@ -26,21 +31,47 @@ class SyncCodeQueue:
     ) -> list[CodeResult]:
         return self._results(programs, timeout, None)
 
+    def judge(
+        self,
+        code: str,
+        cases: CaseSource,
+        *,
+        timeout: float | None = None,
+        token: str | None = None,
+        **options: Unpack[JudgeOptions],
+    ) -> JudgeResult:
+        for round in Asked(code, cases, options).rounds(self._submitter, token, timeout):
+            if round.sends:
+                round.send()
+            answer = ThreadAnswer()
+            outcome: Any
+            try:
+                outcome = self._awaited(round.submit(answer), answer)
+            except JobFailed as failure:
+                outcome = failure
+            result = round.read(outcome)
+            if round.is_last(result):
+                return result
+        raise AssertionError("the last round has the last word")
+
     def submit(
         self, program: Program, *, timeout: float | None = None, token: str | None = None
     ) -> SyncHandle:
         ack = ThreadAnswer()
         order = self._submitter.submit(program, timeout, token, ack, queued=True)
-        try:
-            ack.wait(None)
-        except BaseException:
-            self._submitter.abandon([order])
-            raise
-        ack.taken()
+        self._awaited(order, ack)
         return SyncHandle(order)
 
     def as_completed(self, handles: Iterable[SyncHandle]) -> Iterator[SyncHandle]:
         return sync_as_completed(handles)
+
+    def _awaited(self, order: Order, answer: ThreadAnswer) -> Any:
+        try:
+            answer.wait(None)
+        except BaseException:
+            self._submitter.abandon([order])
+            raise
+        return answer.taken()
 
     def _results(
         self, programs: Iterable[Program], timeout: float | None, token: str | None

@@ -1,0 +1,86 @@
+"""From a program, its cases and what is wanted to a request; large suites apart from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypedDict
+
+from worker.errors import RequestRefused
+from worker.judge.formats import Cases, check_cases, read_cases
+from worker.judge.models import CaseLimits, Checker, Compare, JudgeCase, JudgeRequest, SuiteRef
+from worker.judge.suite import InlineSuite
+
+INLINE = 16 << 10  # bytes of cases that go into the job itself, a kilobyte or so compressed
+
+_HERE = "0" * 64  # the suite is in this process
+
+
+class JudgeOptions(TypedDict, total=False):
+    """What of a `JudgeRequest` a caller may choose; `worker/judge/models.py` says what it means."""
+
+    language: str
+    files: dict[str, str]
+    function: str
+    compare: Compare
+    checker: Checker
+    interactor: Checker
+    compile_timeout: float
+    run_timeout: float
+    wall_timeout: float
+    memory_limit_mb: int
+    overrides: dict[int, CaseLimits]
+    stop: Literal["none", "first"] | int
+    keep: Literal["none", "first_failure", "failures", "all"]
+    keep_bytes: int
+    keep_total: int
+    total_seconds: float
+    labels: dict[str, str]
+    correlation_id: str
+
+
+CaseSource = Cases | Sequence[JudgeCase] | Mapping[str, Any] | Sequence[Any] | str
+"""`Cases`, a list of `JudgeCase`, or anything that `read_cases` reads."""
+
+
+def cases_of(given: CaseSource) -> Cases:
+    """Raises `RequestRefused` for what cannot be judged."""
+    if isinstance(given, Cases):
+        return check_cases(given)
+    if isinstance(given, Sequence) and given and all(isinstance(one, JudgeCase) for one in given):
+        return check_cases(Cases([one for one in given if isinstance(one, JudgeCase)]))
+    return read_cases(given)
+
+
+def queued_request(code: str, cases: Cases, options: JudgeOptions) -> JudgeRequest:
+    """For a queue: few cases go along, more as a suite (`cases.packed`)."""
+    if sum(case.size for case in cases.cases) <= INLINE:
+        return JudgeRequest.read(_fields(code, cases, options) | {"cases": list(cases.cases)})
+    return JudgeRequest.read(_fields(code, cases, options) | {"suite": cases.packed.ref})
+
+
+def request_here(
+    code: str, cases: Cases, options: JudgeOptions
+) -> tuple[JudgeRequest, InlineSuite]:
+    """For a sandbox of this process."""
+    ref = SuiteRef(sha256=_HERE, count=len(cases.cases))
+    return (
+        JudgeRequest.read(_fields(code, cases, options) | {"suite": ref}),
+        InlineSuite.of(cases.cases),
+    )
+
+
+def _fields(code: str, cases: Cases, options: JudgeOptions) -> dict[str, Any]:
+    """What the dataset says, then what the caller says."""
+    said = {
+        "compare": cases.compare,
+        "function": cases.function,
+        "run_timeout": cases.run_timeout,
+        "memory_limit_mb": cases.memory_limit_mb,
+    }
+    fields: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    fields |= options
+    mode = replace(cases, function=fields.get("function")).mode
+    if fields.get("interactor"):
+        if mode != "stdin":
+            raise RequestRefused(f"cases of mode {mode} cannot be judged by an interactor")
+        mode = "interactive"
+    return {"code": code, "mode": mode} | fields
