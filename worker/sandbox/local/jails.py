@@ -22,6 +22,7 @@ from worker.sandbox.local.cgroups.cgroups import Hierarchy
 from worker.sandbox.local.cgroups.group import Group
 from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
 from worker.sandbox.local.inside import wire
+from worker.sandbox.local.inside.job import PROGRAM, SESSION
 from worker.sandbox.local.isolation import levels, selftest
 from worker.sandbox.local.languages import Language, LanguageAbsent
 from worker.sandbox.local.launch import ServerConfig
@@ -53,7 +54,7 @@ class Jails:
         self.caps = replace(caps, open_files=min(caps.open_files, most_open))
         self.concurrency = concurrency or 4 * (os.cpu_count() or 1)
         self._use_cgroups = use_cgroups
-        self._slots = asyncio.Semaphore(self.concurrency)
+        self.slots = asyncio.Semaphore(self.concurrency)
         self._starting = asyncio.Lock()
         self._closed = False
         self._server: ForkServer | None = None
@@ -99,7 +100,7 @@ class Jails:
             request = self._request(program, language, limits)
         except (LimitRefused, LanguageAbsent) as refusal:
             return Outcome("refused", self.level, error=str(refusal))
-        async with self._slots:
+        async with self.slots:
             return await self.exchange(request, limits, compiles=bool(language.compile))
 
     @contextlib.asynccontextmanager
@@ -109,16 +110,26 @@ class Jails:
         """An interpreter that runs cell after cell, beside the `concurrency` of programs."""
         limits.within(self.caps)
         step = {"argv": [], "script": "", "wall": limits.wall}
-        header = _header(limits, files, fetch, {"MPLBACKEND": "agg"}, [step])
+        header = header_of(limits, files, fetch, {"MPLBACKEND": "agg"}, [step])
         request = wire.pack(header, [b"", *files.values()])
+        async with self.channel(SESSION, request, limits) as (ours, ending):
+            yield Session(ours, ending, limits)
+
+    @contextlib.asynccontextmanager
+    async def channel(
+        self, what: str, request: bytes, limits: Limits, patience: float | None = None
+    ) -> AsyncIterator[tuple[socket.socket, "asyncio.Future[Outcome]"]]:
+        """A jail that is spoken with while it lives, and its end; it lives no longer than this."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
             ending = asyncio.ensure_future(
-                self.exchange(request, limits, compiles=False, channel=theirs)
+                self.exchange(
+                    request, limits, compiles=False, what=what, channel=theirs, patience=patience
+                )
             )
             try:
-                yield Session(ours, ending, limits)
+                yield ours, ending
             finally:
                 ours.close()
                 ending.cancel()
@@ -130,7 +141,7 @@ class Jails:
         steps = languages.steps(
             language, script, program.files, self.config.python, limits.compile_wall, limits.wall
         )
-        header = _header(limits, files, program.fetch, {**language.env, **program.env}, steps)
+        header = header_of(limits, files, program.fetch, {**language.env, **program.env}, steps)
         return wire.pack(header, [program.stdin, *files.values()])
 
     async def exchange(
@@ -138,17 +149,19 @@ class Jails:
         request: bytes,
         limits: Limits,
         compiles: bool,
+        what: str = PROGRAM,
         channel: socket.socket | None = None,
+        patience: float | None = None,
     ) -> Outcome:
         """One jail's whole life, in a cgroup where there is one."""
-        patience = limits.wall + limits.compile_wall
+        patience = patience or limits.wall + limits.compile_wall
         most = 2 * limits.output + limits.fetched + _FRAMING
         hierarchy = self._hierarchy
         group: Group | None = None
         try:
             server = await self._live_server()
             group = hierarchy.make(limits) if hierarchy else None
-            given = request, group.descriptors if group else (), patience, most, channel
+            given = request, group.descriptors if group else (), patience, most, what, channel
             try:
                 report, blobs = await server.exchange(*given)
             except ServerGone:
@@ -162,7 +175,7 @@ class Jails:
                 hierarchy.discard(group)
 
     def _outcome(self, report: dict[str, Any], blobs: list[bytes], compiles: bool) -> Outcome:
-        found = [_step(facts, blobs.pop(0), blobs.pop(0)) for facts in report.get("steps", [])]
+        found = [step_of(facts, blobs.pop(0), blobs.pop(0)) for facts in report.get("steps", [])]
         return Outcome(
             report["status"],
             self.level,
@@ -210,12 +223,14 @@ class Jails:
         await self.close()
 
 
-def _header(
+def header_of(
     limits: Limits,
     files: Mapping[str, bytes],
     fetch: Sequence[str],
     env: Mapping[str, str],
     steps: Sequence[Mapping[str, object]],
+    made: Sequence[str] = (),
+    executable: Sequence[str] = (),
 ) -> dict[str, Any]:
     return {
         "limits": limits.on_the_wire(),
@@ -223,8 +238,10 @@ def _header(
         "fetch": list(fetch),
         "env": dict(env),
         "steps": list(steps),
+        "made": list(made),
+        "executable": list(executable),
     }
 
 
-def _step(facts: dict[str, Any], stdout: bytes, stderr: bytes) -> Step:
+def step_of(facts: dict[str, Any], stdout: bytes, stderr: bytes) -> Step:
     return Step(stdout=stdout, stderr=stderr, **facts)

@@ -13,9 +13,11 @@ from functools import cache
 
 from worker.sandbox.local.errors import SandboxError
 
-_PATH = "/usr/local/bin:/usr/bin:/bin"
+PATH = "/usr/local/bin:/usr/bin:/bin"
 _CPP_FLAGS = ("-std=c++17", "-O2", "-pthread")
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu*", "/usr/local/lib")
+# A compiler's life is too short for the second compiler and for threads that collect garbage.
+_SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1")
 # Sandbox Fusion has this one there always: what MultiPL-E's Java programs use. Debian's is here.
 _JARS = ("/usr/share/java/javatuples.jar",)
 
@@ -36,6 +38,7 @@ class Language:
     module: str = ""  # what it needs of the interpreter
     named_in_code: bool = False  # its file's name is not ours to choose
     libraries: Sequence[str] = ()  # linked with, where the machine has them
+    made: Sequence[str] = ()  # what a run needs of what compiling makes, as patterns
     opening: str = ""  # put before code that has no such tag, and would be text without
 
     @property
@@ -59,18 +62,31 @@ LANGUAGES = {
         ("./main",),
         ("g++", *_CPP_FLAGS, "{script}", "-o", "main"),
         "g++",
+        made=("main",),
         libraries=("crypto", "ssl"),
     ),
+    "c": Language(
+        "main.c",
+        ("./main",),
+        ("gcc", "-std=c17", "-O2", "-pthread", "{script}", "-o", "main", "-lm"),
+        "gcc",
+        made=("main",),
+    ),
     "nodejs": Language("main.js", ("node", "{script}"), install="nodejs"),
-    "go": Language("main.go", ("./main",), ("go", "build", "-o", "main", "{script}"), "golang"),
+    "go": Language(
+        "main.go", ("./main",), ("go", "build", "-o", "main", "{script}"), "golang", made=("main",)
+    ),
     "java": Language(
         "Main.java",
-        ("java", "-cp", "{classpath}", "-ea", "Main"),
-        ("javac", "-cp", "{classpath}", "{script}"),
+        ("java", "-XX:+UseSerialGC", "-cp", "{classpath}", "-ea", "Main"),
+        ("javac", *_SHORT_JAVA, "-cp", "{classpath}", "{script}"),
         "default-jdk",
+        made=("*.class",),
         named_in_code=True,
     ),
-    "rust": Language("main.rs", ("./main",), ("rustc", "{script}", "-o", "main"), "rustc"),
+    "rust": Language(
+        "main.rs", ("./main",), ("rustc", "{script}", "-o", "main"), "rustc", made=("main",)
+    ),
     "perl": Language("main.pl", ("perl", "{script}"), install="perl"),
     "ruby": Language("main.rb", ("ruby", "{script}"), install="ruby"),
     "lua": Language("main.lua", ("lua", "{script}"), install="lua5.4"),
@@ -98,9 +114,9 @@ def find(name: str, lacking: Collection[str] = ()) -> Language:
             f"PENSTOCK_SANDBOX_PYTHON names; install it there: pip install {language.module}"
         )
     for tool in language.tools:
-        if shutil.which(tool, path=_PATH) is None:
+        if shutil.which(tool, path=PATH) is None:
             raise LanguageAbsent(
-                f"language {name!r} needs {tool!r} in {_PATH}; install it on the sandbox's "
+                f"language {name!r} needs {tool!r} in {PATH}; install it on the sandbox's "
                 f"machine, e.g. apt-get install {language.install}"
             )
     return language
@@ -112,7 +128,7 @@ def installed(lacking: Collection[str] = ()) -> list[str]:
     def present(language: Language) -> bool:
         if language.module in lacking:
             return False
-        return all(shutil.which(tool, path=_PATH) for tool in language.tools)
+        return all(shutil.which(tool, path=PATH) for tool in language.tools)
 
     return [name for name, language in LANGUAGES.items() if present(language)]
 
@@ -143,12 +159,10 @@ def steps(
     wall: float,
 ) -> list[dict[str, object]]:
     """What the jail is to do, in order, beside files of these names."""
-    classpath = ":".join([".", *_JARS, *(name for name in given if name.endswith(".jar"))])
 
     def step(command: Sequence[str], seconds: float) -> dict[str, object]:
-        stands = {"python": python, "script": script, "classpath": classpath}
         return {
-            "argv": [argument.format(**stands) for argument in command],
+            "argv": arguments(command, script, given, python),
             "script": script,
             "wall": seconds,
         }
@@ -158,6 +172,20 @@ def steps(
         linked.insert(0, "-Wl,--as-needed")  # a program that uses none of them loads none
     compiles = [step([*language.compile, *linked], compile_wall)] if language.compile else []
     return [*compiles, step(language.run, wall)]
+
+
+def arguments(
+    command: Sequence[str], script: str, given: Collection[str], python: str, folder: str = ""
+) -> list[str]:
+    """The command as it is executed, beside the program, or with it in this folder."""
+    own = [folder, "."] if folder else ["."]
+    classpath = ":".join([*own, *_JARS, *(name for name in given if name.endswith(".jar"))])
+    script = f"{folder}/{script}" if folder else script
+    stands = {"python": python, "script": script, "classpath": classpath}
+    filled = [argument.format(**stands) for argument in command]
+    if folder and filled and filled[0].startswith("./"):
+        filled[0] = folder + filled[0].removeprefix(".")
+    return filled
 
 
 @cache

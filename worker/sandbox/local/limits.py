@@ -11,6 +11,7 @@ from typing import Any
 from worker.sandbox.local.errors import LimitRefused
 
 MB = 1 << 20
+CACHE_MB = 256  # of compiled programs
 
 
 @dataclass(frozen=True)

@@ -7,28 +7,22 @@ await sandbox.close()
 
 import asyncio
 import base64
-import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
-from worker.errors import SandboxBroken, SandboxUnfit
+from worker.errors import SandboxUnfit
+from worker.judge.models import JudgeRequest, JudgeResult
+from worker.judge.suite import Suite
 from worker.models import CodeRequest, CodeResult
+from worker.sandbox.local.answer import answer, failure_of
 from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
 from worker.sandbox.local.jails import Jails
+from worker.sandbox.local.judging.judging import NOT_JUDGED, Judging
 from worker.sandbox.local.launch import ServerConfig
-from worker.sandbox.local.limits import CAPS, DEFAULTS, MB, Limits
-from worker.sandbox.local.outcome import Outcome, Program, Step
+from worker.sandbox.local.limits import CACHE_MB, CAPS, DEFAULTS, MB, Limits
+from worker.sandbox.local.outcome import Outcome, Program
 from worker.sandbox.local.settings import SandboxSettings
-
-_LIMITS = {
-    "memory_limit": "memory",
-    "output_limit": "output",
-    "process_limit": "processes",
-    "time_limit": "time",
-}
-_KILLED = -9
 
 
 def limits_for(
@@ -37,49 +31,6 @@ def limits_for(
     """The operator's limits with what a request asks for; without a memory limit, theirs."""
     memory = defaults.memory if memory_mb is None else memory_mb * MB
     return replace(defaults, wall=run_timeout, compile_wall=compile_timeout, memory=memory)
-
-
-def answer(outcome: Outcome) -> dict[str, Any]:
-    """The body of `/run_code`'s response."""
-    return {
-        "status": _status(outcome),
-        "message": outcome.error,
-        "compile_result": _command(outcome.compile),
-        "run_result": _command(outcome.run),
-        "executor_pod_name": os.environ.get("MY_POD_NAME"),
-        "files": encoded(outcome.files),
-        "isolation": outcome.level,
-        "refused_files": dict(outcome.refused_files),
-    }
-
-
-def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: base64.b64encode(content).decode() for name, content in files.items()}
-
-
-def _status(outcome: Outcome) -> str:
-    if outcome.last is None:
-        return "SandboxError"
-    return "Success" if outcome.status == "finished" and outcome.return_code == 0 else "Failed"
-
-
-def _command(step: Step | None) -> dict[str, Any] | None:
-    if step is None:
-        return None
-    late = step.status == "time_limit"
-    # A limit other than time has no status upstream: it shows as a death, with `limit` to tell.
-    code = None if late else _KILLED if step.return_code is None else step.return_code
-    return {
-        "status": "TimeLimitExceeded" if late else "Finished",
-        "execution_time": step.duration,
-        "return_code": code,
-        "stdout": step.stdout.decode(errors="replace"),
-        "stderr": step.stderr.decode(errors="replace"),
-        "limit": _LIMITS.get(step.status),
-        "cpu_time": step.cpu,
-        "memory_peak": step.memory_peak,
-        "processes_peak": step.processes_peak,
-    }
 
 
 _LIMIT_REASONS = ("memory_limit", "output_limit", "process_limit")
@@ -98,8 +49,10 @@ class LocalSandbox:
         defaults: Limits = DEFAULTS,
         caps: Limits = CAPS,
         concurrency: int | None = None,
+        cache_mb: int = CACHE_MB,
     ) -> None:
         self._jails = Jails(config, caps=caps, concurrency=concurrency)
+        self._judging = Judging(self._jails, defaults, cache_mb * MB)
         self._defaults = defaults
         self._starting = asyncio.Lock()
         self._started = False
@@ -112,20 +65,27 @@ class LocalSandbox:
             settings.config(),
             defaults=settings.limits(),
             concurrency=settings.sandbox_concurrency,
+            cache_mb=settings.sandbox_cache_mb,
         )
 
     @property
     def languages(self) -> frozenset[str]:
         return frozenset(self._jails.languages)
 
+    @property
+    def judged_languages(self) -> frozenset[str]:
+        return self.languages - NOT_JUDGED
+
+    async def judge(self, request: JudgeRequest, suite: Suite) -> JudgeResult:
+        await self._start()
+        return await self._judging.judge(request, suite)
+
     async def run(self, request: CodeRequest) -> CodeResult:
         await self._start()
         began = time.monotonic()
         outcome = await self._jails.run(self._program(request))
-        if outcome.status == "refused":
-            raise SandboxUnfit(f"the local sandbox: {outcome.error}", reason="refused")
-        if outcome.status == "infrastructure":
-            raise SandboxBroken(f"the local sandbox: {outcome.error}", reason="jail_lost")
+        if outcome.status in ("refused", "infrastructure"):
+            raise failure_of(outcome)
         return _result(outcome, request.correlation_id, time.monotonic() - began)
 
     def _program(self, request: CodeRequest) -> Program:

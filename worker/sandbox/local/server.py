@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from worker.sandbox.local.errors import SandboxUnavailable
 from worker.sandbox.local.inside import wire
+from worker.sandbox.local.inside.job import PROGRAM
 from worker.sandbox.local.launch import START_TIMEOUT, ServerConfig, launch
 
 _CHUNK = 1 << 18
@@ -131,6 +132,7 @@ class ForkServer:
         group: Sequence[int],
         patience: float,
         most: int,
+        what: str = PROGRAM,
         channel: socket.socket | None = None,
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Run one jail: its request in, its report out. Raises `JailLost`, or `ServerGone`."""
@@ -139,12 +141,12 @@ class ForkServer:
         finished = False
         with _memory_file(request) as payload, _pair() as (ours, theirs):
             try:
-                order = {"run": number, "session": channel is not None}
-                session = [] if channel is None else [channel.fileno()]
-                await self._post(order, [payload, theirs.fileno(), *session, *group])
+                order = {"run": number, "what": what}
+                lines = [] if channel is None else [channel.fileno()]
+                await self._post(order, [payload, theirs.fileno(), *lines, *group])
                 theirs.close()
                 if channel is not None:
-                    channel.close()  # the program has it now
+                    channel.close()  # the jail has it now
                 async with asyncio.timeout(patience + _GRACE):
                     message = await receive(ours, most)
                 finished = True

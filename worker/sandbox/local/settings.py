@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from ground import Settings
 from worker.sandbox.local.isolation.levels import Level
 from worker.sandbox.local.launch import ServerConfig
-from worker.sandbox.local.limits import DEFAULTS, MB, Limits
+from worker.sandbox.local.limits import CACHE_MB, DEFAULTS, MB, Limits
 
 
 class SandboxSettings(Settings):
@@ -45,6 +45,9 @@ class SandboxSettings(Settings):
     )
     sandbox_output_mb: int = Field(
         DEFAULTS.output // MB, ge=1, description="What one program may print, in MB."
+    )
+    sandbox_cache_mb: int = Field(
+        CACHE_MB, ge=0, description="Compiled programs that are kept for their next judging."
     )
     sandbox_uid: int = Field(
         65534, ge=1, description="User that the sandbox switches to when root starts it. Never 0."

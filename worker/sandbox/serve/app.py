@@ -14,6 +14,7 @@ from ground import Sheet
 from ground.http.guard import Receive, Scope, Send
 from worker.errors import SandboxBroken
 from worker.sandbox.local import Jails, Limits, Outcome, Program, provider
+from worker.sandbox.local.answer import answer
 from worker.sandbox.local.errors import LimitRefused
 from worker.sandbox.serve import notebook, openapi
 from worker.sandbox.serve.requests import BadFile, Line, NoRoom, RunCode, RunJupyter, Tally
@@ -132,7 +133,7 @@ class App:
         self._tally.ended(outcome.status)
         if outcome.status == "infrastructure":
             log.error("a program could not be run: %s", outcome.error)
-        return HTTPStatus.OK, provider.answer(outcome)
+        return HTTPStatus.OK, answer(outcome)
 
     async def _run_jupyter(self, body: bytearray) -> Answer:
         """Run cells in one interpreter."""

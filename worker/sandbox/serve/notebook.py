@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from worker.sandbox.local import Jails, Limits, Outcome, provider
+from worker.sandbox.local.answer import answer
 from worker.sandbox.local.errors import LimitRefused
 from worker.sandbox.local.session import Cell, SessionEnded
 from worker.sandbox.serve.requests import BadFile, RunJupyter
@@ -29,16 +30,14 @@ async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, 
             outcome = await session.end()
     except (BadFile, LimitRefused) as refusal:
         outcome = Outcome("refused", jails.level, error=str(refusal))
-    answer = provider.answer(outcome)
-    cut_short = answer["status"] == "Success" and len(cells) < len(request.cells)
+    told = answer(outcome)
+    cut_short = told["status"] == "Success" and len(cells) < len(request.cells)
     return {
-        "status": "Failed" if cut_short else answer["status"],
-        "message": f"cell {len(cells) + 1} ended the interpreter"
-        if cut_short
-        else answer["message"],
-        "driver": answer["run_result"],
+        "status": "Failed" if cut_short else told["status"],
+        "message": f"cell {len(cells) + 1} ended the interpreter" if cut_short else told["message"],
+        "driver": told["run_result"],
         "cells": [asdict(cell) for cell in cells],
-        "executor_pod_name": answer["executor_pod_name"],
-        "files": answer["files"],
-        "isolation": answer["isolation"],
+        "executor_pod_name": told["executor_pod_name"],
+        "files": told["files"],
+        "isolation": told["isolation"],
     }

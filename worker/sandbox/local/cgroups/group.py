@@ -85,7 +85,10 @@ class Group:
             _write(f"{memory}/{self.files.kill_all}", 1)
         self._open(f"{memory}/{self.files.killed}", os.O_RDONLY)
         self._open(f"{processes}/pids.events", os.O_RDONLY)
-        self._open(f"{memory}/{self.files.peak}", os.O_RDONLY)
+        try:
+            self._open(f"{memory}/{self.files.peak}", os.O_RDWR)
+        except PermissionError:
+            self._open(f"{memory}/{self.files.peak}", os.O_RDONLY)  # it is never forgotten
         self._open(self.weight, os.O_RDWR)
         for folder in self.folders:
             self._open(f"{folder}/{self.files.joined_by}", os.O_WRONLY)

@@ -13,7 +13,7 @@ import gc
 import os
 import sys
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
@@ -41,13 +41,13 @@ else:
     _IGNORED = "Exception ignored in: {!r}"
 
 
-def run(script: str) -> NoReturn:
+def run(script: str, arguments: Sequence[str] = ()) -> NoReturn:
     """Do as `python script` does, or run cells; then end."""
     older = set(sys.modules) - {"__main__"}
     main, left = _main_module(script)
     sys.modules["__main__"] = main
-    sys.argv[:] = [script]
-    sys.orig_argv[:] = [sys.executable, script]
+    sys.argv[:] = [script, *arguments]
+    sys.orig_argv[:] = [sys.executable, script, *arguments]
     streams = sys.stdout, sys.stderr
     code = 1
     try:

@@ -6,6 +6,7 @@ folder: the worst that a name or a link can reach is the program's own scratch s
 
 import errno
 import fcntl
+import fnmatch
 import os
 import stat
 
@@ -13,6 +14,7 @@ from .place import Place, Refused
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MOST_MADE = 4096
 _SEALS = 1 | 2 | 4 | 8  # no further seal, no shrink, no grow, no write
 
 
@@ -44,6 +46,18 @@ def sealed(stdin: bytes) -> int:
     os.lseek(at, 0, os.SEEK_SET)
     fcntl.fcntl(at, fcntl.F_ADD_SEALS, _SEALS)
     return at
+
+
+def matching(place: Place, patterns: list[str]) -> list[str]:
+    """What lies below the program's own folder under such names, the deepest folders too."""
+    found: list[str] = []
+    for folder, _, names in os.walk(place.home) if patterns else ():
+        inner = os.path.relpath(folder, place.home)
+        made = {name for pattern in patterns for name in fnmatch.filter(names, pattern)}
+        found += (os.path.normpath(os.path.join(inner, name)) for name in made)
+        if len(found) > _MOST_MADE:
+            raise Refused(f"more than {_MOST_MADE} files were made")
+    return sorted(found)
 
 
 def fetch(place: Place, names: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:

@@ -27,6 +27,9 @@ NAMESPACES = (
     | kernel.NEW_CGROUP
 )
 _MASKED = ("keys", "key-users", "kcore", "timer_list", "sched_debug", "sysrq-trigger")
+_PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+# One case is not told by a folder's times that another has read it.
+_SCRATCH = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME
 _SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _LOOPBACK_UP = struct.pack("16sH14x", b"lo", _UP_AND_RUNNING)
 
@@ -58,16 +61,38 @@ class Namespaces:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else our own map files belong to root
         root.write_maps(root.INSIDE_ID, root.INSIDE_ID, self._user, self._group)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
-        _scratch()
-        for path in self._covered:
-            os.makedirs(path, exist_ok=True)
-            kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
+        self._folders()
         _proc(self._masked)
         loopback()
         _socket.sethostname("sandbox")
 
+    def _folders(self) -> None:
+        _scratch()
+        for path in self._covered:
+            os.makedirs(path, exist_ok=True)
+            kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
+
+    def renew(self, limits: dict[str, Any]) -> None:
+        """Other folders, without what the last case left in them."""
+        for folder in (*root.WRITABLE, root.SCRATCH):
+            kernel.unmount(folder)
+        self._folders()
+        self.furnish(limits)
+
+    def seclude(self) -> None:
+        """In a namespace of processes below init's: show these alone, init not among them.
+
+        Ports are free as soon as their case has ended.
+        """
+        kernel.mount("proc", "/proc", "proc", _PROC)
+        with open("/proc/sys/net/ipv4/tcp_max_tw_buckets", "w") as file:
+            file.write("0")
+        flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY
+        kernel.mount("none", "/proc", None, flags | _PROC)
+        _mask(self._masked)
+
     def furnish(self, limits: dict[str, Any]) -> None:
-        flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
+        flags = kernel.MS_REMOUNT | _SCRATCH
         quota = f"size={limits['disk']},nr_inodes={limits['inodes']}"
         try:
             kernel.mount("scratch", root.SCRATCH, None, flags, quota)
@@ -119,7 +144,7 @@ class Namespaces:
 def _scratch() -> None:
     """One tmpfs, so that one quota covers every folder that a program may write to."""
     options = "size=1m,nr_inodes=1024,mode=755"
-    kernel.mount("scratch", root.SCRATCH, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    kernel.mount("scratch", root.SCRATCH, "tmpfs", _SCRATCH, options)
     for folder in root.WRITABLE:
         source = root.SCRATCH + "/" + folder[1:].replace("/", "-")
         os.mkdir(source)
@@ -129,9 +154,12 @@ def _scratch() -> None:
 def _proc(masked: list[str]) -> None:
     # Read-only: a process may write to some of its own files there, such as its place in the line
     # of those that the kernel kills when memory runs out.
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
-    kernel.mount("proc", "/proc", "proc", flags)
-    for path in masked:
+    kernel.mount("proc", "/proc", "proc", _PROC | kernel.MS_RDONLY)
+    _mask(masked)
+
+
+def _mask(paths: list[str]) -> None:
+    for path in paths:
         kernel.mount("/dev/null", path, None, kernel.MS_BIND)
 
 

@@ -37,6 +37,13 @@ class Evidence(NamedTuple):
         usual = os.pread(self.weight, 64, 0)
         return bool(usual) and os.write(self.weight, b"%d" % (int(usual) // _SHARE)) > 0
 
+    def forget_peak(self) -> bool:
+        """For another program in the same group; False where the kernel cannot."""
+        try:
+            return os.pwrite(self.peak, b"0", 0) > 0
+        except OSError:
+            return False
+
     def memory_peak(self) -> int:
         try:
             return int(os.pread(self.peak, 64, 0))
@@ -155,10 +162,14 @@ class Meter:
     def finish(self) -> None:
         """Count what ended between two samples."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self.cpu = max(self.cpu, used.ru_utime + used.ru_stime - self._earlier)
-        self.memory_peak = max(self.memory_peak, used.ru_maxrss * 1024)
-        if self._evidence:
-            self.memory_peak = self._evidence.memory_peak() or self.memory_peak
+        of_all = self._evidence.memory_peak() if self._evidence else 0
+        self.close(used.ru_utime + used.ru_stime - self._earlier, used.ru_maxrss * 1024, of_all)
+
+    def close(self, cpu: float, of_one: int, of_all: int) -> None:
+        """With what all that has ended used, the peak of the largest process and, if it is known,
+        of all together."""
+        self.cpu = max(self.cpu, cpu)
+        self.memory_peak = of_all or max(self.memory_peak, of_one)
 
 
 def _cpu_of_reaped() -> float:

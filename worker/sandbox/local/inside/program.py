@@ -7,6 +7,8 @@ every program is done before one comes.
 
 import contextlib
 import fcntl
+import gc
+import importlib
 import linecache
 import os
 import resource
@@ -14,6 +16,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Callable
 from importlib.machinery import FrozenImporter, PathFinder
 from typing import Any, NoReturn
 
@@ -41,15 +44,18 @@ def measure() -> None:
         _STRICT = file.read().strip() == b"2"
 
 
+Next = Callable[[], Any]  # what a process does from here on
+
+
 class Begun(BaseException):
     """Raised in a program's process: it leaves all frames of the server and of init behind.
 
     They are not the program's to see, nor to be counted against its depth of recursion.
     """
 
-    def __init__(self, place: Place, line: int, ends: list[int]) -> None:
+    def __init__(self, run: Callable[[], "Next"]) -> None:
         super().__init__()
-        self.role = (place, line, ends)
+        self.run = run
 
 
 def become(place: Place, line: int, ends: list[int]) -> NoReturn:
@@ -57,22 +63,19 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
     complaint = ends[2]
     try:
         os.setsid()
-        _take_places([os.open("/dev/null", os.O_RDONLY), *ends, line])
+        take_places([os.open("/dev/null", os.O_RDONLY), *ends, line])
         complaint = _COMPLAINT
         if os.read(_ORDER, len(BUILT)) != BUILT:
             os._exit(0)  # it could not be built
         os.chdir(place.home)
         place.confine()
-        _interpreter(place.home)
+        interpreter(place.home)
         step, header = _take_order(place)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
-        for name, value in {"HOME": place.home, **place.environment, **header["env"]}.items():
-            os.environ[name] = value
-        if "TZ" in header["env"]:
-            time.tzset()
+        surround(place, header["env"])
         if step["argv"]:
-            _execute(step["argv"])
-        _make_way(place.home)
+            execute(step["argv"])
+        make_way(place.home)
     except BaseException as problem:  # noqa: BLE001  a program that is not confined must not run
         with contextlib.suppress(OSError):
             os.write(complaint, f"!{type(problem).__name__}: {problem}".encode())
@@ -105,12 +108,26 @@ def leave_no_trace(usual: set[str]) -> None:
     os.environ.update(PATH=f"{interpreters}:/usr/local/bin:/usr/bin:/bin", LANG="C.UTF-8")
 
 
+def warm(name: str) -> None:
+    """Import what a program's forks will want."""
+    known = set(sys.modules)
+    importlib.import_module(name)
+    new = {name.partition(".")[0] for name in set(sys.modules) - known}
+    _PRELOADED.update(filter(_comes_after_its_own, new))
+
+
+def settle() -> None:
+    """What is there now is not looked through, nor changed, by the garbage collection of forks."""
+    gc.collect()
+    gc.freeze()
+
+
 def _comes_after_its_own(name: str) -> bool:
     """Where an import looks for it: what is built in comes before a program's folder."""
     return name not in sys.builtin_module_names and FrozenImporter.find_spec(name) is None
 
 
-def _make_way(home: str) -> None:
+def make_way(home: str) -> None:
     """For a program's own files: by the name of what is preloaded, `import` finds those."""
     for name in _PRELOADED.intersection(entry.partition(".")[0] for entry in os.listdir(home)):
         own = PathFinder.find_spec(name, [home])
@@ -120,7 +137,7 @@ def _make_way(home: str) -> None:
                 del sys.modules[loaded]
 
 
-def _take_places(sources: list[int]) -> None:
+def take_places(sources: list[int]) -> None:
     """Descriptors 0 to 4, and no others: what init holds is not the program's."""
     # First out of the way of 0 to 4, where they are going.
     high = [fcntl.fcntl(at, fcntl.F_DUPFD_CLOEXEC, 64) for at in sources]
@@ -142,22 +159,26 @@ def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
         os.dup2(joins.pop(0), 0)
     channel = joins.pop(0) if session else None
     header = wire.header(request)
-    for at in joins:
-        os.write(at, b"0")
-    _limit(header["limits"], place.process_limit(header["limits"]["processes"]))
-    if not joins or _STRICT:  # a cgroup counts what is used, and lets a program reserve more
-        data = header["limits"]["memory"] + _OWN_DATA
-        resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+    limit(place, header["limits"], joins)
     if channel is not None:
         os.dup2(channel, cells.CHANNEL)
     os.closerange(_ORDER if channel is None else cells.CHANNEL + 1, 1 << 16)
     return header["steps"][step], header
 
 
-def _limit(limits: dict[str, Any], processes: int) -> None:
+def surround(place: Place, env: dict[str, str]) -> None:
+    os.environ.update({"HOME": place.home, **place.environment, **env})
+    if "TZ" in env:
+        time.tzset()
+
+
+def limit(place: Place, limits: dict[str, Any], joins: list[int]) -> None:
+    """Join these cgroups, and take the limits that hold for each process."""
+    for at in joins:
+        os.write(at, b"0")
     seconds = int(limits["cpu"]) + 1
     for name, value in (
-        (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_NPROC, place.process_limit(limits["processes"])),
         (resource.RLIMIT_FSIZE, limits["file_size"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_MEMLOCK, 0),
@@ -171,9 +192,12 @@ def _limit(limits: dict[str, Any], processes: int) -> None:
     # A deep recursion may take more: stack is memory, and counts as that.
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (limits["stack"], most))
+    if not joins or _STRICT:  # a cgroup counts what is used, and lets a program reserve more
+        data = limits["memory"] + _OWN_DATA
+        resource.setrlimit(resource.RLIMIT_DATA, (data, data))
 
 
-def _execute(argv: list[str]) -> NoReturn:
+def execute(argv: list[str]) -> NoReturn:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the interpreter ignores these two
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
@@ -184,12 +208,17 @@ def _execute(argv: list[str]) -> NoReturn:
         ) from None
 
 
-def _interpreter(home: str) -> None:
+def interpreter(home: str) -> None:
     """Leave one as `python` starts it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, home)
-    _reseed()
     _open_streams()
+    awaken()
+
+
+def awaken() -> None:
+    """What a program has to itself; its parent has no handler of a signal, and other numbers."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _reseed()
 
 
 def _reseed() -> None:

@@ -15,6 +15,7 @@ WRITABLE = ("/tmp", "/home/sandbox", "/mnt", "/var/tmp", "/dev/shm")  # noqa: S1
 HOME = "/home/sandbox"
 SCRATCH = "/run/scratch"
 COVERED = "/run/covered"
+PROGRAM = "/run/program"  # where it lies while it runs on case after case
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -80,7 +81,7 @@ def build(exposed: list[str]) -> list[str]:
     for name, text in _FILES.items():
         with open(f"/etc/{name}", "w") as file:
             file.write(text)
-    for folder in (*WRITABLE, SCRATCH, "/proc"):
+    for folder in (*WRITABLE, SCRATCH, PROGRAM, "/proc"):
         os.makedirs(folder, exist_ok=True)
     _devices()
     kernel.mount(OLD + "/proc", "/proc", None, kernel.MS_BIND | kernel.MS_REC)

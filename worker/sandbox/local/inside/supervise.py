@@ -9,33 +9,18 @@ import contextlib
 import os
 import select
 import time
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-from . import files, program, wire
+from . import cases, files, program, wire
+from .job import CASES, FIRST_LOOK, PROGRAM, TICK, Job
 from .meter import Evidence, Meter
 from .place import Place, Refused
 from .verdict import Running, close, complaint
 from .wire import Socket
 
-_TICK = 0.02
-_FIRST_LOOK = 0.005
-_SHORT = 0.05  # seconds of processor time
-_FEW = 8  # processes and threads
-_CHUNK = 1 << 16
 _MOST_FDS = 16
-PROGRAM, SESSION = b"program", b"session"
-_LONGEST = len(SESSION)
-
-
-class Job(NamedTuple):
-    """What the fork server hands to an init: the client's descriptors."""
-
-    request: int
-    reply: int
-    session: bool
-    for_program: list[int]  # a session's channel first, then what it joins its cgroups by
-    evidence: Evidence | None
-    place: Place
+_LONGEST = 16
 
 
 def main(place: Place, line: Socket) -> None:
@@ -48,7 +33,7 @@ def main(place: Place, line: Socket) -> None:
     report, blobs = _run(job, first)
     # Leave first: the room that a program took is usually free when its client has the report.
     nothing_left = place.leave()
-    _send(job.reply, wire.pack(report, blobs))
+    wire.write(job.reply, wire.pack(report, blobs))
     os._exit(0 if nothing_left else 1)
 
 
@@ -75,10 +60,10 @@ def _wait_for(place: Place, line: Socket) -> Job:
         os._exit(0)  # no program will come
     line.close()
     request, reply, *rest = fds
-    session = message == SESSION
-    channel = [rest.pop(0)] if session else []
+    what = message.decode()
+    channel = None if what == PROGRAM else rest.pop(0)
     evidence = Evidence(*rest[:4]) if rest else None
-    return Job(request, reply, session, channel + rest[4:], evidence, place)
+    return Job(request, reply, what, channel, rest[4:], evidence, place)
 
 
 def _run(job: Job, first: Running | Exception) -> tuple[dict[str, Any], list[bytes | bytearray]]:
@@ -88,10 +73,16 @@ def _run(job: Job, first: Running | Exception) -> tuple[dict[str, Any], list[byt
         request = os.pread(job.request, os.fstat(job.request).st_size, 0)
         header, (stdin, *given) = wire.unpack(request)
         program.check_environment(header["env"])
+        if job.what == CASES:
+            _dismiss(first)
+            return cases.serve(job, header, given), []
         job.place.furnish(header["limits"])
         files.write(job.place, header["files"], given)
+        for name in header["executable"]:
+            job.place.allow_to_run(name)
         report, blobs = _run_steps(job, header, stdin, first)
-        fetched, refused = files.fetch(job.place, header["fetch"], header["limits"]["fetched"])
+        names = header["fetch"] + files.matching(job.place, header["made"])
+        fetched, refused = files.fetch(job.place, names, header["limits"]["fetched"])
         report |= {"files": list(fetched), "refused_files": refused}
         return report, [*blobs, *fetched.values()]
     except Refused as refusal:
@@ -131,7 +122,9 @@ def _fork_ahead(place: Place) -> Running:
     ours, theirs = wire.pair()
     pid = os.fork()
     if pid == 0:
-        raise program.Begun(place, theirs.detach(), [end for _, end in pipes])
+        raise program.Begun(
+            partial(program.become, place, theirs.detach(), [end for _, end in pipes])
+        )
     theirs.close()
     for end, other in pipes:
         os.close(other)
@@ -140,17 +133,26 @@ def _fork_ahead(place: Place) -> Running:
     return Running(pid, {out: bytearray(), err: bytearray()}, complaint, ours)
 
 
+def _dismiss(running: Running) -> None:
+    """No order comes for it."""
+    running.line.close()
+    for end in (*running.streams, running.complaint):
+        os.close(end)
+    os.waitpid(running.pid, 0)
+
+
 def _begin(running: Running, job: Job, number: int, stdin: bytes) -> None:
-    order = program.ORDER.pack(number, bool(stdin), job.session)
-    given = [job.request, *([files.sealed(stdin)] if stdin else []), *job.for_program]
+    order = program.ORDER.pack(number, bool(stdin), job.channel is not None)
+    channel = [] if job.channel is None else [job.channel]
+    given = [job.request, *([files.sealed(stdin)] if stdin else []), *channel, *job.joins]
     try:
         wire.send(running.line, order, given)
     except (BrokenPipeError, ConnectionResetError) as gone:
         raise RuntimeError(complaint(running) or gone) from None
     running.line.close()
     running.started = time.monotonic()
-    if job.session:
-        os.close(job.for_program.pop(0))
+    if job.channel is not None:
+        os.close(job.channel)
 
 
 def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -> None:
@@ -163,13 +165,13 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
     for stream in running.streams:
         poll.register(stream, select.POLLIN)
     deadline = running.started + wall
-    next_look = running.started + _FIRST_LOOK
+    next_look = running.started + FIRST_LOOK
     while running.wait_status is None and not running.verdict:
         _await_event(poll, min(next_look, deadline), running, job, output)
         now = time.monotonic()
         if now >= min(next_look, deadline):
-            _look(running, job, meter)
-            next_look = now + min(_TICK, now - running.started)
+            job.look(running, meter)
+            next_look = now + min(TICK, now - running.started)
         _reap(running)
         if now >= deadline and running.wait_status is None:
             running.verdict = running.verdict or "time_limit"
@@ -177,7 +179,7 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
         running.verdict = meter.sample()  # it may have grown and ended between two looks
     _kill_all(running, job.place)
     for stream in running.streams:
-        while _read(running, stream, output):
+        while running.take(stream, output):
             pass
     os.close(ended)
 
@@ -189,32 +191,8 @@ def _await_event(poll: select.poll, until: float, running: Running, job: Job, ou
             _kill_all(running, job.place)
             job.place.leave()
             os._exit(1)  # nobody waits any more
-        elif at in running.streams and not _read(running, at, output):
+        elif at in running.streams and not running.take(at, output):
             poll.unregister(at)
-
-
-def _look(running: Running, job: Job, meter: Meter) -> None:
-    """Hold the program to its limits. What is long or has many processes gives way to others: short
-    programs do not wait for long ones, and a fork bomb costs the others little."""
-    running.verdict = running.verdict or meter.sample()
-    if not running.gave_way and (meter.cpu > _SHORT or meter.processes_peak > _FEW):
-        running.gave_way = True
-        if not (job.evidence and job.evidence.give_way()):
-            job.place.give_way(running.pid)
-
-
-def _read(running: Running, stream: int, limit: int) -> bool:
-    """Take what is there, up to the limit; False when the stream is at its end or empty."""
-    try:
-        chunk = os.read(stream, _CHUNK)
-    except BlockingIOError:
-        return False
-    room = limit - sum(map(len, running.streams.values()))
-    running.streams[stream] += chunk[: max(0, room)]
-    if len(chunk) > room:
-        running.verdict = running.verdict or "output_limit"
-        return False
-    return bool(chunk)
 
 
 def _reap(running: Running) -> None:
@@ -243,10 +221,3 @@ def _kill_all(running: Running, place: Place) -> None:
             place.kill(running.pid)
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # one is dead
             _reap(running)
-
-
-def _send(reply: int, message: bytes) -> None:
-    view = memoryview(message)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits any more
-        while view:
-            view = view[os.write(reply, view) :]

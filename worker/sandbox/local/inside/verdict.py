@@ -31,6 +31,7 @@ _MEMORY_ERRORS = (
 _FORK_ERRORS = (_NO_THREAD, b"annot fork")
 _BUSY = b"Resource temporarily unavailable"  # a refused fork; but a busy lock or socket, too
 _COMPLAINT_SIZE = 4096
+_CHUNK = 1 << 16
 
 
 class Running:
@@ -48,6 +49,19 @@ class Running:
         self.verdict: str | None = None
         self.gave_way = False
 
+    def take(self, stream: int, limit: int) -> bool:
+        """What is there, up to the limit; False when the stream is at its end or empty."""
+        try:
+            chunk = os.read(stream, _CHUNK)
+        except BlockingIOError:
+            return False
+        room = limit - sum(map(len, self.streams.values()))
+        self.streams[stream] += chunk[: max(0, room)]
+        if len(chunk) > room:
+            self.verdict = self.verdict or "output_limit"
+            return False
+        return bool(chunk)
+
 
 def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str, Any]:
     duration = time.monotonic() - running.started
@@ -57,6 +71,12 @@ def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str
         os.close(end)
     if said:
         raise RuntimeError(said)
+    return facts(running, meter, evidence, duration)
+
+
+def facts(
+    running: Running, meter: Meter, evidence: Evidence | None, duration: float
+) -> dict[str, Any]:
     code: int | None = None
     if running.verdict is None and running.wait_status is not None:
         code = os.waitstatus_to_exitcode(running.wait_status)
@@ -84,7 +104,7 @@ def _explain(running: Running, code: int | None, meter: Meter, evidence: Evidenc
         return "finished"
     if code == -signal.SIGXCPU:
         return "time_limit"
-    complaints = list(running.streams.values())[1]
+    complaints = list(running.streams.values())[-1]
     said = bytes(complaints[:_COMPLAINT_SIZE] + complaints[-_COMPLAINT_SIZE:])  # a trace may follow
     refused = any(error in said for error in _FORK_ERRORS) or (meter.crowded and _BUSY in said)
     if refused and not evidence:  # which would have told of it

@@ -6,6 +6,7 @@ its caps: only the jail's init can write one, and the program cannot reach init.
 """
 
 import _socket
+import contextlib
 import json
 import os
 import struct
@@ -45,6 +46,13 @@ def unpack(message: bytes | bytearray) -> tuple[dict[str, Any], list[bytes]]:
     if at != len(message):
         raise ValueError(f"a message of {len(message)} bytes describes {at}")
     return header, blobs
+
+
+def write(at: int, message: bytes) -> None:
+    view = memoryview(message)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits any more
+        while view:
+            view = view[os.write(at, view) :]
 
 
 Socket = _socket.socket

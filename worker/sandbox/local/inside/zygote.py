@@ -14,15 +14,14 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from . import confine, jail, kernel, program, root, supervise, wire
 from .place import Place
 
 _BOOT = """import sys; usual = set(sys.modules); sys.path.insert(0, {!r})
-from inside.zygote import main; run = main(usual); run and run()"""
+from inside.zygote import main; run = main(usual)
+while run: run = run()"""
 _LARGEST_MESSAGE = 4096
 _MOST_FDS = 16
 _CHILD_ENDED = int(signal.SIGCHLD)
@@ -35,7 +34,7 @@ def command(stage: str, config: dict[str, Any]) -> list[str]:
     return [config["python"], *flags, "-c", boot, stage, json.dumps(config)]
 
 
-def main(usual: set[str]) -> Callable[[], NoReturn] | None:
+def main(usual: set[str]) -> program.Next | None:
     """Be the fork server, until its client ends; in a program's process it returns the program.
 
     `usual` is what every interpreter has imported as it begins.
@@ -59,7 +58,7 @@ def main(usual: set[str]) -> Callable[[], NoReturn] | None:
     try:
         server.serve()
     except program.Begun as begun:
-        return partial(program.become, *begun.role)
+        return begun.run
     server.close()
     return None
 
@@ -187,8 +186,7 @@ class Server:
         pidfd = self._spares.pop() if self._spares else self._clone()
         held = self._jails[pidfd]
         try:
-            what = supervise.SESSION if order["session"] else supervise.PROGRAM
-            wire.send(held.line, what, fds)
+            wire.send(held.line, order["what"].encode(), fds)
         except (BrokenPipeError, ConnectionResetError):
             return False
         except OSError:

@@ -1,0 +1,305 @@
+"""No case changes, or sees, the next one; none sees what is expected, or decides its verdict."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from worker.errors import SandboxBroken
+from worker.judge.models import JudgeCase, JudgeRequest
+from worker.judge.suite import InlineSuite
+from worker.sandbox.local import LocalSandbox
+
+from .conftest import STARTS, config_for
+from .judged import in_turn, judge
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(params=STARTS, scope="module", loop_scope="module")
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[LocalSandbox]:
+    """Judges every case of a program in one jail, so that each could meet the one before."""
+    sandbox = LocalSandbox(config_for(request.param))
+    sandbox._judging.has_a_core = lambda: False  # type: ignore[method-assign]
+    yield sandbox
+    await sandbox.close()
+
+
+FOLDERS = ("/tmp", "/dev/shm", "/mnt", "/var/tmp", "/home/sandbox")
+LEFT = {  # what one case does, what the next one looks for, and what it must find
+    "files": (
+        f"for folder in {FOLDERS}: open(folder + '/left', 'w').write('x')",
+        f"print([f for f in {FOLDERS} if os.path.exists(f + '/left')])",
+        "[]",
+    ),
+    "a mode, a time and an attribute": (
+        "os.utime('/tmp', (1, 1)); os.chmod('/dev/shm', 0o700)\n"
+        "try: os.setxattr('/var/tmp', b'user.a', b'1')\nexcept OSError: pass",
+        "print(os.stat('/tmp').st_mtime == 1, oct(os.stat('/dev/shm').st_mode),"
+        " os.listxattr('/var/tmp'))",
+        "False 0o40755 []",
+    ),
+    "a folder that is closed": ("os.chmod('.', 0)", "open('a', 'w').close(); print(1)", "1"),
+    "a full disk": (
+        "try:\n    with open('big', 'wb') as file:\n        while True: file.write(bytes(1 << 20))"
+        "\nexcept OSError: pass",
+        "print(open('a', 'w').write('x' * 100000))",
+        "100000",
+    ),
+    "folders without inodes": (
+        "try:\n    for n in range(1 << 20): os.mkdir(str(n))\nexcept OSError: pass",
+        "os.mkdir('a'); print(os.listdir('.'))",
+        "['a']",
+    ),
+    "a daemon, and its socket": (
+        "import socket, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        met = socket.socket(socket.AF_UNIX); met.bind('\\0met'); met.listen()\n"
+        "        time.sleep(100)\n    os._exit(0)\nos.wait()",
+        "import socket\nprint(socket.socket(socket.AF_UNIX).connect_ex('\\0met') != 0,"
+        " [name for name in os.listdir('/proc') if name.isdigit()] == ['1', str(os.getpid())])",
+        "True True",
+    ),
+    "every signal to those above it": (
+        "import signal\nfor pid in (os.getppid(), 1, -1):\n"
+        "    for number in set(range(1, 65)) - {32, 33}:\n"
+        "        try: os.kill(pid, number)\n        except OSError: pass",
+        "print(1)",
+        "1",
+    ),
+    "a port in use a moment ago": (
+        "import socket\nserver = socket.create_server(('127.0.0.1', 5000))\n"
+        "client = socket.create_connection(('127.0.0.1', 5000))\n"
+        "other = server.accept()[0]; other.close(); client.recv(1); client.close()",
+        "import socket\nsocket.socket().bind(('127.0.0.1', 5000)); print(1)",
+        "1",
+    ),
+    "another program in the place of its own": (
+        "for do in (lambda: open(__file__, 'w'), lambda: os.unlink(__file__),\n"
+        "           lambda: os.rename('/run/program', '/tmp/x'), lambda: os.chmod(__file__, 0)):\n"
+        "    try: do()\n    except OSError: pass",
+        "print(os.access(__file__, os.W_OK))",
+        "False",
+    ),
+    "builtins and an environment": (
+        "import builtins, sys\nbuiltins.input = builtins.len = None; os.environ['LEFT'] = '1'\n"
+        "sys.modules['json'] = None",
+        "import json; print(len('abc'), 'LEFT' in os.environ)",
+        "3 False",
+    ),
+    "queues and shared memory": (
+        "import ctypes\nlibc = ctypes.CDLL(None); libc.mq_open(b'/q', 0o102, 0o600, None)\n"
+        "libc.shmget(1, 100, 0o1600); libc.msgget(1, 0o1600); libc.semget(1, 1, 0o1600)",
+        "import ctypes\nlibc = ctypes.CDLL(None)\nprint(libc.mq_open(b'/q', 0),"
+        " libc.shmget(1, 100, 0), libc.msgget(1, 0), libc.semget(1, 1, 0))",
+        "-1 -1 -1 -1",
+    ),
+    "limits and niceness": (
+        "import resource\nos.nice(19); os.umask(0o077)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))",
+        "import resource\nprint(os.nice(0) < 19, oct(os.umask(0)),"
+        " resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 20)",
+        "True 0o22 True",
+    ),
+    "an open descriptor": (
+        "os.dup2(os.open('/tmp/kept', os.O_CREAT | os.O_RDWR), 40)",
+        "print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])",
+        "[0, 1, 2]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+async def test_a_case_leaves_nothing_to_the_next(sandbox: LocalSandbox, what: str) -> None:
+    first, then, found = LEFT[what]
+    cases = [("0\n", None), ("1\n", found), ("0\n", None), ("1\n", found)]
+    result = await judge(sandbox, in_turn(first, then), cases)
+    assert result.verdicts == "PPPP", result
+
+
+SCAN = """
+import re, sys
+given = sys.stdin.read()
+if not given.startswith("look"):
+    sys.exit()
+found = []
+for pid in ("self", "1"):
+    try:
+        places = [line.split() for line in open(f"/proc/{pid}/maps")]
+        memory = open(f"/proc/{pid}/mem", "rb", 0)
+    except OSError:
+        continue
+    for where, rights, *rest in places:
+        if rights.startswith("r") and not set(rest) & {"[vvar]", "[vvar_vclock]", "[vsyscall]"}:
+            begin, end = (int(part, 16) for part in where.split("-"))
+            memory.seek(begin)
+            try:
+                found += re.findall(rb"o[f]-another: [0-9]+", memory.read(end - begin))
+            except OSError:
+                pass
+print(bool(found))
+"""
+
+
+async def test_no_memory_has_another_input_or_what_is_expected(sandbox: LocalSandbox) -> None:
+    """Neither its own, of which all was there before the case, nor that of the process above it."""
+    other = "of-another: 4711\n"
+    result = await judge(
+        sandbox,
+        SCAN,
+        [
+            (other, None),
+            ("look\n", "False\n"),
+            (other, other),
+            ("look\n", "False\n"),
+            ("look " + other, "True\n"),  # it finds what is there
+        ],
+    )
+    assert result.verdicts == "PPWPP", result
+
+
+ENDS = {
+    "ended before it printed": ("os._exit(0)", "W", ""),
+    "crashed behind the right answer": ("print(1, flush=True); os.abort()", "E", "signal"),
+    "failed behind the right answer": ("print(1); raise SystemExit(3)", "E", "exit"),
+    "printed without end": ("while True: print('x' * 1000)", "L", "output_limit"),
+    "used the processor without end": ("while True: pass", "T", "run_timeout"),
+    "forked without end": (
+        "while True:\n    try: os.fork()\n    except OSError: pass", "L", "process_limit",
+    ),
+    "took too much memory": ("a = bytearray(1 << 30)\nprint(1)", "L", "memory_limit"),
+    "left a child that holds its output": (
+        "import time\nprint(1, flush=True)\nif os.fork() == 0: time.sleep(1000)", "P", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_each_end_is_told_and_the_next_case_is_judged(
+    sandbox: LocalSandbox, how: str
+) -> None:
+    code, letter, reason = ENDS[how]
+    cases: list[tuple[str, str | None]] = [("0\n", "1\n"), ("1\n", "1\n"), ("0\n", "1\n")]
+    result = await judge(
+        sandbox, in_turn(code, "print(1)"), cases, run_timeout=1.0, memory_limit_mb=256
+    )
+    assert result.verdicts == f"{letter}P{letter}", result
+    assert result.reasons.get(0, "") == result.reasons.get(2, "") == reason
+
+
+async def test_a_case_that_sleeps_ends_by_the_clock(sandbox: LocalSandbox) -> None:
+    code = in_turn("import time; time.sleep(1000)", "print(1)")
+    result = await judge(sandbox, code, [("0\n", None), ("1\n", "1\n")], overrides={
+        0: {"wall_timeout": 0.2}
+    })  # fmt: skip
+    assert result.verdicts == "TP"
+
+
+async def test_time_and_memory_are_each_cases_own(sandbox: LocalSandbox) -> None:
+    code = in_turn("a = bytearray(150 << 20); sum(range(10_000_000)); print(1)", "print(1)")
+    cases: list[tuple[str, str | None]] = [("0\n", "1\n"), ("1\n", "1\n"), ("1\n", "1\n")]
+    result = await judge(sandbox, code, cases)
+    assert result.verdicts == "PPP"
+    assert result.memory_kb[0] > 150 << 10
+    assert max(result.memory_kb[1:]) < 100 << 10
+    assert result.cpu_ms[0] > 3 * max(result.cpu_ms[1:])
+
+
+async def test_a_compiler_meets_no_case_and_leaves_nothing(sandbox: LocalSandbox) -> None:
+    """What is expected lies in no file of its jail, and its own files in none of a case's."""
+    code = '#include "/home/sandbox/expected"\nint main() {}'
+    result = await judge(sandbox, code, [("1\n", "1\n")], language="c")
+    assert result.verdicts == "C"
+    assert result.compile_result is not None
+    assert "No such file" in (result.compile_result.stderr or "")
+    listing = '#include <stdlib.h>\nint main() { return system("ls /home/sandbox /tmp"); }'
+    result = await judge(sandbox, listing, [("", "/home/sandbox:\n\n/tmp:\n")], language="c")
+    assert result.verdicts == "P", result
+
+
+async def killed_in_the_midst(sandbox: LocalSandbox, whom: str) -> None:
+    """`whom` is what of the fork server's tree to kill, as a program sleeps in case 1."""
+    await sandbox._start()
+    server = sandbox._jails._server
+    assert server is not None
+    reached = asyncio.Event()
+
+    class Telling(InlineSuite):
+        async def case(self, index: int):  # type: ignore[no-untyped-def]
+            if index == 1:
+                reached.set()
+            return await super().case(index)
+
+    code = in_turn("print(1)", "import time; time.sleep(1000)")
+    request = JudgeRequest(code=code, cases=[JudgeCase(input="0\n"), JudgeCase(input="1\n")],
+                           wall_timeout=600.0)  # fmt: skip
+    suite = Telling.of(request.cases or [])
+    suite.__class__ = Telling
+    judging = asyncio.ensure_future(sandbox.judge(request, suite))
+    await reached.wait()
+    pid = server.ready["pid"] if whom == "server" else _supervisor_of(server.ready["pid"])
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SandboxBroken):
+        await judging
+
+
+def _supervisor_of(server: int) -> int:
+    """The one of its children whose child is in yet another namespace of processes."""
+
+    def children(pid: int) -> list[int]:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+
+    def depth(pid: int) -> int:
+        with open(f"/proc/{pid}/status") as file:
+            return next(len(line.split()) for line in file if line.startswith("NSpid"))
+
+    return next(
+        pid for pid in children(server) for below in children(pid) if depth(below) > depth(pid)
+    )
+
+
+@pytest.mark.parametrize("whom", ["server", "supervisor"])
+async def test_a_sandbox_that_is_killed_is_our_failure_and_leaves_nothing(
+    sandbox: LocalSandbox, whom: str
+) -> None:
+    await killed_in_the_midst(sandbox, whom)
+    result = await judge(sandbox, "print(1)", [("", "1\n")])
+    assert result.verdicts == "P"
+    assert _sleepers() == []
+
+
+def _sleepers() -> list[str]:
+    """Programs of the test above that still sleep; a killed namespace ends in its own time."""
+    import time
+
+    def found() -> list[str]:
+        alive = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/status") as file:
+                    text = file.read()
+            except OSError:
+                continue
+            if "NSpid" in text and len(text.split("NSpid:")[1].split("\n")[0].split()) > 2:
+                alive.append(pid)
+        return alive
+
+    deadline = time.monotonic() + 30
+    while (alive := found()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return alive
+
+
+async def test_one_who_gives_up_ends_the_program(sandbox: LocalSandbox) -> None:
+    await sandbox._start()
+    request = JudgeRequest(code="import time; time.sleep(1000)", cases=[JudgeCase()],
+                           wall_timeout=600.0)  # fmt: skip
+    judging = asyncio.ensure_future(sandbox.judge(request, InlineSuite.of(request.cases or [])))
+    await asyncio.sleep(0.2)
+    judging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await judging
+    assert _sleepers() == []

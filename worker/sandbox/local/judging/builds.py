@@ -1,0 +1,162 @@
+"""What a program's text becomes before its first case: compiled once, in a jail of its own.
+
+A build is kept under its content: source, files beside it, command, and the compiler as it lies
+on this machine. However many ask for the same at once, one compiles. No case is in reach of it.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from worker.sandbox.local import languages
+from worker.sandbox.local.inside import wire
+from worker.sandbox.local.inside.root import PROGRAM
+from worker.sandbox.local.jails import Jails, header_of
+from worker.sandbox.local.languages import Language
+from worker.sandbox.local.limits import Limits
+from worker.sandbox.local.outcome import Outcome, Step
+
+_WALL = 3.0  # times the seconds of processor time that a compiler may take
+
+
+class NotBuilt(Exception):
+    """The compiler was not run to its end: the sandbox failed, or refused."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.error)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a case is run from; without `files` if it did not compile."""
+
+    language: Language
+    script: str
+    files: Mapping[str, bytes]
+    compiled: Step | None = None
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.files)
+
+    @property
+    def executable(self) -> list[str]:
+        return [name for name in self.files if name == "main" and self.compiled]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.files.values())) + 4096
+
+    def command(self, python: str, given: Mapping[str, bytes], folder: str = PROGRAM) -> list[str]:
+        """Empty for the warm interpreter."""
+        return languages.arguments(self.language.run, self.script, list(given), python, folder)
+
+
+class Builds:
+    """Keeps builds of this size together; what was not asked for longest goes first."""
+
+    def __init__(self, jails: Jails, most_bytes: int) -> None:
+        self._jails = jails
+        self._most = most_bytes
+        self._size = 0
+        self._kept: OrderedDict[str, Build] = OrderedDict()
+        self._under_way: dict[str, _UnderWay] = {}
+        self.compiled = 0  # how many times a compiler was run
+
+    async def of(
+        self, language: str, code: str, given: Mapping[str, bytes], limits: Limits
+    ) -> Build:
+        """Raises `LanguageAbsent`, or `NotBuilt`."""
+        found = languages.find(language, self._jails.lacking)
+        script = languages.script(found, given)
+        source = {script: languages.source(found, code)}
+        if not found.compile:
+            return Build(found, script, source)
+        steps = languages.steps(
+            found, script, given, self._jails.config.python, limits.compile_wall * _WALL, 1.0
+        )
+        argv = [str(argument) for argument in _argv(steps[0])]
+        key = _digest(argv, {**given, **source})
+        if build := self._kept.get(key):
+            self._kept.move_to_end(key)
+            return build
+        if key not in self._under_way:
+            compiling = self._compile(found, script, {**given, **source}, steps[0], limits)
+            self._under_way[key] = _UnderWay(asyncio.ensure_future(compiling))
+        return await self._wait_for(key)
+
+    async def _wait_for(self, key: str) -> Build:
+        """The last who gives up ends the compiler."""
+        one = self._under_way[key]
+        one.waiting += 1
+        try:
+            build = await asyncio.shield(one.task)
+        finally:
+            one.waiting -= 1
+            if (one.task.done() or not one.waiting) and self._under_way.get(key) is one:
+                del self._under_way[key]
+                one.task.cancel()
+        if build.compiled and build.compiled.status == "finished" and key not in self._kept:
+            self._keep(key, build)
+        return build
+
+    async def _compile(
+        self,
+        language: Language,
+        script: str,
+        files: Mapping[str, bytes],
+        step: dict[str, object],
+        limits: Limits,
+    ) -> Build:
+        limits = replace(
+            limits, cpu=limits.compile_wall, compile_wall=limits.compile_wall * _WALL, wall=1.0
+        )
+        header = header_of(limits, files, (), language.env, [step], made=language.made)
+        request = wire.pack(header, [b"", *files.values()])
+        self.compiled += 1
+        outcome = await self._jails.exchange(request, limits, compiles=True)
+        if outcome.compile is None:
+            raise NotBuilt(outcome)
+        ok = outcome.compile.status == "finished" and outcome.compile.return_code == 0
+        made = dict(outcome.files) if ok else {}
+        if ok and not made:
+            raise NotBuilt(replace(outcome, status="refused", error=_nothing_made(outcome)))
+        return Build(language, script, made, outcome.compile)
+
+    def _keep(self, key: str, build: Build) -> None:
+        self._kept[key] = build
+        self._size += build.size
+        while self._size > self._most:
+            self._size -= self._kept.popitem(last=False)[1].size
+
+
+@dataclass
+class _UnderWay:
+    task: "asyncio.Task[Build]"
+    waiting: int = 0
+
+
+def _argv(step: Mapping[str, object]) -> list[object]:
+    argv = step["argv"]
+    assert isinstance(argv, list)  # noqa: S101 - as `languages.steps` makes it
+    return argv
+
+
+def _digest(argv: list[str], files: Mapping[str, bytes]) -> str:
+    """Another compiler of the same name is another file."""
+    compiler = shutil.which(argv[0], path=languages.PATH)
+    seen = os.stat(compiler) if compiler else None
+    about = hashlib.sha256(repr((argv, seen and (seen.st_ino, seen.st_mtime_ns))).encode())
+    for name, content in sorted(files.items()):
+        about.update(repr((name, len(content))).encode() + content)
+    return about.hexdigest()
+
+
+def _nothing_made(outcome: Outcome) -> str:
+    refused = "".join(f"; {name}: {why}" for name, why in outcome.refused_files.items())
+    return f"the compiler ended well, and made no program{refused}"

@@ -1,0 +1,156 @@
+"""What a checker or an interactor says of a case: a program too, in a jail that no other can reach.
+
+Its own failure masks the case: it says nothing about the program.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from worker.judge.models import Checker, Letter
+from worker.judge.suite import Case
+from worker.sandbox.local.jails import Jails
+from worker.sandbox.local.judging.builds import Build
+from worker.sandbox.local.judging.lane import Errand, Lane, Ran
+from worker.sandbox.local.limits import Limits
+from worker.sandbox.local.outcome import Step
+
+_OUTPUT = 1 << 20  # bytes, of what it says
+_COMMENT = 1000  # characters
+_WRONG = (1, 2, 4, 8)
+_POINTS, _PARTIAL = 7, range(16, 117)
+_SAID_POINTS = re.compile(r"points?\s+([-+]?\d+(?:\.\d+)?)")
+# Files as a protocol's programs expect them: (name, which of the case's texts), then arguments.
+_FILES: Mapping[str, Mapping[str, str]] = {
+    "testlib": {"input": "input", "output": "printed", "answer": "expected"},
+    "open_r1": {"input": "input", "answer": "expected", "output": "printed"},
+    "scalebox": {"stdin.txt": "input", "stdout.txt": "expected", "answer.txt": "printed"},
+}
+_ARGUMENTS = {
+    "testlib": ["input", "output", "answer"],
+    "open_r1": ["input", "answer", "output"],
+    "scalebox": [],
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """A verdict, and why."""
+
+    letter: Letter
+    reason: str = ""
+    comment: str = ""
+    points: float | None = None
+
+
+class Checking:
+    """One checker, or interactor, beside one lane of the program."""
+
+    def __init__(
+        self, jails: Jails, checker: Checker, build: Build, limits: Limits, life: float
+    ) -> None:
+        self._checker = checker
+        self._limits = replace(limits, cpu=checker.timeout, output=_OUTPUT)
+        arguments = _ARGUMENTS[checker.protocol]
+        self._lane = Lane(jails, build, self._limits, {}, arguments, life)
+
+    async def check(self, case: Case, printed: bytes) -> Said:
+        ran = await self._lane.run(self._errand(self._files(case, printed)))
+        return said_by(self._checker, ran.step)
+
+    async def interact(self, case: Case, lane: Lane, errand: Errand) -> tuple[Ran, Said]:
+        """Joined by pipes: what one prints, the other reads."""
+        with _pipes() as (to_program, from_interactor, to_interactor, from_program):
+            theirs = replace(self._errand(self._files(case, b"")), wall=errand.wall + 10.0)
+            ours = replace(errand, ends=(to_program, from_program))
+            theirs = replace(theirs, ends=(to_interactor, from_interactor))
+            both = (
+                asyncio.ensure_future(lane.run(ours)),
+                asyncio.ensure_future(self._lane.run(theirs)),
+            )
+            try:
+                ran, spoke = await asyncio.gather(*both)
+            finally:
+                for one in both:
+                    one.cancel()
+                await asyncio.wait(both)
+        return ran, said_by(self._checker, spoke.step)
+
+    def _files(self, case: Case, printed: bytes) -> dict[str, bytes]:
+        expected = next(iter(case.expected or ()), b"")
+        texts = {"input": case.input, "printed": printed, "expected": expected}
+        return {name: texts[which] for name, which in _FILES[self._checker.protocol].items()}
+
+    def _errand(self, files: Mapping[str, bytes]) -> Errand:
+        cpu = self._checker.timeout
+        return Errand(cpu, 3 * cpu, self._limits.memory, files=files)
+
+    async def close(self) -> None:
+        await self._lane.close()
+
+
+def said_by(checker: Checker, step: Step) -> Said:
+    """Its exit code, or what it printed, in the words of its protocol."""
+    if step.status == "time_limit":
+        return Said("M", "checker_timeout")
+    if step.status != "finished" or step.return_code is None or step.return_code < 0:
+        return Said("M", "checker_error", _text(step.stderr))
+    return _PROTOCOLS[checker.protocol](step, step.return_code)
+
+
+def _testlib(step: Step, code: int) -> Said:
+    comment = _text(step.stderr)
+    if code == 0:
+        return Said("P", comment=comment)
+    if code in _WRONG:
+        return Said("W", "checker", comment)
+    if code == _POINTS and (found := _SAID_POINTS.search(comment)):
+        return Said("W", "points", comment, float(found[1]))
+    if code in _PARTIAL:
+        points = float(code - _PARTIAL.start)
+        return Said("P" if points == 100.0 else "W", "points", comment, points)
+    return Said("M", "checker_error", comment)
+
+
+def _open_r1(step: Step, code: int) -> Said:
+    """The first word that it prints is a number."""
+    words = step.stdout.split()
+    try:
+        points = float(words[0])
+    except (IndexError, ValueError):
+        return Said("M", "checker_error", _text(step.stderr))
+    if code:
+        return Said("M", "checker_error", _text(step.stderr))
+    right = points in (1.0, 100.0)
+    return Said("P" if right else "W", "" if right else "checker", points=points)
+
+
+def _scalebox(step: Step, code: int) -> Said:
+    if code > 1:
+        return Said("M", "checker_error", _text(step.stderr))
+    return Said("W", "checker") if code else Said("P")
+
+
+_PROTOCOLS: Mapping[str, Callable[[Step, int], Said]] = {
+    "testlib": _testlib,
+    "open_r1": _open_r1,
+    "scalebox": _scalebox,
+}
+
+
+def _text(said: bytes) -> str:
+    return said[: 4 * _COMMENT].decode(errors="replace").strip()[:_COMMENT]
+
+
+@contextlib.contextmanager
+def _pipes() -> Iterator[tuple[int, int, int, int]]:
+    """Two: read and write end of the first, then of the second; all closed in the end."""
+    first, second = os.pipe(), os.pipe()
+    try:
+        yield (*first, *second)
+    finally:
+        for at in (*first, *second):
+            os.close(at)
