@@ -72,6 +72,11 @@ class Proxy:
         """The next commands run, but each one's reply is lost and its connection closed."""
         self._ways["replies"].lose(count)
 
+    @property
+    def losing(self) -> int:
+        """How many replies are still to be lost."""
+        return self._ways["replies"].losing
+
     def lose_reply_to(self, sought: bytes) -> None:
         """As `lose_replies`, for the next command that has these bytes in it."""
         with self._guard:
@@ -151,6 +156,11 @@ class _Way:
     def lose(self, count: int) -> None:
         with self._changed:
             self._to_lose = count
+
+    @property
+    def losing(self) -> int:
+        with self._changed:
+            return self._to_lose
 
     def pump(
         self, source: socket.socket, sink: socket.socket, loses: Callable[[bytes], bool]

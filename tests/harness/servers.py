@@ -168,6 +168,22 @@ class PrivateRedis:
         for kept in (*self.folder.glob("*.aof"), *self.folder.glob("*.rdb")):
             kept.unlink()
 
+    def written(self) -> int:
+        """Bytes of its append-only file until now; `lose_since` goes back to it."""
+        return self._aof.stat().st_size
+
+    def lose_since(self, written: int) -> Self:
+        """Start it again without what it wrote since, as after a power cut before an fsync."""
+        self.kill()
+        os.truncate(self._aof, written)
+        return self.start()
+
+    @property
+    def _aof(self) -> Path:
+        """The file that grows: of later releases than Redis 6.2 the newest of several."""
+        found = [*self.folder.glob("appendonlydir/*.incr.aof"), *self.folder.glob("*.aof")]
+        return max(found, key=lambda file: file.stat().st_mtime_ns)
+
     def freeze(self) -> None:
         """SIGSTOP: connections stay open and nothing answers."""
         assert self._process is not None, "the server is not running"
