@@ -2,7 +2,7 @@
 
 Where upstream would crash or lose data these do what its document promises:
 a group without a valid reward stays as it is, padding works from any size, and
-no group comes out larger than `group_size`. docs/guide/slime.md lists each deviation.
+no group comes out larger than `group_size`. docs/reference/slime.md lists each difference.
 """
 
 import copy

@@ -18,7 +18,7 @@ from buffer.errors import ItemRefused
 LONGEST_ID = 1024
 HIGHEST_ROUND = 2**53
 # Below this, text that redis-cli can show is worth more than the room:
-# docs/guide/buffer.md, "Room".
+# docs/guide/buffer.md, "Know when items are compressed".
 COMPRESS_ABOVE = 64 * 1024
 DEEPEST = 200  # levels: as far from the interpreter's limit on any server that reads it again
 _NUMBER = (int, float)

@@ -95,7 +95,7 @@ async def first_model(base_url: str) -> str:
 
 async def play(base_url: str, model: str, redis_url: str, folder: str | None) -> Batch:
     async with client_of(base_url) as client:
-        # As under `config:` in verl's YAML; every key is in docs/guide/verl.md.
+        # As under `config:` in verl's YAML; every key is in docs/reference/verl.md.
         config = {"redis_url": redis_url, "rate_limit": PERMITS, "max_wait": 120}
         tools: list[Any] = [SandboxFusionTool(config), Gsm8kTool()]
         rollout = Rollout(client, model, tools, call_style="hermes", score=grade)
