@@ -55,7 +55,12 @@ def settings_options(function: _Command) -> _Command:
     """Add `--redis-url`, `--run` and `--log-format`; `given_settings` reads them."""
     for option in (
         _option("--log-format", "[text|json]", "How log lines on stderr are written."),
-        _option("--run", "NAME", "Namespace of this run; two runs on one Redis do not meet."),
+        _option(
+            "--run",
+            "NAME",
+            "Name of this run: separates buffer tasks and session sandboxes. Queues and gates are "
+            "shared by all runs.",
+        ),
         _option(
             "--redis-url",
             "URL",
