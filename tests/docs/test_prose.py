@@ -17,7 +17,6 @@ PENDING = {
     "docs/inside/benchmarks.md",
     "docs/inside/decisions.md",
     "docs/inside/internals.md",
-    "docs/reference/keys.md",
 }
 
 
