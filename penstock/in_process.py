@@ -12,6 +12,7 @@ from rq.serializers import JSONSerializer
 from rq.timeouts import BaseDeathPenalty
 
 from ground import process
+from worker.judge.reading import close_readers_here
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import worker_settings
 
@@ -28,8 +29,13 @@ def run_queued(client: redis.Redis, *names: str) -> list[Job]:
             worker.ran = done
             worker.work(burst=True, logging_level="WARNING")
     finally:
-        process.stop(close_sandboxes_here)
+        process.stop(_close_all_here)
     return done
+
+
+async def _close_all_here() -> None:
+    await close_sandboxes_here()
+    await close_readers_here()
 
 
 def _with_jobs(client: redis.Redis, names: Sequence[str]) -> list[Queue]:

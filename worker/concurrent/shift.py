@@ -30,6 +30,7 @@ from worker.concurrent.perform import Performer
 from worker.concurrent.rq_job import claimed_job
 from worker.concurrent.running import ClaimedJob, Outcome, RunningJobs, WorkerDied
 from worker.concurrent.threads import Threads
+from worker.judge.reading import close_readers_here
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
 
@@ -295,7 +296,10 @@ class Shift:
     async def close(self) -> None:
         """Redis may have been away until now: say once more that nothing runs here."""
         async with contextlib.AsyncExitStack() as last:
-            for close in (self._connection.close, close_sandboxes_here, self._parking.close):
+            for close in (
+                self._connection.close, close_sandboxes_here, close_readers_here,
+                self._parking.close,
+            ):  # fmt: skip
                 last.push_async_callback(close)
             # Without its heartbeat ours would seem dead; from here on it looks like one of RQ's.
             await self._connection.ask(("HDEL", self._worker.key, "penstock_gate"))

@@ -114,7 +114,7 @@ def _of_list(given: list[Any]) -> Cases:
     if not given:
         return Cases([])
     if all(isinstance(one, str) for one in given):
-        return Cases([_case(index, check=check) for index, check in enumerate(given)])
+        return Cases([checked_case(index, check=check) for index, check in enumerate(given)])
     cases = []
     functions: set[str | None] = set()
     decimals = False
@@ -134,7 +134,7 @@ def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
     kind = one.get("type") or one.get("testtype") or ""
     if kind == "assert" or (one.get("check") and "input" not in one):
         check = one.get("check") or one.get("test") or one.get("input")
-        return _case(index, check=_text(index, "check", check))
+        return checked_case(index, check=_text(index, "check", check))
     if "input" not in one:
         raise _wrong(index, f"has no input: it has {', '.join(map(str, one))[:100]}")
     given, expected = one["input"], one.get("expected", one.get("output"))
@@ -145,7 +145,7 @@ def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
     if kind == "functional":  # LiveCodeBench's: the output is JSON, as the arguments are
         expected = printed_value(_value(index, "output", expected))
     if kind in ("functional", "function_call") or one.get("fn_name"):
-        return _case(
+        return checked_case(
             index, input=_arguments(given), expected=_returned(given, expected), check=check
         )
     accepted = (
@@ -153,10 +153,11 @@ def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
         if isinstance(expected, list) and "expected" in one
         else None if expected is None else _text(index, "expected", expected)
     )  # fmt: skip
-    return _case(index, input=_text(index, "input", given), expected=accepted, check=check)
+    return checked_case(index, input=_text(index, "input", given), expected=accepted, check=check)
 
 
-def _case(index: int, **parts: Any) -> JudgeCase:
+def checked_case(index: int, **parts: Any) -> JudgeCase:
+    """Raises `RequestRefused`, which names the case, for what is no text, or too large."""
     try:
         return JudgeCase(**parts)
     except ValidationError as refusal:
@@ -221,7 +222,9 @@ def _pairs(given: dict[str, Any]) -> Cases:
         else:
             into = "" if one is None else _text(index, "input", one)
             out = None if expected is None else _text(index, "output", expected)
-        cases.append(_case(index, input=into, expected=out, check=_text(index, "check", check)))
+        cases.append(
+            checked_case(index, input=into, expected=out, check=_text(index, "check", check))
+        )
     return Cases(cases, function)
 
 
@@ -246,7 +249,9 @@ def _mbpp(given: dict[str, Any]) -> Cases:
     before = "\n".join([*given.get("test_imports", []), given.get("test_setup_code") or ""]).strip()
     before = f"{before}\n" if before else ""
     checks = _listed(given, "test_list")
-    return Cases([_case(i, check=before + _text(i, "check", c)) for i, c in enumerate(checks)])
+    return Cases(
+        [checked_case(i, check=before + _text(i, "check", c)) for i, c in enumerate(checks)]
+    )
 
 
 def _livecodebench(given: dict[str, Any]) -> Cases:

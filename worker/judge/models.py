@@ -4,7 +4,7 @@ The request is strict: a worker that ignored a key would give a verdict that nob
 The result stays small: a letter a case, numbers in arrays, and of the outputs a head and a tail.
 """
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -13,6 +13,7 @@ from worker.errors import RequestRefused, ResultUnreadable, SandboxFailure
 from worker.models import (
     MAX_CODE,
     MAX_STDIN,
+    CodeResult,
     CommandResult,
     ErrorKind,
     Files,
@@ -239,9 +240,23 @@ class Kept(BaseModel):
         return sum(len(text.encode()) for text in texts)
 
     @property
+    def stdout_text(self) -> str:
+        """What there is of it, with a mark where something is left out."""
+        return _joined(self.stdout, self.stdout_tail, self.stdout_bytes)
+
+    @property
+    def stderr_text(self) -> str:
+        """As `stdout_text`."""
+        return _joined(self.stderr, self.stderr_tail, self.stderr_bytes)
+
+    @property
     def whole(self) -> bool:
         """Whether nothing of stdout is left out."""
         return not self.stdout_tail and bool(self.stdout or not self.stdout_bytes)
+
+
+def _joined(head: str, tail: str, size: int) -> str:
+    return f"{head}\n[of {size:,} bytes, the ends are kept]\n{tail}" if tail else head
 
 
 def _ends(stream: bytes, keep_bytes: int) -> tuple[str, str]:
@@ -300,6 +315,52 @@ class JudgeResult(Message):
         if set(self.verdicts) & {"T", "L"}:
             return "limit"
         return "user" if set(self.verdicts) & {"W", "E", "C"} else "none"
+
+    def of_case(self, index: int) -> CodeResult:
+        """One case as a run of its own would have told it; outputs as far as they were kept."""
+        letter, reason = self.verdicts[index], self.reasons.get(index, "")
+        fields: dict[str, Any] = {
+            "status": "Success" if letter in "PW" else "Failed",
+            "compile_result": self.compile_result,
+            "run_result": self._run_of(index, letter),
+            "isolation": self.isolation,
+            "attempts": self.attempts,
+            "correlation_id": self.correlation_id,
+        }
+        if letter == "C":
+            fields["compile_result"] = self._failed_compile()
+            fields["run_result"] = None
+        elif letter in "EL":
+            kind = "user" if letter == "E" else "limit"
+            fields |= {"error_kind": kind, "error_reason": reason or "exit"}
+        elif letter in "MS":
+            fields |= {
+                "status": "SandboxError",
+                "run_result": None,
+                "compile_result": None,
+                "error_kind": "infrastructure",
+                "error_reason": reason or self.error_reason or VERDICTS[letter],
+                "message": self.message,
+            }
+        return CodeResult(**fields)
+
+    def _failed_compile(self) -> CommandResult:
+        found = self.compile_result
+        if found is not None and (found.return_code != 0 or found.status != "Finished"):
+            return found
+        return CommandResult(status="Finished", return_code=1, stdout="", stderr=self.message)
+
+    def _run_of(self, index: int, letter: str) -> CommandResult:
+        kept = self.kept.get(index)
+        code = self.exits.get(index, {"E": 1, "L": -9}.get(letter, 0))
+        return CommandResult(
+            status="TimeLimitExceeded" if letter == "T" else "Finished",
+            execution_time=self.wall_ms[index] / 1000 if index < len(self.wall_ms) else None,
+            return_code=None if letter == "T" else code,
+            stdout=kept.stdout_text if kept else None,
+            stderr=kept.stderr_text if kept else None,
+            stdout_truncated=kept is not None and not kept.whole,
+        )
 
     @classmethod
     def of_failure(cls, failure: SandboxFailure, count: int) -> "JudgeResult":

@@ -9,13 +9,19 @@ A score is given only where no outcome that is missing could change it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from worker.errors import QueueError, RequestRefused, SandboxFailure
+from worker.judge.asking import JudgeOptions
+from worker.judge.compare import accepts
+from worker.judge.formats import Cases, checked_case
+from worker.judge.models import Compare as CompareRule
+from worker.judge.models import JudgeResult, Rule
 from worker.judge.program import program_of
-from worker.models import CodeRequest, CodeResult
+from worker.models import OUTPUT_LIMIT, CodeRequest, CodeResult
+from worker.reward.judged import judge, takes
 from worker.reward.verdict import same_output
 
 Verdict = Literal[
@@ -111,15 +117,17 @@ async def score(
     memory_limit_mb: int | None = 1024,
     function: str | None = None,
     stop_early: bool = False,
-    compare: Compare = same_output,
+    compare: Compare | Rule | CompareRule = same_output,
     at_once: int = 16,
 ) -> Score:
-    """Try the program on all cases, `at_once` of them together.
+    """Try the program on all cases: one job of a queue, or one call of the embedded sandbox.
 
     With `stop_early` the score is all or nothing: the first case that is known to fail
     makes it 0.0, and the others are skipped. `function` names a function to be called
     with a case's stdin, one JSON value a line; what it returns is printed. A case that has
-    a `check` alone, no stdin and no expected output, does not call it.
+    a `check` alone, no stdin and no expected output, does not call it. `compare` is a rule
+    of `worker.judge.Compare` or its name; or a function, which is called here, and for which
+    every output comes back. What judges nothing runs a program a case, `at_once` of them together.
     """
     blank = CodeRequest(
         code="", language=language, compile_timeout=case_timeout, run_timeout=case_timeout,
@@ -132,16 +140,118 @@ async def score(
     tried = list(cases)
     if not tried:
         raise ValueError("a program is scored on at least one case")
-    trials = [
-        partial(_tried, on, _request(blank, case, _program(code, case, function)), case, compare)
-        for case in tried
-    ]
-    results = await _all_tried(trials, at_once=at_once, stop_early=stop_early)
+    trial = _Trial(code, tried, blank, on, function, compare, stop_early, at_once)
+    in_one_go = trial.judged()
+    if takes(on, language, in_one_go):
+        results = await _judged_in_one_go(trial, in_one_go)
+    else:
+        results = await tried_one_by_one(trial)
     return _scored(results, all_or_nothing=stop_early)
 
 
-def _program(code: str, case: Case, function: str | None) -> str:
-    return program_of(code, case.check, function, case.stdin, case.expected)
+@dataclass(frozen=True)
+class _Trial:
+    """A program, its cases, and where and how it is tried on them."""
+
+    code: str
+    cases: Sequence[Case]
+    blank: CodeRequest
+    on: Any
+    function: str | None
+    compare: Compare | Rule | CompareRule
+    stop_early: bool
+    at_once: int
+
+    @property
+    def rule(self) -> CompareRule | None:
+        """What a judge can compare by; None for a function, which cannot travel."""
+        if self.compare is same_output:
+            return CompareRule()
+        if isinstance(self.compare, str):
+            return CompareRule(rule=self.compare)
+        return self.compare if isinstance(self.compare, CompareRule) else None
+
+    def same(self, printed: str, expected: str) -> bool:
+        """As the caller compares."""
+        if (rule := self.rule) is not None:
+            return accepts(rule, printed.encode(errors="replace"), [expected.encode()])
+        assert callable(self.compare)  # noqa: S101 - it is no rule
+        return self.compare(printed, expected)
+
+    def judged(self) -> Cases:
+        """As a judge takes them; where outputs are compared here, to return 0 is enough there."""
+        return Cases(
+            [
+                checked_case(
+                    index, input=case.stdin or "", check=case.check,
+                    expected=None if self.rule is None else case.expected,
+                )
+                for index, case in enumerate(self.cases)
+            ],
+            self.function,
+        )  # fmt: skip
+
+
+async def _judged_in_one_go(trial: _Trial, cases: Cases) -> list[CaseResult]:
+    blank, rule = trial.blank, trial.rule
+    options: JudgeOptions = {
+        "language": blank.language,
+        "compile_timeout": blank.compile_timeout,
+        "run_timeout": blank.run_timeout,
+        "stop": "first" if trial.stop_early and rule is not None else "none",
+        "keep": "failures",
+    }
+    if blank.memory_limit_mb is not None:
+        options["memory_limit_mb"] = blank.memory_limit_mb
+    if rule is not None:
+        options["compare"] = rule
+    else:
+        options |= {"keep": "all", "keep_bytes": OUTPUT_LIMIT // 2, "keep_total": 16 << 20}
+    try:
+        CodeRequest.read(blank.dump() | {"code": trial.code})
+    except RequestRefused as refusal:
+        return [CaseResult("compile_error", str(refusal))] * len(trial.cases)
+    result = await judge(trial.code, cases, trial.on, options)
+    found = [_case_result(result, index) for index in range(len(trial.cases))]
+    return found if rule is not None else await _compared_here(trial, result, found)
+
+
+def _case_result(result: JudgeResult, index: int) -> CaseResult:
+    if result.verdicts[index] == "S":
+        return CaseResult("skipped", result.reasons.get(index, ""))
+    return verdict_on(result.of_case(index), as_expected=result.verdicts[index] == "P")
+
+
+async def _compared_here(
+    trial: _Trial, result: JudgeResult, found: list[CaseResult]
+) -> list[CaseResult]:
+    """By the caller's function. What printed too much to come back is run by itself."""
+    left = dict.fromkeys(range(len(found)))
+    for index, case in enumerate(trial.cases):
+        kept = result.kept.get(index)
+        if found[index].passed and case.expected is not None:
+            if kept is None or not kept.whole:
+                continue
+            right = trial.same(kept.stdout, case.expected)
+            found[index] = verdict_on(result.of_case(index), as_expected=right)
+        del left[index]
+    rest = await tried_one_by_one(replace(trial, cases=[trial.cases[index] for index in left]))
+    for index, again in zip(left, rest, strict=True):
+        found[index] = again
+    return found
+
+
+async def tried_one_by_one(trial: _Trial) -> list[CaseResult]:
+    """A run for each case: what a sandbox that does not judge is asked for."""
+    trials = [
+        partial(_tried, trial, _request(trial.blank, case, _program(trial, case)), case)
+        for case in trial.cases
+    ]
+    return await _all_tried(trials, at_once=trial.at_once, stop_early=trial.stop_early)
+
+
+def _program(trial: _Trial, case: Case) -> str:
+    return program_of(trial.code, case.check, trial.function, case.stdin, case.expected)
 
 
 def _request(blank: CodeRequest, case: Case, program: str) -> CodeRequest | CaseResult:
@@ -154,18 +264,16 @@ def _request(blank: CodeRequest, case: Case, program: str) -> CodeRequest | Case
         return CaseResult("compile_error", str(refusal))
 
 
-async def _tried(
-    on: Runner, request: CodeRequest | CaseResult, case: Case, compare: Compare
-) -> CaseResult:
+async def _tried(trial: _Trial, request: CodeRequest | CaseResult, case: Case) -> CaseResult:
     if isinstance(request, CaseResult):
         return request
     try:
-        result = await on.run(request)
+        result = await trial.on.run(request)
     except SandboxFailure as failure:
         return CaseResult("masked", failure.reason)
     except QueueError as failure:
         return CaseResult("masked", f"{type(failure).__name__}: {failure}")
-    as_expected = case.expected is None or compare(result.stdout, case.expected)
+    as_expected = case.expected is None or trial.same(result.stdout, case.expected)
     return verdict_on(result, as_expected=as_expected)
 
 
@@ -173,6 +281,8 @@ async def _all_tried(
     trials: Sequence[Callable[[], Awaitable[CaseResult]]], *, at_once: int, stop_early: bool
 ) -> list[CaseResult]:
     results = [CaseResult("skipped")] * len(trials)
+    if not trials:
+        return results
     todo = iter(enumerate(trials))
 
     async def work() -> None:

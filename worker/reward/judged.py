@@ -1,0 +1,42 @@
+"""All cases of a program in one go: a job on a queue, or a call of a sandbox that judges."""
+
+from worker.errors import QueueError, SandboxFailure
+from worker.judge.asking import JudgeOptions, request_here
+from worker.judge.formats import Cases, check_cases
+from worker.judge.models import JudgeResult
+from worker.queue.code_queue import CodeQueue
+from worker.sandbox.protocol import Sandbox
+
+
+def takes(on: object, language: str, cases: Cases) -> bool:
+    """Whether it judges them. What is left out is tried case by case."""
+    if any(case.check for case in cases.cases) and language != "python":
+        return False  # the program is another one in each case, and compiled each time
+    if isinstance(on, CodeQueue):
+        return True
+    return hasattr(on, "judge") and language in getattr(on, "judged_languages", ())
+
+
+async def judge(
+    code: str, cases: Cases, on: "CodeQueue | Sandbox", options: JudgeOptions
+) -> JudgeResult:
+    """The verdicts; all masked where a queue or a sandbox failed."""
+    cases = check_cases(cases)
+    try:
+        if isinstance(on, CodeQueue):
+            return await on.judge(code, cases, **options)
+        request, suite = request_here(code, cases, options)
+        judging = on
+        assert hasattr(judging, "judge")  # noqa: S101 - it takes them
+        result: JudgeResult = await judging.judge(request, suite)
+        return result
+    except SandboxFailure as failure:
+        return JudgeResult.of_failure(failure, len(cases.cases))
+    except QueueError as failure:
+        return masked(failure, len(cases.cases))
+
+
+def masked(failure: QueueError, count: int) -> JudgeResult:
+    """There is no verdict, for no fault of the program."""
+    said = f"{type(failure).__name__}: {failure}"
+    return JudgeResult(verdicts="M" * count, error_reason=said, message=str(failure))
