@@ -68,7 +68,7 @@ def _outcome(
         request = CodeRequest(code=code, **given)
     except RequestRefused as refusal:
         return _uncompilable(str(refusal)), None
-    if queue := _queue_of(sandbox):
+    if queue := queue_of(sandbox):
         return _answer_of(queue, request)
     return _asked(str(sandbox), request), None
 
@@ -85,7 +85,8 @@ def _uncompilable(why: str) -> Answer:
     return {"status": "Failed", "message": why, "compile_result": compiled, "run_result": None}
 
 
-def _queue_of(given: str | CodeQueue) -> CodeQueue | None:
+def queue_of(given: str | CodeQueue) -> CodeQueue | None:
+    """The queue that is meant; None for a server's URL."""
     if not runs_on_queue(given):
         return None
     return _opened(given) if isinstance(given, str) else given

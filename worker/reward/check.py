@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ground import PenstockError
-from worker.errors import ResultUnreadable
+from worker.errors import QueueError, RequestRefused, ResultUnreadable
+from worker.judge.asking import JudgeOptions
+from worker.judge.formats import Cases, checked_case
+from worker.judge.models import JudgeResult
 from worker.judge.program import program_of
 from worker.queue.code_queue import CodeQueue
-from worker.reward.api import Answer, call_sandbox_api, runs_on_queue
+from worker.reward.api import Answer, call_sandbox_api, queue_of
+from worker.reward.judged import masked, takes
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.settings import RewardSettings
-from worker.reward.solution import code_of
+from worker.reward.solution import code_of, language_named
 from worker.reward.verdict import Code, blank, is_unknown, judged
 
 Metadata = dict[str, Any]
@@ -58,15 +62,18 @@ def compute_score(
     test_cases: dict[str, Any] | str,
     continuous: bool = False,
     timeout: int = DEFAULT_TIMEOUT,
+    language: str | None = None,
 ) -> tuple[float, list[Metadata]]:
     """The share of cases that the program in the completion passes, and each case's metadata.
 
     `test_cases` are those of `check_correctness`, or its JSON; `assert_case` alone is enough.
-    With `continuous` the first 10 cases alone count. Raises `RewardUnknown` where a case
-    that counts has no outcome, or returns 0.0 where PENSTOCK_REWARD_FAILURES is `zero`.
+    With `continuous` the first 10 cases alone count. The program is in the `language`, or in the
+    one that its fence names (```c++, ```golang; Python where it names none).
+    Raises `RewardUnknown` where a case that counts has no outcome, or returns 0.0 where
+    PENSTOCK_REWARD_FAILURES is `zero`.
     """
-    code = code_of(completion)
-    if code is None:
+    found = code_of(completion, language and (language_named(language) or language))
+    if found is None:
         return 0.0, [{"error": "Invalid completion (missing code block)"}]
     cases = _read(test_cases)
     if cases is None:
@@ -81,9 +88,10 @@ def compute_score(
     results, metadata = check_correctness(
         sandbox_fusion_url,
         cases,
-        code,
+        found[0],
         timeout,
         memory_limit_mb,
+        language=found[1],
         concurrent_semaphore=concurrent_semaphore,
     )
     counted = min(len(results), CONTINUOUS_CASES) if continuous else len(results)
@@ -104,7 +112,8 @@ def check_correctness(
     `in_outs` has `inputs` and `outputs`, and may have `assert_case` (code that is put behind
     the program, one per case) and `fn_name` (the function to call; inputs are its arguments).
     A case of assertions with a blank input and no output does not call the function.
-    On a queue the workers hold the permits, and `concurrent_semaphore` is not taken.
+    On a queue all cases are one job, in which the program is compiled once; the workers hold the
+    permits, and `concurrent_semaphore` is not taken. A server is asked for each case.
     """
     if not in_outs or "inputs" not in in_outs or "outputs" not in in_outs:
         return [-1], [{"error": "Invalid input/output data"}]
@@ -116,12 +125,48 @@ def check_correctness(
         return [], []
     if not len(inputs) == len(outputs) == len(asserts):
         return _mismatched(len(inputs))
-    semaphore = None if runs_on_queue(sandbox_fusion_url) else concurrent_semaphore
     function = in_outs.get("fn_name") if language == "python" else None
+    queue = queue_of(sandbox_fusion_url)
     program = _Program(
-        generation, function, sandbox_fusion_url, semaphore, timeout, memory_limit_mb, language
-    )
+        generation, function, sandbox_fusion_url, None if queue else concurrent_semaphore,
+        timeout, memory_limit_mb, language,
+    )  # fmt: skip
+    if queue is not None:
+        judged = _judged_at_once(program, queue, inputs, outputs, asserts)
+        if judged is not None:
+            return judged
     return _all_tried(program, inputs, outputs, asserts)
+
+
+def _judged_at_once(
+    program: "_Program", queue: CodeQueue, inputs: list[Any], outputs: list[Any], asserts: list[str]
+) -> tuple[list[Any], list[Metadata]] | None:
+    """By one job. None: the cases, or the code, are such that each is tried by itself."""
+    try:
+        cases = Cases(
+            [
+                checked_case(
+                    index, input="" if given is None else str(given),
+                    expected=None if expected is None else str(expected), check=check,
+                )
+                for index, (given, expected, check) in enumerate(
+                    zip(inputs, outputs, asserts, strict=True)
+                )
+            ],
+            program.function,
+        )  # fmt: skip
+        if not takes(queue, program.language, cases):
+            return None
+        result = queue.sync.judge(program.code, cases, **program.options)
+    except RequestRefused:
+        return None  # a request for each says which one is wrong
+    except QueueError as failure:
+        result = masked(failure, len(inputs))
+    pairs = [
+        program.said_of(result, index, given, expected)
+        for index, (given, expected) in enumerate(zip(inputs, outputs, strict=True))
+    ]
+    return [code for code, _ in pairs], [metadata for _, metadata in pairs]
 
 
 def _mismatched(count: int) -> tuple[list[Any], list[Metadata]]:
@@ -165,6 +210,36 @@ class _Program:
         except ResultUnreadable as unreadable:
             wrong = f"Internal execution error: {unreadable}"
             return -1, metadata | {"status": "internal_error", "api_request_error": wrong}
+
+    @property
+    def options(self) -> JudgeOptions:
+        """How a judge is asked for the same; of outputs comes back what metadata can hold."""
+        return {
+            "language": self.language,
+            "compile_timeout": self.timeout,
+            "run_timeout": self.timeout,
+            "memory_limit_mb": self.memory_limit_mb,
+            "keep": "all",
+            "keep_bytes": 32 << 10,
+            "keep_total": 4 << 20,
+        }
+
+    def said_of(
+        self, result: JudgeResult, index: int, given: Any, expected: Any
+    ) -> tuple[Code, Metadata]:
+        """A verdict in verl's codes and keys."""
+        letter, of_case = result.verdicts[index], result.of_case(index)
+        why = f"API Call Failed: {of_case.error_reason}: {of_case.message}"
+        metadata = blank(index, given, expected, why if letter in "MS" else None)
+        if letter in "MS":
+            return judged(metadata, None, expected), metadata
+        # What was printed may have come back in part: the letter knows.
+        code = judged(metadata, of_case.dump(), None)
+        if letter == "W":
+            code, metadata["status"] = False, "wrong_answer"
+        elif letter == "C" and "C" in result.verdicts[:index]:
+            metadata["status"] = "compile_error_skipped"
+        return code, metadata
 
     def _answer(self, code: str, stdin: str | None) -> tuple[Answer | None, str | None]:
         try:

@@ -195,3 +195,83 @@ async def test_what_is_no_case_or_no_sandbox_is_refused_at_once() -> None:
         Case("3", 9)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a CodeQueue or a sandbox, not 'redis://"):
         await score("print(1)", [Case()], on="redis://127.0.0.1")  # type: ignore[arg-type]
+
+
+class Counting(LocalSandbox):
+    """The embedded sandbox, and how often it was asked for what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = self.judged = 0
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        self.runs += 1
+        return await super().run(request)
+
+    async def judge(self, request, suite):
+        self.judged += 1
+        return await super().judge(request, suite)
+
+
+@pytest.fixture
+async def counting() -> AsyncIterator[Counting]:
+    sandbox = Counting()
+    yield sandbox
+    await sandbox.close()
+
+
+async def test_all_cases_are_one_call_of_a_sandbox_that_judges(counting) -> None:
+    many = [Case(str(n), str(n * n)) for n in range(30)]
+
+    found = await score(SQUARE, many, on=counting)
+
+    assert (found.value, counting.judged, counting.runs) == (1.0, 1, 0)
+
+
+async def test_a_rule_of_comparison_travels(counting) -> None:
+    cases = [Case("3", "9.0000001")]
+
+    assert (await score(SQUARE, cases, on=counting, compare="floats")).value == 1.0
+    assert (await score(SQUARE, cases, on=counting, compare="tokens")).value == 0.0
+    assert (counting.judged, counting.runs) == (2, 0)
+
+
+async def test_a_function_compares_whole_outputs_here(counting) -> None:
+    """One that is too long to come back is fetched by a run of its own."""
+    lengths = [("10", "10"), ("600000", "600000"), ("5", "6")]
+
+    def as_long(printed: str, expected: str) -> bool:
+        return len(printed) == int(expected)
+
+    code = "n = int(input()); print('x' * n * (3 if n > 1000 else 1), end='')"
+    cases = [Case(given, expected) for given, expected in lengths]
+    found = await score(code, cases, on=counting, compare=as_long)
+
+    assert [case.verdict for case in found.cases] == ["passed", "wrong", "wrong"]
+    assert (counting.judged, counting.runs) == (1, 1)
+
+
+async def test_the_first_failure_ends_the_others_inside(counting) -> None:
+    cases = [Case("3", "9"), Case("4", "1"), *[Case("5", "25")] * 20]
+
+    found = await score(SQUARE, cases, on=counting, stop_early=True)
+
+    assert found.value == 0.0
+    verdicts = [case.verdict for case in found.cases]
+    assert verdicts[1] == "wrong"
+    assert verdicts[-1] == "skipped"
+    assert counting.judged == 1
+
+
+async def test_one_job_of_a_queue_scores_a_program(real_redis) -> None:
+    """With the embedded sandbox behind it."""
+    many = [Case(str(n), str(n * n)) for n in range(25)]
+    queue = CodeQueue(real_redis, "code")
+    with at_work(real_redis, sandbox="local"):
+        found = await score(SQUARE, many, on=queue)
+        bad = await score("print(input())", many, on=queue, language="python")
+
+    assert (found.value, bad.value) == (1.0, 2 / 25)
+    assert int(real_redis.hget("penstock:work:{code}", "claimed")) == 2
+    assert bad.cases[3].result is not None
+    assert bad.cases[3].result.stdout == "3\n"
