@@ -17,7 +17,7 @@ import ground
 from buffer import BufferSettings, RolloutBuffer
 from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
-from docs.tools import settings_page
+from docs.tools import python_api, settings_page
 from limiter import GateStatus
 from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
@@ -43,6 +43,7 @@ def documents() -> dict[str, str]:
         "http.md": _http(),
         "metrics.md": _metrics_page(),
         "provider-contract.md": _contract(),
+        "python.md": python_api.page(),
     }
 
 

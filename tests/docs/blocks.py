@@ -8,7 +8,7 @@
 
 In expected output `...` stands for any text within a line, and alone on a line for any
 number of lines; numbers with a point (versions, seconds) match any such number; runs of
-blanks are one blank. Blocks of other languages (text, toml, yaml) are not run; sh and
+blanks are one blank. Blocks of other languages (text, pyi, toml, yaml) are not run; sh and
 bash are refused, because nobody would notice when they rot.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 FENCE = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOT_RUN = {"text", "toml", "yaml", "lua", "json"}
+NOT_RUN = {"text", "pyi", "toml", "yaml", "lua", "json"}
 _NUMBER = r"\d+(?:\.\d+)+"
 
 

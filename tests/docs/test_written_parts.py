@@ -1,16 +1,21 @@
 """What is written from the code into the docs is what the code says today."""
 
+import ast
+import importlib
+import inspect
 import re
 import tomllib
 from html import unescape
 
-from docs.tools import headline, measured, reference
+from docs.tools import headline, measured, python_api, reference
 from penstock.demo.command import summary
 from penstock.demo.record import Outcome
 from penstock.doctor import packages
 from penstock.doctor import redis as doctor_redis
 from tests.architecture.source import ROOT
 
+# Packages that export names to Penstock's other packages only.
+NOT_FOR_USERS = {"worker.sandbox", "worker.sandbox.serve"}
 README = (ROOT / "README.md").read_text()
 
 
@@ -68,3 +73,32 @@ def test_the_lower_bounds_are_stated() -> None:
     for line in project["dependencies"]:
         if found := re.fullmatch(r"(redis|rq)>=(.*)", line):
             assert re.search(rf"\| {found[1]}(-py)? \| {re.escape(found[2])} ", README, re.I), line
+
+
+def test_the_python_reference_has_every_public_name_with_its_signature() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    shown = re.findall(r"^### ([\w.]+)\n\n```pyi\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = dict(shown)
+    assert len(blocks) == len(shown)
+    for package in ("worker", "limiter", "buffer"):
+        module = importlib.import_module(package)
+        assert {f"{package}.{name}" for name in module.__all__} <= blocks.keys()
+    for name, block in blocks.items():
+        ast.parse(block)  # as any checker of types would read it
+        package, _, own = name.rpartition(".")
+        value = getattr(importlib.import_module(package), own)
+        members = vars(value) if inspect.isclass(value) else {own: value}
+        for member, found in members.items():
+            if inspect.isfunction(found) and not member.startswith("_"):
+                assert f"def {member}(" in block, name
+                assert all(word in block for word in inspect.signature(found).parameters), name
+
+
+def test_a_new_package_with_public_names_is_in_the_python_reference() -> None:
+    exporting = {
+        ".".join(file.parent.relative_to(ROOT).parts)
+        for package in ("worker", "limiter", "buffer")
+        for file in (ROOT / package).rglob("__init__.py")
+        if "__all__" in file.read_text()
+    }
+    assert exporting - python_api.PACKAGES.keys() == NOT_FOR_USERS
