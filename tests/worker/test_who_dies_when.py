@@ -26,6 +26,7 @@ from tests.worker.concurrent.crew import (
     at_work,
     nothing_left,
     open_queue,
+    parked,
     work_in_process,
 )
 from tests.worker.kill_points import RQS_WAY, TRAINERS_WAY, WORKERS_WAY, KillPoint
@@ -125,7 +126,10 @@ def test_at_each_place_of_the_workers_way(scene: Scene, point, dies, fusion) -> 
 def test_at_each_place_of_the_trainers_way(scene: Scene, point, dies, fusion) -> None:
     lease = {"job_lease": LEASE} if dies == "worker" else FOREVER
     at = point.at if dies == "trainer" else point.frozen
-    with scene.worker(**lease) as worker, killing.Child(train, scene.url, at=at) as trainer:
+    with contextlib.ExitStack() as running:
+        worker = running.enter_context(scene.worker(**lease))
+        until(lambda: parked(scene.client) == 1, "the worker to wait for a job")
+        trainer = running.enter_context(killing.Child(train, scene.url, at=at))
         if dies == "trainer":
             assert trainer.outcome().killed
             assert killing.run(train, scene.url).returned is True
