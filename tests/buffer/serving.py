@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import httpx
 import ground
 from buffer import BufferSettings
 from buffer.http.app import Front, make_app
-from tests.harness import leash
+from tests.harness import commands
 from tests.harness.servers import free_port, until
 
 JSON = {"Content-Type": "application/json"}
@@ -64,10 +63,9 @@ class ServerProcess:
 
     def start(self) -> Self:
         with self.log.open("ab") as log:
-            self._process = leash.start(
-                [sys.executable, "-m", "penstock", "buffer", "serve"], env=self._environment,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+            self._process = commands.start(
+                ["buffer", "serve"], env=self._environment, stdout=log, stderr=log
+            )
         until(self._answers, f"the server; its log: {self.log}", 120)
         return self
 

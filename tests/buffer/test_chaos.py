@@ -1,4 +1,4 @@
-"""Everything is killed in random order while 20,000 items pass, and each is accounted for."""
+"""Everything is killed in random order while thousands of items pass; each is accounted for."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ class Player:
 @pytest.mark.parametrize(
     ("groups", "rounds"),
     [
-        pytest.param(2750, 1, id="20,000 items", marks=[pytest.mark.timeout(1200)]),
+        pytest.param(690, 1, id="5,000 items", marks=[pytest.mark.timeout(1200)]),
         pytest.param(
             13_750, 13, id="100,000 items", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]
         ),

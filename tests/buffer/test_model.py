@@ -160,7 +160,7 @@ class Model:
 schedules = st.lists(steps, min_size=5, max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(schedules)
 def test_every_schedule_ends_as_the_model_says(schedule: list[Any]) -> None:
     asyncio.run(_play(schedule))

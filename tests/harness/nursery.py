@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,37 +29,50 @@ IMPORTED = [
     "ground", "limiter", "worker", "worker.jobs", "worker.concurrent.worker", "buffer",
 ]  # fmt: skip
 
+# A test's own variables are its children's, and not the nursery's, which outlives the test.
+_OF_THE_RUN = dict(os.environ)
+
 
 class Born:
-    """A child of the nursery."""
+    """A child of the nursery that has imported these modules."""
 
-    def __init__(self, spec: dict[str, Any], reporting: int) -> None:
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        reporting: int,
+        *,
+        outputs: tuple[int, int] = (1, 2),
+        environment: Mapping[str, str] | None = None,
+        imported: Sequence[str] = IMPORTED,
+    ) -> None:
         self._returncode: int | None = None
         self._ended, ending = os.pipe()
+        spec = spec | {"environment": dict(os.environ if environment is None else environment)}
         try:
-            self.pid = _nursery(os.getpid()).fork(spec, [reporting, ending, 1, 2])
+            nursery = _nursery(os.getpid(), tuple(imported))
+            self.pid = nursery.fork(spec, [reporting, ending, *outputs])
         finally:
             os.close(ending)
 
     def send_signal(self, number: signal.Signals) -> None:
-        if not self._has_ended(0):  # else the number may be another's by now
+        if not self.has_ended(0):  # else the number may be another's by now
             os.kill(self.pid, number)
 
     def await_stop(self) -> None:
         """Until it is stopped, or has ended."""
-        while not self._has_ended(0.002):
+        while not self.has_ended(0.002):
             with contextlib.suppress(OSError):  # it is gone
                 if Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][0] == "T":
                     return
 
     def wait(self, within: float | None = None) -> int:
         """Its exit code, once it has ended; of one that a signal ended: less than zero."""
-        if not self._has_ended(within):
+        if not self.has_ended(within):
             raise TimeoutError(f"process {self.pid} has not ended within {within} s")
         assert self._returncode is not None
         return self._returncode
 
-    def _has_ended(self, within: float | None) -> bool:
+    def has_ended(self, within: float | None) -> bool:
         if self._returncode is not None:
             return True
         if not select.select([self._ended], [], [], within)[0]:
@@ -73,14 +87,14 @@ class Born:
 class _Nursery:
     """The process, as it is seen from the test run."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: Sequence[str]) -> None:
         self._one_at_a_time = threading.Lock()
         self._asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with asked:
             self._process = leash.start(
-                [sys.executable, "-m", "tests.harness.nursery", str(asked.fileno())],
+                [sys.executable, "-m", "tests.harness.nursery", str(asked.fileno()), *imported],
                 cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=(asked.fileno(),),
-                start_new_session=True,
+                start_new_session=True, env=_OF_THE_RUN,
             )  # fmt: skip
         atexit.register(self._close)
 
@@ -91,16 +105,16 @@ class _Nursery:
         self._asks.close()
 
     def fork(self, spec: dict[str, Any], files: list[int]) -> int:
-        words = json.dumps({**spec, "environment": dict(os.environ)}).encode()
+        words = json.dumps(spec).encode()
         with self._one_at_a_time:
             socket.send_fds(self._asks, [words], files)
             return int(self._asks.recv(16))
 
 
 @cache
-def _nursery(_: int) -> _Nursery:
+def _nursery(_: int, imported: tuple[str, ...]) -> _Nursery:
     """That of this process; a fork of it has one of its own."""
-    return _Nursery()
+    return _Nursery(imported)
 
 
 def _until_born(asked: socket.socket) -> tuple[dict[str, Any], int]:
@@ -160,7 +174,7 @@ def _begin(nursery: int, words: bytes, files: list[int]) -> tuple[dict[str, Any]
 
 
 if __name__ == "__main__":
-    for module in IMPORTED:
+    for module in sys.argv[2:]:
         importlib.import_module(module)
     gc.freeze()
     from tests.harness import doomed  # by its own name, which is how scenarios import it

@@ -74,11 +74,16 @@ def until(holds: Callable[[], bool], what: str, within: float = STARTS_WITHIN) -
         time.sleep(0.02)
 
 
-def server_that_may_fail_to_save(folder: Path) -> ground.EmbeddedServer:
+@contextlib.contextmanager
+def server_that_may_fail_to_save(folder: Path) -> Iterator[ground.EmbeddedServer]:
     """One that `fill_disk_of` works on."""
     (folder / "taken" / "by-a-folder").mkdir(parents=True)
     config = ["save 3600 1", "dbfilename taken"]
-    return ground.EmbeddedServer(folder, binary=server_binary(), config=config)
+    with ground.EmbeddedServer(folder, binary=server_binary(), config=config) as server:
+        yield server
+        client: Any = ground.connect(server.target)
+        with contextlib.closing(client):
+            client.config_set("save", "")  # else it refuses to end before it has saved
 
 
 def fill_disk_of(server: ground.EmbeddedServer) -> None:

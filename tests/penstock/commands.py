@@ -3,34 +3,28 @@
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.harness import leash
+from tests.harness import commands
 from tests.harness.servers import url_of
 
-PENSTOCK = Path(sys.executable).with_name("penstock")
 HERE = ("--sandbox", "local")
 CHORES = (*HERE, "--allow", "tests.worker.concurrent.chores.*")
 
 
 def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    return subprocess.Popen(
-        [PENSTOCK, *arguments],
-        env=clean | env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return commands.start(arguments, env=clean() | env, **pipes)
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    process = start(*arguments, **env)
-    out, err = process.communicate(timeout=100)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return commands.run(arguments, env=clean() | env)
+
+
+def clean() -> dict[str, str]:
+    """The environment without settings of ours."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
 
 
 def refusal(result: subprocess.CompletedProcess[str]) -> str:
@@ -60,8 +54,6 @@ def processes_with(folder: Path) -> list[tuple[str, str]]:
 
 
 def penstock_worker(client: Any, *options: str, **environment: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "penstock", "--redis-url", url_of(client), "worker", *options]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    return leash.start(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean | environment
-    )
+    words = ["--redis-url", url_of(client), "worker", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return commands.start(words, env=clean() | environment, **pipes)

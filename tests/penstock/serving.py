@@ -2,13 +2,12 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
 
-from tests.harness import leash
+from tests.harness import commands
 from tests.harness.servers import free_port, until
 
 
@@ -18,10 +17,7 @@ def monitor(redis_url: str, **environment: str) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     env = {**os.environ, "PENSTOCK_REDIS_URL": redis_url, "PENSTOCK_MONITOR_PORT": str(port)}
-    process = leash.start(
-        [sys.executable, "-m", "penstock", "monitor"], env={**env, **environment},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = commands.start(["monitor"], env=env | environment, stdout=subprocess.DEVNULL)
 
     def answers() -> bool:
         assert process.poll() is None, "it did not start"

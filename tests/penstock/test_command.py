@@ -22,9 +22,10 @@ from rich.text import Text
 
 from penstock.cli import COMMANDS, command
 from penstock.options import console
+from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, fill_disk_of, server_that_may_fail_to_save
 from tests.harness.terminal import Terminal
-from tests.penstock.commands import PENSTOCK, processes_of, processes_with, refusal, run, start
+from tests.penstock.commands import processes_of, processes_with, refusal, run, start
 
 PENSTOCK_SOURCE = Path(__file__).parents[2] / "penstock"
 

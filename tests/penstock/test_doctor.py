@@ -18,6 +18,7 @@ from penstock.doctor.command import show
 from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.doctor.packages import NAMES, check_names, check_python, check_versions
 from penstock.doctor.redis import check_server
+from tests.harness import commands
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +31,7 @@ def doctor(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    return subprocess.run(
-        [Path(sys.executable).with_name("penstock"), "doctor", *arguments],
-        env=clean | (env or {}),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return commands.run(["doctor", *arguments], env=clean | (env or {}), cwd=cwd, timeout=60)
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import ground
-from tests.harness import leash
+from tests.harness import commands
 from tests.harness.servers import PrivateRedis, free_port, until
 
 
@@ -56,10 +56,9 @@ def served(service: Service, redis_url: str, **environment: str) -> Iterator[tup
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     env = clean | {"PENSTOCK_REDIS_URL": redis_url} | environment
     words = [word.format(port=port) for word in service.command]
-    process = leash.start(
-        [sys.executable, "-m", "penstock", *words], stdin=subprocess.DEVNULL,
-        env=env | ({service.port: port} if service.port else {}), stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = commands.start(
+        words, env=env | ({service.port: port} if service.port else {}), stdout=subprocess.DEVNULL
+    )
     url = f"http://127.0.0.1:{port}"
 
     def well() -> bool:
@@ -126,10 +125,7 @@ def test_no_service_listens_beyond_loopback_without_a_token(
         {service.port.replace("PORT", "HOST"): "0.0.0.0", service.port: "0"} if service.port else {}
     )  # fmt: skip
     words = [word.format(port="0") for word in (*service.command, *host)]
-    refused = subprocess.run(
-        [sys.executable, "-m", "penstock", *words], env=env, capture_output=True, text=True,
-        timeout=60,
-    )  # fmt: skip
+    refused = commands.run(words, env=env)
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"penstock: {service.token}: is not set")
     assert "PENSTOCK_WITHOUT_TOKEN=1" in refused.stderr
@@ -170,9 +166,8 @@ def test_a_service_ends_in_order_and_its_exit_code_says_by_what(
     env = os.environ | {"PENSTOCK_REDIS_URL": shared_server.url}
     words = [word.format(port=port) for word in service.command]
     with log.open("wb") as said:
-        process = leash.start(
-            [sys.executable, "-m", "penstock", *words], stdin=subprocess.DEVNULL,
-            env=env | ({service.port: port} if service.port else {}),
+        process = commands.start(
+            words, env=env | ({service.port: port} if service.port else {}),
             stdout=subprocess.DEVNULL, stderr=said,
         )  # fmt: skip
     until(lambda: _well(port), name, within=60)

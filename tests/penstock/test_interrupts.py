@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import PACKAGES, ROOT
+from tests.harness.commands import PENSTOCK
 from tests.harness.servers import free_port, until
 from tests.harness.terminal import Terminal
-from tests.penstock.commands import PENSTOCK, processes_of
+from tests.penstock.commands import processes_of
 
 LASTING = {
     "buffer serve": ["buffer", "serve"],

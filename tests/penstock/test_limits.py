@@ -5,13 +5,12 @@ Each test has a gate of its own name: a process remembers its gates over an empt
 
 import json
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from limiter import TokenBucket
 from limiter import engine as engines
+from tests.harness import commands
 
 
 @pytest.fixture
@@ -19,14 +18,7 @@ def limits(real_redis, shared_server):
     """Runs `penstock limits …` on the server of this test."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [Path(sys.executable).with_name("penstock"), "limits", *arguments,
-             "--redis-url", shared_server.url],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )  # fmt: skip
+        return commands.run(["limits", *arguments, "--redis-url", shared_server.url])
 
     return run
 

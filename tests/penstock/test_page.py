@@ -15,9 +15,9 @@ from ground.process import from_thread
 from limiter import TokenBucket
 from tests.harness import killing
 from tests.harness.browser import Browser
+from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis
 from tests.harness.terminal import Terminal
-from tests.penstock.commands import PENSTOCK
 from tests.penstock.serving import monitor
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import burst, open_queue, work_in_process

@@ -12,8 +12,9 @@ import pytest
 import ground
 from buffer import GroupFunctions, RolloutBuffer, TaskConfig
 from penstock.commands.run import exit_code
+from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis
-from tests.penstock.commands import PENSTOCK, run
+from tests.penstock.commands import run
 from tests.worker.concurrent.crew import at_work
 from worker import CodeResult
 

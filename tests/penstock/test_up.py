@@ -23,8 +23,9 @@ from penstock.up import service
 from penstock.up.command import _Up
 from penstock.up.fleet import Home, Plan
 from tests.harness import leash
+from tests.harness.commands import PENSTOCK
 from tests.harness.servers import free_port, until
-from tests.penstock.commands import PENSTOCK, processes_of, run
+from tests.penstock.commands import processes_of, run
 
 
 class Up:

@@ -123,13 +123,17 @@ print(os.getpriority(os.PRIO_PROCESS, 0))
 """
 
 
+NICER = 5  # what the programs of an embedded sandbox are, once they compute
+
+
+@pytest.mark.skipif(os.nice(0) >= NICER, reason="the tests themselves run as nice as that")
 async def test_without_a_group_it_gives_way_by_being_nice() -> None:
     async with Jails(config_for("user"), use_cgroups=False) as jails:
         outcome = await jails.run(Program(UNTIL_NICE, limits=PATIENT))
         nicer = await jails.run(Program(ALREADY_NICER, limits=PATIENT))
         usual = await jails.run(Program("print(__import__('os').nice(0))"))
     assert usual.stdout == b"%d\n" % os.nice(0), "as nice as whoever runs the tests"
-    assert outcome.stdout == b"5\n", outcome
+    assert outcome.stdout == b"%d\n" % NICER, outcome
     assert nicer.stdout == b"%d\n" % (9 + os.nice(0)), nicer
 
 

@@ -1,0 +1,107 @@
+"""The `penstock` command as a process that has imported its modules already.
+
+    process = commands.start(["limits", "ls"], env=environment, stdout=subprocess.PIPE)
+
+An interpreter that imports them takes half a second of a processor each time; a fork of the
+nursery takes milliseconds. For the rest it is as if a shell had started it. What is tried of the
+start itself (a stream that is closed, modules in the working directory) is started anew.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.harness.nursery import IMPORTED, Born
+
+PENSTOCK = Path(sys.executable).with_name("penstock")
+MODULES = (
+    *IMPORTED, "fastapi", "rich.console", "rich.table", "uvicorn", "penstock.cli",
+    "penstock.commands.limits", "penstock.commands.worker", "penstock.doctor.command",
+    "penstock.monitor.command", "buffer.http.app", "worker.sandbox.serve",
+)  # fmt: skip
+
+
+def start(
+    words: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+    **streams: Any,
+) -> "subprocess.Popen[Any]":
+    """`subprocess.Popen(["penstock", *words], …)`, with nothing to read and in its own session."""
+    environment = dict(os.environ if env is None else env)
+    return _Command([PENSTOCK, *words], env=environment, cwd=cwd or os.getcwd(), **streams)
+
+
+def run(
+    words: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+    timeout: float = 100,
+) -> "subprocess.CompletedProcess[str]":
+    """`subprocess.run(["penstock", *words], capture_output=True, text=True, …)`."""
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start(words, env=env, cwd=cwd, **streams) as process:
+        try:
+            said = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, *said)
+
+
+def become(words: list[str], folder: str) -> None:
+    """In the child."""
+    os.chdir(folder)
+    sys.argv = words
+    tempfile.tempdir = None  # its environment may name another
+    from penstock.entry import main
+
+    main()
+
+
+class _Command(subprocess.Popen[Any]):
+    """A Popen whose process is forked by the nursery, which also tells how it ends."""
+
+    def _execute_child(self, args: Any, *more: Any) -> None:
+        cwd, env, pipes = more[4], more[5], more[9:15]
+        taken, _, output, errors = pipes[0], pipes[1], pipes[3], pipes[5]
+        assert taken == -1, "it has nothing to read"
+        spec = {
+            "scenario": "tests.harness.commands:become",
+            "arguments": [[str(word) for word in args], str(cwd)],
+            "at": None,
+        }
+        reports = os.open(os.devnull, os.O_WRONLY)
+        try:
+            outputs = (1 if output == -1 else output, 2 if errors == -1 else errors)
+            self._born = Born(spec, reports, outputs=outputs, environment=env, imported=MODULES)
+        finally:
+            os.close(reports)
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self.pid = self._born.pid
+        self._child_created = True
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        return self._ended_within(0)
+
+    def _wait(self, timeout: float | None) -> int:
+        code = self._ended_within(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _ended_within(self, timeout: float | None) -> int | None:
+        if self.returncode is None and self._born.has_ended(timeout):
+            self.returncode = self._born.wait()
+        return self.returncode
