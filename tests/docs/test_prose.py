@@ -15,8 +15,6 @@ PAGES = [
 PENDING = {
     "docs/guide/troubleshooting.md",
     "docs/inside/benchmarks.md",
-    "docs/inside/decisions.md",
-    "docs/inside/internals.md",
 }
 
 
