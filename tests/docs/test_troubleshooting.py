@@ -11,7 +11,7 @@ PAGE = (ROOT / "docs" / "guide" / "troubleshooting.md").read_text()
 ROWS = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
     for line in PAGE.splitlines()
-    if line.startswith("|") and not line.startswith(("|---", "| What is said"))
+    if line.startswith("|") and not line.startswith(("|---", "| Message"))
 ]
 # The kernel's words, and how our own commands end.
 NOT_OURS = {"unshare: Operation not permitted"}
