@@ -81,7 +81,8 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
             os.write(complaint, f"!{type(problem).__name__}: {problem}".encode())
         os._exit(125)
     os.close(_COMPLAINT)
-    ending.run(step["script"] and f"{place.home}/{step['script']}")
+    script = step["script"] and f"{place.home}/{step['script']}"
+    ending.run(script, step.get("arguments", ()))
 
 
 def check_environment(given: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from io import FileIO
 
 from worker.judge.models import Checker, Letter
 from worker.judge.suite import Case
@@ -146,11 +147,10 @@ def _text(said: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _pipes() -> Iterator[tuple[int, int, int, int]]:
+def _pipes() -> Iterator[tuple[FileIO, FileIO, FileIO, FileIO]]:
     """Two: read and write end of the first, then of the second; all closed in the end."""
-    first, second = os.pipe(), os.pipe()
-    try:
-        yield (*first, *second)
-    finally:
-        for at in (*first, *second):
-            os.close(at)
+    with contextlib.ExitStack() as held:
+        first, second = os.pipe(), os.pipe()
+        ends = [(at, mode) for pipe in (first, second) for at, mode in zip(pipe, "rw", strict=True)]
+        a, b, c, d = (held.enter_context(FileIO(at, mode)) for at, mode in ends)
+        yield a, b, c, d

@@ -61,6 +61,12 @@ class Judging:
         )
 
     async def _judge(self, request: JudgeRequest, suite: Suite) -> JudgeResult:
+        if request.interactor and self._jails.level != "ns":
+            raise SandboxUnfit(
+                f"the local sandbox: an interactor needs the level 'ns', and this is "
+                f"{self._jails.level!r}",
+                reason="no_interactor",
+            )
         limits = self._limits(request)
         given = {name: base64.b64decode(text) for name, text in request.files.items()}
         text = text_of(request, Case()) if request.mode == "function" else request.code

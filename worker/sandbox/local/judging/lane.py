@@ -15,6 +15,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import FileIO
 
 from worker.sandbox.local.inside import wire
 from worker.sandbox.local.inside.job import CASES
@@ -57,7 +58,7 @@ class Errand:
     files: Mapping[str, bytes] = field(default_factory=dict)
     text: str = ""  # a program of its own, in place of the build's: Python's only
     marks: bool = False  # whether its text says that it came to its end
-    ends: tuple[int, int] | None = None  # in place of stdin and of stdout
+    ends: tuple[FileIO, FileIO] | None = None  # for stdin and stdout; closed here once it has them
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,15 @@ class Lane:
             "mark": errand.marks,
         }
         with contextlib.ExitStack() as held:
-            given = [errand.ends[0] if errand.ends else held.enter_context(_sealed(errand.stdin))]
+            for end in errand.ends or ():
+                held.enter_context(end)
+            stdin = errand.ends[0].fileno() if errand.ends else None
+            given = [held.enter_context(_sealed(errand.stdin)) if stdin is None else stdin]
             if files:
                 packed = wire.pack({"files": list(files)}, list(files.values()))
                 given.append(held.enter_context(_sealed(packed)))
             if errand.ends:
-                given.append(errand.ends[1])
+                given.append(errand.ends[1].fileno())
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))]
             channel.sendmsg([json.dumps(order).encode()], rights)
         async with asyncio.timeout(errand.wall + _GRACE):
@@ -174,6 +178,7 @@ class Lane:
         step = {
             "argv": argv and [*argv, *self._arguments],
             "script": _MAIN if errand.text else build.script,
+            "arguments": self._arguments,
             "wall": errand.wall,
         }
         limits = replace(self._limits, cpu=errand.cpu, wall=errand.wall)
