@@ -46,6 +46,15 @@ def test_every_file_that_the_internals_name_exists() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_every_page_that_the_code_names_exists() -> None:
+    places = ["ground", "limiter", "buffer", "worker", "penstock", "bench", "examples", "tests"]
+    files = [path for place in places for path in (ROOT / place).rglob("*.py")]
+    files += [ROOT / name for name in ("Makefile", "Dockerfile", "compose.yaml", "pyproject.toml")]
+    named = set(re.findall(r"\bdocs/[\w/-]+\.md\b", _all(files)))
+    assert len(named) > 10
+    assert [page for page in sorted(named) if not (ROOT / page).exists()] == []
+
+
 def _all(files: list[Path]) -> str:
     return "\n".join(path.read_text() for path in files)
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.docs.prose import faults
+from tests.docs.prose import blocks, faults
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+GUIDES = [page for page in PAGES if page.parent.name == "guide"]
 # Not rewritten yet. A page that has no fault any more must leave this list.
 PENDING = {
     "docs/inside/benchmarks.md",
@@ -24,6 +25,15 @@ def test_a_page_is_in_plain_english(page: Path) -> None:
         assert found, "has no fault any more: take it out of PENDING"
         pytest.skip(f"{len(found)} faults")
     assert found == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_guide_begins_with_what_its_reader_gets_done(page: Path) -> None:
+    title, first, *_ = blocks(page.read_text())
+    assert title.line == 1
+    assert not first.cell
+    assert first.line == 3
+    assert first.text.endswith((".", ":"))
 
 
 def test_what_is_too_long_is_found_with_its_line() -> None:
