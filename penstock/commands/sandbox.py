@@ -140,7 +140,8 @@ def serve(
 ) -> None:
     """Serve the sandbox over HTTP, as Sandbox Fusion does.
 
-    /run_code, /run_jupyter and /v1/ping answer as upstream's do. /healthz runs a program of
+    /run_code, /run_jupyter and /v1/ping answer as upstream's do; /submit and ScaleBox's
+    /common_evaluate_batch judge the cases that come with the request. /healthz runs a program of
     nothing, /metrics is for Prometheus. With PENSTOCK_SANDBOX_TOKEN, or a file that
     PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
     """
@@ -157,7 +158,7 @@ def serve(
         jails = Jails(settings.config(), concurrency=settings.sandbox_concurrency)
         async with jails:
             places = Line(jails.concurrency, line, patience)
-            app = App(jails, settings.limits(), places)
+            app = App(jails, settings.limits(), places, settings.sandbox_cache_mb << 20)
             guarded = HttpGuard(
                 app, health=app.health, figures=app.figures, token=token, host=host, ending=504
             )

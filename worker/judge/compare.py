@@ -6,7 +6,7 @@ lines         the same lines, blanks at their ends and empty lines at the end le
 decimals      the same number of lines; each the same, or the same numbers: LiveCodeBench's
 tokens        the same words, however they are spaced and broken into lines
 tokens_nocase the same, upper or lower case
-floats        as tokens, and two numbers may differ by `abs`, or by `rel` of the expected one
+floats        as tokens_nocase, and two numbers may differ by `abs`, or by `rel` of the expected one
 unordered     the same lines in any order, words compared
 
 A line ends with LF or CR LF, except in `exact` and `ends`. Digits are compared as numbers of any
@@ -95,7 +95,7 @@ def _bag(text: bytes) -> Counter[tuple[bytes, ...]]:
 
 
 def _close(compare: Compare, printed: bytes, expected: bytes) -> bool:
-    ours, theirs = printed.split(), expected.split()
+    ours, theirs = printed.lower().split(), expected.lower().split()
     if len(ours) != len(theirs):
         return False
     absolute, relative = Fraction(compare.abs), Fraction(compare.rel)

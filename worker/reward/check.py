@@ -14,6 +14,7 @@ from typing import Any
 from ground import PenstockError
 from worker.errors import QueueError, RequestRefused, ResultUnreadable
 from worker.judge.asking import JudgeOptions
+from worker.judge.completion import code_of, language_named
 from worker.judge.formats import Cases, checked_case
 from worker.judge.models import JudgeResult
 from worker.judge.program import program_of
@@ -22,7 +23,6 @@ from worker.reward.api import Answer, call_sandbox_api, queue_of
 from worker.reward.judged import masked, takes
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.settings import RewardSettings
-from worker.reward.solution import code_of, language_named
 from worker.reward.verdict import Code, blank, is_unknown, judged
 
 Metadata = dict[str, Any]

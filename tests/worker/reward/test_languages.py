@@ -3,8 +3,8 @@
 import pytest
 
 from tests.worker.scripted_answers import Answer
+from worker.judge.completion import code_of
 from worker.reward import compute_score
-from worker.reward.solution import code_of
 
 CPP = "int main() {}\n"
 

@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from ground import Sheet
 from ground.http.guard import Receive, Scope, Send
-from worker.errors import SandboxBroken
+from worker.errors import RequestRefused, SandboxBroken, SandboxFailure, SandboxUnfit
 from worker.sandbox.local import Jails, Limits, Outcome, Program, provider
 from worker.sandbox.local.answer import answer
 from worker.sandbox.local.errors import LimitRefused
-from worker.sandbox.serve import notebook, openapi
+from worker.sandbox.local.judging.judging import Judging
+from worker.sandbox.serve import notebook, online_judge, openapi
 from worker.sandbox.serve.requests import BadFile, Line, NoRoom, RunCode, RunJupyter, Tally
 
 log = logging.getLogger(__name__)
@@ -38,15 +39,20 @@ class TooLarge(Exception):
 class App:
     """`/run_code`, `/run_jupyter` and `/v1/ping` over one set of jails; the rest is the guard's."""
 
-    def __init__(self, jails: Jails, defaults: Limits, line: Line) -> None:
+    def __init__(self, jails: Jails, defaults: Limits, line: Line, cache_bytes: int = 0) -> None:
         self._jails = jails
         self._defaults = defaults
         self._line = line
+        self._judging = Judging(jails, defaults, cache_bytes)
         self._tally = Tally()
         self._held = 0
         self._routes: dict[str, dict[str, Callable[[bytearray], Coroutine[Any, Any, Answer]]]] = {
             "/run_code": {"POST": self._run_code},
             "/run_jupyter": {"POST": self._run_jupyter},
+            "/submit": {"POST": self._submit},
+            "/get_prompts": {"POST": self._get_prompts},
+            "/common_evaluate": {"POST": self._evaluate},
+            "/common_evaluate_batch": {"POST": self._evaluate},
             "/v1/ping": {"GET": _pong},
             "/openapi.json": {"GET": self._document},
         }
@@ -100,6 +106,12 @@ class App:
         except NoRoom as full:
             self._tally.ended("no_room")
             return HTTPStatus.GATEWAY_TIMEOUT, {"detail": f"the sandbox has no room: {full}"}
+        except (RequestRefused, online_judge.NotHere) as refusal:
+            self._tally.ended("refused")
+            return HTTPStatus.UNPROCESSABLE_ENTITY, {"detail": str(refusal)}
+        except SandboxFailure as failure:
+            self._tally.ended("infrastructure")
+            return HTTPStatus.GATEWAY_TIMEOUT, {"detail": f"the sandbox failed: {failure}"}
         except ValidationError as refusal:
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"detail": _refusals(refusal)}
         finally:
@@ -143,6 +155,33 @@ class App:
                 answer = await notebook.run(self._jails, self._defaults, request)
         self._tally.ended(f"notebook_{answer['status']}".lower())
         return HTTPStatus.OK, answer
+
+    async def _submit(self, body: bytearray) -> Answer:
+        """Judge a completion against the cases in the request."""
+        asked = online_judge.Submit.model_validate_json(body, context=self._jails.lacking)
+        return await self._judged(online_judge.submit(self._judging, asked))
+
+    async def _evaluate(self, body: bytearray) -> Answer:
+        """Judge a completion against the cases in the request, as ScaleBox does."""
+        asked = online_judge.Evaluate.model_validate_json(body, context=self._jails.lacking)
+        return await self._judged(online_judge.evaluate(self._judging, asked))
+
+    async def _get_prompts(self, body: bytearray) -> Answer:
+        """The prompts of the problems in the request."""
+        asked = online_judge.GetPrompts.model_validate_json(body, context=self._jails.lacking)
+        return await online_judge.get_prompts(asked)
+
+    async def _judged(self, judging: Coroutine[Any, Any, Answer]) -> Answer:
+        try:
+            async with self._line.place():
+                with self._tally.running():
+                    status, answer = await judging
+        except SandboxUnfit as unfit:
+            raise RequestRefused(str(unfit)) from None
+        finally:
+            judging.close()  # it has not begun, where there was no room
+        self._tally.ended("judged" if status == HTTPStatus.OK else "infrastructure")
+        return status, answer
 
     async def _document(self, body: bytearray) -> Answer:
         """The OpenAPI description of this service."""
