@@ -66,7 +66,9 @@ async def test_gates_jobs_and_what_shows_them_work(client: Any, url: str, fusion
         results = await CodeQueue(url, "code").run_many([str(n) for n in range(20)], timeout=60)
         until(lambda: after.get_status() == "finished", "what RQ's own code ends")
     assert all(result.ok for result in results)
-    fleet = await FleetReader(url).read()
+    reader = FleetReader(url)
+    fleet = await reader.read()
+    await reader.aclose()
     assert {seen.name for seen in fleet.queues} == {"code"}
 
 
