@@ -334,6 +334,7 @@ class Ledger:
             self._in_doubt.update((ask.id, None) for ask in exchange.asks)
         if self._in_doubt:
             self.doubt_ends_at = self.engine.clock() + LATE
+        self.unsettle()  # the reply may have said who was granted a permit
 
     def end_doubt(self) -> None:
         """Cancel once more what nobody wants."""

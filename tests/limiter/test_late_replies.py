@@ -22,7 +22,7 @@ def held_back(monkeypatch):
     monkeypatch.setattr(
         loop_connection.LoopConnection,
         "received",
-        lambda wire: () if back.is_set() else received(wire),
+        lambda wire: [] if back.is_set() else received(wire),
     )
     return back
 
@@ -42,6 +42,16 @@ async def test_a_lease_that_its_loop_reads_late_is_renewed(real_redis, held_back
     until(lambda: permit.lost or leases(real_redis) != granted, "a renewal")
     assert not permit.lost
     permit.release()
+
+
+async def test_a_grant_in_a_reply_that_no_loop_read_reaches_its_waiter(real_redis, held_back):
+    gate = TokenBucket(real_redis, "g", limit=1, lease=600)
+    await on_its_shortcut(gate)
+    permit = await gate.acquire()
+    waiting = await in_line(gate, 1)
+    held_back.set()
+    permit.release()
+    (await served(waiting)).release()
 
 
 def leases(redis):
