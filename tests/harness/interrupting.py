@@ -94,4 +94,6 @@ class _Interruptible(ast.NodeTransformer):
 
     def _call(self, line: ast.stmt) -> ast.stmt:
         (call,) = ast.parse("interrupt()").body
-        return ast.fix_missing_locations(ast.copy_location(call, line))
+        for node in ast.walk(call):
+            ast.copy_location(node, line)
+        return call

@@ -65,10 +65,10 @@ class Submitter:
         (order.acks if queued else order.answers).append(answer)
         try:
             engine.submit(order, answer)
+            return order
         except BaseException:  # a signal's handler may raise anywhere
             self.abandon([order])
             raise
-        return order
 
     def abandon(self, orders: Sequence[Order]) -> None:
         """Their callers wait no more."""
