@@ -14,10 +14,10 @@ from ground import RedisTarget, SettingError, new_owner
 from ground.lua import Command
 from ground.process import PerProcess
 from ground.redis.answers import Answer, LoopAnswer
-from ground.redis.engine import Engine
+from ground.redis.engine import NEVER, Engine
 from ground.redis.inbox import SILENCE, read_streams, reading
 from ground.redis.loop_connection import LoopConnection, packed
-from ground.redis.shortcut import Shortcut
+from ground.redis.shortcut import LATE, Shortcut
 from ground.redis.unit import Unit
 from worker.errors import QueueError
 from worker.queue.order import SCRIPTS, Order
@@ -82,6 +82,7 @@ class JobShortcut(Shortcut):
         self._jobs = engine
         self._reader: LoopConnection | None = None
         self._asked_at: float | None = None
+        self._pinged_at: float | None = None
         self._heard_at = 0.0
         self._since = "0-0"
         self.orders = engine.orders
@@ -98,6 +99,7 @@ class JobShortcut(Shortcut):
             return False
         self.orders = self._jobs.new_client(self)  # the inbox goes on with the one before
         self._since, self._asked_at, self._heard_at = "0-0", None, self._jobs.clock()
+        self._pinged_at = None
         self._reader = reader
         return True
 
@@ -106,7 +108,7 @@ class JobShortcut(Shortcut):
             self.orders.reader = None  # the inbox reads for them
             self._jobs.busy[self.orders] = None
             self._reader.hang_up()
-            self._reader = self._asked_at = None
+            self._reader = self._asked_at = self._pinged_at = None
         super().cut()
 
     def ask(self) -> None:
@@ -122,30 +124,41 @@ class JobShortcut(Shortcut):
 
     def _ask(self, now: float) -> None:
         if self._reader is not None and self._asked_at is None and self.orders.waiting:
-            if now > self._heard_at + SILENCE:
-                raise ConnectionError("an idle connection may be dead")
-            self._reader.send(packed([reading({self.orders.stream: self._since})]))
+            commands = [reading({self.orders.stream: self._since})]
+            if now > self._heard_at + SILENCE:  # an idle connection may be dead
+                commands.insert(0, ("PING",))
+                self._pinged_at = now
+            self._reader.send(packed(commands))
             self._asked_at = now
 
     def _read_notices(self, now: float) -> None:
         for reply in self._reader.received() if self._reader is not None else ():
             if isinstance(reply, Exception):
                 raise ConnectionError(str(reply))
+            self._heard_at = now
+            if self._pinged_at is not None:
+                self._pinged_at = None  # this answers it
+                continue
             for _, last, notices in read_streams(reply):
                 self.orders.read_entries(notices)
                 self._since = last
-            self._asked_at, self._heard_at = None, now
+            self._asked_at = None
         self._ask(now)
         self._go_on(self.orders, now)
 
     def late_at(self) -> float:
-        silent = self._asked_at + SILENCE if self._asked_at is not None else float("inf")
-        return min(super().late_at(), silent)
+        return min(super().late_at(), self._silent_at())
 
     def look_after(self, now: float) -> None:
-        if self._asked_at is not None and self._asked_at + SILENCE <= now:
+        if self._silent_at() <= now:
             self.cut()
         super().look_after(now)
+
+    def _silent_at(self) -> float:
+        """When the reader has waited for too long."""
+        if self._pinged_at is not None:
+            return self._pinged_at + LATE
+        return self._asked_at + SILENCE if self._asked_at is not None else NEVER
 
 
 _engines = PerProcess[RedisTarget, JobEngine]()

@@ -16,7 +16,7 @@ from ground.redis import engine as ground_engine
 from ground.redis.engine import Engine
 from ground.redis.inbox import SILENCE
 from ground.redis.loop_connection import LoopConnection
-from ground.redis.shortcut import Shortcut
+from ground.redis.shortcut import LATE, Shortcut
 from penstock.in_process import run_queued
 from tests.harness.servers import until
 from tests.worker.queue.by_shortcut import (
@@ -330,15 +330,28 @@ async def test_a_reader_that_fell_silent_is_left(real_redis, queue, monkeypatch)
     assert not shortcut.reads
 
 
-async def test_a_reader_that_lay_idle_is_left(real_redis, queue, monkeypatch):
+async def test_a_loop_that_was_idle_for_long_goes_on_with_its_reader(
+    real_redis, readers, queue, monkeypatch
+):
+    reader = shortcut_of(queue)._reader
+    too_long_passes(queue, monkeypatch, SILENCE + 1)
+    readers.clear()
+    (running,) = await begun(queue, real_redis, "1")
+    await work(real_redis)
+    assert (await asyncio.wait_for(running, PATIENCE)).ok
+    assert readers == ["loop"]
+    assert shortcut_of(queue)._reader is reader
+
+
+async def test_a_reader_that_died_while_it_was_idle_is_left_soon(real_redis, queue, monkeypatch):
     shortcut = shortcut_of(queue)
     falls_silent(queue, monkeypatch)
     too_long_passes(queue, monkeypatch, SILENCE + 1)
-    running = asyncio.create_task(queue.run("1"))
-    await eventually(lambda: len(queued(real_redis)) == 1, "it to be queued")
+    (running,) = await begun(queue, real_redis, "1")
+    too_long_passes(queue, monkeypatch, LATE)
+    await eventually(lambda: not shortcut.reads, "it to be left")
     await work(real_redis)
     assert (await asyncio.wait_for(running, PATIENCE)).ok
-    await eventually(lambda: not shortcut.reads, "it to be left")
 
 
 # A signal's handler may raise anywhere
