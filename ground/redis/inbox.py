@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from redis.exceptions import RedisClusterException, RedisError
 
 from ground import RedisTarget, fields_of
+from ground.backoff import backoff
 from ground.lua import Command
 from ground.redis.connection import LastingConnection
 
@@ -60,8 +61,8 @@ class Inbox:
         self._connection = LastingConnection(target, SILENCE, {})
         self._thread = threading.Thread(target=self._run, name="penstock-inbox", daemon=True)
 
-    def listen(self, stream: str, owner: Any, since: str = "0-0") -> str | None:
-        """Hand the owner what arrives on a stream after that entry.
+    def listen(self, stream: str, owner: Any) -> str | None:
+        """Hand the owner what is on a stream and what arrives there, for as long as it lives.
 
         Returns the stream to nudge, if the read under way does not include this one.
         """
@@ -69,17 +70,11 @@ class Inbox:
             if stream in self._owners:
                 return None
             self._owners[stream] = owner
-            self._seen.setdefault(stream, since)
+            self._seen.setdefault(stream, "0-0")
             self._listening.set()
             if not self._thread.ident:
                 self._thread.start()
             return self._reading
-
-    def forget(self, stream: str) -> str:
-        """Read it no more; only for who is being handed its entries. Returns the last one."""
-        with self._guard:
-            del self._owners[stream]
-            return self._seen.pop(stream)
 
     def end(self, tell: Callable[[list[Command]], object] | None, within: float) -> None:
         """Read no more. With `tell`, which reaches the server, wait `within` seconds for the
@@ -95,14 +90,14 @@ class Inbox:
         self._thread.join(within)
 
     def _run(self) -> None:
-        pause = 0.0
-        while not self._stopping.wait(pause):
+        failures = 0
+        while not self._stopping.wait(backoff(failures, 0.02, 1.0) if failures else 0.0):
             try:
                 self._read()
-                pause = 0.0
+                failures = 0
             except _FAILURES as failure:
                 log.debug("the inbox lost its connection: %s", failure)
-                pause = min(1.0, max(0.02, pause * 2))
+                failures += 1
                 self._connection.close()
         self._connection.close()
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from ground import RedisTarget, tagged
+from ground.backoff import backoff
 from ground.redis.answers import Answer
 from ground.redis.inbox import Entries
 from ground.redis.unit import Exchange
@@ -71,9 +72,10 @@ class Timers:
         return self._heap[0][0] if self._heap else math.inf
 
     def passed(self, now: float) -> Iterator[Order]:
-        """Each is handed out once."""
+        """Each is handed out once; it is taken out when the next one is wanted."""
         while self.first <= now:
-            yield heapq.heappop(self._heap)[2]
+            yield self._heap[0][2]
+            heapq.heappop(self._heap)
 
 
 class Waiting:
@@ -366,9 +368,9 @@ class Orders:
         now = self.engine.clock()
         if order.due > now:
             return
-        order.due = now + min(first * 2 ** min(order.tries, 16), CHECK_EVERY)
-        self._timers.set(order.due, order)
         order.tries += 1
+        order.due = now + backoff(order.tries, first, CHECK_EVERY)
+        self._timers.set(order.due, order)
 
     def _be_too_late(self, order: Order) -> None:
         late = DeadlineExceeded(order.id, order.deadline - order.began)
