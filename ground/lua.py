@@ -23,7 +23,7 @@ Scripts are called by their digest and sent whole only to a server that has not 
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -171,6 +171,8 @@ def _text(package: str, name: str) -> str:
 T = TypeVar("T")
 
 
-def chunks(items: list[T], size: int) -> Iterator[list[T]]:
+def chunks(items: list[T], size: int) -> list[list[T]]:
     """The items in order, `size` at a time; the last part may be shorter."""
-    return (items[start : start + size] for start in range(0, len(items), size))
+    if 0 < len(items) <= size:
+        return [items]
+    return [items[start : start + size] for start in range(0, len(items), size)]

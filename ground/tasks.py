@@ -46,14 +46,14 @@ class Body:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine that runs, runs in a task
         self._check = check
-        self._task, self._loop = task, asyncio.get_running_loop()
+        self._task = task
         self._cancelled_before = task.cancelling()
         self._cancelled = self._over = False
 
     def cancel(self) -> None:
         """From any thread, any number of times; after the block's end it does nothing."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: no body is left to cancel
-            self._loop.call_soon_threadsafe(self._cancel)
+            self._task.get_loop().call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         if not self._over and not self._cancelled:

@@ -43,6 +43,8 @@ class GateClient:
         lane: int,
         ticket: str = "",
         orphan_hold: float | None = None,
+        *,
+        join: bool = True,
     ) -> Ask:
         """Refused if no gate could make sense of it."""
         check_wish(timeout, lane, ticket, orphan_hold)
@@ -52,13 +54,13 @@ class GateClient:
         return Ask(
             unit, unit.engine.new_id(), answer, began=now,
             deadline=math.inf if timeout is None else now + timeout, lane=lane,
-            hold_us=int(hold * 1_000_000), score=ticket,
+            hold_us=int(hold * 1_000_000), score=ticket, join=join,
         )  # fmt: skip
 
-    def ask(self, ask: Ask, *, join: bool) -> None:
+    def ask(self, ask: Ask) -> None:
         """Post it; its answer comes."""
         unit = ask.ledger
-        unit.engine.request(unit, partial(unit.ask, ask, join=join), ask.answer)
+        unit.engine.request(unit, partial(unit.ask, ask), ask.answer)
 
     def abandon(self, ask: Ask) -> None:
         """Its caller does not wait any more, wherever the ask has got to."""

@@ -20,7 +20,6 @@ from ground.redis.engine import NEVER, Engine
 from limiter.commands import SCRIPTS
 from limiter.errors import GateError
 from limiter.exchange import GateUnit
-from limiter.ledger import Deadlines
 from limiter.permit import Lease
 
 log = logging.getLogger("penstock.limiter")
@@ -36,7 +35,6 @@ class GateEngine(Engine):
 
     def __init__(self, target: RedisTarget, retire: Callable[["GateEngine"], bool]) -> None:
         self.process = new_owner()
-        self.deadlines = Deadlines()
         self._token, self._numbers = uuid.uuid4().hex[:16], itertools.count(1)
         # Kept by their gates and permits, and by `busy` while there is something to do: however
         # many gates come and go, a turn costs what those in use cost.
@@ -71,10 +69,9 @@ class GateEngine(Engine):
         return GateError(f"{self.target}: the process is ending, its gates are closed")
 
     def _due_by_time(self) -> float:
-        return min(self.deadlines.first, self._unwanted_since + _KEPT)
+        return self._unwanted_since + _KEPT
 
     def _tick(self, now: float) -> None:
-        self.deadlines.pass_by(now)
         if self.wanted:
             self._unwanted_since = NEVER
         else:

@@ -4,7 +4,7 @@ Whatever got no reply stays in the ledger and is written again, which every scri
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,8 @@ from limiter.terms import Terms
 
 _CHUNK = 500  # requests in one script call: keeps a call below a millisecond or two
 
+Permits = list[tuple[str, int]]  # each an id and its fence
+
 
 class GateUnit(Ledger):
     """The ledger of a gate, as the engine and event loops bring it to Redis."""
@@ -28,6 +30,8 @@ class GateUnit(Ledger):
             self.beat_at = NEVER
         if self.doubt_ends_at <= now:
             self.end_doubt()
+        for ask in self.deadlines.passed(now):
+            self.time_out(ask)
         beating = self.beat_at <= now
         turns: list[Exchange] = []
         if beating or self.agreement.unsettled:
@@ -36,23 +40,22 @@ class GateUnit(Ledger):
             turns += self._cancellations()
         if beating:
             turns += self._heartbeat()
-        turns += self.give_and_take(list(self.fresh.values()), list(self.releases.items()))
-        for chunk in chunks(list(self.tries.values()), _CHUNK):
-            turns.append(self._acquire(chunk, join=False))
+        turns += self._give_and_take(list(self.fresh.values()), list(self.releases.items()))
+        if self.tries:
+            turns += map(self._acquire, chunks(list(self.tries.values()), _CHUNK))
         for call in self.calls:
             turns.append(Exchange(call.command, partial(self.read_call, call)))
         if not turns and self.look_at <= now:
             turns.append(Exchange(self.commands.sweep(), self.read_time))
         return turns
 
-    def give_and_take(self, asks: list[Ask], released: list[tuple[str, int]]) -> list[Exchange]:
+    def _give_and_take(self, asks: list[Ask], released: Permits) -> list[Exchange]:
         """Releases ride with the first acquire if it can hold them all, else go before it."""
-        riding = released if asks and len(released) <= _CHUNK else []
-        turns = [] if riding else [self._release(permits) for permits in chunks(released, _CHUNK)]
-        for chunk in chunks(asks, _CHUNK):
-            turns.append(self._acquire(chunk, join=True, released=riding))
-            riding = []
-        return turns
+        if asks and len(released) <= _CHUNK:
+            first, *others = chunks(asks, _CHUNK)
+            return [self._acquire(first, released), *map(self._acquire, others)]
+        before = [self._release(permits) for permits in chunks(released, _CHUNK)]
+        return [*before, *map(self._acquire, chunks(asks, _CHUNK))]
 
     def exchanged(self, now: float) -> None:
         """All that was due then was answered: a heartbeat, too."""
@@ -69,9 +72,8 @@ class GateUnit(Ledger):
             yield Exchange(self.commands.configure(whole), partial(self.read_enforcing, terms))
         yield Exchange(self.commands.enlist(), ignore)
 
-    def _release(self, released: list[tuple[str, int]]) -> Exchange:
-        digest = partial(self.read_release, released)
-        return Exchange(self.commands.release(released), digest)
+    def _release(self, released: Permits) -> Exchange:
+        return Exchange(self.commands.release(released), partial(self.read_release, released))
 
     def _cancellations(self) -> Iterator[Exchange]:
         for counter, cancelled in (("timeouts", self.timeouts), ("cancelled", self.cancels)):
@@ -88,16 +90,14 @@ class GateUnit(Ledger):
             command = self.commands.renew(permits, self.term_us)
             yield Exchange(command, partial(self.read_renewal, leases))
         for asks in chunks(list(self.line.values()), _CHUNK):
-            yield self._acquire(asks, join=True)
+            yield self._acquire(asks)
 
-    def _acquire(
-        self, asks: list[Ask], *, join: bool, released: Sequence[tuple[str, int]] = ()
-    ) -> Exchange:
-        term = self.term_us
+    def _acquire(self, asks: list[Ask], released: Permits | None = None) -> Exchange:
+        """All of them join the line, or none does."""
+        term, released = self.term_us, released or []
         rows = [(ask.id, ask.lane, ask.score, term + ask.hold_us) for ask in asks]
-        command = self.commands.acquire(rows, term, join=join, released=released)
-        digest = partial(self.read_asks, asks, join, released)
-        return Exchange(command, digest, asks)
+        command = self.commands.acquire(rows, term, join=asks[0].join, released=released)
+        return Exchange(command, partial(self.read_asks, asks, released), asks)
 
     # What came back
 
@@ -128,23 +128,16 @@ class GateUnit(Ledger):
     def read_time(self, reply: list[Any], sent: float) -> None:
         """Every reply begins with the server's time, when to look again, and grants of ours."""
         # It read its clock after we sent: its time T is no earlier here than this says.
-        self.server_ahead = int(reply[0]) / 1e6 - sent
-        for id, fence in _grants_in(reply[2] or b""):
+        at, wake, grants = int(reply[0]), int(reply[1]), reply[2]
+        self.server_ahead = at / 1e6 - sent
+        for id, fence in _grants_in(grants) if grants else ():
             self.granted(id, fence, sent)
-        at, wake = int(reply[0]), int(reply[1])
         look_at = sent + wake / 1e6 if wake >= 0 and self.line else NEVER
         # The inbox may have brought later news already.
         self.look_at = look_at if at >= self.told_at else min(look_at, self.look_at)
         self.told_at = max(self.told_at, at)
 
-    def read_asks(
-        self,
-        asks: list[Ask],
-        join: bool,
-        released: Sequence[tuple[str, int]],
-        reply: list[Any],
-        sent: float,
-    ) -> None:
+    def read_asks(self, asks: list[Ask], released: Permits, reply: list[Any], sent: float) -> None:
         self._gave_back(released)
         self.agreement.see(int(reply[3]))
         if self.agreement.unsettled:
@@ -155,17 +148,20 @@ class GateUnit(Ledger):
                 self.granted(ask.id, fence, sent)
             elif not self.wants(ask):
                 continue  # cancelled meanwhile, which the next exchange says
-            elif join:
-                ask.score = as_text(score)
-                self.line[ask.id] = ask
-                self.fresh.pop(ask.id, None)
-                if ask.deadline <= self.engine.clock():
-                    self.time_out(ask)
+            elif ask.join:
+                self._join(ask, as_text(score))
             else:
                 self._refuse_try(ask, int(reply[1]))
         if self.line:
             self.beat_at = min(self.beat_at, sent + self.heartbeat)
         self.read_time(reply, sent)
+
+    def _join(self, ask: Ask, score: str) -> None:
+        ask.score = score
+        self.line[ask.id] = ask
+        self.fresh.pop(ask.id, None)
+        if ask.deadline <= self.engine.clock():
+            self.time_out(ask)
 
     def _refuse_try(self, ask: Ask, wait_us: int) -> None:
         self.settle(ask.answer, Wait(wait_us / 1e6 if wait_us >= 0 else math.inf))
@@ -186,13 +182,11 @@ class GateUnit(Ledger):
                 self.lose(lease)
         self.read_time(reply, sent)
 
-    def read_release(
-        self, released: Sequence[tuple[str, int]], reply: list[Any], sent: float
-    ) -> None:
+    def read_release(self, released: Permits, reply: list[Any], sent: float) -> None:
         self._gave_back(released)
         self.read_time(reply, sent)
 
-    def _gave_back(self, released: Sequence[tuple[str, int]]) -> None:
+    def _gave_back(self, released: Permits) -> None:
         for id, _ in released:
             self.releases.pop(id, None)
 

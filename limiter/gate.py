@@ -8,6 +8,7 @@ of t seconds there are at most burst + rate * t grants.
 import asyncio
 import functools
 import inspect
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -147,13 +148,13 @@ class Gate:
         Raises `LimitTimeout`, or `GateUnavailable` where Redis does not answer.
         """
         ask = self._client.new_ask(LoopAnswer(), timeout, lane, ticket, orphan_hold)
-        permit: Permit = await self._granted(ask, join=True)
+        permit: Permit = await self._granted(ask)
         return permit
 
     async def try_acquire(self) -> Permit | Wait:
         """A permit if one is free and nobody waits; else the seconds until asking may help."""
-        ask = self._client.new_ask(LoopAnswer(), None, 0)
-        answer: Permit | Wait = await self._granted(ask, join=False)
+        ask = self._client.new_ask(LoopAnswer(), None, 0, join=False)
+        answer: Permit | Wait = await self._granted(ask)
         return answer
 
     async def status(self) -> GateStatus:
@@ -204,7 +205,7 @@ class Gate:
         return limited(self.name, self.hold, function)
 
     async def __aenter__(self) -> Permit:
-        hold = self.hold()
+        hold = Hold(self, None, 0)
         permit = await hold.__aenter__()
         self._held.setdefault(id(asyncio.current_task()), []).append(hold)
         return permit
@@ -213,7 +214,7 @@ class Gate:
         await self._leaving(id(asyncio.current_task())).__aexit__(*failure)
 
     def __enter__(self) -> SyncPermit:
-        hold = self.hold()
+        hold = Hold(self, None, 0)
         permit = hold.__enter__()
         self._held.setdefault(threading.get_ident(), []).append(hold)
         return permit
@@ -236,16 +237,15 @@ class Gate:
             del self._held[holder]
         return hold
 
-    async def _granted(self, ask: Ask, *, join: bool) -> Any:
+    async def _granted(self, ask: Ask) -> Any:
         client, answer = self._client, ask.answer
         assert isinstance(answer, LoopAnswer)  # noqa: S101 - for the type checker
         try:
-            client.ask(ask, join=join)
-            patience = client.patience(ask)
-            if patience is None:
+            client.ask(ask)
+            if ask.deadline == math.inf:
                 await answer.future
             else:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(client.patience(ask)):
                     await answer.future
             outcome = answer.taken()
             return outcome if isinstance(outcome, Wait) else Permit(outcome)

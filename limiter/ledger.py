@@ -10,7 +10,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -34,7 +34,7 @@ class Ask:
     """One caller's wish for a permit."""
 
     __slots__ = (
-        "answer", "began", "deadline", "hold_us", "id", "lane", "lease", "ledger",
+        "answer", "began", "deadline", "hold_us", "id", "join", "lane", "lease", "ledger",
         "score",
     )  # fmt: skip
 
@@ -49,6 +49,7 @@ class Ask:
         lane: int,
         hold_us: int,
         score: str = "",
+        join: bool = True,
     ) -> None:
         self.ledger = ledger
         self.id = id
@@ -58,7 +59,13 @@ class Ask:
         self.lane = lane
         self.hold_us = hold_us
         self.score = score
+        self.join = join  # the line; `try_acquire` does not
         self.lease: Lease | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no outcome yet."""
+        return self.ledger.wants(self)
 
     def patience(self, now: float) -> float | None:
         """Seconds after which the caller stops believing that the engine will answer."""
@@ -86,6 +93,41 @@ class Call:
 log = logging.getLogger("penstock.limiter")
 
 
+class Deadlines:
+    """Of the asks of one gate that have a timeout."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Ask]] = []
+        self._most = 1024
+        self._sequence = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def first(self) -> float:
+        while self._heap and not self._heap[0][2].waits:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else NEVER
+
+    def add(self, ask: Ask) -> None:
+        heapq.heappush(self._heap, (ask.deadline, next(self._sequence), ask))
+        if len(self._heap) > self._most:
+            self._forget()
+
+    def passed(self, now: float) -> Iterator[Ask]:
+        """Each is handed out once; it is taken out when the next one is wanted."""
+        while self._heap and self._heap[0][0] <= now:
+            yield self._heap[0][2]
+            heapq.heappop(self._heap)
+
+    def _forget(self) -> None:
+        """Those of asks that have their outcome, so that long timeouts do not pile up."""
+        self._heap = [due for due in self._heap if due[2].waits]
+        heapq.heapify(self._heap)
+        self._most = max(1024, 2 * len(self._heap))
+
+
 class Host(Protocol):
     """What a ledger needs of its engine."""
 
@@ -94,7 +136,6 @@ class Host(Protocol):
     clock: Callable[[], float]
     stopped: bool
     settled: list[tuple[Answer, Any]]
-    deadlines: "Deadlines"
 
     def new_id(self) -> str: ...
     def post(self, unit: Any, deed: Callable[[], None], answer: Answer | None = None) -> None: ...
@@ -132,6 +173,7 @@ class Ledger:
         self._in_doubt: dict[str, None] = {}
         self.timeouts: dict[str, Ask] = {}  # told `LimitTimeout` once the server has cancelled them
         self.calls: list[Call] = []
+        self.deadlines = Deadlines()
         # When to send something though nobody asks; by the engine's clock.
         self.beat_at = NEVER  # the next heartbeat
         self.look_at = NEVER  # when time alone may let our first in line in
@@ -189,9 +231,10 @@ class Ledger:
             self.commands = GateCommands(self.name, terms, self.engine.process)
         self.agreement.meet(terms, manner)
 
-    def ask(self, ask: Ask, *, join: bool) -> None:
-        (self.fresh if join else self.tries)[ask.id] = ask
-        self.engine.deadlines.add(self, ask)
+    def ask(self, ask: Ask) -> None:
+        (self.fresh if ask.join else self.tries)[ask.id] = ask
+        if ask.deadline < NEVER:
+            self.deadlines.add(ask)
 
     def call(self, call: Call) -> None:
         if call not in self.calls:
@@ -202,9 +245,10 @@ class Ledger:
             return
         self.releases[lease.id] = lease.fence
         # A renewal sent after the release would take the permit in again.
-        for call in [call for call in self.calls if call.lease is lease]:
-            self.settle(call.answer, PermitLost(self.name, lease.id))
-            self.calls.remove(call)
+        for call in self.calls.copy():
+            if call.lease is lease:
+                self.settle(call.answer, PermitLost(self.name, lease.id))
+                self.calls.remove(call)
         self.leases.pop(lease.id, None)
 
     def _forget_lease(self, lease: Lease) -> None:
@@ -219,8 +263,9 @@ class Ledger:
             self.forget(ask)
 
     def forget(self, ask: Ask) -> None:
-        for asks in (self.line, self.fresh, self.tries):
-            asks.pop(ask.id, None)
+        self.fresh.pop(ask.id, None)
+        self.line.pop(ask.id, None)
+        self.tries.pop(ask.id, None)
 
     # What is due
 
@@ -231,9 +276,9 @@ class Ledger:
 
     def due(self) -> float:
         """When there is something to send: at once for what callers want, else by the clock."""
-        if self.pressing:
+        if self.fresh or self.tries or self.timeouts or self.calls:
             return 0.0
-        due = min(self.beat_at, self.look_at, self.doubt_ends_at)
+        due = min(self.beat_at, self.look_at, self.doubt_ends_at, self.deadlines.first)
         owed = self.releases or self.cancels or self.agreement.enforcing
         return min(due, self.give_back_at) if owed else due
 
@@ -314,7 +359,7 @@ class Ledger:
 
     def wants(self, ask: Ask) -> bool:
         """Whether it still waits for its outcome."""
-        return any(ask.id in asks for asks in (self.line, self.fresh, self.tries))
+        return ask.id in self.line or ask.id in self.fresh or ask.id in self.tries
 
     def time_out(self, ask: Ask) -> None:
         """Its time is up: take it out of the line. One that Redis has not answered yet is tried
@@ -349,29 +394,27 @@ class Ledger:
 
     def granted(self, id: str, fence: int, since: float) -> None:
         """A permit of ours, granted no earlier than `since` on this process's clock."""
-        ask = self.line.get(id) or self.fresh.get(id) or self.tries.get(id)
+        ask = self.fresh.get(id) or self.line.get(id) or self.tries.get(id)
         if ask is None:
             known = (self.leases, self.cancels, self.timeouts, self._entrusted)
             if not any(id in ids for ids in known):
                 self.releases[id] = fence  # an old command came through after its cancellation
             return
         if id not in self.leases:  # else it was read twice, from a reply and from the inbox
-            if self.deadline(since) <= self.engine.clock():
+            now, deadline = self.engine.clock(), self.deadline(since)
+            if deadline <= now:
                 self.unsettle()  # we were frozen until it was over: ask again, from the same place
                 return
             if ask.lease is None:
-                ask.lease = self.new_lease(ask, fence, since)
-            self.beat_at = min(self.beat_at, since + self.heartbeat)
+                term_us = self.term_us + ask.hold_us
+                ask.lease = Lease(
+                    self, self.name, id, fence, term_us, deadline, now - ask.began, ask.score
+                )
+            if since + self.heartbeat < self.beat_at:
+                self.beat_at = since + self.heartbeat
             self.leases[id] = ask.lease
-        self.settle(ask.answer, self.leases[id])
+        self.engine.settled.append((ask.answer, self.leases[id]))
         self.forget(ask)
-
-    def new_lease(self, ask: Ask, fence: int, since: float) -> Lease:
-        waited = max(0.0, self.engine.clock() - ask.began)
-        term_us = self.term_us + ask.hold_us
-        return Lease(
-            self, self.name, ask.id, fence, term_us, self.deadline(since), waited, ask.score
-        )
 
     def lose(self, lease: Lease) -> None:
         self.release(lease)  # should it still be there, it is not wanted
@@ -398,38 +441,3 @@ class _Loss(Answer):
 
     def settle(self) -> None:
         self._lease.tell_holder()
-
-
-class Deadlines:
-    """Each ask is told once its time is up, if it still waits."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Ledger, Ask]] = []
-        self._most = 1024
-        self._sequence = itertools.count()
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    @property
-    def first(self) -> float:
-        while self._heap and not self._heap[0][2].wants(self._heap[0][3]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else NEVER
-
-    def add(self, ledger: Ledger, ask: Ask) -> None:
-        if ask.deadline < NEVER:
-            heapq.heappush(self._heap, (ask.deadline, next(self._sequence), ledger, ask))
-            self._forget()
-
-    def pass_by(self, now: float) -> None:
-        while self._heap and self._heap[0][0] <= now:
-            _, _, ledger, ask = heapq.heappop(self._heap)
-            ledger.time_out(ask)
-
-    def _forget(self) -> None:
-        """Those of asks that have their outcome, so that long timeouts do not pile up."""
-        if len(self._heap) > self._most:
-            self._heap = [due for due in self._heap if due[2].wants(due[3])]
-            heapq.heapify(self._heap)
-            self._most = max(1024, 2 * len(self._heap))

@@ -26,12 +26,12 @@ class SyncGate:
         orphan_hold: float | None = None,
     ) -> SyncPermit:
         ask = self._client.new_ask(ThreadAnswer(), timeout, lane, ticket, orphan_hold)
-        permit: SyncPermit = self._granted(ask, join=True)
+        permit: SyncPermit = self._granted(ask)
         return permit
 
     def try_acquire(self) -> SyncPermit | Wait:
-        ask = self._client.new_ask(ThreadAnswer(), None, 0)
-        answer: SyncPermit | Wait = self._granted(ask, join=False)
+        ask = self._client.new_ask(ThreadAnswer(), None, 0, join=False)
+        answer: SyncPermit | Wait = self._granted(ask)
         return answer
 
     def status(self) -> GateStatus:
@@ -55,11 +55,11 @@ class SyncGate:
     def free(self, permit: str, fence: int) -> None:
         self._called(lambda ledger: ledger.commands.release([(permit, fence)]))
 
-    def _granted(self, ask: Ask, *, join: bool) -> Any:
+    def _granted(self, ask: Ask) -> Any:
         client, answer = self._client, ask.answer
         assert isinstance(answer, ThreadAnswer)  # noqa: S101 - for the type checker
         try:  # a signal's handler may raise at any line of this
-            client.ask(ask, join=join)
+            client.ask(ask)
             if not answer.wait(client.patience(ask)):
                 raise client.silent()
             outcome = answer.taken()

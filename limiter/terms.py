@@ -104,7 +104,7 @@ def check_wish(
         raise SettingError("ticket", f"must be that of an earlier permit, not {ticket!r}")
     if orphan_hold is not None and not (_is_number(orphan_hold) and 0 <= orphan_hold < math.inf):
         raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold!r}")
-    if not (_is_whole(lane) and -512 <= lane <= 511):
+    if not ((type(lane) is int or _is_whole(lane)) and -512 <= lane <= 511):
         raise SettingError("lane", f"must be a whole number from -512 to 511, not {lane!r}")
     if timeout is not None and not (_is_number(timeout) and timeout >= 0):
         raise SettingError("timeout", f"must be 0 or more seconds, not {timeout!r}")
@@ -154,7 +154,7 @@ class Agreement:
 
     @property
     def enforcing(self) -> bool:
-        return any(self.unsettled.values())
+        return bool(self.unsettled) and any(self.unsettled.values())
 
     def to_enforce(self) -> list[Terms]:
         return [terms for terms, enforce in self.unsettled.items() if enforce]

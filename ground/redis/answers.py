@@ -65,19 +65,16 @@ class LoopAnswer(Answer):
 
 def deliver(answers: Iterable[tuple[Answer, Any]]) -> list[Answer]:
     """Hand each its outcome; returns those whose event loop is gone."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[LoopAnswer]] = {}
+    here = asyncio._get_running_loop()
+    elsewhere: dict[asyncio.AbstractEventLoop, list[LoopAnswer]] = {}
     for answer, outcome in answers:
         answer.outcome = outcome
-        if isinstance(answer, LoopAnswer):
-            by_loop.setdefault(answer.loop, []).append(answer)
-        else:
+        if not isinstance(answer, LoopAnswer) or answer.loop is here:
             answer.settle()
+        else:
+            elsewhere.setdefault(answer.loop, []).append(answer)
     orphans: list[Answer] = []
-    here = asyncio._get_running_loop()
-    for loop, batch in by_loop.items():
-        if loop is here:
-            _settle_all(batch)
-            continue
+    for loop, batch in elsewhere.items():
         try:
             loop.call_soon_threadsafe(_settle_all, batch)
         except RuntimeError:  # the loop was closed with callers still waiting

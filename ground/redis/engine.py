@@ -24,6 +24,7 @@ from typing import Any, Literal
 from redis.exceptions import RedisError
 
 from ground import RedisTarget, Script
+from ground.backoff import backoff
 from ground.lua import Command
 from ground.redis import loop_connection
 from ground.redis.answers import Answer, LoopAnswer, deliver
@@ -62,7 +63,7 @@ class Engine:
         self._shortcuts_possible = loop_connection.possible(target)
         self._down_since: float | None = None
         self._failure: BaseException | None = None
-        self._pause = self._retry_at = 0.0
+        self._failures, self._retry_at = 0, 0.0
         thread = f"penstock-{self.name}"
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
         self._thread.start()
@@ -134,9 +135,9 @@ class Engine:
         batch.unit.exchanged(batch.claimed)
         self._heard(batch.unit)
 
-    def stir(self, unit: Unit) -> None:
+    def stir(self, due: float) -> None:
         """Wake the thread if something is due before it would look."""
-        if min(unit.due(), self._due_by_time()) < self.asleep_until:
+        if due < self.asleep_until:
             self.wake()
 
     # The thread
@@ -232,7 +233,7 @@ class Engine:
             self._fail(batches, failure)
         else:
             with self.lock:
-                self._down_since, self._pause = None, 0.0
+                self._down_since, self._failures = None, 0
                 for batch in batches:
                     batch.sent = sent
                     batch.replies = [next(replies) for _ in batch.exchanges]
@@ -258,9 +259,10 @@ class Engine:
             self._log.warning(
                 "%s: Redis at %s does not answer: %s", self.name, self.target, failure
             )
+        self._failures += 1
         # No longer than a command may take: what is lost is noticed within a lease's margin.
-        self._pause = min(_LONGEST_PAUSE, self.connection.timeout, max(0.02, self._pause * 2))
-        self._retry_at = now + self._pause
+        longest = min(_LONGEST_PAUSE, self.connection.timeout)
+        self._retry_at = now + backoff(self._failures, 0.02, longest)
         self._failure = failure
         with self.lock:
             for batch in batches:
@@ -292,7 +294,7 @@ class Engine:
         with self.lock:
             unit.read_entries(entries)
             self.busy[unit] = None
-            self.stir(unit)
+            self.stir(unit.due())
         self.deliver()
 
     # Shortcuts

@@ -10,7 +10,7 @@ import select
 import socket
 import struct
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ground import RedisTarget
@@ -102,17 +102,19 @@ class LoopConnection:
         if self._socket.send(data) < len(data):
             raise ConnectionError("the server reads too slowly")
 
-    def received(self) -> Iterator[Any]:
+    def received(self) -> list[Any]:
         """The replies that are there; an error is one."""
         try:
             size = self._socket.recv_into(self._read)
         except BlockingIOError:
-            return
+            return []
         if not size:
             raise ConnectionError("the server hung up")
         self._reader.feed(self._read, 0, size)  # type: ignore[arg-type] # takes any buffer
+        replies = []
         while (reply := self._reader.gets()) is not False:
-            yield reply
+            replies.append(reply)
+        return replies
 
     def wait(self, timeout: float) -> bool:
         """Block until a reply is there; for a thread that does so in the loop's place."""

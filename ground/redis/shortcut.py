@@ -11,9 +11,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import RLock
-from typing import Protocol
+from typing import Any, Protocol
 
 from ground import RedisTarget
+from ground.lua import Command
 from ground.redis.connection import Connection
 from ground.redis.loop_connection import LoopConnection, packed
 from ground.redis.unit import Batch, Unit, what_is_due
@@ -34,6 +35,7 @@ class Host(Protocol):
     stopped: bool
     asleep_until: float
     busy: dict[Unit, None]
+    settled: list[Any]
 
     @property
     def is_down(self) -> bool: ...
@@ -41,7 +43,7 @@ class Host(Protocol):
     def wish(self, shortcut: "Shortcut") -> None: ...
     def digest(self, batch: Batch) -> None: ...
     def deliver(self) -> None: ...
-    def stir(self, unit: Unit) -> None: ...
+    def stir(self, due: float) -> None: ...
 
 
 class Shortcut:
@@ -74,15 +76,17 @@ class Shortcut:
 
     def touch(self, unit: Unit) -> bool:
         """See to what was posted there, soon; or leave it to the engine."""
+        if self._flushing and unit in self._touched:
+            return True
         if self._connection is None:
             return False
         if not self._touched:
             self._touched_at = self._engine.clock()
         self._touched[unit] = None
-        if not self._flushing:
-            self._flush_soon()
         if self._engine.asleep_until > self._touched_at + LATE:
             self._engine.wake()  # to look whether we did
+        if not self._flushing:
+            self._flush_soon()
         return True
 
     def missed(self) -> None:
@@ -150,9 +154,10 @@ class Shortcut:
                     work(self._engine.clock())
                 else:
                     self._leave_touched()
-            self._engine.deliver()
+            if self._engine.settled:
+                self._engine.deliver()
             if self._touched and self._connection is not None and not self._flushing:
-                self._flush_soon()
+                self._flush_soon()  # right behind those who were woken, and will ask again
         except OSError:
             with self._engine.lock:
                 self.cut()
@@ -169,10 +174,11 @@ class Shortcut:
 
     def _flush(self) -> None:
         self._flushing = False
-        self._guarded(self._send)
+        if self._touched:
+            self._guarded(self._send)
 
     def _send(self, now: float) -> None:
-        batches: list[Batch] = []
+        batches, commands = list[Batch](), list[Command]()
         for unit in self._touched.copy():
             self._engine.busy[unit] = None
             self._touched.pop(unit, None)  # before the look: what is posted after it touches again
@@ -181,12 +187,13 @@ class Shortcut:
                 self._flight.append(batch)
                 unit.carrier = self  # afterwards, so that `cut` finds it
                 batches.append(batch)
+                commands += [exchange.command for exchange in batch.exchanges]
             elif unit.carrier is None:
-                self._engine.stir(unit)
+                self._engine.stir(unit.due())
             elif unit.carrier is not self:
                 self._engine.wake()  # it goes on with what was posted meanwhile
         if batches and self._connection is not None:
-            data = packed([command for batch in batches for command in batch.commands])
+            data = packed(commands)
             if len(data) <= LONGEST:
                 self._connection.send(data)
             else:
@@ -201,8 +208,6 @@ class Shortcut:
 
     def _readable(self) -> None:
         self._guarded(self._read)
-        if self._connection is not None and not self._flushing:
-            self._flush_soon()  # right behind those who were woken, and will ask again
 
     def _read(self, now: float) -> None:
         for reply in self._connection.received() if self._connection is not None else ():
@@ -210,7 +215,7 @@ class Shortcut:
                 raise ConnectionError(str(reply))  # the engine meets it too, and sees to it
             batch = self._flight[0]
             batch.replies.append(reply)
-            if batch.answered:
+            if len(batch.replies) == len(batch.exchanges):
                 self._engine.digest(batch)
                 if not self._flight:
                     return  # cut, as it was read
@@ -218,12 +223,13 @@ class Shortcut:
                 self._go_on(batch.unit, now)
 
     def _go_on(self, unit: Unit, now: float) -> None:
-        """With what was posted meanwhile, or is due by what was read."""
-        if unit.carrier is None and (unit.posted or unit.pressing):
+        """At the next flush: with what was posted meanwhile, or is due by what was read."""
+        if unit.carrier is None:
             self._touched_at = now
             self._touched[unit] = None
-        elif unit.carrier is None:
-            self._engine.stir(unit)
+            due = unit.due()
+            if due > now:  # the loop may stand still until then
+                self._engine.stir(due)
 
     # For the engine, under the lock
 

@@ -84,10 +84,6 @@ class Batch:
     def commands(self) -> list[Command]:
         return [exchange.command for exchange in self.exchanges]
 
-    @property
-    def answered(self) -> bool:
-        return len(self.replies) == len(self.exchanges)
-
 
 def take_up(unit: Unit) -> None:
     """Do what was posted: each thing once at least, for a signal's handler may raise in between."""

@@ -36,7 +36,7 @@ async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> lis
         pipe.zcard(f"rq:deferred:{name}")
         pipe.zcard(f"rq:scheduled:{name}")
         pipe.hgetall(tagged("work", name))
-    rows = list(chunks(await pipe.execute(), 6))
+    rows = chunks(await pipe.execute(), 6)
     heads = [row[1].decode() if row[1] else "" for row in rows]
     since = await _fields(client, heads, ("enqueued_at",))
     return [

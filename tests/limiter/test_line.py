@@ -119,7 +119,7 @@ async def test_long_timeouts_that_were_not_needed_are_forgotten(redis):
         permits = await asyncio.gather(*(gate.acquire(timeout=3600) for _ in range(100)))
         for permit in permits:
             permit.release()
-    assert len(gate._client.unit.engine.deadlines) <= 1024
+    assert len(gate._client.unit.deadlines) <= 1024
 
 
 def test_a_thread_interrupted_as_it_waits_leaves_the_line(gate):
