@@ -6,6 +6,7 @@ as a failure, so that its group still finishes.
 """
 
 import contextlib
+import json
 import logging
 import multiprocessing
 import random
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from buffer.generator.samples import samples_of
+from buffer.errors import GeneratorError
 from buffer.generator.sender import Sender, encoded
 from buffer.generator.trajectory import (
     Question,
@@ -205,3 +206,32 @@ def _worker(line: Connection, engine_url: str, rollout: RolloutFunction,
         except Exception as failure:  # noqa: BLE001 - told to the parent, which tries again
             answer = (None, f"{type(failure).__name__}: {failure}")
         line.send(answer)
+
+
+def samples_of(input_file: str) -> list[dict[str, Any]]:
+    """The objects of a JSONL file; without an `instance_id` a line is known by its number."""
+    try:
+        with open(input_file, encoding="utf-8") as lines:
+            samples = [
+                _sample(line, f"{input_file}, line {number}")
+                for number, line in enumerate(lines, 1)
+                if line.strip()
+            ]
+    except (OSError, UnicodeDecodeError) as fault:
+        raise GeneratorError(f"input_file cannot be read: {fault}") from None
+    for number, sample in enumerate(samples):
+        sample.setdefault("instance_id", number)
+    return samples
+
+
+def _sample(line: str, place: str) -> dict[str, Any]:
+    try:
+        sample = json.loads(line)
+    except ValueError as fault:
+        raise GeneratorError(f"input_file {place} is not JSON: {fault}") from None
+    if not isinstance(sample, dict):
+        raise GeneratorError(
+            f"input_file {place} is not a JSON object: each line is one question, "
+            'such as {"instance_id": "math_0", "prompt": [...], "label": "4"}'
+        )
+    return sample

@@ -7,7 +7,7 @@ become groups in the buffer, and a trainer takes them. One worker is killed with
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from penstock.demo.crew import AT_ONCE, Crew
 from penstock.demo.model import SLOW, scripted_model
 from penstock.demo.record import DemoFailed, Outcome, Record, Sample
 from penstock.demo.screen import Screen
-from penstock.demo.trainer import Trainer
 from penstock.in_order import run_in_order
 from worker import CodeQueue
 from worker.queue.engine import client_engine
@@ -224,3 +223,38 @@ def _sweep(client: redis.Redis, name: str) -> None:
     client.delete("rq:clean_groups", tagged("buffer", name, "tasks"))
     client.srem("rq:queues", f"rq:queue:{name}")
     client.srem("rq:workers", *(f"rq:worker:{name}-{one}" for one in (*WORKERS, SUCCESSOR)))
+
+
+class Trainer:
+    """Takes what is ready from the buffer, and counts every group once, with data or without.
+
+    It says of each group that comes without data that it timed out.
+    """
+
+    def __init__(self, buffer: RolloutBuffer, timed_out: Callable[[Any], None]) -> None:
+        self._buffer = buffer
+        self._say = timed_out
+        self.delivered = 0
+        self.timed_out: list[Any] = []
+
+    @property
+    def accounted_for(self) -> int:
+        return self.delivered + len(self.timed_out)
+
+    async def train(self, groups: int) -> None:
+        """Take and acknowledge, until so many groups are accounted for."""
+        while self.accounted_for < groups:
+            heed_cancellation()
+            if batch := await self._buffer.take(2, wait=0.2):
+                await self._buffer.ack(batch)
+                self.delivered += len(batch.groups)
+                # A batch takes along what has timed out by then: it is told here, or below.
+                self._note(batch.discarded)
+            await self._buffer.sweep()
+            self._note(await self._buffer.unreported())
+
+    def _note(self, ids: list[Any]) -> None:
+        for id in ids:
+            if id not in self.timed_out:
+                self.timed_out.append(id)
+                self._say(id)

@@ -8,7 +8,7 @@ import pytest
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
-from penstock.demo.trainer import Trainer
+from penstock.demo.story import Trainer
 
 
 @pytest.fixture
