@@ -12,7 +12,7 @@ TESTS ?=
 NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is its index within reach?" >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo test compat check format bench conformance soak lowest docs secrets wheel clean python
+.PHONY: chromium screenshots help demo test compat check format bench conformance soak lowest docs site secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,9 +58,13 @@ lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproj
 
 docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, references, pictures
 	$(BIN)/python -m docs.tools.reference
+	$(BIN)/python -m docs.tools.architecture
 	$(BIN)/python -m docs.tools.measured
 	$(BIN)/python -m docs.tools.headline
 	$(BIN)/python -m docs.tools.picture
+
+site: $(VENV)/.installed ## build the site into build/site/, offline; a warning is a fault
+	@$(BIN)/python -m docs.site
 
 chromium: ## a browser for the tests of the monitor's page, where there is none (Debian, as root)
 	@command -v chromium-headless-shell chromium chromium-browser google-chrome > /dev/null || \

@@ -191,9 +191,9 @@ _BLOCK = re.compile(r"(?<=^```pyi\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
 def _formatted(page: str) -> str:
-    """Each block as ruff would write the stub file; all of them in one call."""
+    """Each block as ruff would write it; all of them in one call."""
     mark = "# the next block\n"
-    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "api.pyi", "-"]
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "api.py", "-"]
     stubs = mark.join(_BLOCK.findall(page))
     done = subprocess.run(ruff, input=stubs, capture_output=True, text=True, check=True)
     blocks = iter(done.stdout.split(mark))

@@ -7,12 +7,12 @@ import re
 import tomllib
 from html import unescape
 
-from docs.tools import headline, measured, python_api, reference
+from docs.tools import architecture, headline, measured, python_api, reference
 from penstock.demo.command import summary
 from penstock.demo.record import Outcome
 from penstock.doctor import packages
 from penstock.doctor import redis as doctor_redis
-from tests.architecture.source import ROOT
+from tests.architecture.source import PACKAGES, ROOT
 
 # Packages that export names to Penstock's other packages only.
 NOT_FOR_USERS = {"worker.sandbox", "worker.sandbox.serve"}
@@ -31,6 +31,11 @@ def test_the_tables_of_benchmarks_are_what_was_measured() -> None:
     assert measured.updated(page) == page, "run `make docs`"
     reports = {report.stem for report in measured.FIGURES.glob("*.json")}
     assert {suite for suite in reports if f"<!-- figures: {suite} -->" not in page} == set()
+
+
+def test_the_picture_of_the_architecture_is_what_the_imports_are() -> None:
+    assert architecture.PICTURE.read_text() == architecture.drawn(), "run `make docs`"
+    assert set(architecture.PACKAGES) == set(PACKAGES)
 
 
 def test_the_figures_of_the_readme_are_what_was_measured() -> None:
@@ -57,6 +62,7 @@ def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     names = {re.split(r"[\[>=;]", line)[0] for group in groups for line in group}
+    names -= {project["name"]}  # an extra in another extra
     decisions = (ROOT / "docs" / "inside" / "decisions.md").read_text()
     assert [name for name in sorted(names) if f"| `{name}` |" not in decisions] == []
 

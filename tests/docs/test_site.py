@@ -1,0 +1,87 @@
+"""The site: every page is in its margin, it is built without a warning, and loads nothing."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from docs.site import pages
+from tests.architecture.source import ROOT
+
+# What a browser fetches by itself. A link that a reader follows is none.
+FETCHED = re.compile(
+    r"<(?:script|img|iframe|source)[^>]*\bsrc=[\"']?(?:https?:)?//"
+    r"|<link[^>]*\brel=[\"']?(?:stylesheet|preload|icon)[^>]*\bhref=[\"']?(?:https?:)?//"
+    r"|@import|url\([\"']?(?:https?:)?//"
+)
+
+
+def test_every_page_is_in_the_margin_once() -> None:
+    listed = [name for _, names in pages.navigation() for name in names]
+    assert [name for name, count in Counter(listed).items() if count > 1] == []
+    index = {"README.md", "docs/README.md"}
+    assert set(listed) == {p.relative_to(ROOT).as_posix() for p in pages.pages()} - index
+
+
+def test_the_margin_has_the_captions_of_the_index() -> None:
+    captions = [caption for caption, _ in pages.navigation()]
+    assert captions[0] == "Begin"
+    assert {"Write a program", "Operate a fleet", "Reference", "Inside"} <= set(captions)
+
+
+def test_a_link_in_a_block_is_left_as_it_is(tmp_path: Path) -> None:
+    pages.lay_out(tmp_path / "source")
+    index = (tmp_path / "source" / "index.md").read_text()
+    assert "(docs/README.md)" in index
+    assert "{toctree}" in index
+    for page in (tmp_path / "source").rglob("*.md"):
+        assert "{toctree}" not in page.read_text() or page.name == "index.md"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = build(folder)
+    assert built.returncode == 0, built.stderr
+    assert built.stderr.splitlines() == [f"{folder / 'html'}/index.html"]
+    return folder / "html"
+
+
+def build(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "docs.site", folder / "html", *options],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
+    files = [file for kind in ("*.html", "*.css") for file in site.rglob(kind)]
+    assert len(files) > 40
+    assert [file for file in files if FETCHED.search(file.read_text())] == []
+
+
+def test_the_site_can_be_searched_and_is_dark_for_those_who_want_it(site: Path) -> None:
+    index = (site / "searchindex.js").read_text()
+    assert '"docs/guide/kubernetes"' in index
+    assert "theme-toggle" in (site / "index.html").read_text()
+
+
+def test_each_public_name_has_an_anchor_of_its_own(site: Path) -> None:
+    api = (site / "docs" / "reference" / "python.html").read_text()
+    assert re.search(r'id="workercodequeue"|id="worker-codequeue"', api)
+
+
+@pytest.mark.parametrize("link", ["guide/nowhere.md", "guide/gates.md#nowhere"])
+def test_a_broken_link_ends_the_build(tmp_path: Path, link: str) -> None:
+    source = tmp_path / "source"
+    (source / "guide").mkdir(parents=True)
+    (source / "index.md").write_text(
+        f"# A\n\n[b]({link})\n\n```{{toctree}}\n:hidden:\nguide/gates\n```\n"
+    )
+    (source / "guide" / "gates.md").write_text("# Gates\n")
+    broken = build(tmp_path, "--source", str(source))
+    assert broken.returncode == 1
+    assert "nowhere" in broken.stderr
