@@ -11,13 +11,16 @@ from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import require_one_primary, running_redis
-from worker.errors import QueueError, start_a_worker
+from penstock.verdicts import judging_bar, print_verdicts, verdicts_exit_code
+from worker.errors import QueueError, RequestRefused, start_a_worker
+from worker.judge.asking import JudgeOptions, cases_of
+from worker.judge.formats import Cases
 from worker.models import LANGUAGES, CodeRequest, CodeResult
 from worker.queue.code_queue import CodeQueue
 
 NOT_RUN, TIMED_OUT, OUT_OF_BOUNDS = 125, 124, 137
 _BY_SUFFIX = {
-    ".py": "python", ".sh": "bash", ".js": "nodejs", ".ts": "typescript", ".cpp": "cpp",
+    ".py": "python", ".sh": "bash", ".js": "nodejs", ".c": "c", ".ts": "typescript", ".cpp": "cpp",
     ".cc": "cpp", ".go": "go", ".rs": "rust", ".java": "java", ".rb": "ruby", ".lua": "lua",
     ".pl": "perl", ".php": "php", ".r": "R", ".sql": "sql", ".cs": "csharp", ".kt": "kotlin_script",
     ".swift": "swift", ".jl": "julia", ".scala": "scala",
@@ -34,12 +37,16 @@ Examples:
   echo 'print(6 * 7)' | penstock run -
   penstock run -i solution.py < input.txt
   penstock run --timeout 2 --json solution.py | jq .run_result.execution_time
+  penstock run --cases cases.json solution.cpp
 
 Its input is empty without -i: stdin is read to its end before the program is sent, which in
 a script's loop or a CI job would take what was meant for others, or wait for ever.
 
 It exits as the program did: 128 + n after signal n, 124 where its time ran out, 137 at
 another limit. 125: it was not run, or its end is not known, through no fault of its own.
+
+With --cases it is judged: compiled once, run on each case of the file, which is in any format
+that worker.judge.read_cases reads. It exits with 0 where all cases passed, else with 1.
 """),
 )
 @click.argument("program", type=click.File("rb"), metavar="FILE|-")
@@ -50,6 +57,8 @@ another limit. 125: it was not run, or its end is not known, through no fault of
 @click.option("--language", help="Default: what the file's name says, else python.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0,
               show_default=True, help="Its seconds to run.")  # fmt: skip
+@click.option("--cases", type=click.File("rb"), metavar="FILE",
+              help="Judge it against these cases, as JSON.")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Queue it even where no worker listens now.")
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 @settings_options
@@ -59,6 +68,7 @@ def command(
     queue: str,
     language: str | None,
     timeout: float,
+    cases: BinaryIO | None,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -66,6 +76,7 @@ def command(
     settings = given_settings()
     require_one_primary(settings)
     request = _request(program, language, timeout, with_input=with_input)
+    judged_on = _read_cases(cases, request) if cases is not None else None
     with running_redis(settings) as url:
         if not wait and not run_in_order(_attended(url, settings, queue)):
             click.echo(
@@ -74,8 +85,11 @@ def command(
                 err=True,
             )
             return NOT_RUN
+        code_queue = CodeQueue(url, queue, no_workers_after=86400.0)
         try:
-            result = CodeQueue(url, queue, no_workers_after=86400.0).sync.run(request)
+            if judged_on is not None:
+                return _judged(code_queue, request, judged_on, as_json=as_json)
+            result = code_queue.sync.run(request)
         except QueueError as failure:
             say(f"penstock: {failure}", err=True)
             return NOT_RUN
@@ -84,6 +98,28 @@ def command(
     else:
         _print(result)
     return exit_code(result)
+
+
+def _read_cases(file: BinaryIO, request: CodeRequest) -> Cases:
+    if request.stdin is not None:
+        raise click.UsageError("-i and --cases: each case has an input of its own")
+    try:
+        return cases_of(file.read().decode(errors="replace"))
+    except RequestRefused as refusal:
+        raise click.UsageError(f"--cases {file.name}: {refusal}") from None
+
+
+def _judged(queue: CodeQueue, request: CodeRequest, cases: Cases, *, as_json: bool) -> int:
+    options: JudgeOptions = {
+        "language": request.language, "run_timeout": request.run_timeout, "keep": "failures",
+    }  # fmt: skip
+    with judging_bar(len(cases.cases)):
+        result = queue.sync.judge(request.code, cases, **options)
+    if as_json:
+        click.echo(result.model_dump_json())
+    else:
+        print_verdicts(result)
+    return verdicts_exit_code(result, NOT_RUN)
 
 
 def exit_code(result: CodeResult) -> int:

@@ -68,6 +68,38 @@ def test_output_and_exit_code_are_the_programs(
     worker_settings.cache_clear()
 
 
+SQUARE = '#include <cstdio>\nint main() { int n; scanf("%d", &n); printf("%d\\n", n * n); }\n'
+
+
+def test_a_program_is_judged_against_a_file_of_cases(
+    shared_server: PrivateRedis, real_redis: ground.Client, tmp_path: Path
+) -> None:
+    program, cases = tmp_path / "square.cpp", tmp_path / "cases.json"
+    program.write_text(SQUARE)
+
+    def judged(outputs: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+        cases.write_text(json.dumps({"inputs": ["2", "3", "4"], "outputs": outputs}))
+        return subprocess.run(
+            [PENSTOCK, "run", "--cases", cases, *options, program], text=True, timeout=100,
+            env=os.environ | {"PENSTOCK_REDIS_URL": shared_server.url}, capture_output=True,
+            check=False,
+        )  # fmt: skip
+
+    with attended(real_redis):
+        right = judged(["4", "9", "16"])
+        wrong = judged(["4", "8", "16"])
+        whole = json.loads(judged(["4", "8", "16"], "--json").stdout)
+
+    assert (right.returncode, right.stderr) == (0, "")
+    assert right.stdout.rstrip().endswith("3 of 3 cases passed")
+    assert wrong.returncode == 1
+    assert "wrong    printed '9\\n'" in wrong.stdout
+    assert whole["verdicts"] == "PWP"
+    unreadable = judged(["4"])
+    assert unreadable.returncode == 2
+    assert "3 inputs, 1 outputs" in unreadable.stderr
+
+
 def test_one_stdin_cannot_be_the_program_and_its_input() -> None:
     result = run("run", "-i", "-")
     assert (result.returncode, result.stdout) == (2, "")

@@ -1,0 +1,69 @@
+"""A judged program on the terminal: a bar while it is judged, then a table of verdicts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.options import console, for_data
+from worker.judge.models import VERDICTS, JudgeResult
+
+_COLOURS = {"P": "green", "M": "yellow", "S": "dim"}
+_SHOWN = 60  # characters of what a failed case printed
+
+
+@contextmanager
+def judging_bar(count: int) -> Iterator[None]:
+    """On a terminal; how far the worker has got it does not say, so the bar says how long."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("judging {task.fields[count]} cases"), BarColumn(), TimeElapsedColumn()
+    shown = console(stderr=True)
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
+        bar.add_task("", total=None, count=count)
+        yield
+
+
+def print_verdicts(result: JudgeResult) -> None:
+    """A row for each case, and what they come to."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("case", "cpu ms", "wall ms", "memory MB"):
+        table.add_column(heading, justify="right")
+    for heading in ("verdict", ""):
+        table.add_column(heading)
+    for index, letter in enumerate(result.verdicts):
+        verdict = Text(VERDICTS[letter], style=_COLOURS.get(letter, "red"))
+        numbers = (_at(numbers, index) for numbers in (result.cpu_ms, result.wall_ms))
+        memory = f"{result.memory_kb[index] / 1024:.0f}" if _at(result.memory_kb, index) else ""
+        table.add_row(str(index), *numbers, memory, verdict, _why(result, index))
+    out = for_data()
+    out.print(table)
+    if "C" in result.verdicts and result.compile_result is not None:
+        out.print((result.compile_result.stderr or result.compile_result.stdout or "").strip())
+    out.print(f"{result.passed} of {len(result.verdicts)} cases passed")
+    if "M" in result.verdicts:
+        said = f": {result.message}" if result.message else ""
+        out.print(f"{result.verdicts.count('M')} are masked ({result.masked_because}){said}")
+
+
+def verdicts_exit_code(result: JudgeResult, not_known: int) -> int:
+    """0 where all passed, 1 where one did not; `not_known` where a verdict is missing."""
+    if "M" in result.verdicts:
+        return not_known
+    return 0 if set(result.verdicts) == {"P"} else 1
+
+
+def _at(numbers: list[int], index: int) -> str:
+    return str(numbers[index]) if index < len(numbers) and numbers[index] else ""
+
+
+def _why(result: JudgeResult, index: int) -> str:
+    parts = [result.reasons.get(index, "")]
+    if code := result.exits.get(index):
+        parts.append(f"exit {code}" if code > 0 else f"signal {-code}")
+    if comment := result.comments.get(index):
+        parts.append(comment[:_SHOWN])
+    if (kept := result.kept.get(index)) and result.verdicts[index] != "P":
+        parts.append(f"printed {kept.stdout[:_SHOWN]!r}")
+    return ", ".join(part for part in parts if part)
