@@ -34,7 +34,7 @@ class Hold:
     """What `gate.hold()` gives: for one `with` or one `async with`.
 
     If the permit is lost, the body of an `async with` is cancelled and the block raises
-    `PermitLost`; the body of a `with` cannot be interrupted, and the block raises at its end.
+    `PermitLost`. The body of a `with` cannot be interrupted, so the block raises at its end.
     """
 
     def __init__(self, gate: "Gate", timeout: float | None, lane: int) -> None:
@@ -140,7 +140,7 @@ class Gate:
     ) -> Permit:
         """Wait for a permit, first come, first served; give it back with `permit.release()`.
 
-        timeout      seconds; None waits for ever, 0 is one try
+        timeout      seconds; None waits without a limit, 0 is one try
         lane         priority: lower lanes are served before higher ones
         ticket       `permit.ticket` of an earlier permit: wait at that one's place in line
         orphan_hold  as on the constructor, for this permit alone
@@ -180,7 +180,7 @@ class Gate:
         await self._called(lambda ledger: ledger.commands.configure(changes(paused=False)))
 
     async def free(self, permit: str, fence: int) -> None:
-        """Give back a permit that was left in Redis by `permit.entrust()`, whoever did so.
+        """Give back a permit that any process left in Redis by `permit.entrust()`.
 
         Harmless when repeated.
         """

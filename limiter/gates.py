@@ -141,10 +141,10 @@ def existing_gate(redis: AnyRedis, name: str) -> Gate:
 
 
 def remove_gate(redis: AnyRedis, name: str, *, force: bool = False) -> None:
-    """Delete a gate that nobody uses; with `force`, also one that somebody does.
+    """Delete a gate that is not in use. With `force`, also one that is.
 
-    Raises `UnknownGate`, or `GateInUse`. A process that still has it open makes it again, with
-    the terms of its own constructor, when it next asks for a permit.
+    Raises `UnknownGate`, or `GateInUse`. A process that still has it open makes it again at
+    its next request for a permit, with its own terms.
     """
     gate = existing_gate(redis, name)
     keys = GateCommands(name, gate.terms, "").keys

@@ -115,15 +115,17 @@ class HeldPermit:
         self.check()
 
     def hand_in(self) -> None:
-        """A script that is told its id will give it up: renew it no more from here.
+        """A script that gets its id will give it up: renew it no more from here.
 
-        To be released afterwards all the same: the script may never have run.
+        Release it afterwards all the same, because the script may never have run.
         """
         self._lease.handed_in = True
 
     def release(self) -> None:
-        """Give it back. Never blocks, never fails, harmless when repeated; sent at once, by a
-        coroutine as soon as its event loop runs on, or within two seconds if that is blocked.
+        """Give it back. Never blocks, never fails, harmless when repeated.
+
+        A thread sends it at once, a coroutine as soon as its event loop runs. If the loop is
+        blocked, it is sent within two seconds.
 
         In a forked child this does nothing: the permit is its parent's.
         """
@@ -168,10 +170,10 @@ class Permit(HeldPermit):
             answer.taken()
 
     async def entrust(self, seconds: float) -> None:
-        """Leave it in Redis for so long, whatever becomes of this process.
+        """Leave it in Redis for so long, even if this process dies.
 
-        From now on nothing renews it, and only `gate.free(permit.id, permit.fence)`, by
-        anybody, gives it back earlier. Where this raises, it is still ours.
+        From now on nothing renews it. Only `gate.free(permit.id, permit.fence)`, in any process,
+        gives it back earlier. If this raises, this process still has it.
         """
         self._lease.term_us = int(seconds * 1_000_000)
         await self.renew()

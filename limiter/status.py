@@ -29,7 +29,7 @@ class GateStatus:
     """A gate at one instant of the server's clock.
 
     limit, rate, burst  its terms; None where there is no such bound
-    paused              nothing is granted until somebody resumes
+    paused              nothing is granted until `resume`
     in_flight, waiting  permits now, and waiters in line
     oldest_wait         seconds that the head of the line has waited
     tokens              grants that the rate allows now
@@ -38,10 +38,10 @@ class GateStatus:
     The others count since the gate was made:
 
     granted, released   permits given out, and given back
-    expired             permits whose holder fell silent
+    expired             permits whose lease ended without a renewal
     timeouts, cancelled waiters that gave up
     dropped             waiters whose process died
-    readmitted, lost    permits that Redis had lost: taken in again, or out of room by then
+    readmitted, lost    permits that Redis had lost: counted in again, or without room by then
     """
 
     name: str

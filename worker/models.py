@@ -259,11 +259,11 @@ def _judged(given: dict[str, Any]) -> tuple[ErrorKind, str]:
 
 
 class CodeResult(Message):
-    """How a program ended, whose doing that was, and where the time went.
+    """How a program ended, whose fault that was, and where the time went.
 
-    `error_kind` says whose doing: `none` (it ran and returned 0), `user` (it failed),
-    `limit` (it hit a limit of time, memory or output), or `infrastructure` (our side failed:
-    mask the sample, its reward is not 0). `error_reason` is a word for machines.
+    `error_kind` names the fault: `none` (it ran and returned 0), `user` (it failed), or
+    `limit` (it hit a limit of time, memory or output). `infrastructure` means that the system
+    failed: mask the sample, its reward is not 0. `error_reason` is a word for machines.
     """
 
     REFUSAL: ClassVar[type[PenstockError]] = ResultUnreadable

@@ -1,5 +1,7 @@
 """The README and docs/ are written in plain English, as far as `prose.py` can tell."""
 
+import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,18 @@ def test_a_guide_begins_with_what_its_reader_gets_done(page: Path) -> None:
     assert not first.cell
     assert first.line == 3
     assert first.text.endswith((".", ":"))
+
+
+def test_the_docstrings_of_public_names_are_in_plain_english() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    said = re.findall(r'^ *"""(.*?)"""', page, re.MULTILINE | re.DOTALL)
+    assert len(said) > 200
+    assert [fault for docstring in said for fault in faults(_as_a_page(docstring))] == []
+
+
+def _as_a_page(docstring: str) -> str:
+    """A table of arguments, `name   what it is`, becomes a list."""
+    return re.sub(r"^\S.*?\S {2,}(?=\S)", "- ", inspect.cleandoc(docstring), flags=re.MULTILINE)
 
 
 def test_what_is_too_long_is_found_with_its_line() -> None:

@@ -59,7 +59,7 @@ def read_cases(given: Any) -> Cases:
     Sandbox Fusion      {test: [{input: {stdin}, output: {stdout}}]}
     ScaleBox            {test_cases: {type?, input, output, fn_name?}}, or a list of objects
     asserts             ["assert f(1) == 2"], or MBPP's {test_list, test_setup_code?}
-    ours                [{input, expected}], or {cases: [...], function?, compare?, run_timeout?}
+    Penstock            [{input, expected}], or {cases: [...], function?, compare?, run_timeout?}
     """
     read = _of_list(given) if isinstance(given := _parsed(given), list) else _of_dict(given)
     return check_cases(read)

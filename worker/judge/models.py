@@ -317,7 +317,7 @@ class JudgeResult(Message):
         return "user" if set(self.verdicts) & {"W", "E", "C"} else "none"
 
     def of_case(self, index: int) -> CodeResult:
-        """One case as a run of its own would have told it; outputs as far as they were kept."""
+        """One case as the result of a run of its own, with the outputs that were kept."""
         letter, reason = self.verdicts[index], self.reasons.get(index, "")
         fields: dict[str, Any] = {
             "status": "Success" if letter in "PW" else "Failed",

@@ -21,7 +21,7 @@ _SPARE = 30.0  # seconds beyond a command's own timeout for the provider to say 
 
 
 class OpenSandbox:
-    """Made by `SandboxLifecycle`. It is ended by whoever opened it."""
+    """Made by `SandboxLifecycle`. Its opener ends it."""
 
     def __init__(self, provider: Provider, box: Box) -> None:
         assert box.ref is not None  # noqa: S101 - it is ready

@@ -44,14 +44,14 @@ class CodeQueue:
     A program is its code, or a `CodeRequest`. One that fails raises nothing: its
     `CodeResult` says so. A `QueueError` says why there is no result. Times are in seconds.
 
-    abandon           what becomes of a job whose caller was cancelled, ran into its deadline or
+    abandon           what happens to a job whose caller was cancelled, reached its deadline or
                       died: `cancel`, or `keep`
-    retries           how often a job is run again that raised on its worker, or whose worker died
-    result_ttl        how long Redis keeps a result, to be asked for again by its token
+    retries           how often a job runs again that raised on its worker, or whose worker died
+    result_ttl        how long Redis keeps a result, which its token can fetch again
     failure_ttl       the same for a job that failed
-    spare             what a job may take beyond its program's own time limits: waiting for a
-                      permit, and retries
-    patience          how long a call outlasts a Redis that does not answer
+    spare             what a job may take beyond its program's time limits, for a permit and
+                      retries
+    patience          how long a call keeps trying while Redis does not answer
     no_workers_after  how long a queue may have no worker before `NoWorkers` is raised
     """
 
@@ -95,10 +95,9 @@ class CodeQueue:
         timeout: float | None = None,  # noqa: ASYNC109
         token: str | None = None,
     ) -> CodeResult:
-        """Run a program and wait for its result, at most `timeout` seconds; None is for ever.
+        """Run a program and wait for its result, at most `timeout` seconds. None is no limit.
 
-        A `token` of your own is the job's id: the same one again gives the same job, and runs
-        nothing twice.
+        A `token` of your own is the job's id. The same token again gives the same job.
         """
         answer = LoopAnswer()
         order = self._submitter.submit(program, timeout, token, answer)
@@ -140,8 +139,8 @@ class CodeQueue:
         """A verdict for each case: one job, in which the program is compiled once.
 
         `cases` are a list of `worker.judge.JudgeCase`, or what `worker.judge.read_cases` reads:
-        verl's, LiveCodeBench's, CodeContests' and other datasets'. Many of them go to Redis once,
-        for all programs that are judged on them; `read_cases` once, and give its result to each.
+        verl's, LiveCodeBench's, CodeContests' and other datasets'. They go to Redis once,
+        for all programs. Call `read_cases` once, and pass its result for each program.
         """
         asked = await asyncio.to_thread(Asked, code, cases, options)
         for round in asked.rounds(self._submitter, token, timeout):

@@ -109,10 +109,10 @@ def check_correctness(
 ) -> tuple[list[Any], list[Metadata]]:
     """Each case's code and metadata, in the order of the inputs; `verdict.py` lists the codes.
 
-    `in_outs` has `inputs` and `outputs`, and may have `assert_case` (code that is put behind
-    the program, one per case) and `fn_name` (the function to call; inputs are its arguments).
-    A case of assertions with a blank input and no output does not call the function.
-    On a queue all cases are one job, in which the program is compiled once; the workers hold the
+    `in_outs` has `inputs` and `outputs`. It may have `assert_case`, code that runs after the
+    program, one per case, and `fn_name`, the function to call with the inputs. A case of
+    assertions with a blank input and no output does not call the function.
+    On a queue all cases are one job, in which the program is compiled once. The workers hold the
     permits, and `concurrent_semaphore` is not taken. A server is asked for each case.
     """
     if not in_outs or "inputs" not in in_outs or "outputs" not in in_outs:

@@ -126,8 +126,8 @@ async def score(
     makes it 0.0, and the others are skipped. `function` names a function to be called
     with a case's stdin, one JSON value a line; what it returns is printed. A case that has
     a `check` alone, no stdin and no expected output, does not call it. `compare` is a rule
-    of `worker.judge.Compare` or its name; or a function, which is called here, and for which
-    every output comes back. What judges nothing runs a program a case, `at_once` of them together.
+    of `worker.judge.Compare`, its name, or a function. A function is called here, so every
+    output comes back. A sandbox that cannot judge runs one program per case, `at_once` of them.
     """
     blank = CodeRequest(
         code="", language=language, compile_timeout=case_timeout, run_timeout=case_timeout,

@@ -41,11 +41,11 @@ class Rollout:
         rollout = Rollout(AsyncOpenAI(base_url=…), "qwen", [tool], score=grade)
         trajectory = await rollout.run(rollout.request(messages, max_seq_len=8192))
 
-    `score` grades a trajectory that came to an end; where it raises, or gives None or a
-    masked `Score`, the trajectory is masked. `count_tokens` is your tokenizer's count of a
-    text; without it the server's own counts are used, and a guess for what it has not seen.
-    `calls_per_turn` run side by side; the model is told of those above it. A tool that
-    says nothing for `tool_timeout` seconds masks the trajectory.
+    `score` grades a trajectory that came to an end. If it raises, or gives None or a masked
+    `Score`, the trajectory is masked. `count_tokens` is your tokenizer's count of a text.
+    Without it, the server's own counts are used, and an estimate for new text.
+    `calls_per_turn` run side by side, and the model gets an error for further ones. A tool
+    that is silent for `tool_timeout` seconds masks the trajectory.
     """
 
     def __init__(

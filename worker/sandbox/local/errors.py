@@ -14,7 +14,7 @@ class SandboxError(PenstockError):
 
 
 class SandboxUnavailable(SandboxError):
-    """The level asked for cannot be had on this machine; what to do about it is told apart."""
+    """This machine does not offer the requested level. `remedy` says what to do."""
 
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(f"{problem}. {remedy}" if remedy else problem)
