@@ -6,13 +6,20 @@ from buffer.errors import (
     GeneratorError,
     ItemRefused,
     LeaseLost,
+    NoPolicy,
+    NotAdmitted,
     RolloutBufferError,
     RolloutReplaced,
+    SlotLost,
+    TrainerReplaced,
     UnknownTask,
 )
 from buffer.reading.group_functions import GroupFunctions
 from buffer.rollout_buffer import RolloutBuffer, SyncRolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
+from buffer.versions.policy import Policy
+from buffer.versions.publishing import Published, Versions
+from buffer.versions.slots import Slot
 from buffer.writer import Outcome
 
 __all__ = [
@@ -23,11 +30,19 @@ __all__ = [
     "GroupFunctions",
     "ItemRefused",
     "LeaseLost",
+    "NoPolicy",
+    "NotAdmitted",
     "Outcome",
+    "Policy",
+    "Published",
     "RolloutBuffer",
     "RolloutBufferError",
     "RolloutReplaced",
+    "Slot",
+    "SlotLost",
     "SyncRolloutBuffer",
     "TaskConfig",
+    "TrainerReplaced",
     "UnknownTask",
+    "Versions",
 ]

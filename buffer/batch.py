@@ -17,12 +17,16 @@ class Batch:
     groups     (instance id, items) of each group, exactly `group_size` items
     discarded  ids of groups that finished without data: too few came in time
     figures    over all items written since the last batch
+    version    under which it was taken; None for a task without a policy
+    ages       of each group: that version less the one at the group's start
     """
 
     receipt: str
     groups: list[tuple[Any, list[Item]]]
     discarded: list[Any]
     figures: dict[str, Any]
+    version: int | None = None
+    ages: tuple[int, ...] = ()
 
     @property
     def items(self) -> list[Item]:
@@ -37,9 +41,12 @@ class Batch:
     @property
     def meta_info(self) -> dict[str, Any]:
         """What slime's client reads beside the data."""
-        return {
+        told = {
             **self.figures, "finished_groups": self.finished_groups, "receipt": self.receipt
         }  # fmt: skip
+        if self.version is None:
+            return told
+        return {**told, "version": self.version, "ages": list(self.ages)}
 
 
 SEEN = ("items", "groups", "n", "sum", "m2", "min", "max")

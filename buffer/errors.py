@@ -7,6 +7,10 @@ PenstockError
     ├── UnknownTask        nobody started or configured that task in this run
     ├── LeaseLost          the batch went back before it was acknowledged
     ├── RolloutReplaced    items of a rollout that another start put an end to
+    ├── NoPolicy           versions and slots of a task that has no policy
+    ├── NotAdmitted        no slot within the time that was waited
+    ├── SlotLost           a slot is over, and its group is another's to make
+    ├── TrainerReplaced    a version from a trainer that does not publish the task's versions
     └── GeneratorError     a generator file that cannot be used; names the file
 """
 
@@ -62,6 +66,51 @@ class RolloutReplaced(RolloutBufferError):
 
     def __init__(self, task: str) -> None:
         super().__init__(f"another rollout of task {task!r} was started: stop this generator")
+
+
+class NoPolicy(RolloutBufferError):
+    """Versions and slots need a policy."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(
+            f"task {task!r} has no policy on versions: set_policy(Policy(...)), or "
+            f"PUT /v1/tasks/{task}/policy with groups_per_version and max_age"
+        )
+
+
+class NotAdmitted(RolloutBufferError):
+    """No slot came free in time."""
+
+    def __init__(self, task: str, waited: float, version: int) -> None:
+        why = (
+            "no version was published yet"
+            if version < 0
+            else f"all groups that may be under way at version {version} are"
+        )
+        super().__init__(
+            f"no slot of task {task!r} within {waited:g} s: {why}. Wait longer; "
+            "buffer.versions() shows what is under way"
+        )
+
+
+class SlotLost(RolloutBufferError):
+    """The slot is over."""
+
+    def __init__(self, slot: str) -> None:
+        super().__init__(
+            f"slot {slot} is over: its lease ended, or its group got too old. Its group is "
+            "another's to make; stop this one, and ask for another slot"
+        )
+
+
+class TrainerReplaced(RolloutBufferError):
+    """Another trainer publishes this task's versions."""
+
+    def __init__(self, task: str, version: int) -> None:
+        super().__init__(
+            f"another trainer publishes the versions of task {task!r}, the last is {version}. "
+            "A trainer that takes over says publish(..., lead=True)"
+        )
 
 
 class GeneratorError(RolloutBufferError):

@@ -14,6 +14,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from buffer.errors import ItemRefused
+from buffer.versions.spans import reported
 
 LONGEST_ID = 1024
 HIGHEST_ROUND = 2**53
@@ -44,7 +45,11 @@ _encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(","
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An accepted item: where it belongs, and the text that is kept."""
+    """An accepted item: where it belongs, and the text that is kept.
+
+    slot, fence      the slot it was made under, empty without one
+    lowest, highest  the versions that it reports, empty if none
+    """
 
     id_json: bytes
     id: str
@@ -52,12 +57,16 @@ class Entry:
     uid: str
     reward: str
     payload: bytes
+    slot: str = ""
+    fence: str = ""
+    lowest: str = ""
+    highest: str = ""
 
 
-def entry_of(item: object, max_bytes: int) -> Entry:
-    """Check an item that came as an object."""
+def entry_of(item: object, max_bytes: int, *, packed: bool = True) -> Entry:
+    """Check an item that came as an object; it is compressed if that is worth it."""
     fields = _object(item)
-    return _entry(fields, _encoded(fields), max_bytes)
+    return _entry(fields, _encoded(fields), max_bytes, packed=packed)
 
 
 def entry_from(body: bytes, max_bytes: int) -> Entry:
@@ -109,7 +118,7 @@ def instance_key(instance_id: object) -> str:
     return key
 
 
-def _entry(item: dict[str, Any], text: str, max_bytes: int) -> Entry:
+def _entry(item: dict[str, Any], text: str, max_bytes: int, *, packed: bool = True) -> Entry:
     if item.get("instance_id") is None:
         raise ItemRefused("the item has no instance_id")
     if text.count("[") + text.count("{") > DEEPEST and _deeper(item, DEEPEST):
@@ -121,7 +130,8 @@ def _entry(item: dict[str, Any], text: str, max_bytes: int) -> Entry:
     if len(payload) > max_bytes:
         raise _too_large(len(payload), max_bytes)
     id_json = encode_basestring(key) if isinstance(item["instance_id"], str) else key
-    return Entry(id_json.encode(), key, number, uid, reward, _packed(payload))
+    entry = (id_json.encode(), key, number, uid, reward, _packed(payload) if packed else payload)
+    return Entry(*entry, *_slot(item), *reported(item))
 
 
 def _deeper(value: dict[str, Any], levels: int) -> bool:
@@ -170,6 +180,15 @@ def _reward(item: dict[str, Any]) -> str:
         raise ItemRefused("reward is out of range: its square must be a finite number")
     whole = isinstance(reward, int) and abs(reward) < _EXACT
     return str(int(reward)) if whole else repr(number)  # 1 is not 1.0: figures tell it as it came
+
+
+def _slot(item: dict[str, Any]) -> tuple[str, str]:
+    """Under a policy an item may name the slot that it was made under."""
+    slot, fence = item.get("slot"), item.get("fence")
+    if slot is None or fence is None:
+        return "", ""
+    _utf8(str(slot), "slot")
+    return str(slot)[:LONGEST_ID], str(fence)[:32]
 
 
 def _encoded(item: dict[str, Any]) -> str:

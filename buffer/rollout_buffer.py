@@ -4,20 +4,32 @@ Invariant: an item stored is in one group, and a group ends delivered and
 acknowledged, or is reported as discarded, or lies in quarantine with a reason.
 """
 
+import contextlib
+import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from buffer.batch import Batch
 from buffer.catalog import Catalog, GroupInfo
 from buffer.default_functions import Item
-from buffer.errors import BufferFull, LeaseLost
+from buffer.errors import (
+    BufferFull,
+    ItemRefused,
+    LeaseLost,
+    NotAdmitted,
+    SlotLost,
+)
 from buffer.item import Entry, entry_of, instance_key
 from buffer.link import Link
 from buffer.reading.group_functions import GroupFunctions
 from buffer.reading.reader import Reader
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import Task
+from buffer.versions.policy import Policy
+from buffer.versions.publishing import Published, Publishing, Versions
+from buffer.versions.slots import Slot, Slots, Wish
 from buffer.writer import Outcome, Writer
 from ground import AnyRedis
 from ground.process import LoopThread
@@ -67,6 +79,9 @@ class RolloutBuffer:
             longest_wait=self._settings.longest_wait,
         )
         self.catalog = Catalog(self._task)
+        self.owner = uuid.uuid4().hex
+        self._slots = Slots(self._task, self.owner, self._settings.max_item_bytes)
+        self._publishing = Publishing(self._task)
 
     @property
     def task(self) -> str:
@@ -95,6 +110,8 @@ class RolloutBuffer:
         """
         if asked is None:
             asked = config.model_dump(exclude_unset=True)
+        if policy := await self._publishing.policy():
+            policy.check_room(config)
         await self._task.enforce(config, asked)
 
     async def begin(self, config: TaskConfig) -> None:
@@ -105,18 +122,108 @@ class RolloutBuffer:
         """The settings that `/start_rollout` keeps unless it names them itself."""
         return await self._task.asked()
 
-    async def write(self, item: Item) -> Outcome:
-        """Store one item; `ItemRefused` or `BufferFull` if it cannot be."""
-        return (await self.write_many([item]))[0]
+    async def set_policy(self, policy: Policy) -> None:
+        """Bound how stale samples are; from the first `publish` on it holds. It may be changed
+        at any time. `SettingError` if the buffer has no room for what it lets be under way."""
+        policy.check_room(await self.config())
+        await self._publishing.set_policy(policy)
 
-    async def write_many(self, items: Iterable[Item]) -> list[Outcome]:
+    async def policy(self) -> Policy | None:
+        """The policy in force, or None."""
+        return await self._publishing.policy()
+
+    async def publish(
+        self, version: int, *, saved: int | None = None, lead: bool = False
+    ) -> Published:
+        """The trainer: the engines have this version now.
+
+        `saved` is the version of the newest checkpoint: what was trained on since is kept, and
+        comes back when a trainer begins there again. With `lead` this trainer takes over from
+        another, a crashed one for example; else `TrainerReplaced` if another publishes. A version
+        lower than the last begins a new line.
+        """
+        return await self._publishing.publish(version, saved, self.owner, lead=lead)
+
+    async def published(self, after: int, wait: float = 30.0) -> int:
+        """Wait for a version other than `after`; the last one, whether it is or not."""
+        return await self._publishing.wait(after, wait)
+
+    async def versions(self) -> Versions:
+        """The version, what is under way by age, and what a take waits for."""
+        return await self._publishing.versions()
+
+    async def admit(
+        self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0
+    ) -> list[Slot]:
+        """Up to n slots to make a group each, as far as the policy has room; waits in order for
+        the first one up to `wait` seconds.
+
+        New ones are for the `instances`, ids or (id, round); but groups that were parked, or are
+        to be made again, are handed out first. End each slot that you do not fill.
+        """
+        return await self._slots.admit(n, instances, wait)
+
+    @contextlib.asynccontextmanager
+    async def slot(
+        self,
+        instance_id: str | int | None = None,
+        *,
+        round_number: int | None = None,
+        wait: float = 30.0,
+    ) -> AsyncIterator[Slot]:
+        """One slot, for the block; `NotAdmitted` if there is none in time. A block that fails
+        gives its group to another generator."""  # fmt: skip
+        wishes: list[Wish] = []
+        if instance_id is not None:
+            wishes = [instance_id if round_number is None else (instance_id, round_number)]
+        found = await self.admit(1, instances=wishes, wait=wait)
+        if not found:
+            raise NotAdmitted(self.task, wait, self._slots.version)
+        try:
+            yield found[0]
+        except BaseException:
+            await found[0].end(back=True)
+            raise
+        await found[0].end()
+
+    async def renew_slots(self, slots: Sequence[tuple[str, str]]) -> tuple[int, list[int]]:
+        """For holders elsewhere: the leases of (id, fence) go on. The version, and for each 0; 1
+        if it is late; 2 if it is lost."""
+        return await self._slots.renew(slots)
+
+    async def write(self, item: Item, *, slot: Slot | None = None) -> Outcome:
+        """Store one item; `ItemRefused` or `BufferFull` if it cannot be."""
+        return (await self.write_many([item], slot=slot))[0]
+
+    async def write_many(self, items: Iterable[Item], *, slot: Slot | None = None) -> list[Outcome]:
         """Store many in few round trips. If any found no room: `BufferFull`; repeat them all,
-        those with a `uid` that were stored are not stored twice."""
+        those with a `uid` that were stored are not stored twice. Under a `slot` that is over:
+        `SlotLost`."""
         limit = self._settings.max_item_bytes
-        outcomes, wait = await self.write_entries([entry_of(item, limit) for item in items])
+        entries = [entry_of(item, limit) for item in items]
+        if slot is not None:
+            number = "" if slot.round is None else str(slot.round)
+            entries = [
+                replace(entry, slot=slot.id, fence=slot.fence, round=entry.round or number)
+                for entry in entries
+            ]
+        outcomes, wait = await self.write_entries(entries)
+        if slot is not None:
+            slot.note(outcomes.count(Outcome.STORED))
+        self.check(outcomes, wait, slot.id if slot else "of the item")
+        return outcomes
+
+    def check(self, outcomes: Sequence[Outcome], wait: float, slot: str) -> None:
+        """Raise what a writer must know of."""
         if Outcome.FULL in outcomes:
             raise BufferFull(self.task, wait)
-        return outcomes
+        if Outcome.LOST in outcomes:
+            raise SlotLost(slot)
+        if Outcome.UNPUBLISHED in outcomes:
+            raise ItemRefused(
+                "an item reports a version that no trainer has published: publish a version "
+                "before the engines answer with it"
+            )
 
     async def write_entries(
         self, entries: Sequence[Entry], rollout: str = ""
@@ -143,6 +250,8 @@ class RolloutBuffer:
         """
         if groups is not None and groups < 1:
             raise ValueError(f"take at least 1 group, not {groups}")
+        if groups is not None and (policy := await self._publishing.policy_at_hand()):
+            policy.check_take(groups)
         return await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
 
     async def ack(self, batch: Batch | str) -> None:
@@ -213,7 +322,7 @@ class RolloutBuffer:
 
         A server calls it every second with `serving`: that keeps the task's clock going.
         """
-        done, due = await self._task.call("sweep", limit, int(serving), int(_GAP * 1000))
+        done, due, _ = await self._task.call("sweep", limit, int(serving), int(_GAP * 1000))
         return 0.0 if done >= limit else int(due) / 1000 if due >= 0 else -1.0
 
     async def reset(self) -> None:
@@ -251,6 +360,26 @@ def _receipt(batch: Batch | str) -> str:
 _loop = LoopThread("penstock-buffer")
 
 
+class SyncSlot:
+    """A slot for code without an event loop; `slot.slot` is the one underneath."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.slot, name)
+
+    def park(self, items: Sequence[Item], *, go_on: bool = False) -> None:
+        _loop.run(self.slot.park(items, go_on=go_on))
+
+    def end(self, *, back: bool = False) -> None:
+        _loop.run(self.slot.end(back=back))
+
+
+def _under(slot: SyncSlot | None) -> Slot | None:
+    return None if slot is None else slot.slot
+
+
 class SyncRolloutBuffer:
     """What `buffer.sync` gives: methods as on `RolloutBuffer`, which block the calling thread."""
 
@@ -263,11 +392,49 @@ class SyncRolloutBuffer:
     def configure(self, config: TaskConfig) -> None:
         _loop.run(self._buffer.configure(config))
 
-    def write(self, item: Item) -> Outcome:
-        return _loop.run(self._buffer.write(item))
+    def set_policy(self, policy: Policy) -> None:
+        _loop.run(self._buffer.set_policy(policy))
 
-    def write_many(self, items: Iterable[Item]) -> list[Outcome]:
-        return _loop.run(self._buffer.write_many(items))
+    def policy(self) -> Policy | None:
+        return _loop.run(self._buffer.policy())
+
+    def publish(self, version: int, *, saved: int | None = None, lead: bool = False) -> Published:
+        return _loop.run(self._buffer.publish(version, saved=saved, lead=lead))
+
+    def published(self, after: int, wait: float = 30.0) -> int:
+        return _loop.run(self._buffer.published(after, wait))
+
+    def versions(self) -> Versions:
+        return _loop.run(self._buffer.versions())
+
+    def admit(
+        self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0
+    ) -> "list[SyncSlot]":
+        found = _loop.run(self._buffer.admit(n, instances=instances, wait=wait))
+        return [SyncSlot(slot) for slot in found]
+
+    @contextlib.contextmanager
+    def slot(
+        self,
+        instance_id: str | int | None = None,
+        *,
+        round_number: int | None = None,
+        wait: float = 30.0,
+    ) -> "Iterator[SyncSlot]":
+        held = self._buffer.slot(instance_id, round_number=round_number, wait=wait)
+        slot = SyncSlot(_loop.run(held.__aenter__()))
+        try:
+            yield slot
+        except BaseException:
+            slot.end(back=True)
+            raise
+        slot.end()
+
+    def write(self, item: Item, *, slot: "SyncSlot | None" = None) -> Outcome:
+        return _loop.run(self._buffer.write(item, slot=_under(slot)))
+
+    def write_many(self, items: Iterable[Item], *, slot: "SyncSlot | None" = None) -> list[Outcome]:
+        return _loop.run(self._buffer.write_many(items, slot=_under(slot)))
 
     def take(
         self, groups: int | None = None, *, wait: float = 0.0, lease: float | None = None

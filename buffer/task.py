@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from buffer.errors import RolloutReplaced, UnknownTask
+from buffer.errors import NoPolicy, RolloutReplaced, UnknownTask
 from buffer.link import Link, scored
 from buffer.reading.group_functions import GroupFunctions
 from buffer.settings import TaskConfig
@@ -75,7 +75,8 @@ _SHARE = 0.5
 PARTS = (
     "config", "state", "open", "changed", "ready", "leased", "kept", "leases", "delivered",
     "discarded", "unreported", "quarantine", "rounds", "seen", "rewards", "raw", "aside", "bell",
-    "rollout",
+    "rollout", "policy", "versions", "slots", "starts", "aged", "parked", "again", "used",
+    "waiting", "asks", "dropped", "ages",
 )  # fmt: skip
 
 
@@ -124,6 +125,14 @@ class Task:
         """What is known of a batch that was handed out."""
         return tagged("buffer", in_run(self.run, self.name), f"batch:{receipt}")
 
+    def turn_key(self, ask: str) -> str:
+        """The bell of one who waits for slots."""
+        return tagged("buffer", in_run(self.run, self.name), f"turn:{ask}")
+
+    def slot_key(self, slot: str) -> str:
+        """What is known of a slot."""
+        return tagged("buffer", in_run(self.run, self.name), f"slot:{slot}")
+
     def batch_groups_key(self, receipt: str) -> str:
         """The groups of a batch, in order."""
         return tagged("buffer", in_run(self.run, self.name), f"batch:{receipt}:groups")
@@ -141,6 +150,8 @@ class Task:
                 return await self.link.run(_script(script), [self.root], args)
             if "STALE" in str(refusal):
                 raise RolloutReplaced(self.name) from None
+            if "NOPOLICY" in str(refusal):
+                raise NoPolicy(self.name) from None
             if str(refusal).startswith("OOM"):
                 raise RedisUnfit(
                     f"maxmemory: {self.link.target} is out of memory; raise maxmemory, or lower "

@@ -25,6 +25,8 @@ class Outcome(StrEnum):
     LATE = "late"  # its group was closed before it came
     SURPLUS = "surplus"  # its group has more than enough
     FULL = "full"  # there is no room: try again
+    LOST = "lost"  # its slot is over, and its group another's
+    UNPUBLISHED = "unpublished"  # it reports a version that no trainer has published
 
 
 _OUTCOMES = (None, *Outcome)
@@ -118,15 +120,17 @@ class _Ticket:
 
 
 def _by_group(entries: list[Entry]) -> list[list[int]]:
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
     for place, entry in enumerate(entries):
-        groups.setdefault((entry.id, entry.round), []).append(place)
+        alike = (entry.id, entry.round, entry.slot, entry.fence, entry.lowest, entry.highest)
+        groups.setdefault(alike, []).append(place)
     return list(groups.values())
 
 
 def _arguments(groups: list[list[Entry]]) -> Iterator[Any]:
     for group in groups:
         first = group[0]
-        yield from (first.id_json, first.id, first.round, len(group))
+        yield from (first.id_json, first.id, first.round)
+        yield from (first.slot, first.fence, first.lowest, first.highest, len(group))
         for entry in group:
             yield from (entry.uid, entry.reward, entry.payload)

@@ -5,4 +5,5 @@
 -- include: life.lua
 local state = redis.call('HGET', at('batch:' .. RECEIPT), 'state')
 if state == 'leased' then consume(RECEIPT) end
+save_policy()
 return (state == 'leased' or state == 'consumed') and 1 or 0

@@ -2,6 +2,11 @@
 -- include: give_back.lua
 -- It finished when its time was over, not when somebody looked: that keeps the order.
 local function time_out(gid, last)
+  if policy and redis.call('HEXISTS', meta_of(gid), 'slot') == 1 then -- its slot's lease bounds it
+    redis.call('ZADD', at('open'), now, gid)
+    redis.call('PEXPIRE', group_of(gid), set.open_ttl_ms)
+    return redis.call('PEXPIRE', meta_of(gid), set.open_ttl_ms + set.idle_ttl_ms)
+  end
   local n = tonumber(redis.call('HGET', meta_of(gid), 'n') or '0')
   if redis.call('EXISTS', group_of(gid)) == 0 then
     count('vanished', 1)
@@ -32,6 +37,18 @@ local function do_due(limit)
   for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('kept'), '-inf', now, 'LIMIT', 0, 100)) do
     redis.call('ZREM', at('kept'), gid)
     redis.call('HDEL', at('quarantine'), gid)
+  end
+  if not policy then return done end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', at('slots'), '-inf', now, 'LIMIT', 0, limit)) do
+    end_slot(id, 'lapsed')
+    done = done + 1
+  end
+  if policy.saved then
+    local saved = string.format('(%d', policy.saved)
+    for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('used'), '-inf', saved, 'LIMIT', 0, limit)) do
+      let_go(gid)
+      done = done + 1
+    end
   end
   return done
 end

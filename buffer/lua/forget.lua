@@ -2,12 +2,12 @@
 -- KEYS   root
 -- ARGV   limit
 -- REPLY  groups dropped; 0 when nothing is left but the settings
--- include: task.lua
+-- include: policy.lua
 local dropped, left = 0, tonumber(LIMIT)
-for _, index in ipairs({'open', 'ready', 'leased', 'kept'}) do
+for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'used'}) do
   for _, gid in ipairs(redis.call('ZRANGE', at(index), 0, left - dropped - 1)) do
     redis.call('ZREM', at(index), gid)
-    redis.call('UNLINK', group_of(gid), meta_of(gid))
+    redis.call('UNLINK', group_of(gid), meta_of(gid), partial_of(gid))
     dropped = dropped + 1
   end
   if dropped >= left then return dropped end
@@ -17,6 +17,8 @@ for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
   local batch = at('batch:' .. receipt)
   redis.call('UNLINK', batch, batch .. ':groups', batch .. ':discarded')
 end
-for _, part in ipairs({'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'unreported',
+for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, -1)) do redis.call('UNLINK', slot_of(id)) end
+redis.call('HDEL', at('policy'), 'version') -- until a trainer has published, nobody is admitted
+for _, part in ipairs({'slots', 'starts', 'aged', 'dropped', 'ages', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'unreported',
   'quarantine', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
 return 0

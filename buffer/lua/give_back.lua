@@ -1,11 +1,20 @@
 -- give_back.lua: a batch comes back: its groups are ready again in their old places, and
 -- the discarded ids it reported are reported with another batch.
--- include: life.lua
+-- include: slots.lua
+-- Taken since the last publication, but not trained on: another may be taken.
+local function untake(gid)
+  if policy and redis.call('HGET', meta_of(gid), 'under') == tostring(policy.epoch) then count_taken(-1) end
+end
+
 local function put_back(gid)
   if redis.call('ZREM', at('leased'), gid) == 0 then return end
   local finished = redis.call('HGET', meta_of(gid), 'finished') or now
   redis.call('ZADD', at('ready'), finished, gid)
   redis.call('HSET', meta_of(gid), 'state', 'ready', 'returned', now)
+  if policy then
+    untake(gid)
+    stand_by_age(gid)
+  end
 end
 
 local function give_back(receipt)

@@ -2,7 +2,7 @@
 -- KEYS   root
 -- ARGV   for each group: gid n verdict(open | valid | invalid | quarantined) reason
 -- REPLY  how many verdicts held
--- include: life.lua
+-- include: slots.lua
 local held = 0
 for gid, n, verdict, reason in each_group() do
   local meta = redis.call('HMGET', meta_of(gid), 'state', 'n')
@@ -16,4 +16,5 @@ for gid, n, verdict, reason in each_group() do
     redis.call('ZREM', at('changed'), gid)
   end
 end
+save_policy()
 return held

@@ -1,10 +1,32 @@
 -- life.lua: the steps of a group's life: open, ready, leased, consumed; or discarded.
 -- include: ready.lua
+-- It is outstanding no more: its slot, its place by age, its parked items go.
+local function leave_outstanding(gid)
+  local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot')
+  if meta[2] == '1' then
+    tally(tonumber(meta[1]), -1)
+    redis.call('HDEL', meta_of(gid), 'counted')
+  end
+  if meta[3] then drop_slot(meta[3]) end
+  for _, index in ipairs({'aged', 'parked', 'again'}) do redis.call('ZREM', at(index), gid) end
+  redis.call('UNLINK', partial_of(gid))
+  redis.call('HDEL', meta_of(gid), 'slot', 'fence')
+  ring_late = true
+end
+
 -- Close a group for good. It stays readable for `keep` ms under `kept`, and no longer counts.
 local function close(gid, state, done, keep)
-  local meta = redis.call('HMGET', meta_of(gid), 'bytes', 'n')
+  local meta = redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'began', 'finished')
   for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
     redis.call('ZREM', at(index), gid)
+  end
+  if policy then
+    leave_outstanding(gid)
+    if meta[3] then
+      local made = state == 'consumed' and 'delivered' or 'dropped'
+      count(made .. '_ms', math.max(0, tonumber(meta[4] or now) - tonumber(meta[3])))
+      count(made .. '_timed', 1)
+    end
   end
   if done then redis.call('ZADD', at(done), now, gid) end
   redis.call('ZADD', at('kept'), now + keep, gid)
@@ -29,14 +51,46 @@ local function quarantine(gid, reason)
   redis.call('HSET', at('quarantine'), gid, reason)
 end
 
+-- A consumed group that no later line of versions can want again: it goes when `retain` is over.
+local function let_go(gid)
+  if redis.call('ZREM', at('used'), gid) == 0 then return end
+  count('used_bytes', -tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
+  redis.call('ZADD', at('kept'), now + set.retain_ms, gid)
+  redis.call('PEXPIRE', meta_of(gid), set.retain_ms)
+  redis.call('PEXPIRE', group_of(gid), set.retain_ms)
+end
+
+-- Groups that no checkpoint holds are kept for the trainer that comes back, as far as there is room.
+local function hold(gids, under)
+  for _, gid in ipairs(gids) do
+    redis.call('ZADD', at('used'), under, gid)
+    count('used_bytes', tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
+  end
+  local held = redis.call('HMGET', at('state'), 'bytes', 'used_bytes')
+  local over = tonumber(held[1] or '0') + tonumber(held[2] or '0') - set.max_bytes
+  while over > 0 do
+    local oldest = redis.call('ZRANGE', at('used'), 0, 0)[1]
+    if not oldest then return end
+    over = over - tonumber(redis.call('HGET', meta_of(oldest), 'bytes') or '0')
+    let_go(oldest)
+    count('let_go_unsaved', 1)
+  end
+end
+
 -- A batch ends: its groups were used.
 local function consume(receipt)
-  local gids = redis.call('LRANGE', at('batch:' .. receipt .. ':groups'), 0, -1)
-  for _, gid in ipairs(gids) do close(gid, 'consumed', 'delivered', set.retain_ms) end
+  local batch = at('batch:' .. receipt)
+  local gids = redis.call('LRANGE', batch .. ':groups', 0, -1)
+  local under = policy and policy.saved and redis.call('HGET', batch, 'version')
+  local unsaved = under and tonumber(under) >= policy.saved
+  for _, gid in ipairs(gids) do
+    close(gid, 'consumed', 'delivered', unsaved and set.idle_ttl_ms or set.retain_ms)
+  end
+  if unsaved then hold(gids, under) end
   redis.call('ZREM', at('leases'), receipt)
-  redis.call('HSET', at('batch:' .. receipt), 'state', 'consumed')
+  redis.call('HSET', batch, 'state', 'consumed')
   for _, part in ipairs({'', ':groups', ':discarded'}) do
-    redis.call('PEXPIRE', at('batch:' .. receipt .. part), set.retain_ms)
+    redis.call('PEXPIRE', batch .. part, set.retain_ms)
   end
   return #gids
 end

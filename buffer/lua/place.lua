@@ -18,13 +18,16 @@ end
 
 local function look(id, round)
   local gid = id .. ':' .. round
-  local meta = redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed')
+  local meta = policy and redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed',
+    'start', 'counted', 'slot', 'fence')
+    or redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed')
   local closed = meta[5]
   if not meta[1] and closed_before then
     closed = redis.call('ZSCORE', at('delivered'), gid) or redis.call('ZSCORE', at('discarded'), gid)
   end
   local state = meta[1] or 'open'
   return {gid = gid, state = state, known = meta[1], mark = meta[4], put = {}, fields = {},
+    start = tonumber(meta[6] or ''), counted = meta[7], slot = meta[8], fence = meta[9],
     n = tonumber(meta[2] or '0'), bytes = tonumber(meta[3] or '0'), added = 0,
     closed = tonumber(closed or '') or (state ~= 'open' and state ~= 'ready' and now) or nil}
 end

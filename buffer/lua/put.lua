@@ -1,7 +1,8 @@
--- put.lua: what becomes of one item: 1 stored 2 repeated 3 late 4 surplus 5 full.
+-- put.lua: what becomes of one item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost.
 local function put(group, uid, reward, payload)
   if group.put[uid] then return 2 end
   if group.known and redis.call('HEXISTS', group_of(group.gid), uid) == 1 then return 2 end
+  if group.lost then return 6 end
   if group.closed then return 3 end
   if group.full then return 5 end
   if group.n >= set.most then return 4 end
@@ -11,5 +12,6 @@ local function put(group, uid, reward, payload)
   group.n, group.added = group.n + 1, group.added + #payload
   see(reward)
   if set.custom_meta == 1 then redis.call('RPUSH', at('raw'), group.gid, uid) end
+  if group.parks then drop_partial(group, uid) end
   return 1
 end

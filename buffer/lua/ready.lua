@@ -1,5 +1,5 @@
 -- ready.lua: an open group is finished; it keeps for as long as no trainer takes it.
--- include: task.lua
+-- include: policy.lua
 local function leave_open(gid)
   redis.call('ZREM', at('open'), gid)
   redis.call('ZREM', at('changed'), gid)
@@ -7,11 +7,40 @@ local function leave_open(gid)
   redis.call('PERSIST', group_of(gid))
 end
 
+-- A slot is over: its group has its items, or is somebody else's to make.
+local function drop_slot(id)
+  local slot = redis.call('HMGET', slot_of(id), 'start', 'counts')
+  if not slot[1] then return end
+  if slot[2] == '1' then tally(tonumber(slot[1]), -1) end
+  redis.call('DEL', slot_of(id))
+  redis.call('ZREM', at('slots'), id)
+end
+
+-- The group is outstanding itself, if it was not before.
+local function outstand(gid, start, counted)
+  if counted == '1' then return end
+  redis.call('HSET', meta_of(gid), 'start', start, 'counted', 1)
+  tally(start, 1)
+end
+
+local function stand_by_age(gid)
+  local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot', 'finished')
+  local start = tonumber(meta[1] or policy.version)
+  outstand(gid, start, meta[2])
+  if meta[3] then
+    drop_slot(meta[3])
+    redis.call('HDEL', meta_of(gid), 'slot')
+  end
+  if too_old(start) then return ripen(gid) end
+  redis.call('ZADD', at('aged'), aged_score(start, meta[4]), gid)
+end
+
 local function enter_ready(gid, why, since)
   redis.call('ZADD', at('ready'), since, gid)
   redis.call('HSET', meta_of(gid), 'state', 'ready', 'why', why, 'finished', since)
   count('finished', 1)
   ring()
+  if policy then stand_by_age(gid) end
 end
 
 local function make_ready(gid, why, since)

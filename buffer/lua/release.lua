@@ -5,4 +5,5 @@
 -- include: give_back.lua
 if redis.call('HGET', at('batch:' .. RECEIPT), 'state') ~= 'leased' then return 0 end
 give_back(RECEIPT)
+save_policy()
 return 1

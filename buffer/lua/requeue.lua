@@ -2,16 +2,18 @@
 -- KEYS   root
 -- ARGV   gid
 -- REPLY  1, or 0 when nothing of it is kept
--- include: life.lua
+-- include: slots.lua
 -- include: idle.lua
 local meta = redis.call('HMGET', meta_of(GID), 'state', 'bytes', 'why')
 local kept = {quarantined = true, invalid = true, expired = true, consumed = true}
 if not kept[meta[1]] or redis.call('EXISTS', group_of(GID)) == 0 then return 0 end
 wake()
+let_go(GID)
 for _, index in ipairs({'kept', 'delivered', 'discarded'}) do redis.call('ZREM', at(index), GID) end
 redis.call('HDEL', at('quarantine'), GID)
 redis.call('HDEL', meta_of(GID), 'closed')
 count('bytes', tonumber(meta[2] or '0'))
 count('requeued', 1)
 make_ready(GID, meta[1] == 'quarantined' and (meta[3] or 'count') or 'judged')
+save_policy()
 return 1

@@ -1,6 +1,6 @@
 -- seal.lua: complete a batch: the discarded ids it reports and the figures it carries.
 -- KEYS   root
--- ARGV   receipt size raw_read custom_meta_info
+-- ARGV   receipt size raw_read custom_meta_info masked(tokens)
 -- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); sealed is 0 for a batch
 --        that is empty or lost groups with its lease: it is undone, the rest stays for the next
 -- include: give_back.lua
@@ -22,6 +22,7 @@ for i = 1, 7 do reply[i + 2] = seen[i] or '0' end
 local size = redis.call('LLEN', batch .. ':groups')
 if size == 0 or size ~= tonumber(SIZE) or redis.call('HGET', batch, 'state') ~= 'leased' then
   give_back(RECEIPT)
+  save_policy()
   reply[1] = 0
   return reply
 end
@@ -33,4 +34,12 @@ redis.call('LTRIM', at('raw'), RAW_READ, -1)
 redis.call('HSET', at('seen'), 'mark', mark + 1)
 count('batches', 1)
 count('delivered', size)
+if policy then
+  count('masked_tokens', tonumber(MASKED))
+  local version = tonumber(redis.call('HGET', batch, 'version'))
+  for _, gid in ipairs(redis.call('LRANGE', batch .. ':groups', 0, -1)) do
+    local start = redis.call('HGET', meta_of(gid), 'start')
+    if start and version then redis.call('HINCRBY', at('ages'), version - start, 1) end
+  end
+end
 return reply

@@ -11,12 +11,15 @@ for gid, verdict, reason in each_group() do
     if verdict == 'unasked' then
       put_back(gid)
     elseif verdict == 'invalid' then
+      untake(gid)
       discard(gid, 'invalid')
     else
+      untake(gid)
       quarantine(gid, reason)
     end
     settled = settled + 1
   end
 end
 if redis.call('EXISTS', at('ready')) == 1 then ring() end
+save_policy()
 return settled

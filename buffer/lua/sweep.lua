@@ -2,10 +2,11 @@
 -- between two calls in which none lived is taken off the clock.
 -- KEYS   root
 -- ARGV   limit served gap_ms
--- REPLY  {done, next_due_ms}
+-- REPLY  {done, next_due_ms, available(groups that a take would get; -1 if served)}
 -- include: due.lua
 -- include: next_due.lua
 -- include: idle.lua
+-- include: offer.lua
 if SERVED == '1' then
   local beat = tonumber(redis.call('HGET', at('state'), 'beat') or '')
   local real = now + paused
@@ -21,4 +22,5 @@ for _, index in ipairs({'delivered', 'discarded'}) do
   if over > 0 then redis.call('ZREMRANGEBYRANK', at(index), 0, over - 1) end
 end
 doze()
-return {done, next_due()}
+save_policy()
+return {done, next_due(), SERVED == '1' and -1 or available()}

@@ -34,6 +34,13 @@ class RawGroups:
             for gid, said in zip(gids, metas, strict=True)
         ]
 
+    async def starts(self, gids: Sequence[bytes]) -> list[int | None]:
+        """The version at each group's start, where the task has a policy."""
+        metas = await self._many(
+            [("HGET", self._task.meta_key(gid.decode()), "start") for gid in gids]
+        )
+        return [int(said) if said else None for said in metas]
+
     async def since_last_read(self) -> tuple[dict[Any, list[Item]], int]:
         """Items by instance, and how many entries of `raw` tell of them."""
         flat = await self._task.link.command("LRANGE", self._task.key("raw"), 0, -1)

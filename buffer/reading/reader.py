@@ -12,6 +12,7 @@ from buffer.reading.raw_groups import RawGroups
 from buffer.reading.taking import Taking
 from buffer.settings import TaskConfig
 from buffer.task import Task
+from buffer.versions.spans import mask
 from ground import cancellations, heed_cancellation
 
 MOST_GROUPS = 4096  # in one batch: what a reader can hold at once
@@ -44,7 +45,9 @@ class Reader:
     async def fetch(self, receipt: str) -> Batch:
         """A batch that was handed out, once more, with the same content."""
         task, key = self._task, self._task.batch_key(receipt)
-        found = await task.link.command("HMGET", key, "state", "discarded", "meta_info", "figures")
+        found = await task.link.command(
+            "HMGET", key, "state", "discarded", "meta_info", "figures", "version", "oldest"
+        )
         gids = await task.link.command("LRANGE", task.batch_groups_key(receipt), 0, -1)
         if found[0] not in (b"leased", b"consumed") or found[3] is None or not gids:
             raise LeaseLost(receipt)
@@ -54,23 +57,32 @@ class Reader:
         verdicts = await pipeline.process(
             [(instance_id, items, True) for instance_id, items in zip(ids, raw, strict=True)]
         )
-        groups = [
-            (instance_id, verdict.items)
-            for instance_id, verdict in zip(ids, verdicts, strict=True)
+        starts = await self._raw.starts(gids)
+        delivered = [
+            (instance_id, verdict.items, start)
+            for instance_id, verdict, start in zip(ids, verdicts, starts, strict=True)
             if verdict.fate == "delivered"
         ]
         figures = (
             json.loads(found[2]) if found[2] else figures_of(found[3].split(), pipeline.config)
         )
-        return Batch(receipt, groups, json.loads(found[1]), figures)
+        groups = [(instance_id, items) for instance_id, items, _ in delivered]
+        if not found[4]:
+            return Batch(receipt, groups, json.loads(found[1]), figures)
+        version = int(found[4])
+        if found[5]:
+            for _, items in groups:
+                mask(items, int(found[5]))
+        ages = tuple(version - start for _, _, start in delivered if start is not None)
+        return Batch(receipt, groups, json.loads(found[1]), figures, version, ages)
 
     async def available(self, want: int) -> int:
         """Finished groups that wait, once a custom is_valid_group was asked."""
         if self._task.functions.is_valid_group is not None:
             pipeline = self._pipeline(await self._task.config(), self._longest_wait)
             await self._judge(pipeline, want)
-        await self._task.call("sweep", 200, 0, 0)
-        return int(await self._task.link.command("ZCARD", self._task.key("ready")))
+        _, _, found = await self._task.call("sweep", 200, 0, 0)
+        return int(found)
 
     async def wait_for(self, groups: int, seconds: float) -> None:
         """Until so many groups wait, or the time is over."""

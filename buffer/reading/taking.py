@@ -15,6 +15,7 @@ from buffer.errors import LeaseLost
 from buffer.reading.pipeline import Pipeline, Verdict
 from buffer.reading.raw_groups import RawGroups
 from buffer.task import Task
+from buffer.versions.spans import mask
 from ground import chunks
 
 _CHUNK = 256  # groups in memory as they were written
@@ -28,6 +29,7 @@ class Claimed:
     gid: str
     instance_id: Any
     why: str
+    start: int | None  # the version at its start, under a policy
 
     @property
     def settled(self) -> bool:
@@ -48,6 +50,10 @@ class Taking:
         self._implicit = implicit
         self._receipt = uuid.uuid4().hex
         self._taken: dict[str, tuple[Any, list[Item]]] = {}
+        self._starts: list[int] = []
+        self._version: int | None = None
+        self._oldest: int | None = None  # what is older is masked
+        self._masked = 0
 
     async def batch_of(self, want: int) -> tuple[Batch | None, int]:
         """Up to `want` groups, and in how many ms time alone may bring more (-1: never)."""
@@ -65,9 +71,11 @@ class Taking:
         args = [self._receipt, want, self._lease_ms, int(self._implicit), *self._taken]
         reply = await self._task.call("claim", *args)
         found = [
-            Claimed(gid.decode(), json.loads(id_json), why.decode())
-            for gid, id_json, why in chunks(reply[1:], 3)
+            Claimed(gid.decode(), json.loads(id_json), why.decode(), int(start) if start else None)
+            for gid, id_json, why, start in chunks(reply[3:], 4)
         ]
+        self._version = int(reply[1]) if reply[1] != b"" else None
+        self._oldest = int(reply[2]) if reply[2] != b"" else None
         return int(reply[0]), found
 
     async def _process(self, claimed: list[Claimed]) -> bool:
@@ -80,6 +88,10 @@ class Taking:
         for group, verdict in zip(claimed, verdicts, strict=True):
             if verdict.fate == "delivered":
                 self._taken[group.gid] = (group.instance_id, verdict.items)
+                if group.start is not None:
+                    self._starts.append(group.start)
+                if self._oldest is not None:
+                    self._masked += mask(verdict.items, self._oldest)
         await self._settle(claimed, verdicts)
         return all(verdict.fate != "unasked" for verdict in verdicts)
 
@@ -94,14 +106,19 @@ class Taking:
     async def _seal(self, custom: Figures) -> Batch | None:
         figures, read = custom
         said = "" if figures is None else json.dumps(figures)
-        reply = await self._task.call("seal", self._receipt, len(self._taken), read, said)
+        reply = await self._task.call(
+            "seal", self._receipt, len(self._taken), read, said, self._masked
+        )
         if not reply[0]:
             if self._taken:
                 raise LeaseLost(self._receipt)
             return None
         if figures is None:
             figures = figures_of(reply[2:], self._pipeline.config)
-        return Batch(self._receipt, [*self._taken.values()], json.loads(reply[1]), figures)
+        version = self._version
+        ages = tuple(version - start for start in self._starts) if version is not None else ()
+        groups, discarded = [*self._taken.values()], json.loads(reply[1])
+        return Batch(self._receipt, groups, discarded, figures, version, ages)
 
     async def _custom_figures(self) -> Figures:
         """What the task's own function makes of all raw items since the last read."""

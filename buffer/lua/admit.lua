@@ -1,0 +1,114 @@
+-- admit.lua: slots for groups to be made: first those that wait to be gone on with, then those to
+-- be made again, then new ones, as far as there is room. Who gets none waits in order for a bell.
+-- KEYS   root
+-- ARGV   ask owner want(0: it waits no more) lives_ms(how long it is waited for; 0: it does not wait)
+--        then for each wish: id_json id round
+-- REPLY  {version(-1 before any is published) lease_ms max_age, then for each slot: id fence gid id_json start
+--        attempt missing parts(a JSON list of what was parked)}; repeating an ask repeats its slots
+-- include: due.lua
+-- include: making.lua
+if redis.call('HEXISTS', at('policy'), 'groups_per_version') == 0 then
+  return redis.error_reply('NOPOLICY ' .. ROOT)
+end
+
+local want, wishes, fence = tonumber(WANT), each_wish(), nil
+
+local function leave_line()
+  redis.call('ZREM', at('waiting'), ASK)
+  redis.call('HDEL', at('asks'), ASK)
+  redis.call('DEL', at('turn:' .. ASK))
+end
+
+local function wait_in_line()
+  redis.call('HSET', at('asks'), ASK, string.format('%d %d', want, now + LIVES_MS))
+  redis.call('ZADD', at('waiting'), 'NX', redis.call('HINCRBY', at('policy'), 'tickets', 1), ASK)
+end
+
+-- What those before it in the line are to have.
+local function wanted_before(limit)
+  local sum = 0
+  if redis.call('EXISTS', at('waiting')) == 0 then return 0 end
+  for ask, wanted in each_waiter(0) do
+    if ask == ASK or sum >= limit then return sum end
+    sum = sum + wanted
+  end
+  return sum
+end
+
+local function tell_slot(reply, id)
+  local slot = redis.call('HMGET', slot_of(id), 'fence', 'gid', 'id', 'start', 'attempt')
+  if not slot[1] then return false end
+  local missing, parts = set.group_size, {}
+  if slot[2] ~= '' then
+    local meta = redis.call('HMGET', meta_of(slot[2]), 'n', 'start')
+    missing = missing - tonumber(meta[1] or '0')
+    slot[4] = meta[2] or slot[4]
+    for _, part in ipairs(redis.call('HVALS', partial_of(slot[2]))) do
+      parts[#parts + 1] = string.match(part, '^%d+ (.*)$')
+    end
+  end
+  for _, said in ipairs({id, slot[1], slot[2], slot[3], slot[4], slot[5], missing,
+    '[' .. table.concat(parts, ',') .. ']'}) do reply[#reply + 1] = said end
+  return true
+end
+
+local function grant(n, gid)
+  local again = gid and redis.call('HMGET', meta_of(gid), 'start', 'counted', 'attempt', 'id')
+  local counted = again and again[2] == '1'
+  local start = counted and tonumber(again[1]) or policy.version
+  local slot = {id = ASK .. '.' .. n, fence = string.format('%d', fence + n), granted = now,
+    attempt = again and again[3] or 1}
+  redis.call('HSET', slot_of(slot.id), 'fence', slot.fence, 'owner', OWNER, 'gid', '', 'id', '',
+    'start', start, 'counts', counted and 0 or 1, 'attempt', slot.attempt, 'granted', now)
+  redis.call('ZADD', at('slots'), now + policy.slot_lease_ms, slot.id)
+  if not counted then tally(start, 1) end
+  if gid then return bind(slot, gid, again[4] or cjson.encode(instance_of(gid))) end
+  for wish_json, id, round in wishes do
+    local number = free_round(id, round)
+    if number then return bind(slot, id .. ':' .. number, wish_json) end
+    if round ~= '' then return end
+  end
+end
+
+local function next_of(index)
+  local gid = redis.call('ZRANGE', at(index), 0, 0)[1]
+  if gid then redis.call('ZREM', at(index), gid) end
+  return gid
+end
+
+local function granted()
+  local open, free = redis.call('ZCARD', at('parked')), math.max(0, free_room())
+  local mine = open + free
+  if mine > 0 then mine = mine - wanted_before(mine) end
+  mine = math.min(want, mine)
+  if mine < 1 then return 0 end
+  fence = redis.call('HINCRBY', at('policy'), 'fence', mine) - mine
+  local n = 0
+  while n < mine do
+    local gid = next_of('parked')
+    if not gid then
+      if free < 1 then break end
+      free, gid = free - 1, next_of('again')
+    end
+    n = n + 1
+    grant(n, gid)
+  end
+  return n
+end
+
+do_due(8)
+local terms = redis.call('HMGET', at('policy'), 'slot_lease_ms', 'max_age')
+local reply = {policy and policy.version or -1, terms[1], terms[2]}
+local n = 1
+while policy and tell_slot(reply, ASK .. '.' .. n) do n = n + 1 end
+if n == 1 and want > 0 then
+  n = policy and granted() or 0
+  for k = 1, n do tell_slot(reply, ASK .. '.' .. k) end
+  if n == 0 and LIVES_MS ~= '0' then wait_in_line() else leave_line() end
+  count('slots_granted', n)
+elseif want == 0 then
+  leave_line()
+end
+touched.taken = policy and policy.taken -- others in the line may have their turn
+save_policy()
+return reply

@@ -1,0 +1,33 @@
+-- park.lua: an interrupted generator stores what it has of its items; the next slot of the group
+-- gets it. An item that is parked again replaces what was parked of it, unless its segment is older.
+-- KEYS   root
+-- ARGV   slot fence go_on(1: the slot goes on), then for each item: id_json id round uid segment
+--        lowest highest payload
+-- REPLY  items parked; -1 when the slot is over, -2 when an item is of a version never published
+-- include: making.lua
+local group, parked = nil, 0
+for _, _, _, _, _, _, highest in each_item() do
+  if policy and highest ~= '' and tonumber(highest) > policy.top then return -2 end
+end
+for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
+  if policy then group = group_of_slot(SLOT, FENCE, id_json, id, round) end
+  if not group or not group.maker then return -1 end
+  local kept = segment .. ' ' .. payload
+  local had = redis.call('HGET', partial_of(group.gid), uid)
+  local whole = redis.call('HEXISTS', group_of(group.gid), uid) == 1
+  if not whole and not (had and tonumber(string.match(had, '^%d+')) > tonumber(segment)) then
+    stand(group, tonumber(lowest))
+    drop_partial(group, uid)
+    redis.call('HSET', partial_of(group.gid), uid, kept)
+    redis.call('HSET', meta_of(group.gid), 'bytes', group.bytes + group.added + #kept)
+    count('bytes', group.added + #kept)
+    parked = parked + 1
+  end
+end
+if group then redis.call('PEXPIRE', partial_of(group.gid), set.idle_ttl_ms) end
+count('parked', parked)
+if GO_ON == '0' and policy and redis.call('HGET', slot_of(SLOT), 'fence') == FENCE then
+  end_slot(SLOT, 'back')
+end
+save_policy()
+return parked

@@ -1,0 +1,137 @@
+-- policy.lua: a task's policy on versions, and what is outstanding: slots, open and ready groups,
+-- counted by the version at their start. Without a policy, or before a trainer has published,
+-- `policy` is nil, and everything is as it is without versions.
+-- include: task.lua
+local policy, outstanding
+local touched, ring_late = {}, false
+local ripen -- a ready group that is too old; slots.lua says what becomes of it
+
+do
+  local flat = redis.call('HGETALL', at('policy'))
+  if flat[1] then
+    policy = {}
+    for i = 1, #flat, 2 do policy[flat[i]] = tonumber(flat[i + 1]) or flat[i + 1] end
+    if not policy.version then policy = nil end
+  end
+end
+
+local function load_outstanding()
+  if outstanding then return end
+  outstanding = {}
+  local flat = redis.call('HGETALL', at('starts'))
+  for i = 1, #flat, 2 do outstanding[tonumber(flat[i])] = tonumber(flat[i + 1]) end
+end
+
+-- One more, or one less, is outstanding with this start.
+local function tally(start, by)
+  load_outstanding()
+  outstanding[start] = (outstanding[start] or 0) + by
+  touched[start] = true
+end
+
+local function count_taken(by)
+  policy.taken = policy.taken + by
+  touched.taken = true
+end
+
+-- Admit: (depth + 1) * groups_per_version - taken - outstanding.
+local function free_room()
+  load_outstanding()
+  local all = 0
+  for _, n in pairs(outstanding) do all = all + n end
+  return (policy.depth + 1) * policy.groups_per_version - policy.taken - all
+end
+
+-- How many groups of this start may be taken now. Under `wait` a take leaves room for each older
+-- group that is outstanding, so that it too is taken before it is older than max_age:
+-- for each s: outstanding with a start up to s <= (s + max_age - version + 1) * groups_per_version - taken
+local function may_take(start)
+  local room = policy.groups_per_version - policy.taken
+  if policy.when_old ~= 'wait' then return room end
+  load_outstanding()
+  local older, sum = {}, 0
+  for s, n in pairs(outstanding) do
+    if s < start and n > 0 then older[#older + 1] = s end
+  end
+  table.sort(older)
+  for _, s in ipairs(older) do
+    sum = sum + outstanding[s]
+    local versions = math.max(s + policy.max_age - policy.version, 0) + 1
+    room = math.min(room, versions * policy.groups_per_version - policy.taken - sum)
+  end
+  return room
+end
+
+-- Ready groups stand by start, then by the time at which they finished.
+local function aged_score(start, finished)
+  local part = ((tonumber(finished) or now) - policy.since) / 2 ^ 36
+  return string.format('%.17g', start + math.max(0, math.min(part, 0.999)))
+end
+
+local function too_old(start)
+  return start < policy.version - policy.max_age
+    and policy.when_old ~= 'mask' and policy.when_old ~= 'keep'
+end
+
+local function slot_of(id) return at('slot:' .. id) end
+local function partial_of(gid) return at('partial:' .. gid) end
+
+-- The waiters whose turn it is hear their bell; what they want is theirs until they came, or died.
+-- `asks` holds what each wants and until when it is known to live.
+local function each_waiter(from)
+  local page, i = {}, 0
+  return function()
+    while true do
+      i = i + 1
+      if i > #page then
+        page, i = redis.call('ZRANGE', at('waiting'), from, from + 31), 1
+        if #page == 0 then return nil end
+        from = from + #page
+      end
+      local ask = page[i]
+      local want, lives = string.match(redis.call('HGET', at('asks'), ask) or '', '^(%d+) (%d+)$')
+      if want and tonumber(lives) > now then return ask, tonumber(want) end
+      redis.call('ZREM', at('waiting'), ask)
+      redis.call('HDEL', at('asks'), ask)
+      from = from - 1
+    end
+  end
+end
+
+local function room_for_slots()
+  return redis.call('ZCARD', at('parked')) + math.max(0, free_room())
+end
+
+local function call_waiters()
+  if redis.call('EXISTS', at('waiting')) == 0 then return end
+  local room = room_for_slots()
+  if room < 1 then return end
+  for ask, want in each_waiter(0) do
+    local bell = at('turn:' .. ask)
+    if redis.call('LLEN', bell) == 0 then
+      redis.call('RPUSH', bell, '1')
+      redis.call('PEXPIRE', bell, 60000)
+    end
+    room = room - want
+    if room < 1 then return end
+  end
+end
+
+-- What a script changed of this is written once, at its end.
+local function save_policy()
+  if not policy then return end
+  if next(touched) then
+    for start in pairs(touched) do
+      if start == 'taken' then
+        redis.call('HSET', at('policy'), 'taken', policy.taken)
+      elseif outstanding[start] > 0 then
+        redis.call('HSET', at('starts'), start, outstanding[start])
+      else
+        redis.call('HDEL', at('starts'), start)
+      end
+    end
+    touched = {}
+    call_waiters()
+  end
+  if ring_late and redis.call('EXISTS', at('ready')) == 1 then ring() end
+end

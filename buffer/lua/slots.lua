@@ -1,0 +1,82 @@
+-- slots.lua: how a slot ends before its group has its items, and what becomes of what is too old.
+-- include: life.lua
+-- The same prompt is to be made again from its beginning, until it was tried `attempts` times.
+local function make_again(gid, tried)
+  local meta = redis.call('HMGET', meta_of(gid), 'attempt', 'bytes', 'n', 'state')
+  local attempt = tonumber(meta[1] or '1') + tried
+  if attempt > policy.attempts then return discard(gid, 'stale') end
+  for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
+    redis.call('ZREM', at(index), gid)
+  end
+  leave_outstanding(gid)
+  redis.call('UNLINK', group_of(gid))
+  redis.call('HDEL', meta_of(gid), 'state', 'n', 'bytes', 'start', 'mark', 'why', 'finished', 'closed')
+  redis.call('HSET', meta_of(gid), 'attempt', attempt)
+  redis.call('PEXPIRE', meta_of(gid), set.idle_ttl_ms)
+  redis.call('ZADD', at('again'), now, gid)
+  count('bytes', -tonumber(meta[2] or '0'))
+  count('again', 1)
+  count('again_items', tonumber(meta[3] or '0'))
+  touched.taken = true -- those who wait for slots are called
+end
+
+-- An open group that nobody makes waits for the next slot, with all that it has.
+local function park_group(gid, start)
+  redis.call('ZADD', at('parked'), start, gid)
+  touched.taken = true
+end
+
+ripen = function(gid)
+  local meta = redis.call('HMGET', meta_of(gid), 'assumed', 'id')
+  count('ripened', 1)
+  redis.call('ZINCRBY', at('dropped'), 1, instance_of(gid))
+  if policy.when_old == 'drop' or meta[1] == '1' then return discard(gid, 'stale') end
+  make_again(gid, 1)
+end
+
+-- A slot ends unfinished. `how`: `back`, the group is for another slot; `lapsed`, the same and it
+-- counts as an attempt; `done`, its generator has no more items; `old`, it is past the bound.
+local function end_slot(id, how)
+  local slot = redis.call('HMGET', slot_of(id), 'gid', 'start', 'counts', 'attempt', 'id')
+  if not slot[2] then return end
+  local gid = slot[1]
+  drop_slot(id)
+  count('slots_' .. how, 1)
+  ring_late = true
+  if not gid or gid == '' then return end
+  if redis.call('HGET', meta_of(gid), 'slot') ~= id then return end
+  redis.call('HDEL', meta_of(gid), 'slot', 'fence')
+  if slot[3] == '1' then -- it has no item yet, nor a parked one
+    if how == 'done' then return redis.call('UNLINK', meta_of(gid)) end
+    if how == 'old' then return ripen(gid) end
+    return make_again(gid, how == 'lapsed' and 1 or 0)
+  end
+  if how == 'old' then return ripen(gid) end
+  if how == 'done' and redis.call('EXISTS', partial_of(gid)) == 0 then return end
+  park_group(gid, tonumber(redis.call('HGET', meta_of(gid), 'start')))
+end
+
+-- All that is outstanding and older than the bound.
+local function ripen_all()
+  load_outstanding()
+  local old = false
+  for start, n in pairs(outstanding) do old = old or n > 0 and too_old(start) end
+  if not old then return 0 end
+  local before = tonumber(redis.call('HGET', at('state'), 'ripened') or '0')
+  for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, -1)) do
+    local slot = redis.call('HMGET', slot_of(id), 'start', 'gid', 'counts')
+    local start = tonumber(slot[1] or policy.version)
+    if slot[3] ~= '1' and slot[2] then
+      start = tonumber(redis.call('HGET', meta_of(slot[2]), 'start') or start)
+    end
+    if too_old(start) then end_slot(id, 'old') end
+  end
+  local first = '(' .. string.format('%d', policy.version - policy.max_age)
+  for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('aged'), '-inf', first)) do ripen(gid) end
+  for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('parked'), '-inf', first)) do ripen(gid) end
+  for _, gid in ipairs(redis.call('ZRANGE', at('open'), 0, -1)) do
+    local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted')
+    if meta[2] == '1' and too_old(tonumber(meta[1])) then ripen(gid) end
+  end
+  return tonumber(redis.call('HGET', at('state'), 'ripened') or '0') - before
+end

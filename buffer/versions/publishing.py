@@ -1,0 +1,183 @@
+"""The trainer's side: versions that the engines have, and what is under way between two of them."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from buffer.errors import TrainerReplaced
+from buffer.link import scored
+from buffer.task import Task
+from buffer.versions.policy import Policy
+from ground import cancellations, fields_of, heed_cancellation, text_fields
+
+_HIGHEST = 2**31
+_LOOK_AGAIN = 5.0
+_SHOWN = 10
+_POLICY_AT_HAND = 5.0  # seconds that a take may judge by a policy that was changed meanwhile
+
+
+@dataclass(frozen=True)
+class Published:
+    """What came of a publication.
+
+    version   the last one
+    line      how often the versions began, at a checkpoint after the first time
+    stale     groups that got older than the policy allows
+    returned  groups that were trained on in the line before, and are ready again
+    """
+
+    version: int
+    line: int
+    stale: int
+    returned: int
+
+
+@dataclass(frozen=True)
+class Waited:
+    """A slot that holds takes back: its group is the oldest under way."""
+
+    slot: str
+    owner: str
+    instance_id: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Where a task stands.
+
+    version      the last one published, None before the first
+    line         how often the versions began
+    saved        that of the newest checkpoint, if the trainer says
+    taken        groups taken since the last publication
+    outstanding  groups under way by age: slots, open and ready ones
+    ready        of these, the ready ones by age
+    slots        how many slots are out
+    parked       open groups that wait for a slot
+    again        groups that wait to be made again
+    waiting      asks for slots in the line
+    waits_for    the oldest slots, while groups are ready that a take does not get
+    dropped      the instances that were discarded or made again most often, by policy
+    ages         groups taken, by age
+    """
+
+    version: int | None
+    line: int
+    saved: int | None
+    taken: int
+    outstanding: dict[int, int]
+    ready: dict[int, int]
+    slots: int
+    parked: int
+    again: int
+    waiting: int
+    waits_for: list[Waited]
+    dropped: dict[str, int]
+    ages: dict[int, int]
+
+
+class Publishing:
+    """A task's policy and its versions."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._seen: tuple[float, Policy | None] = (-_POLICY_AT_HAND, None)
+
+    async def set_policy(self, policy: Policy) -> None:
+        await self._task.call("set_policy", *policy.to_redis())
+        self._seen = (time.monotonic(), policy)
+
+    async def policy(self) -> Policy | None:
+        found = await self._task.link.command("HGETALL", self._task.key("policy"))
+        policy = Policy.from_redis(found)
+        self._seen = (time.monotonic(), policy)
+        return policy
+
+    async def policy_at_hand(self) -> Policy | None:
+        """The policy as it was a moment ago, for what need not be exact."""
+        seen, policy = self._seen
+        return policy if time.monotonic() - seen < _POLICY_AT_HAND else await self.policy()
+
+    async def publish(
+        self, version: int, saved: int | None, owner: str, *, lead: bool
+    ) -> Published:
+        for name, value in (("version", version), ("saved", 0 if saved is None else saved)):
+            if not _is_version(value):
+                raise ValueError(f"{name} must be an integer from 0 to 2^31, not {value!r:.100}")
+        if saved is not None and saved > version:
+            raise ValueError(
+                f"saved {saved} is above version {version}: a checkpoint holds a version that "
+                "was trained already"
+            )
+        told = "" if saved is None else saved
+        reply = await self._task.call("publish", version, told, owner, int(lead))
+        done, *said = map(int, reply)
+        if not done:
+            raise TrainerReplaced(self._task.name, said[0])
+        return Published(*said)
+
+    async def wait(self, after: int, seconds: float) -> int:
+        """Blocks on the stream of versions; nothing is asked again and again."""
+        deadline, before = time.monotonic() + seconds, cancellations()
+        key, link = self._task.key("versions"), self._task.link
+        while True:
+            heed_cancellation(before)
+            last = await link.command("XREVRANGE", key, "+", "-", "COUNT", 1)
+            version = int(fields_of(last[0][1])[b"version"]) if last else -1
+            left = deadline - time.monotonic()
+            if version != after or left <= 0:
+                return version
+            seen = last[0][0] if last else "0"
+            await self._until_published(seen, max(10, int(min(left, _LOOK_AGAIN) * 1000)))
+
+    async def _until_published(self, seen: Any, block_ms: int) -> None:
+        client, key = self._task.link.client(blocking=True), self._task.key("versions")
+        await self._task.link.outlast(
+            lambda: client.execute_command(
+                "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", key, seen
+            )
+        )
+
+    async def versions(self) -> Versions:
+        link, key = self._task.link, self._task.key
+        policy = text_fields(await link.command("HGETALL", key("policy")))
+        version = int(policy["version"]) if "version" in policy else None
+        starts = text_fields(await link.command("HGETALL", key("starts")))
+        ready: dict[int, int] = {}
+        for _, score in scored(await link.command("ZRANGE", key("aged"), 0, -1, "WITHSCORES")):
+            age = (version or 0) - int(score)
+            ready[age] = ready.get(age, 0) + 1
+        dropped = scored(
+            await link.command("ZREVRANGE", key("dropped"), 0, _SHOWN - 1, "WITHSCORES")
+        )
+        ages = text_fields(await link.command("HGETALL", key("ages")))
+        sizes = {
+            name: int(await link.command("ZCARD", key(name)))
+            for name in ("slots", "parked", "again", "waiting")
+        }
+        return Versions(
+            version=version, line=int(policy.get("line", 0)),
+            saved=int(policy["saved"]) if "saved" in policy else None,
+            taken=int(policy.get("taken", 0)),
+            outstanding={(version or 0) - int(start): int(n) for start, n in starts.items()},
+            ready=dict(sorted(ready.items())),
+            waits_for=await self._waits_for() if ready else [],
+            dropped={name.decode(): int(n) for name, n in dropped},
+            ages={int(age): int(n) for age, n in sorted(ages.items(), key=lambda row: int(row[0]))},
+            **sizes,
+        )  # fmt: skip
+
+    async def _waits_for(self) -> list[Waited]:
+        if int((await self._task.call("sweep", 200, 0, 0))[2]):
+            return []
+        link, found = self._task.link, []
+        for name in await link.command("ZRANGE", self._task.key("slots"), 0, 999):
+            slot = text_fields(await link.command("HGETALL", self._task.slot_key(name.decode())))
+            if slot:
+                instance = slot["gid"].rpartition(":")[0]
+                found.append(Waited(name.decode(), slot["owner"], instance, int(slot["start"])))
+        return sorted(found, key=lambda waited: waited.start)[:_SHOWN]
+
+
+def _is_version(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _HIGHEST

@@ -1,0 +1,225 @@
+"""Slots: leases to make one group each, renewed together while their holders live.
+
+Invariant: a slot that is not renewed, or not ended, comes back by its lease.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+import uuid
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from buffer.default_functions import Item
+from buffer.errors import ItemRefused, SlotLost
+from buffer.item import Entry, entry_of, instance_key
+from buffer.task import Task
+from ground import RedisError, cancellations, chunks, heed_cancellation
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN = 5.0  # a waiter that missed its bell looks again by itself
+_LIVES = 10.0  # and is forgotten when it did not for so long
+_MOST = 500  # slots in one renewal
+Wish = str | int | tuple[str | int, int]
+
+
+class Slot:
+    """A lease to make one group.
+
+    instance_id  the group that it is for; None: choose one, it is bound by its first item
+    round        its round
+    start        the version that the group counts as begun under
+    newest       the version that was last heard of
+    late         only under `newest` may its group still be trained on: hurry
+    lost         it is over, and its group is another's: stop
+    partial      what an interrupted generator parked of the group's items, to be gone on with
+    missing      items that the group lacks
+    attempt      1 for the first try of this group
+    """
+
+    def __init__(self, slots: "Slots", told: Sequence[bytes], newest: int, max_age: int) -> None:
+        id_, fence, gid, id_json, start, attempt, missing, parts = (
+            part.decode() if isinstance(part, bytes) else str(part) for part in told
+        )
+        self._slots = slots
+        self.id = id_
+        self.fence = fence
+        self.instance_id: str | int | None = json.loads(id_json) if gid else None
+        self.round: int | None = int(gid.rpartition(":")[2]) if gid else None
+        self.start = int(start)
+        self.newest = newest
+        self.late = newest - self.start >= max_age
+        self.lost = False
+        self.partial: list[Item] = json.loads(parts)
+        self.missing = int(missing)
+        self.attempt = int(attempt)
+        self.published = asyncio.Event()  # a version newer than `start` was
+
+    async def park(self, items: Sequence[Item], *, go_on: bool = False) -> None:
+        """Store what there is so far of these items; the next slot of the group gets them as
+        `partial`. The slot ends with it, unless its holder goes on."""
+        await self._slots.park(self, items, go_on=go_on)
+
+    async def end(self, *, back: bool = False) -> None:
+        """No more items come. With `back` another generator is to make what is missing."""
+        await self._slots.end([self], back=back)
+
+    def note(self, stored: int) -> None:
+        """So many items of the group are stored."""
+        self.missing = max(0, self.missing - stored)
+        if not self.missing:
+            self._slots.forget(self)
+
+    def heard(self, version: int, state: int) -> None:
+        """What a renewal said."""
+        self.newest = version
+        self.late = self.late or state == 1
+        self.lost = self.lost or state == 2
+        if version > self.start:
+            self.published.set()
+
+
+class Slots:
+    """The slots that one buffer object holds."""
+
+    def __init__(self, task: Task, owner: str, max_bytes: int) -> None:
+        self._task = task
+        self._owner = owner
+        self._max_bytes = max_bytes
+        self._keepers: weakref.WeakKeyDictionary[Any, _Keeper] = weakref.WeakKeyDictionary()
+        self.version = -1
+
+    async def admit(self, n: int, wishes: Sequence[Wish], wait: float) -> list[Slot]:
+        """Up to n slots, at least one unless the time is over."""
+        if n < 1:
+            raise ValueError(f"admit at least 1 group, not {n}")
+        ask, before = uuid.uuid4().hex, cancellations()
+        deadline, found = time.monotonic() + wait, []
+        try:
+            while True:
+                heed_cancellation(before)
+                left = deadline - time.monotonic()
+                found = await self._ask(ask, n, wishes, _LIVES if left > 0 else 0.0)
+                if found or left <= 0:
+                    return found
+                await self._until_rung(ask, min(left, _LOOK_AGAIN))
+        except BaseException:
+            with contextlib.suppress(Exception):  # its place in the line ends by itself, too
+                await asyncio.shield(self._ask(ask, 0, (), 0.0))
+            raise
+
+    async def park(self, slot: Slot, items: Sequence[Item], *, go_on: bool) -> None:
+        args: list[Any] = []
+        for item in items:
+            args += _parked(item, slot, self._max_bytes)
+        parked = await self._task.call("park", slot.id, slot.fence, int(go_on), *args)
+        if not go_on:
+            self.forget(slot)
+        if parked == -1:
+            slot.lost = True
+            raise SlotLost(slot.id)
+        if parked == -2:
+            raise ItemRefused("an item reports a version that no trainer has published")
+
+    async def end(self, slots: Sequence[Slot], *, back: bool) -> None:
+        for slot in slots:
+            self.forget(slot)
+        how = "back" if back else "done"
+        for some in chunks([part for slot in slots for part in (slot.id, slot.fence)], 2 * _MOST):
+            await self._task.call("end_slot", how, *some)
+
+    async def renew(self, slots: Sequence[tuple[str, str]]) -> tuple[int, list[int]]:
+        """The version, and for each slot: 0 it goes on, 1 late, 2 lost."""
+        version, states = -1, []
+        for some in chunks([part for slot in slots for part in slot], 2 * _MOST):
+            reply = await self._task.call("renew_slots", *some)
+            version = int(reply[0])
+            states += [int(state) for state in reply[1:]]
+        return version, states
+
+    def forget(self, slot: Slot) -> None:
+        """Renew it no more."""
+        for keeper in list(self._keepers.values()):
+            keeper.held.pop(slot.id, None)
+
+    async def _ask(self, ask: str, n: int, wishes: Sequence[Wish], lives: float) -> list[Slot]:
+        named = [part for wish in wishes for part in _wish(wish)]
+        reply = await self._task.call("admit", ask, self._owner, n, int(lives * 1000), *named)
+        self.version, max_age = int(reply[0]), int(reply[2])
+        slots = [Slot(self, told, self.version, max_age) for told in chunks(reply[3:], 8)]
+        if not n:
+            await self.end(slots, back=True)
+            return []
+        if slots:
+            loop = asyncio.get_running_loop()
+            keeper = self._keepers.setdefault(loop, _Keeper(self))
+            keeper.keep(slots, int(reply[1]) / 1000)
+        return slots
+
+    async def _until_rung(self, ask: str, seconds: float) -> None:
+        client = self._task.link.client(blocking=True)
+        key = self._task.turn_key(ask)
+        await self._task.link.outlast(
+            lambda: client.execute_command("BLPOP", key, max(seconds, 0.01))
+        )
+
+
+class _Keeper:
+    """Renews the slots of one event loop, all with one call."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = weakref.proxy(slots)
+        self.held: dict[str, Slot] = {}
+        self._every = 20.0
+        self._runner: asyncio.Task[None] | None = None
+
+    def keep(self, slots: Sequence[Slot], lease: float) -> None:
+        self._every = lease / 3
+        self.held.update({slot.id: slot for slot in slots})
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        renewed = time.monotonic()
+        while self.held:
+            await asyncio.sleep(self._every)
+            held, sent = list(self.held.values()), time.monotonic()
+            try:
+                version, states = await self._slots.renew([(slot.id, slot.fence) for slot in held])
+            except RedisError as outage:
+                log.warning("slots were not renewed", extra={"reason": str(outage)})
+                if sent - renewed > 3 * self._every:  # by now their leases are over
+                    for slot in held:
+                        slot.lost = True
+                continue
+            renewed = sent
+            for slot, state in zip(held, states, strict=True):
+                slot.heard(version, state)
+                if state == 2:
+                    self.held.pop(slot.id, None)
+
+
+def _wish(wish: Wish) -> tuple[str, str, str]:
+    instance, number = wish if isinstance(wish, tuple) else (wish, "")
+    return json.dumps(instance, ensure_ascii=False), instance_key(instance), str(number)
+
+
+def _parked(item: Item, slot: Slot, max_bytes: int) -> list[Any]:
+    entry = parked_entry(item, max_bytes)
+    return [entry.id_json, entry.id, entry.round or ("" if slot.round is None else slot.round),
+            entry.uid, item.get("segment", 0), entry.lowest, entry.highest,
+            entry.payload]  # fmt: skip
+
+
+def parked_entry(item: Item, max_bytes: int) -> Entry:
+    """Check a partial item: it has a uid, by which its next segment replaces it."""
+    segment = item.get("segment", 0)
+    if isinstance(segment, bool) or not isinstance(segment, int) or segment < 0:
+        raise ItemRefused(f"segment must be an integer from 0 up, not {segment!r:.100}")
+    if not item.get("uid"):
+        raise ItemRefused("a partial item needs a uid, by which its next segment replaces it")
+    return entry_of({**item, "status": "partial", "segment": segment}, max_bytes, packed=False)

@@ -1,0 +1,97 @@
+"""What an item says of the versions that made it: `version_start` and `version_end`, run-length
+`versions` as `[[tokens, version], …]`, or slime's `weight_versions`, one for each engine's answer.
+
+A version below 0 marks tokens that no version made, such as a prompt.
+"""
+
+from typing import Any
+
+from buffer.errors import ItemRefused
+
+_FIELDS = ("version_start", "version_end", "versions", "weight_versions")
+_HIGHEST = 2**31  # versions stand in scores, beside the time
+
+
+def reported(item: dict[str, Any]) -> tuple[str, str]:
+    """The lowest and the highest version that an item reports; empty where it reports none."""
+    if not any(name in item for name in _FIELDS):
+        return "", ""
+    found = [_version(item[name], name) for name in _FIELDS[:2] if item.get(name) is not None]
+    found += [version for _, version in spans_of(item)]
+    answers = item.get("weight_versions")
+    if isinstance(answers, list):  # an engine that was given no name for its weights says "default"
+        found += [int(said) for said in answers if str(said).isdecimal()]
+    made = [version for version in found if version >= 0]
+    if any(version > _HIGHEST for version in made):
+        raise ItemRefused(f"version {max(made)} is above 2^31")
+    return (str(min(made)), str(max(made))) if made else ("", "")
+
+
+def spans_of(item: dict[str, Any]) -> list[tuple[int, int]]:
+    """(tokens, version) of each stretch of an item; empty where it tells none."""
+    said = item.get("versions")
+    if said is None:
+        return []
+    if not isinstance(said, list):
+        raise ItemRefused("versions must be a list of [tokens, version] pairs")
+    return [_span(pair) for pair in said]
+
+
+def train_from(item: dict[str, Any], oldest: int) -> int | None:
+    """The place of the first token of version `oldest` or later; None if there is none."""
+    spans, place = spans_of(item), 0
+    for tokens, version in spans:
+        if version >= oldest and tokens:
+            return place
+        place += tokens
+    if spans:
+        return None
+    lowest, _ = reported(item)
+    return 0 if not lowest or int(lowest) >= oldest else None
+
+
+def mask(items: list[dict[str, Any]], oldest: int) -> int:
+    """Say in each item from which token on it is to be trained; returns the tokens before."""
+    masked = 0
+    for item in items:
+        item["train_from"] = train_from(item, oldest)
+        masked += masked_tokens(item, item["train_from"])
+    return masked
+
+
+def masked_tokens(item: dict[str, Any], start: int | None) -> int:
+    """Tokens before `start` that some version made; all of them where start is None."""
+    masked = place = 0
+    for tokens, version in spans_of(item):
+        before = tokens if start is None else max(0, min(tokens, start - place))
+        masked += before if version >= 0 else 0
+        place += tokens
+    return masked
+
+
+def joined(*parts: list[tuple[int, int]]) -> list[list[int]]:
+    """Spans one after the other; neighbours of one version become one."""
+    out: list[list[int]] = []
+    for tokens, version in (span for part in parts for span in part):
+        if out and out[-1][1] == version:
+            out[-1][0] += tokens
+        elif tokens:
+            out.append([tokens, version])
+    return out
+
+
+def _span(pair: Any) -> tuple[int, int]:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise ItemRefused(f"versions holds {pair!r:.100}, which is no [tokens, version] pair")
+    tokens, version = pair
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+        raise ItemRefused(f"versions has {tokens!r:.100} tokens: an integer from 0 up")
+    return tokens, _version(version, "versions")
+
+
+def _version(value: Any, where: str) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+        raise ItemRefused(f"{where} has the version {value!r:.100}: an integer from 0 up")
+    return int(value)

@@ -1,0 +1,512 @@
+"""The bound on how old samples are: versions, slots, and what becomes of what is too old."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from buffer import (
+    ItemRefused,
+    NoPolicy,
+    NotAdmitted,
+    Outcome,
+    Policy,
+    RolloutBuffer,
+    Slot,
+    SlotLost,
+    TaskConfig,
+    TrainerReplaced,
+)
+from ground import SettingError
+from tests.buffer.conftest import Bench, item
+
+
+@pytest.fixture
+async def bench(make: Callable[..., Bench]) -> Bench:
+    """Groups of two; two groups a version, at most two versions old."""
+    bench = make(group_size=2)
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=2, depth=2))
+    await bench.buffer.publish(10)
+    return bench
+
+
+async def fill(bench: Bench, slot: Slot, name: str | None = None, **more: Any) -> None:
+    """All items of a slot's group."""
+    instance = slot.instance_id if slot.instance_id is not None else name or f"p{slot.id}"
+    items = [item(instance, f"{slot.id}-{n}", n, **more) for n in range(2)]
+    await bench.buffer.write_many(items, slot=slot)
+
+
+async def somebody_waits(bench: Bench, n: int = 1) -> None:
+    while (await bench.buffer.versions()).waiting < n:  # noqa: ASYNC110 - another connection waits
+        await asyncio.sleep(0.01)
+
+
+async def under_way(bench: Bench) -> dict[int, int]:
+    return (await bench.buffer.versions()).outstanding
+
+
+async def test_no_more_groups_are_admitted_than_the_depth_allows(bench: Bench) -> None:
+    assert len(await bench.buffer.admit(100)) == 6  # (2 + 1) * 2
+    assert await bench.buffer.admit(1) == []
+    assert await under_way(bench) == {0: 6}
+
+
+async def test_nobody_is_admitted_before_a_version_is_published(make: Callable[..., Bench]) -> None:
+    bench = make(group_size=2)
+    with pytest.raises(NoPolicy):
+        await bench.buffer.admit(1)
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=2))
+    assert await bench.buffer.admit(1) == []
+    with pytest.raises(NotAdmitted, match="no version was published yet"):
+        async with bench.buffer.slot(wait=0.01):
+            pass
+
+
+async def test_a_batch_tells_its_version_and_the_ages_of_its_groups(bench: Bench) -> None:
+    first, second = await bench.buffer.admit(2)
+    await fill(bench, first, "a")
+    await bench.buffer.publish(11)
+    await fill(bench, second, "b", version_start=9)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert (batch.version, batch.ages) == (11, (2, 1))  # the older first, though finished later
+    assert [name for name, _ in batch.groups] == ["b", "a"]
+    assert batch.meta_info["version"] == 11
+    assert batch.meta_info["ages"] == [2, 1]
+    assert await bench.buffer.fetch(batch.receipt) == batch
+    assert (await bench.buffer.versions()).ages == {1: 1, 2: 1}
+
+
+async def test_no_more_is_taken_under_a_version_than_it_is_trained_on(bench: Bench) -> None:
+    for n, slot in enumerate(await bench.buffer.admit(4)):
+        await fill(bench, slot, f"g{n}")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert len(batch.groups) == 2
+    assert await bench.buffer.take() is None
+    assert await bench.buffer.available() == 0
+    await bench.buffer.publish(11)
+    assert await bench.buffer.available() == 2
+    with pytest.raises(SettingError, match="2 groups are trained on under one version"):
+        await bench.buffer.take(3)
+
+
+async def test_a_take_waits_for_the_older_group_that_is_under_way(bench: Bench) -> None:
+    slow = (await bench.buffer.admit(1, instances=["slow"]))[0]
+    for version in (11, 12):
+        await bench.buffer.publish(version)
+        for n, slot in enumerate(await bench.buffer.admit(2)):
+            await fill(bench, slot, f"{version}-{n}")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert len(batch.groups) == 1, "one place under version 12 is the slow group's"
+    assert await bench.buffer.take() is None
+    held_by = (await bench.buffer.versions()).waits_for
+    assert (held_by[0].instance_id, held_by[0].start) == ("slow", 10)
+    taking = asyncio.create_task(bench.buffer.take(wait=20))
+    await fill(bench, slow)
+    slow_batch = await taking
+    assert slow_batch is not None
+    assert slow_batch.ages == (2,)
+
+
+@pytest.mark.parametrize("when_old", ["drop", "again", "mask", "keep"])
+async def test_other_policies_take_what_is_ready(bench: Bench, when_old: Any) -> None:
+    policy = Policy(groups_per_version=2, max_age=2, depth=2, when_old=when_old)
+    await bench.buffer.set_policy(policy)
+    await bench.buffer.admit(1, instances=["slow"])
+    await bench.buffer.publish(12)
+    for n, slot in enumerate(await bench.buffer.admit(2)):
+        await fill(bench, slot, f"{n}")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert len(batch.groups) == 2
+
+
+async def test_what_got_too_old_is_discarded_and_told(bench: Bench) -> None:
+    policy = Policy(groups_per_version=2, max_age=2, depth=2, when_old="drop")
+    await bench.buffer.set_policy(policy)
+    ready, slow = await bench.buffer.admit(2, instances=["ready", "slow"])
+    await fill(bench, ready)
+    said = await bench.buffer.publish(13)
+    assert said.stale == 2
+    assert await under_way(bench) == {}
+    assert sorted(await bench.buffer.unreported()) == ["ready", "slow"]
+    with pytest.raises(SlotLost):
+        await fill(bench, slow)
+    stats = await bench.buffer.stats()
+    assert (stats["stale"], stats["late"]) == (2, 2)
+    assert (await bench.buffer.versions()).dropped == {"ready": 1, "slow": 1}
+
+
+async def test_what_got_too_old_is_made_again_by_the_next_slot(bench: Bench) -> None:
+    slow = (await bench.buffer.admit(1, instances=["slow"]))[0]
+    await bench.buffer.publish(13)  # sooner than `wait` would have had it
+    (slot,) = await bench.buffer.admit(1, instances=["another"])
+    assert (slot.instance_id, slot.attempt, slot.start) == ("slow", 2, 13)
+    with pytest.raises(SlotLost):
+        await fill(bench, slow)
+    await fill(bench, slot)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert [name for name, _ in batch.groups] == ["slow"]
+
+
+async def test_a_group_is_tried_so_often_and_then_discarded(bench: Bench) -> None:
+    for attempt in (1, 2, 3):
+        (slot,) = await bench.buffer.admit(1, instances=["hopeless"] if attempt == 1 else [])
+        assert slot.attempt == attempt
+        bench.advance(61)
+    await bench.buffer.sweep()
+    assert await bench.buffer.unreported() == ["hopeless"]
+    (slot,) = await bench.buffer.admit(1)
+    assert slot.instance_id is None
+
+
+async def test_a_dead_generators_group_is_completed_by_another(bench: Bench) -> None:
+    (dead,) = await bench.buffer.admit(1, instances=["half"])
+    await bench.buffer.write(item("half", "one", 0), slot=dead)
+    assert await under_way(bench) == {0: 1}
+    bench.advance(61)
+    (slot,) = await bench.buffer.admit(1, instances=["another"])
+    assert (slot.instance_id, slot.round, slot.missing) == ("half", 0, 1)
+    with pytest.raises(SlotLost):
+        await bench.buffer.write(item("half", "two", 0), slot=dead)
+    assert await bench.buffer.write(item("half", "three", 1), slot=slot) is Outcome.STORED
+    assert await bench.buffer.available() == 1
+    assert await under_way(bench) == {0: 1}
+
+
+async def test_a_full_buffer_of_parked_groups_is_gone_on_with(bench: Bench) -> None:
+    for n, slot in enumerate(await bench.buffer.admit(6)):
+        await bench.buffer.write(item(f"g{n}", f"u{n}", 0), slot=slot)
+        await slot.end(back=True)
+    # An end that is not `back` leaves the group to its timeout; a parked one is another's.
+    parked = (await bench.buffer.versions()).parked
+    again = await bench.buffer.admit(10)
+    assert len(again) == parked == 6
+    assert {slot.missing for slot in again} == {1}
+    assert await under_way(bench) == {0: 6}
+
+
+async def test_slots_that_are_ended_leave_room(bench: Bench) -> None:
+    for slot in await bench.buffer.admit(6):
+        await slot.end()
+    assert await under_way(bench) == {}
+    with pytest.raises(ZeroDivisionError):
+        async with bench.buffer.slot("a") as slot:
+            raise ZeroDivisionError
+    (slot,) = await bench.buffer.admit(1)
+    assert slot.instance_id == "a", "a block that fails gives its prompt to another"
+
+
+async def test_a_renewed_slot_goes_on_up_to_its_longest_time(bench: Bench) -> None:
+    policy = Policy(groups_per_version=2, max_age=2, depth=2, slot_lease=60, longest=100)
+    await bench.buffer.set_policy(policy)
+    (slot,) = await bench.buffer.admit(1)
+    holder = [(slot.id, slot.fence)]
+    bench.advance(50)
+    assert await bench.buffer.renew_slots(holder) == (10, [0])
+    bench.advance(45)
+    assert await bench.buffer.renew_slots(holder) == (10, [0])
+    await bench.buffer.publish(12)
+    assert await bench.buffer.renew_slots(holder) == (12, [1])
+    bench.advance(10)
+    await bench.buffer.sweep()
+    assert await bench.buffer.renew_slots(holder) == (12, [2])
+
+
+async def test_waiters_get_their_slots_in_order(bench: Bench) -> None:
+    held = await bench.buffer.admit(6)
+    asks = []
+    for n in range(3):
+        asks.append(asyncio.create_task(bench.buffer.admit(1, wait=30)))
+        await somebody_waits(bench, n + 1)
+    for ask, slot in zip(asks, held, strict=False):
+        assert not ask.done()
+        await slot.end()
+        assert await bench.buffer.admit(1) == [], "who comes now is behind those who wait"
+        assert len(await ask) == 1
+    assert (await bench.buffer.versions()).waiting == 0
+
+
+async def test_an_ask_that_is_repeated_gets_the_same_slots(bench: Bench) -> None:
+    call = bench.buffer._task.call
+    first = await call("admit", "f" * 32, "me", 2, 0, '"a"', "a", "")
+    assert await call("admit", "f" * 32, "me", 2, 0, '"a"', "a", "") == first
+    assert await under_way(bench) == {0: 2}
+
+
+async def test_a_write_that_is_repeated_after_the_slots_end_is_a_repeat(bench: Bench) -> None:
+    (slot,) = await bench.buffer.admit(1, instances=["a"])
+    await fill(bench, slot)
+    items = [item("a", f"{slot.id}-{n}", n) for n in range(2)]
+    assert await bench.buffer.write_many(items, slot=slot) == [Outcome.REPEATED] * 2
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    assert await bench.buffer.write_many(items, slot=slot) == [Outcome.REPEATED] * 2
+
+
+async def test_a_batch_that_comes_back_may_be_taken_again_under_its_version(bench: Bench) -> None:
+    for n, slot in enumerate(await bench.buffer.admit(2)):
+        await fill(bench, slot, f"g{n}")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert (await bench.buffer.versions()).taken == 2
+    await bench.buffer.release(batch)
+    assert (await bench.buffer.versions()).taken == 0
+    assert await under_way(bench) == {0: 2}
+    assert (await bench.buffer.take()) is not None
+
+
+async def test_groups_that_turn_out_invalid_leave_room_for_others(bench: Bench) -> None:
+    slots = await bench.buffer.admit(2)
+    for n, slot in enumerate(slots):
+        await bench.buffer.write_many([item(f"g{n}", f"{n}{m}", 1) for m in range(2)], slot=slot)
+    assert await bench.buffer.take() is None, "all rewards are equal"
+    assert (await bench.buffer.versions()).taken == 0
+    assert len(await bench.buffer.admit(10)) == 6
+
+
+async def test_items_without_a_slot_count_as_begun_when_the_first_came(bench: Bench) -> None:
+    await bench.buffer.write(item("old", "u0", 0))
+    await bench.buffer.publish(11)
+    await bench.buffer.write(item("old", "u1", 1, weight_versions=["default"]))
+    await bench.fill("told", [0, 1], weight_versions=["9", "10"])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.ages == (2, 1)
+
+
+async def test_a_policy_takes_over_what_is_there(make: Callable[..., Bench]) -> None:
+    bench = make(group_size=2)
+    await bench.fill("ready", [0, 1])
+    await bench.fill("open", [0])
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=2))
+    await bench.buffer.publish(5)
+    assert await under_way(bench) == {0: 2}
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.ages == (0,)
+
+
+async def test_masked_groups_say_from_which_token_they_are_trained(bench: Bench) -> None:
+    policy = Policy(groups_per_version=2, max_age=2, depth=2, when_old="mask")
+    await bench.buffer.set_policy(policy)
+    (slot,) = await bench.buffer.admit(1)
+    await bench.buffer.publish(15)
+    spans = [[5, -1], [7, 10], [3, 13], [4, 15]]
+    more = [
+        item("a", "u0", 0, versions=spans),
+        item("a", "u1", 1, version_start=10, version_end=12),
+    ]
+    await bench.buffer.write_many(more, slot=slot)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.ages == (5,)
+    assert [one["train_from"] for one in batch.items] == [12, None]
+    assert (await bench.buffer.stats())["masked_tokens"] == 7
+    assert await bench.buffer.fetch(batch.receipt) == batch
+
+
+async def test_a_trainer_that_was_replaced_is_refused(bench: Bench) -> None:
+    other = RolloutBuffer(bench.redis, "math", TaskConfig(group_size=2))
+    with pytest.raises(TrainerReplaced, match="lead=True"):
+        await other.publish(11)
+    await other.publish(11, lead=True)
+    with pytest.raises(TrainerReplaced):
+        await bench.buffer.publish(12)
+    with pytest.raises(TrainerReplaced):
+        await bench.buffer.publish(3)
+    assert (await other.versions()).version == 11
+    await other.aclose()
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, math.nan, "12", True, None, 2**40])
+async def test_a_version_is_an_integer(bench: Bench, wrong: Any) -> None:
+    with pytest.raises(ValueError, match="version must be an integer"):
+        await bench.buffer.publish(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version_start": math.nan},
+        {"version_start": "new"},
+        {"version_end": -2},
+        {"versions": [[1, 2, 3]]},
+        {"versions": [[-1, 3]]},
+        {"versions": "12"},
+        {"versions": [[3, math.inf]]},
+        {"version_start": 2**40},
+    ],
+)
+async def test_an_item_with_senseless_versions_is_refused(bench: Bench, wrong: Any) -> None:
+    with pytest.raises(ItemRefused):
+        await bench.buffer.write(item("a", "u", 0, **wrong))
+
+
+async def test_an_item_of_a_version_never_published_is_refused_alone(bench: Bench) -> None:
+    with pytest.raises(ItemRefused, match="no trainer has published"):
+        await bench.buffer.write_many([item("a", "u0", 0), item("a", "u1", 1, version_end=11)])
+    await bench.buffer.publish(11)
+    await bench.buffer.write(item("a", "u1", 1, version_end=11))
+    assert await bench.buffer.available() == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"groups_per_version": 0}, "groups_per_version"),
+        ({"max_age": -1}, "max_age"),
+        ({"depth": 3}, "depth 3 is more than max_age 2"),
+        ({"order": "fresh"}, "when_old 'wait' waits"),
+        ({"slot_lease": math.nan}, "slot_lease"),
+        ({"when_old": "panic"}, "when_old"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        Policy.load(**{"groups_per_version": 2, "max_age": 2, **settings})
+
+
+async def test_a_policy_that_needs_more_room_than_there_is_is_refused(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(group_size=8, max_buffer_size=64)
+    with pytest.raises(SettingError, match=r"\(2 \+ 1\) \* 4 groups of 8 are 96"):
+        await bench.buffer.set_policy(Policy(groups_per_version=4, max_age=4))
+    await bench.buffer.set_policy(Policy(groups_per_version=4, max_age=1))
+    with pytest.raises(SettingError, match="max_buffer_size"):
+        await bench.buffer.configure(TaskConfig(group_size=8, max_buffer_size=32))
+
+
+async def test_a_policy_may_be_changed_at_any_time(bench: Bench) -> None:
+    assert len(await bench.buffer.admit(100)) == 6
+    waiting = asyncio.create_task(bench.buffer.admit(10, wait=20))
+    await somebody_waits(bench)
+    await bench.buffer.set_policy(Policy(groups_per_version=3, max_age=2, depth=2))
+    assert len(await waiting) == 3
+    assert (await bench.buffer.policy()) == Policy(groups_per_version=3, max_age=2, depth=2)
+
+
+async def test_a_trainer_that_comes_back_gets_what_its_checkpoint_does_not_hold(
+    bench: Bench,
+) -> None:
+    buffer = bench.buffer
+    trained: dict[int, list[Any]] = {}
+    for version in range(10, 15):
+        if version > 10:
+            await buffer.publish(version, saved=min(version, 12))
+        for n, slot in enumerate(await buffer.admit(2)):
+            await fill(bench, slot, f"{version}-{n}")
+        batch = await buffer.take(2)
+        assert batch is not None
+        await buffer.ack(batch)
+        trained[version] = sorted(name for name, _ in batch.groups)
+    left = await buffer.admit(1, instances=["slow"])
+
+    again = RolloutBuffer(bench.redis, "math", TaskConfig(group_size=2))
+    said = await again.publish(12, saved=12, lead=True)
+    assert (said.line, said.returned) == (2, 6)
+    assert await again.admit(10) == [], "no burst: what came back is enough"
+    assert await under_way(bench) == {0: 7}
+    assert (await again.publish(12)) == said.__class__(12, 2, 0, 0), "repeated without harm"
+    assert await left[0].end() is None
+    back: list[Any] = []
+    for version in (12, 13, 14):
+        if version > 12:
+            await again.publish(version)
+        batch = await again.take(2)
+        assert batch is not None
+        await again.ack(batch)
+        back += [name for name, _ in batch.groups]
+    assert sorted(back) == sorted(trained[12] + trained[13] + trained[14])
+    await again.aclose()
+
+
+async def test_a_batch_of_the_line_before_cannot_be_acknowledged(bench: Bench) -> None:
+    for n, slot in enumerate(await bench.buffer.admit(2)):
+        await fill(bench, slot, f"g{n}")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    again = RolloutBuffer(bench.redis, "math", TaskConfig(group_size=2))
+    assert (await again.publish(10, lead=True)).returned == 2
+    with pytest.raises(Exception, match="no longer leased"):
+        await bench.buffer.ack(batch)
+    assert await again.available() == 2
+    await again.aclose()
+
+
+async def test_saved_groups_are_kept_no_longer_than_retained_ones(bench: Bench) -> None:
+    await bench.buffer.publish(11, saved=11)
+    for n, slot in enumerate(await bench.buffer.admit(2)):
+        await fill(bench, slot, f"g{n}")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    assert (await bench.buffer.stats())["used_bytes"] > 0
+    await bench.buffer.publish(12, saved=12)
+    await bench.buffer.sweep()
+    assert (await bench.buffer.stats())["used_bytes"] == 0
+    assert bench.redis.zcard(bench.key("used")) == 0
+
+
+async def test_what_is_parked_is_gone_on_with_by_another(bench: Bench) -> None:
+    (slot,) = await bench.buffer.admit(1, instances=["a"])
+    part = item("a", "u0", None, versions=[[4, 10]], logprobs=[-0.1, -0.2, -0.3, -0.4])
+    await slot.park([part])
+    assert (await bench.buffer.versions()).parked == 1
+    await bench.buffer.publish(11)
+    (other,) = await bench.buffer.admit(1)
+    assert (other.start, other.missing) == (10, 2), "to go on with it makes it no younger"
+    assert other.partial == [{**part, "status": "partial", "segment": 0}]
+    await other.park([{**other.partial[0], "versions": [[4, 10], [6, 11]], "segment": 1}])
+    await bench.buffer.publish(12)
+    (last,) = await bench.buffer.admit(1)
+    (prefix,) = last.partial
+    assert prefix["versions"] == [[4, 10], [6, 11]]
+    whole = item("a", "u0", 1, versions=[*prefix["versions"], [2, 12]])
+    await bench.buffer.write_many([whole, item("a", "u1", 0, version_start=12)], slot=last)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.ages == (2,)
+    assert sum(tokens for tokens, _ in batch.items[0]["versions"]) == 12
+    assert (await bench.buffer.stats())["bytes"] > 0
+    await bench.buffer.ack(batch)
+    assert (await bench.buffer.stats())["bytes"] == 0
+
+
+async def test_an_older_segment_does_not_replace_a_newer_one(bench: Bench) -> None:
+    (slot,) = await bench.buffer.admit(1, instances=["a"])
+    await slot.park([item("a", "u0", None, segment=2, text="abc")], go_on=True)
+    await slot.park([item("a", "u0", None, segment=1, text="ab")])
+    (other,) = await bench.buffer.admit(1)
+    assert [part["text"] for part in other.partial] == ["abc"]
+    with pytest.raises(SlotLost):
+        await slot.park([item("a", "u0", None, segment=3)])
+    with pytest.raises(ItemRefused, match="uid"):
+        await other.park([item("a", None, None)])
+
+
+async def test_a_published_version_wakes_who_waits_for_it(bench: Bench) -> None:
+    waiting = asyncio.create_task(bench.buffer.published(10, wait=20))
+    await asyncio.sleep(0.05)
+    await bench.buffer.publish(11)
+    assert await waiting == 11
+    assert await bench.buffer.published(11, wait=0.0) == 11
+
+
+async def test_a_fresh_run_of_the_task_waits_for_its_trainer(bench: Bench) -> None:
+    slots = await bench.buffer.admit(3)
+    await fill(bench, slots[0], "a")
+    await slots[1].park([item("b", "u0", None)])
+    await bench.buffer.reset()
+    assert await bench.buffer.admit(1) == []
+    await bench.buffer.publish(0)
+    assert await under_way(bench) == {}
+    assert len(await bench.buffer.admit(10)) == 6

@@ -1,0 +1,398 @@
+"""Random schedules of a trainer and its generators, against the contract in plain Python.
+
+After every step what is outstanding is what the model says, the bound holds, and no more is
+admitted or taken than its formulas allow.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import fakeredis
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ground
+from buffer import Batch, Policy, RolloutBuffer, Slot, SlotLost, TaskConfig
+from tests.buffer.conftest import Bench, item
+from tests.harness.cluster import Cluster
+
+SIZE, G, K, D, ATTEMPTS, LEASE = 2, 2, 2, 1, 3, 60
+CONFIG = TaskConfig(group_size=SIZE, lease=10_000, group_timeout_seconds=100_000, retain=86_400)
+
+n_th = st.integers(0, 5)
+steps = st.one_of(
+    st.tuples(st.just("admit"), st.integers(1, 5)),
+    st.tuples(st.just("admit"), st.integers(1, 5)),
+    st.tuples(st.just("write"), n_th, st.integers(1, SIZE), st.integers(0, 2)),
+    st.tuples(st.just("write"), n_th, st.just(SIZE), st.just(0)),
+    st.tuples(st.just("fill"), n_th),
+    st.tuples(st.just("end"), n_th, st.booleans()),
+    st.tuples(st.just("park"), n_th),
+    st.tuples(st.just("die")),
+    st.tuples(st.just("take"), st.integers(1, G)),
+    st.tuples(st.just("take"), st.just(G)),
+    st.tuples(st.sampled_from(["ack", "release"]), n_th),
+    st.tuples(st.just("publish"), st.integers(1, 2), st.booleans()),
+    st.tuples(st.just("publish"), st.just(1), st.just(False)),
+    st.tuples(st.just("back"), st.integers(1, 3)),
+)
+
+
+@dataclass
+class Group:
+    """One prompt's group, from its slot to the trainer; `state` is where it stands."""
+
+    start: int
+    state: str  # slot, open, parked, again, ready, leased, used, gone
+    items: int = 0
+    parts: bool = False
+    attempt: int = 1
+    order: int = 0
+    under: tuple[int, int] = (0, 0)  # (publication, version) it was taken under
+
+    @property
+    def has_data(self) -> bool:
+        return self.items > 0 or self.parts
+
+
+class Model:
+    """The contract, with a dict."""
+
+    def __init__(self, when_old: str) -> None:
+        self.when_old = when_old
+        self.version = self.top = 10
+        self.publication = 1
+        self.taken = 0
+        self.saved: int | None = None
+        self.groups: dict[str, Group] = {}
+        self.ticks = 0
+
+    def outstanding(self) -> Counter[int]:
+        states = ("slot", "open", "parked", "ready")
+        return Counter(group.start for group in self.groups.values() if group.state in states)
+
+    def tick(self) -> int:
+        self.ticks += 1
+        return self.ticks
+
+    def admit(self, n: int, fresh: list[str]) -> list[str]:
+        parked = sorted((g.start, gid) for gid, g in self.groups.items() if g.state == "parked")
+        again = sorted((g.order, gid) for gid, g in self.groups.items() if g.state == "again")
+        free = max(0, (D + 1) * G - self.taken - self.outstanding().total())
+        found = [gid for _, gid in parked][:n]
+        while len(found) < n and free:
+            free -= 1
+            if again:
+                gid = again.pop(0)[1]
+                self.groups[gid].start = self.version
+            else:
+                gid = fresh.pop(0)
+                self.groups[gid] = Group(self.version, "slot")
+            found.append(gid)
+        for gid in found:
+            self.groups[gid].state = "open" if self.groups[gid].has_data else "slot"
+        return found
+
+    def write(self, gid: str, n: int, lag: int) -> None:
+        group = self.groups[gid]
+        group.items, group.state = group.items + n, "open"
+        group.start = min(group.start, self.version - lag)
+        if group.items >= SIZE:
+            group.parts = False
+            group.state, group.order = "ready", self.tick()
+            if self.too_old(group):
+                self.ripen(group)
+
+    def end(self, gid: str, *, back: bool, lapsed: bool = False) -> None:
+        group = self.groups[gid]
+        if not group.has_data:
+            if back or lapsed:
+                self.again(group, tried=int(lapsed))
+            else:
+                group.state = "gone"
+        elif back or lapsed or group.parts:
+            group.state = "parked"
+
+    def again(self, group: Group, *, tried: int) -> None:
+        group.attempt += tried
+        group.items, group.parts = 0, False
+        group.state = "gone" if group.attempt > ATTEMPTS else "again"
+        group.order = self.tick()
+
+    def too_old(self, group: Group) -> bool:
+        return group.start < self.version - K and self.when_old != "keep"
+
+    def ripen(self, group: Group) -> None:
+        if self.when_old == "drop":
+            group.state = "gone"
+        else:
+            self.again(group, tried=1)
+
+    def may_take(self, start: int) -> int:
+        room = G - self.taken
+        if self.when_old != "wait":
+            return room
+        older = self.outstanding()
+        for s in (s for s in older if s < start):
+            sum_ = sum(n for other, n in older.items() if other <= s)
+            room = min(room, (max(s + K - self.version, 0) + 1) * G - self.taken - sum_)
+        return room
+
+    def take(self, n: int) -> list[str]:
+        found: list[str] = []
+        ready = sorted(
+            (g.start, g.order, gid) for gid, g in self.groups.items() if g.state == "ready"
+        )
+        for start, _, gid in ready:
+            if len(found) == n or self.may_take(start) < 1:
+                break
+            group = self.groups[gid]
+            group.state, group.under = "leased", (self.publication, self.version)
+            self.taken += 1
+            found.append(gid)
+        return found
+
+    def give_back(self, gid: str) -> None:
+        group = self.groups[gid]
+        group.state = "ready"
+        if group.under[0] == self.publication:
+            self.taken -= 1
+        if self.too_old(group):
+            self.ripen(group)
+
+    def publish(self, by: int, *, save: bool) -> None:
+        self.version += by
+        self.top = max(self.top, self.version)
+        self.publication += 1
+        self.taken = 0
+        if save:
+            self.saved = self.version
+        self._ripen_all()
+
+    def _ripen_all(self) -> None:
+        for group in self.groups.values():
+            if group.state in ("slot", "open", "parked", "ready") and self.too_old(group):
+                self.ripen(group)
+
+    def back(self, version: int) -> None:
+        self.version = version
+        self.publication += 1
+        self.taken = 0
+        for group in self.groups.values():
+            under_now = group.under[1] >= version
+            if group.state in ("leased", "used") and under_now:
+                group.state = "ready"
+            if group.state in ("slot", "open", "parked", "ready", "leased"):
+                group.start = min(group.start, version)
+        if self.saved is not None:
+            self.saved = min(self.saved, version)
+        self._ripen_all()
+
+
+schedules = st.lists(steps, min_size=10, max_size=60)
+policies = st.sampled_from(["wait", "drop", "again", "keep"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(policies, schedules)
+def test_every_schedule_keeps_the_contract(when_old: Any, schedule: list[Any]) -> None:
+    asyncio.run(_on_fake(when_old, schedule))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@settings(max_examples=2000, deadline=None)
+@given(policies, schedules)
+def test_thousands_of_schedules_keep_it(when_old: Any, schedule: list[Any]) -> None:
+    asyncio.run(_on_fake(when_old, schedule))
+
+
+LONG: list[Any] = [
+    step
+    for version in range(6)
+    for step in (
+        ("admit", 4), ("fill", 0), ("write", 0, 1, 1), ("park", 0), ("fill", 1), ("die",),
+        ("take", 2), ("ack", 0), ("publish", 1, version == 2), ("end", 0, True),
+        *([("back", 2)] if version == 4 else []),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("when_old", ["wait", "drop", "again", "keep"])
+async def test_a_long_schedule_keeps_it_on_a_server(real_redis: Any, when_old: Any) -> None:
+    await Play(Bench(real_redis, _buffer(real_redis)), when_old).run(LONG)
+
+
+async def test_a_long_schedule_keeps_it_on_a_cluster(redis_cluster: Cluster) -> None:
+    client = ground.connect(redis_cluster.target)
+    await Play(Bench(client, _buffer(redis_cluster.target)), "wait").run(LONG)
+    client.close()
+
+
+def _buffer(where: Any) -> RolloutBuffer:
+    return RolloutBuffer(where, "math", CONFIG)
+
+
+async def _on_fake(when_old: Any, schedule: list[Any]) -> None:
+    options = {"server": fakeredis.FakeServer()}
+    target = ground.RedisTarget("fake", (("fake", 0),), options=options)
+    client = ground.connect(target)
+    await Play(Bench(client, _buffer(target)), when_old).run(schedule)
+    client.close()
+
+
+class Play:
+    """One schedule, on the scripts and on the model."""
+
+    def __init__(self, bench: Bench, when_old: Any) -> None:
+        self.bench, self.buffer, self.model = bench, bench.buffer, Model(when_old)
+        self.slots: dict[str, Slot] = {}
+        self.batches: dict[str, tuple[Batch, list[str]]] = {}
+        self.prompts = 0
+        self.saves = False
+        self.when_old = when_old
+
+    async def run(self, schedule: list[Any]) -> None:
+        policy = Policy(
+            groups_per_version=G, max_age=K, depth=D, when_old=self.when_old, attempts=ATTEMPTS,
+            slot_lease=LEASE, longest=1e6,
+        )  # fmt: skip
+        await self.buffer.set_policy(policy)
+        await self.buffer.publish(10, saved=10)
+        self.model.saved = 10
+        for what, *arguments in schedule:
+            await getattr(self, what)(*arguments)
+            self.bench.advance(0.005)  # no two groups finish in one millisecond
+            await self.buffer.sweep()
+            await self.assert_alike()
+        await self.buffer.aclose()
+
+    async def assert_alike(self) -> None:
+        now, model = await self.buffer.versions(), self.model
+        expected = {model.version - start: n for start, n in model.outstanding().items()}
+        assert now.version == model.version
+        assert now.taken == model.taken
+        assert {age: n for age, n in now.outstanding.items() if n} == expected
+        states = Counter(group.state for group in model.groups.values())
+        assert (now.parked, now.again) == (states["parked"], states["again"])
+        assert sum(now.ready.values()) == states["ready"]
+
+    def held(self, n: int) -> str | None:
+        """The n-th slot that somebody makes, in both worlds."""
+        live = [gid for gid in self.slots if self.model.groups[gid].state in ("slot", "open")]
+        return live[n] if n < len(live) else None
+
+    async def admit(self, n: int) -> None:
+        fresh = [f"g{number}" for number in range(self.prompts, self.prompts + n)]
+        self.prompts += n
+        found = await self.buffer.admit(n, instances=fresh)
+        expected = self.model.admit(n, list(fresh))
+        assert [slot.instance_id for slot in found] == expected
+        for slot in found:
+            group = self.model.groups[str(slot.instance_id)]
+            assert (slot.start, slot.missing) == (group.start, SIZE - group.items)
+            assert (slot.attempt, bool(slot.partial)) == (group.attempt, group.parts)
+            self.slots[str(slot.instance_id)] = slot
+
+    async def write(self, n: int, items: int, lag: int) -> None:
+        gid = self.held(n)
+        if gid is None:
+            return
+        group = self.model.groups[gid]
+        items = min(items, SIZE - group.items)
+        said = [
+            item(gid, f"{gid}-{group.items + k}", group.items + k,
+                 version_end=self.model.top, version_start=self.model.version - lag)
+            for k in range(items)
+        ]  # fmt: skip
+        await self.buffer.write_many(said, slot=self.slots[gid])
+        self.model.write(gid, items, lag)
+
+    async def fill(self, n: int) -> None:
+        await self.write(n, SIZE, 0)
+
+    async def end(self, n: int, back: bool) -> None:
+        if gid := self.held(n):
+            await self.slots[gid].end(back=back)
+            self.model.end(gid, back=back)
+            await self.refused(gid)
+
+    async def park(self, n: int) -> None:
+        if gid := self.held(n):
+            await self.slots[gid].park([item(gid, f"{gid}-1", None, version_start=10)])
+            self.model.groups[gid].start = min(self.model.groups[gid].start, 10)
+            self.model.groups[gid].parts = True
+            self.model.groups[gid].state = "parked"
+            if self.model.groups[gid].start > self.model.version:
+                self.model.groups[gid].start = self.model.version
+            await self.refused(gid)
+
+    async def refused(self, gid: str) -> None:
+        """Who wrote under a slot that is over is told, and changes nothing."""
+        with pytest.raises(SlotLost):
+            await self.buffer.write(item(gid, "late", 0), slot=self.slots.pop(gid))
+
+    async def die(self) -> None:
+        """All generators do."""
+        live = sorted((int(self.slots[gid].fence), gid) for gid in self.slots if self.alive(gid))
+        self.bench.advance(LEASE + 1)
+        await self.buffer.sweep()
+        for _, gid in live:
+            self.model.end(gid, back=True, lapsed=True)
+        self.slots.clear()
+
+    def alive(self, gid: str) -> bool:
+        return self.model.groups[gid].state in ("slot", "open")
+
+    async def take(self, n: int) -> None:
+        batch = await self.buffer.take(n)
+        expected = self.model.take(n)
+        assert ([] if batch is None else [name for name, _ in batch.groups]) == expected
+        if batch is not None:
+            assert batch.version == self.model.version
+            if self.when_old != "keep":
+                assert max(batch.ages) <= K
+            self.batches[batch.receipt] = (batch, expected)
+
+    async def ack(self, n: int) -> None:
+        if n < len(self.batches):
+            batch, gids = self.batches.pop(list(self.batches)[n])
+            if self.model.groups[gids[0]].state != "leased":
+                return
+            await self.buffer.ack(batch)
+            for gid in gids:
+                kept = self.model.groups[gid].under[1] >= (self.model.saved or 0)
+                self.model.groups[gid].state = "used" if kept else "gone"
+
+    async def release(self, n: int) -> None:
+        if n < len(self.batches):
+            batch, gids = self.batches.pop(list(self.batches)[n])
+            if self.model.groups[gids[0]].state != "leased":
+                return
+            await self.buffer.release(batch)
+            for gid in gids:
+                self.model.give_back(gid)
+
+    async def publish(self, by: int, save: bool) -> None:
+        version = self.model.version + by
+        await self.buffer.publish(version, saved=version if save else None)
+        self.model.publish(by, save=save)
+        if save:
+            for group in self.model.groups.values():
+                if group.state == "used" and group.under[1] < version:
+                    group.state = "gone"
+
+    async def back(self, by: int) -> None:
+        """The trainer begins again at an earlier version, from its newest checkpoint on."""
+        version = max(self.model.version - by, self.model.saved or 0)
+        if version < self.model.version:
+            await self.buffer.publish(version)
+            self.model.back(version)
+            self.batches = {
+                receipt: found
+                for receipt, found in self.batches.items()
+                if self.model.groups[found[1][0]].state == "leased"
+            }
