@@ -18,6 +18,9 @@ COUNTERS = {
     "expired": "groups", "quarantined": "groups", "vanished": "groups", "returned": "groups",
     "requeued": "groups",
     "batches": "batches",
+    # Under a policy on versions:
+    "stale": "groups", "again": "groups", "returned_by_line": "groups", "let_go_unsaved": "groups",
+    "stale_items": "items", "again_items": "items", "parked": "items", "unpublished": "items",
 }  # fmt: skip
 _AGES = ("open", "ready")
 
@@ -28,6 +31,7 @@ async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
     for buffer in buffers:
         ages = {state: await _age(buffer, state) for state in _AGES}
         _enter(sheet, buffer.run, buffer.task, await buffer.stats(), ages)
+        await _enter_versions(sheet, buffer)
         counted = zip(REWARD_STEPS, await buffer.rewards(), strict=True)
         sheet.histogram("penstock_buffer_reward", "Rewards of items stored since the run began.",
                         counted, buffer.run, buffer.task)  # fmt: skip
@@ -57,3 +61,37 @@ def _enter(
         sheet.count(f"penstock_buffer_{unit}_total",
                     f"{unit.title()} by outcome, since the run began.",
                     stats.get(name, 0), *where, outcome=name.removesuffix("_items"))  # fmt: skip
+
+
+_SLOTS = ("granted", "done", "back", "lapsed", "old")
+
+
+async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
+    """What a policy on versions adds."""
+    now = await buffer.versions()
+    if now.version is None:
+        return
+    where, stats = (buffer.run, buffer.task), await buffer.stats()
+
+    def gauge(name: str, help: str, value: float, **more: str) -> None:
+        sheet.gauge(f"penstock_buffer_{name}", help, value, *where, **more)
+
+    gauge("version", "The version last published.", now.version)
+    gauge("line", "How often versions began, at a checkpoint after the first time.", now.line)
+    gauge("slots", "Slots that are out.", now.slots)
+    for age, n in now.outstanding.items():
+        gauge("outstanding", "Slots, open and ready groups by age in versions.", n, age=str(age))
+    for what, n in {"parked": now.parked, "again": now.again, "asks": now.waiting}.items():
+        gauge("waiting", "Groups that wait for a slot, and asks that do.", n, what=what)
+    for what in ("delivered", "dropped"):
+        timed = stats.get(f"{what}_timed", 0)
+        mean = stats.get(f"{what}_ms", 0) / 1000 / timed if timed else 0.0
+        gauge("generation_seconds", "Mean time to make a group.", mean, outcome=what)
+    for what in _SLOTS:
+        sheet.count("penstock_buffer_slots_total", "What became of slots since the run began.",
+                    stats.get(f"slots_{what}", 0), *where, outcome=what)  # fmt: skip
+    sheet.count("penstock_buffer_masked_tokens_total", "Tokens delivered but too old to train on.",
+                stats.get("masked_tokens", 0), *where)  # fmt: skip
+    ages = [(str(age), n) for age, n in now.ages.items()]
+    sheet.histogram("penstock_buffer_age_at_take", "Groups delivered by age in versions.",
+                    [*ages, ("+Inf", 0)], *where)  # fmt: skip

@@ -133,16 +133,17 @@ class RolloutBuffer:
         return await self._publishing.policy()
 
     async def publish(
-        self, version: int, *, saved: int | None = None, lead: bool = False
-    ) -> Published:
+        self, version: int, *, saved: int | None = None, lead: bool = False,
+        owner: str | None = None,
+    ) -> Published:  # fmt: skip
         """The trainer: the engines have this version now.
 
         `saved` is the version of the newest checkpoint: what was trained on since is kept, and
         comes back when a trainer begins there again. With `lead` this trainer takes over from
         another, a crashed one for example; else `TrainerReplaced` if another publishes. A version
-        lower than the last begins a new line.
+        lower than the last begins a new line. The trainer is this object, or `owner`.
         """
-        return await self._publishing.publish(version, saved, self.owner, lead=lead)
+        return await self._publishing.publish(version, saved, owner or self.owner, lead=lead)
 
     async def published(self, after: int, wait: float = 30.0) -> int:
         """Wait for a version other than `after`; the last one, whether it is or not."""
@@ -153,15 +154,17 @@ class RolloutBuffer:
         return await self._publishing.versions()
 
     async def admit(
-        self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0
-    ) -> list[Slot]:
+        self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0,
+        owner: str | None = None,
+    ) -> list[Slot]:  # fmt: skip
         """Up to n slots to make a group each, as far as the policy has room; waits in order for
         the first one up to `wait` seconds.
 
         New ones are for the `instances`, ids or (id, round); but groups that were parked, or are
-        to be made again, are handed out first. End each slot that you do not fill.
+        to be made again, are handed out first. End each slot that you do not fill. They are
+        renewed here, unless an `owner` elsewhere does.
         """
-        return await self._slots.admit(n, instances, wait)
+        return await self._slots.admit(n, instances, wait, owner)
 
     @contextlib.asynccontextmanager
     async def slot(
@@ -190,6 +193,16 @@ class RolloutBuffer:
         """For holders elsewhere: the leases of (id, fence) go on. The version, and for each 0; 1
         if it is late; 2 if it is lost."""
         return await self._slots.renew(slots)
+
+    async def end_slot(self, slot: str, fence: str, *, back: bool = False) -> bool:
+        """For holders elsewhere: `slot.end()` by its id. False if it was over."""
+        return bool(await self._slots.end([(slot, fence)], back=back))
+
+    async def park(
+        self, slot: str, fence: str, items: Sequence[Item], *, go_on: bool = False
+    ) -> None:
+        """For holders elsewhere: `slot.park()` by its id."""
+        await self._slots.park(slot, fence, items, None, go_on=go_on)
 
     async def write(self, item: Item, *, slot: Slot | None = None) -> Outcome:
         """Store one item; `ItemRefused` or `BufferFull` if it cannot be."""
@@ -250,9 +263,13 @@ class RolloutBuffer:
         """
         if groups is not None and groups < 1:
             raise ValueError(f"take at least 1 group, not {groups}")
+        await self.check_take(groups)
+        return await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
+
+    async def check_take(self, groups: int | None) -> None:
+        """`SettingError` if the policy never lets so many groups go under one version."""
         if groups is not None and (policy := await self._publishing.policy_at_hand()):
             policy.check_take(groups)
-        return await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
 
     async def ack(self, batch: Batch | str) -> None:
         """The batch was used. `LeaseLost` if it went back meanwhile; repeating is harmless."""

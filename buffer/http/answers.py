@@ -11,10 +11,14 @@ from buffer.errors import (
     BufferFull,
     ItemRefused,
     LeaseLost,
+    NoPolicy,
     RolloutReplaced,
+    SlotLost,
+    TrainerReplaced,
     UnknownTask,
 )
 from buffer.item import parse_json
+from buffer.rollout_buffer import RolloutBuffer
 from buffer.writer import Outcome
 from ground import PenstockError, RedisError, SettingError
 
@@ -59,6 +63,15 @@ def refusal_of_full(task: str, wait: float, outcomes: list[Outcome]) -> Response
     return Answer(answer, 429, {"Retry-After": str(max(1, round(wait)))})
 
 
+def refusal_of_some(buffer: RolloutBuffer, outcomes: list[Outcome]) -> Response:
+    """A batch write of which some came under a slot that is over, or of no known version."""
+    try:
+        buffer.check(outcomes, 0.0, "of an item")
+    except PenstockError as error:
+        return Answer({**envelope(False, str(error)), "outcomes": outcomes}, _status(error))
+    raise ValueError(f"nothing is wrong with {outcomes}")
+
+
 def _status(error: Exception) -> int:
     match error:
         case Refused():
@@ -71,8 +84,10 @@ def _status(error: Exception) -> int:
             return 404
         case LeaseLost():
             return 409
-        case RolloutReplaced():
+        case RolloutReplaced() | SlotLost() | TrainerReplaced():
             return 410
+        case NoPolicy():
+            return 404
         case SettingError():
             return 400
         case RedisError():

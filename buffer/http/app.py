@@ -21,6 +21,7 @@ from buffer.http.openapi import described
 from buffer.http.rollouts import Rollouts
 from buffer.http.slime import slime_routes
 from buffer.http.v1 import v1_routes
+from buffer.http.versions import version_routes
 from buffer.metrics import families
 from buffer.settings import BufferSettings
 from ground import HttpGuard, RedisTarget, correlated, listen, require_token, serve_until_told
@@ -58,6 +59,7 @@ def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> H
     app.state.desk, app.state.rollouts = desk, rollouts
     app.include_router(slime_routes)
     app.include_router(v1_routes)
+    app.include_router(version_routes)
     _add_refusals(app)
     app.openapi = described(app)  # type: ignore[method-assign]
 

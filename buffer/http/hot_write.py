@@ -56,6 +56,7 @@ class HotWrite:
         while True:
             (outcome,), wait = await buffer.write_entries([entry], rollout)
             if outcome is not Outcome.FULL:
+                buffer.check([outcome], wait, entry.slot)
                 return outcome
             left = deadline - time.monotonic()
             if left <= 0:

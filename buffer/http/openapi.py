@@ -11,6 +11,8 @@ from ground.openapi import REFUSALS, add_shared, in_json
 
 _TEXT = {"type": "string", "maxLength": LONGEST_ID}
 _ID = {"anyOf": [{**_TEXT, "minLength": 1}, {"type": "integer"}]}
+_VERSION = {"type": ["integer", "null"], "minimum": -1, "maximum": 2**31}
+_TOKENS = {"type": "integer", "minimum": 0, "maximum": 2**53}
 _ITEM = {
     "type": "object",
     "required": ["instance_id"],
@@ -21,12 +23,27 @@ _ITEM = {
         "reward": {},
         "round_number": {"type": ["integer", "null"], "minimum": 0, "maximum": HIGHEST_ROUND - 1},
         "extra_info": {},
+        "slot": {"description": "The slot it was made under, with `fence`."},
+        "fence": {},
+        "version_start": _VERSION,
+        "version_end": _VERSION,
+        "versions": {
+            "type": ["array", "null"],
+            "items": {
+                "type": "array",
+                "minItems": 2,
+                "maxItems": 2,
+                "prefixItems": [_TOKENS, {**_TOKENS, "minimum": -1, "maximum": 2**31}],
+            },
+        },
+        "weight_versions": {},
     },
 }
 _REFUSALS = {
     **REFUSALS,
     "404": "No such task in this run.",
     "409": "The batch is no longer leased.",
+    "410": "The slot is over, or the trainer or the rollout was replaced.",
     "413": "Too large.",
     "422": "A parameter is out of range.",
     "429": "The buffer is full; see Retry-After.",

@@ -155,6 +155,7 @@ async def get_rollout_data(request: Request, desk: Serving) -> Response:
     size = integer(given, "batch_size", -1)
     buffer = await _buffer_of(request, desk)
     groups = await _groups_for(buffer, size)
+    await buffer.check_take(groups)
     if groups is not None and (found := await buffer.available()) < groups:
         items = found * (await buffer.config()).group_size
         return _empty(f"Not enough data. Requested {size} items but only {items} available.")
@@ -173,6 +174,7 @@ async def read(request: Request, desk: Serving) -> Response:
         raise Refused(400, "'wait' must be true or false")
     buffer = await _buffer_of(request, desk)
     groups = await _groups_for(buffer, size)
+    await buffer.check_take(groups)
     if groups is not None:
         await buffer.wait_for(groups, wait)
     if taken := await _taken(desk, buffer, groups):

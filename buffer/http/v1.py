@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from buffer.batch import Batch
 from buffer.errors import ItemRefused
-from buffer.http.answers import Answer, Refused, body_of, refusal_of_full
+from buffer.http.answers import Answer, Refused, body_of, refusal_of_full, refusal_of_some
 from buffer.http.desk import Serving
 from buffer.item import LONGEST_ID, Entry, entry_of, parse_json
 from buffer.reading.reader import MOST_GROUPS
@@ -112,13 +112,16 @@ async def write(desk: Serving, buffer: Existing, request: Request) -> Response:
     """Write many items at once: all are checked, then all are written.
 
     When some found no room the answer is 429: send the same again, what was stored
-    is not stored twice if it has a `uid`.
+    is not stored twice if it has a `uid`. When the slot of some is over it is 410, and 400 when
+    some report a version that was never published; the others are stored.
     """
     body, limit = await body_of(request, _BATCH_BYTES), desk.settings.max_item_bytes
     entries = await asyncio.to_thread(_entries, body, limit)  # others are served meanwhile
     outcomes, wait = await buffer.write_entries(entries)
     if Outcome.FULL in outcomes:
         return refusal_of_full(buffer.task, wait, outcomes)
+    if Outcome.LOST in outcomes or Outcome.UNPUBLISHED in outcomes:
+        return refusal_of_some(buffer, outcomes)
     return Answer({"outcomes": outcomes})
 
 

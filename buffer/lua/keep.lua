@@ -26,5 +26,9 @@ local function keep(group, id_json)
   if set.custom == 1 then
     redis.call('ZADD', at('changed'), now, gid)
     ring()
+    if group.maker and group.n >= set.finish_at then -- it waits for a verdict, and for no items
+      drop_slot(group.maker.id)
+      redis.call('HDEL', meta_of(gid), 'slot')
+    end
   end
 end

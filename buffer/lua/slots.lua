@@ -2,7 +2,7 @@
 -- include: life.lua
 -- The same prompt is to be made again from its beginning, until it was tried `attempts` times.
 local function make_again(gid, tried)
-  local meta = redis.call('HMGET', meta_of(gid), 'attempt', 'bytes', 'n', 'state')
+  local meta = redis.call('HMGET', meta_of(gid), 'attempt', 'bytes', 'n', 'began')
   local attempt = tonumber(meta[1] or '1') + tried
   if attempt > policy.attempts then return discard(gid, 'stale') end
   for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
@@ -16,6 +16,10 @@ local function make_again(gid, tried)
   redis.call('ZADD', at('again'), now, gid)
   count('bytes', -tonumber(meta[2] or '0'))
   count('again', 1)
+  if meta[4] then
+    count('dropped_ms', math.max(0, now - meta[4]))
+    count('dropped_timed', 1)
+  end
   count('again_items', tonumber(meta[3] or '0'))
   touched.taken = true -- those who wait for slots are called
 end

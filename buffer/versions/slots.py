@@ -15,7 +15,7 @@ from typing import Any
 
 from buffer.default_functions import Item
 from buffer.errors import ItemRefused, SlotLost
-from buffer.item import Entry, entry_of, instance_key
+from buffer.item import entry_of, instance_key
 from buffer.task import Task
 from ground import RedisError, cancellations, chunks, heed_cancellation
 
@@ -62,11 +62,18 @@ class Slot:
     async def park(self, items: Sequence[Item], *, go_on: bool = False) -> None:
         """Store what there is so far of these items; the next slot of the group gets them as
         `partial`. The slot ends with it, unless its holder goes on."""
-        await self._slots.park(self, items, go_on=go_on)
+        if not go_on:
+            self._slots.forget(self)
+        try:
+            await self._slots.park(self.id, self.fence, items, self.round, go_on=go_on)
+        except SlotLost:
+            self.lost = True
+            raise
 
     async def end(self, *, back: bool = False) -> None:
         """No more items come. With `back` another generator is to make what is missing."""
-        await self._slots.end([self], back=back)
+        self._slots.forget(self)
+        await self._slots.end([(self.id, self.fence)], back=back)
 
     def note(self, stored: int) -> None:
         """So many items of the group are stored."""
@@ -92,9 +99,13 @@ class Slots:
         self._max_bytes = max_bytes
         self._keepers: weakref.WeakKeyDictionary[Any, _Keeper] = weakref.WeakKeyDictionary()
         self.version = -1
+        self._lease = 0.0
 
-    async def admit(self, n: int, wishes: Sequence[Wish], wait: float) -> list[Slot]:
-        """Up to n slots, at least one unless the time is over."""
+    async def admit(
+        self, n: int, wishes: Sequence[Wish], wait: float, owner: str | None = None
+    ) -> list[Slot]:
+        """Up to n slots, at least one unless the time is over. An `owner` elsewhere renews them
+        itself."""
         if n < 1:
             raise ValueError(f"admit at least 1 group, not {n}")
         ask, before = uuid.uuid4().hex, cancellations()
@@ -103,34 +114,37 @@ class Slots:
             while True:
                 heed_cancellation(before)
                 left = deadline - time.monotonic()
-                found = await self._ask(ask, n, wishes, _LIVES if left > 0 else 0.0)
+                lives = _LIVES if left > 0 else 0.0
+                found = await self._ask(ask, owner or self._owner, n, wishes, lives)
+                if owner is None:
+                    self._keep(found)
                 if found or left <= 0:
                     return found
                 await self._until_rung(ask, min(left, _LOOK_AGAIN))
         except BaseException:
             with contextlib.suppress(Exception):  # its place in the line ends by itself, too
-                await asyncio.shield(self._ask(ask, 0, (), 0.0))
+                await asyncio.shield(self._ask(ask, owner or self._owner, 0, (), 0.0))
             raise
 
-    async def park(self, slot: Slot, items: Sequence[Item], *, go_on: bool) -> None:
+    async def park(
+        self, slot: str, fence: str, items: Sequence[Item], number: int | None, *, go_on: bool
+    ) -> None:
+        """`number` is the round for items that name none."""
         args: list[Any] = []
         for item in items:
-            args += _parked(item, slot, self._max_bytes)
-        parked = await self._task.call("park", slot.id, slot.fence, int(go_on), *args)
-        if not go_on:
-            self.forget(slot)
+            args += _parked(item, "" if number is None else str(number), self._max_bytes)
+        parked = await self._task.call("park", slot, fence, int(go_on), *args)
         if parked == -1:
-            slot.lost = True
-            raise SlotLost(slot.id)
+            raise SlotLost(slot)
         if parked == -2:
             raise ItemRefused("an item reports a version that no trainer has published")
 
-    async def end(self, slots: Sequence[Slot], *, back: bool) -> None:
-        for slot in slots:
-            self.forget(slot)
-        how = "back" if back else "done"
-        for some in chunks([part for slot in slots for part in (slot.id, slot.fence)], 2 * _MOST):
-            await self._task.call("end_slot", how, *some)
+    async def end(self, slots: Sequence[tuple[str, str]], *, back: bool) -> int:
+        """How many of these (id, fence) ended now."""
+        ended, how = 0, "back" if back else "done"
+        for some in chunks([part for slot in slots for part in slot], 2 * _MOST):
+            ended += int(await self._task.call("end_slot", how, *some))
+        return ended
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> tuple[int, list[int]]:
         """The version, and for each slot: 0 it goes on, 1 late, 2 lost."""
@@ -146,19 +160,23 @@ class Slots:
         for keeper in list(self._keepers.values()):
             keeper.held.pop(slot.id, None)
 
-    async def _ask(self, ask: str, n: int, wishes: Sequence[Wish], lives: float) -> list[Slot]:
+    async def _ask(
+        self, ask: str, owner: str, n: int, wishes: Sequence[Wish], lives: float
+    ) -> list[Slot]:
         named = [part for wish in wishes for part in _wish(wish)]
-        reply = await self._task.call("admit", ask, self._owner, n, int(lives * 1000), *named)
+        reply = await self._task.call("admit", ask, owner, n, int(lives * 1000), *named)
         self.version, max_age = int(reply[0]), int(reply[2])
         slots = [Slot(self, told, self.version, max_age) for told in chunks(reply[3:], 8)]
         if not n:
-            await self.end(slots, back=True)
+            await self.end([(slot.id, slot.fence) for slot in slots], back=True)
             return []
+        self._lease = int(reply[1]) / 1000
+        return slots
+
+    def _keep(self, slots: list[Slot]) -> None:
         if slots:
             loop = asyncio.get_running_loop()
-            keeper = self._keepers.setdefault(loop, _Keeper(self))
-            keeper.keep(slots, int(reply[1]) / 1000)
-        return slots
+            self._keepers.setdefault(loop, _Keeper(self)).keep(slots, self._lease)
 
     async def _until_rung(self, ask: str, seconds: float) -> None:
         client = self._task.link.client(blocking=True)
@@ -208,18 +226,16 @@ def _wish(wish: Wish) -> tuple[str, str, str]:
     return json.dumps(instance, ensure_ascii=False), instance_key(instance), str(number)
 
 
-def _parked(item: Item, slot: Slot, max_bytes: int) -> list[Any]:
-    entry = parked_entry(item, max_bytes)
-    return [entry.id_json, entry.id, entry.round or ("" if slot.round is None else slot.round),
-            entry.uid, item.get("segment", 0), entry.lowest, entry.highest,
-            entry.payload]  # fmt: skip
-
-
-def parked_entry(item: Item, max_bytes: int) -> Entry:
-    """Check a partial item: it has a uid, by which its next segment replaces it."""
+def _parked(item: Item, number: str, max_bytes: int) -> list[Any]:
+    """A partial item has a uid and a segment, by which the next one replaces it."""
+    if not isinstance(item, dict):
+        raise ItemRefused(f"an item is a JSON object, not {type(item).__name__}")
     segment = item.get("segment", 0)
-    if isinstance(segment, bool) or not isinstance(segment, int) or segment < 0:
+    if isinstance(segment, bool) or not isinstance(segment, int) or not 0 <= segment < 2**53:
         raise ItemRefused(f"segment must be an integer from 0 up, not {segment!r:.100}")
-    if not item.get("uid"):
+    if item.get("uid") in (None, ""):
         raise ItemRefused("a partial item needs a uid, by which its next segment replaces it")
-    return entry_of({**item, "status": "partial", "segment": segment}, max_bytes, packed=False)
+    marked = {**item, "status": "partial", "segment": segment}
+    entry = entry_of(marked, max_bytes, packed=False)
+    return [entry.id_json, entry.id, entry.round or number, entry.uid, segment, entry.lowest,
+            entry.highest, entry.payload]  # fmt: skip

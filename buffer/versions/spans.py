@@ -20,10 +20,8 @@ def reported(item: dict[str, Any]) -> tuple[str, str]:
     found += [version for _, version in spans_of(item)]
     answers = item.get("weight_versions")
     if isinstance(answers, list):  # an engine that was given no name for its weights says "default"
-        found += [int(said) for said in answers if str(said).isdecimal()]
+        found += [int(said) for said in map(str, answers) if said.isdecimal() and len(said) < 10]
     made = [version for version in found if version >= 0]
-    if any(version > _HIGHEST for version in made):
-        raise ItemRefused(f"version {max(made)} is above 2^31")
     return (str(min(made)), str(max(made))) if made else ("", "")
 
 
@@ -83,15 +81,21 @@ def joined(*parts: list[tuple[int, int]]) -> list[list[int]]:
 def _span(pair: Any) -> tuple[int, int]:
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise ItemRefused(f"versions holds {pair!r:.100}, which is no [tokens, version] pair")
-    tokens, version = pair
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
-        raise ItemRefused(f"versions has {tokens!r:.100} tokens: an integer from 0 up")
-    return tokens, _version(version, "versions")
+    tokens = _whole(pair[0])
+    if tokens is None or not 0 <= tokens <= 2**53:
+        raise ItemRefused(f"versions has {pair[0]!r:.100} tokens: an integer from 0 up")
+    return tokens, _version(pair[1], "versions")
 
 
 def _version(value: Any, where: str) -> int:
+    version = _whole(value)
+    if version is None or not -1 <= version <= _HIGHEST:
+        raise ItemRefused(f"{where} has the version {value!r:.100}: an integer from 0 to 2^31")
+    return version
+
+
+def _whole(value: Any) -> int | None:
+    """3.0 is an integer to JSON."""
     if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < -1:
-        raise ItemRefused(f"{where} has the version {value!r:.100}: an integer from 0 up")
-    return int(value)
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -14,7 +14,7 @@ import fakeredis
 from prometheus_client import Metric
 
 import ground
-from buffer import BufferSettings, RolloutBuffer
+from buffer import BufferSettings, Policy, RolloutBuffer, TaskConfig
 from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
 from docs.tools import python_api, settings_page
@@ -188,9 +188,13 @@ async def _families() -> list[Metric]:
         failed=(), done=0, registries=(Registry("default", {}, 0, dict.fromkeys(COUNTERS, 0), ""),),
     )  # fmt: skip
     target = ground.RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
-    buffer = RolloutBuffer(target, "math")
+    buffer = RolloutBuffer(target, "math", TaskConfig(group_size=1))
+    await buffer.set_policy(Policy(groups_per_version=1, max_age=1))
+    await buffer.publish(1)
+    async with buffer.slot():
+        figures = await buffer_metrics.families([buffer])
     sandbox: Any = App(Jails(), Limits(), Line(1, 1, 1.0))
-    made = [*families(fleet), *await buffer_metrics.families([buffer]), *await sandbox.figures()]
+    made = [*families(fleet), *figures, *await sandbox.figures()]
     await buffer.aclose()
     return made
 

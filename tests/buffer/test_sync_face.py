@@ -8,8 +8,12 @@ import ground
 from buffer import LeaseLost, RolloutBuffer, SyncRolloutBuffer, TaskConfig
 from tests.buffer.conftest import item
 
-# For servers: what was checked at another door, readers that cannot acknowledge, rollouts' starts.
-OF_SERVERS = {"write_entries", "handed", "told", "begin", "asked"}
+# For servers: what was checked at another door, readers that cannot acknowledge, rollouts' starts,
+# slots that somebody else holds.
+OF_SERVERS = {
+    "write_entries", "handed", "told", "begin", "asked", "check", "check_take", "renew_slots",
+    "end_slot", "park",
+}  # fmt: skip
 
 
 def calls_of(face: type) -> set[str]:

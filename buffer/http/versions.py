@@ -1,0 +1,171 @@
+"""Under /v1: a task's policy on versions, what its trainer publishes, and slots for generators."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from buffer.errors import NoPolicy, SlotLost
+from buffer.http.answers import Answer, Refused, body_of
+from buffer.http.desk import Serving
+from buffer.http.v1 import Existing
+from buffer.item import LONGEST_ID, parse_json
+from buffer.versions.policy import Policy
+from buffer.versions.slots import Slot
+
+_MOST_SLOTS = 1000
+_PARK_BYTES = 256 * 1024 * 1024
+_SLOT = r"^[0-9a-f]{32}\.[0-9]{1,9}$"
+_FENCE = r"^[0-9]{1,18}$"
+_OWNER = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
+
+SlotId = Annotated[str, Path(pattern=_SLOT)]
+Fence = Annotated[str, Query(pattern=_FENCE)]
+Version = Annotated[int, Field(ge=0, le=2**31)]
+Seconds = Annotated[float, Query(ge=0)]
+Instance = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)] | int
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Publish(_Asked):
+    """What a trainer publishes."""
+
+    version: Version
+    saved: Version | None = Field(None, description="Version of the newest checkpoint.")
+    owner: str = Field(pattern=_OWNER, description="The trainer: a name of its own per start.")
+    lead: bool = Field(False, description="Take over from another trainer.")
+
+
+class Wanted(_Asked):
+    """The group that a new slot is to make."""
+
+    instance_id: Instance
+    round: int | None = Field(None, ge=0, lt=2**53)
+
+
+class Ask(_Asked):
+    """What a generator wants."""
+
+    n: int = Field(1, ge=1, le=_MOST_SLOTS)
+    owner: str = Field(pattern=_OWNER)
+    wait: float = Field(0.0, ge=0, description="Seconds to wait for the first slot.")
+    instances: list[Wanted] = Field([], max_length=_MOST_SLOTS)
+
+
+class Held(_Asked):
+    """A slot in its holder's hands."""
+
+    id: str = Field(pattern=_SLOT)
+    fence: str = Field(pattern=_FENCE)
+
+
+class Renew(_Asked):
+    """The slots of one process."""
+
+    slots: list[Held] = Field(max_length=_MOST_SLOTS)
+
+
+version_routes = APIRouter(prefix="/v1/tasks/{task}", tags=["versions"])
+
+
+@version_routes.put("/policy")
+async def set_policy(buffer: Existing, policy: Policy) -> dict[str, Any]:
+    """Bound how stale samples are; it may be changed at any time."""
+    await buffer.set_policy(policy)
+    return policy.model_dump()
+
+
+@version_routes.get("/policy")
+async def policy_of(buffer: Existing) -> dict[str, Any]:
+    """The policy in force."""
+    policy = await buffer.policy()
+    if policy is None:
+        raise NoPolicy(buffer.task)
+    return policy.model_dump()
+
+
+@version_routes.post("/versions")
+async def publish(buffer: Existing, asked: Publish) -> dict[str, int]:
+    """The engines have a version. A lower one begins a new line: what the checkpoint does not hold
+    is ready again."""
+    if asked.saved is not None and asked.saved > asked.version:
+        raise Refused(400, f"saved {asked.saved} is above version {asked.version}")
+    return asdict(
+        await buffer.publish(asked.version, saved=asked.saved, lead=asked.lead, owner=asked.owner)
+    )
+
+
+@version_routes.get("/versions")
+async def versions(
+    desk: Serving, buffer: Existing, after: int | None = None, wait: Seconds = 0.0
+) -> Response:
+    """The version, what is under way by age, what a take waits for. With `after` it waits for
+    another version first."""
+    if after is not None:
+        await buffer.published(after, min(wait, desk.settings.longest_wait))
+    return Answer(asdict(await buffer.versions()))
+
+
+@version_routes.post("/slots")
+async def admit(desk: Serving, buffer: Existing, asked: Ask) -> Response:
+    """Slots to make a group each; none when the policy has no room within `wait` seconds. Renew
+    them within `lease` seconds."""
+    wishes = [
+        one.instance_id if one.round is None else (one.instance_id, one.round)
+        for one in asked.instances
+    ]
+    wait = min(asked.wait, desk.settings.longest_wait)
+    found = await buffer.admit(asked.n, instances=wishes, wait=wait, owner=asked.owner)
+    policy = await buffer.policy()
+    lease = policy.slot_lease if policy else 0.0
+    return Answer({"slots": [_shown(slot) for slot in found], "lease": lease})
+
+
+@version_routes.post("/slots/renew")
+async def renew(buffer: Existing, asked: Renew) -> dict[str, Any]:
+    """The leases go on. `lost` ones are over; `late` ones are in time only under this version."""
+    version, states = await buffer.renew_slots([(slot.id, slot.fence) for slot in asked.slots])
+    said = list(zip(asked.slots, states, strict=True))
+    return {
+        "version": version,
+        "late": [slot.id for slot, state in said if state == 1],
+        "lost": [slot.id for slot, state in said if state == 2],
+    }
+
+
+@version_routes.delete("/slots/renew", include_in_schema=False)
+async def no_slot() -> None:
+    """`renew` is no slot's id."""
+    raise HTTPException(405)
+
+
+@version_routes.post("/slots/{slot}/park")
+async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, int]:
+    """Store what there is of items, `{"fence": "7", "items": […], "go_on": false}`; the next
+    slot of the group gets them. 410 when the slot is over."""
+    given, _ = parse_json(await body_of(request, _PARK_BYTES))
+    items = given.get("items") if isinstance(given, dict) else None
+    if not isinstance(items, list) or not isinstance(given.get("fence"), str):
+        raise Refused(400, 'the body must be {"fence": "7", "items": […]}')
+    await buffer.park(slot, given["fence"], items, go_on=given.get("go_on") is True)
+    return {"parked": len(items)}
+
+
+@version_routes.delete("/slots/{slot}")
+async def end(buffer: Existing, slot: SlotId, fence: Fence, back: bool = False) -> dict[str, bool]:
+    """No more items come. With `back` another generator is to make what is missing."""
+    if not await buffer.end_slot(slot, fence, back=back):
+        raise SlotLost(slot)
+    return {"ended": True}
+
+
+def _shown(slot: Slot) -> dict[str, Any]:
+    names = ("id", "fence", "instance_id", "round", "start", "newest", "late", "attempt",
+             "missing", "partial")  # fmt: skip
+    return {name: getattr(slot, name) for name in names}
