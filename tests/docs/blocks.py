@@ -3,7 +3,7 @@
     ```console      every `$ ` line is run by bash, in order, in one scratch folder a
                     document; what follows it is what it prints (stderr included)
     ```python       run as a program in the same folder; with a file's name behind it, kept
-                    there under that name for the steps that follow
+                    there under that name for the steps that follow; ```cpp NAME likewise
     ```output       what the program before it prints
 
 In expected output `...` stands for any text within a line, and alone on a line for any
@@ -42,6 +42,8 @@ def steps(document: Path) -> list[Step]:
             found += _console(line, body)
         elif language == "python":
             found.append(Step(line, body, python=True, kept_as=kept_as))
+        elif language == "cpp" and kept_as:
+            found.append(Step(line, body, kept_as=kept_as))
         elif language == "output":
             found[-1] = replace(found[-1], output=body)
         elif language not in NOT_RUN:
