@@ -157,12 +157,11 @@ class RolloutBuffer:
         self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0,
         owner: str | None = None,
     ) -> list[Slot]:  # fmt: skip
-        """Up to n slots to make a group each, as far as the policy has room; waits in order for
-        the first one up to `wait` seconds.
+        """Up to n slots to make a group each, as far as the policy has room.
 
-        New ones are for the `instances`, ids or (id, round); but groups that were parked, or are
-        to be made again, are handed out first. End each slot that you do not fill. They are
-        renewed here, unless an `owner` elsewhere does.
+        Waits in line up to `wait` seconds for the first one. Parked groups, and groups that must
+        be made again, come first. New slots are for the `instances`, ids or (id, round). End each
+        slot that you do not fill. They are renewed here, unless an `owner` elsewhere does.
         """
         return await self._slots.admit(n, instances, wait, owner)
 
