@@ -7,7 +7,7 @@ import re
 import tomllib
 from html import unescape
 
-from docs.tools import architecture, headline, measured, python_api, reference
+from docs.tools import architecture, headline, measured, python_api, reference, sizing
 from penstock.demo.command import summary
 from penstock.demo.record import Outcome
 from penstock.doctor import packages
@@ -36,6 +36,12 @@ def test_the_tables_of_benchmarks_are_what_was_measured() -> None:
 def test_the_picture_of_the_architecture_is_what_the_imports_are() -> None:
     assert architecture.PICTURE.read_text() == architecture.drawn(), "run `make docs`"
     assert set(architecture.PACKAGES) == set(PACKAGES)
+
+
+def test_the_costs_on_the_page_of_sizes_are_what_was_measured() -> None:
+    page = sizing.PAGE.read_text()
+    assert sizing.updated(page) == page, "run `make docs`"
+    assert page.count("per second |") > 3
 
 
 def test_the_figures_of_the_readme_are_what_was_measured() -> None:
