@@ -11,8 +11,12 @@ PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
 NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is its index within reach?" >&2; exit 1
 
+# What is compiled is kept, whatever the machine says: else each of the tests' hundreds of
+# processes compiles our packages for itself.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo test compat check format bench conformance soak lowest docs site secrets wheel clean python
+.PHONY: chromium screenshots help demo test tests installed compat check format bench conformance soak lowest docs site secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -20,8 +24,10 @@ help: ## list the targets
 demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lost
 	@$(BIN)/penstock demo
 
-test: check ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(TESTS)
+test: check tests ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
+
+tests: $(VENV)/.installed ## the tests alone
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(TESTS)
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
 	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \
@@ -79,6 +85,8 @@ secrets: ## make the secrets that compose.yaml reads, in secrets/; what is there
 
 wheel: $(VENV)/.installed ## build the wheel into dist/
 	$(BIN)/$(PIP) wheel --no-deps --wheel-dir dist .
+
+installed: $(VENV)/.installed
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .venv-* .bench build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

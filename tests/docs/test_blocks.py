@@ -106,8 +106,10 @@ def _is_a_target(command: str) -> bool:
 
 def test_what_ci_runs_is_what_the_readme_says() -> None:
     assert "$ make test\n" in (ROOT / "README.md").read_text()
-    assert "make test < /dev/null" in (ROOT / ".ci" / "run").read_text()
-    recipe = re.search(r"^test: check .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    assert "make --jobs 2 test < /dev/null" in (ROOT / ".ci" / "run").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^test: check tests ", makefile, re.M)
+    recipe = re.search(r"^tests: .*\n((?:\t.*\n)+)", makefile, re.M)
     assert recipe is not None
     assert "pytest" in recipe[1]
 
