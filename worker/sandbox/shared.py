@@ -7,6 +7,7 @@ the connection of whoever asked for it: a killed job leaves nothing.
 """
 
 import asyncio
+import base64
 import fcntl
 import hashlib
 import json
@@ -17,8 +18,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from typing import Any
 from ground import SettingError
 from worker import errors
 from worker.errors import SandboxFailure, SandboxUnreachable
+from worker.judge.models import JudgeRequest, JudgeResult
+from worker.judge.suite import Case, Suite
 from worker.models import CodeRequest, CodeResult
+from worker.sandbox.local.judging.judging import NOT_JUDGED
 from worker.sandbox.local.languages import LANGUAGES
 from worker.sandbox.local.provider import LocalSandbox
 from worker.sandbox.local.settings import SandboxSettings
@@ -60,21 +64,38 @@ class SharedSandbox:
         """Those that it knows; which are installed, its answer says."""
         return frozenset(LANGUAGES)
 
+    @property
+    def judged_languages(self) -> frozenset[str]:
+        return self.languages - NOT_JUDGED
+
     async def run(self, request: CodeRequest) -> CodeResult:
+        async with self._connected() as (reader, writer):
+            await send(writer, request.dump())
+            answer = await receive(reader)
+        return CodeResult.read(_unless_failed(answer))
+
+    async def judge(self, request: JudgeRequest, suite: Suite) -> JudgeResult:
+        """The sandbox asks for each case as it comes to it."""
+        async with self._connected() as (reader, writer):
+            await send(writer, {"judge": request.dump(), "count": len(suite)})
+            while "case" in (answer := await receive(reader)):
+                await send(writer, await _case_of(suite, answer["case"]))
+        return JudgeResult.read(_unless_failed(answer))
+
+    @asynccontextmanager
+    async def _connected(
+        self,
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         try:
             reader, writer = await self._connect()
             try:
-                await send(writer, request.dump())
-                answer = await receive(reader)
+                yield reader, writer
             finally:
                 writer.close()
         except (OSError, EOFError) as problem:
             raise SandboxUnreachable(
                 f"the sandbox of this machine, {self.path}, went away: {problem!r}", reason="cut"
             ) from None
-        if "failure" in answer:
-            raise _failure(answer["failure"])
-        return CodeResult.read(answer)
 
     async def close(self) -> None:
         """Nothing to do: it serves others."""
@@ -121,6 +142,21 @@ async def receive(reader: asyncio.StreamReader) -> dict[str, Any]:
     return message
 
 
+async def _case_of(suite: Suite, index: int) -> dict[str, Any]:
+    """A case as it crosses the socket."""
+    try:
+        case = await suite.case(index)
+    except SandboxFailure as failure:
+        return {"number": index, "failure": told(failure)}
+    answers = None if case.expected is None else [*map(_as_text, case.expected)]
+    given = {"input": _as_text(case.input), "expected": answers, "check": case.check}
+    return {"number": index, **given}
+
+
+def _as_text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
 def told(failure: SandboxFailure) -> dict[str, Any]:
     """A failure as it crosses the socket."""
     return {"kind": type(failure).__name__, "problem": str(failure), "reason": failure.reason}
@@ -129,6 +165,12 @@ def told(failure: SandboxFailure) -> dict[str, Any]:
 def _failure(said: dict[str, Any]) -> SandboxFailure:
     kind = _FAILURES.get(said["kind"], SandboxFailure)
     return kind(said["problem"], reason=said["reason"])
+
+
+def _unless_failed(answer: dict[str, Any]) -> dict[str, Any]:
+    if "failure" in answer:
+        raise _failure(answer["failure"])
+    return answer
 
 
 @contextmanager
@@ -163,6 +205,44 @@ def _digest(settings: SandboxSettings) -> str:
     """Other settings, another release or another interpreter: another sandbox."""
     about = [settings.model_dump_json(), _release(), sys.executable, _ROOT]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
+
+
+class AskedSuite:
+    """Cases that the caller has: each is asked for by its number."""
+
+    def __init__(
+        self, count: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._count = count
+        self._reader, self._writer = reader, writer
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def case(self, index: int) -> Case:
+        answer = self._asked[index] = asyncio.get_running_loop().create_future()
+        try:
+            await send(self._writer, {"case": index})
+            said = await answer
+        finally:
+            del self._asked[index]
+        if "failure" in said:
+            raise _failure(said["failure"])
+        answers = said["expected"]
+        expected = None if answers is None else tuple(map(base64.b64decode, answers))
+        return Case(base64.b64decode(said["input"]), expected, said["check"])
+
+    async def listen(self) -> None:
+        """Until the caller has gone."""
+        with suppress(EOFError, OSError):
+            while said := await receive(self._reader):
+                answer = self._asked.get(said["number"])
+                if answer and not answer.done():  # it may be needed no more
+                    answer.set_result(said)
+
+    async def close(self) -> None:
+        """The caller closes its own."""
 
 
 IDLE = 60.0
@@ -210,17 +290,26 @@ class Keeper:
         self._callers.add(caller)
         try:
             with suppress(EOFError, OSError):  # it went away, and there is nobody to tell
-                await self._answer(CodeRequest.read(await receive(reader)), reader, writer)
+                message = await receive(reader)
+                if "judge" in message:
+                    asked = AskedSuite(message["count"], reader, writer)
+                    judging = self._sandbox.judge(JudgeRequest.read(message["judge"]), asked)
+                    await self._answer(judging, asked.listen(), writer)
+                else:
+                    running = self._sandbox.run(CodeRequest.read(message))
+                    await self._answer(running, reader.read(1), writer)
         finally:
             self._callers.discard(caller)
             self._stirred.set()
             writer.close()
 
     async def _answer(
-        self, request: CodeRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        running: Coroutine[Any, Any, CodeResult | JudgeResult],
+        until_gone: Coroutine[Any, Any, object],
+        writer: asyncio.StreamWriter,
     ) -> None:
-        run = asyncio.ensure_future(self._sandbox.run(request))
-        gone = asyncio.ensure_future(reader.read(1))
+        run, gone = asyncio.ensure_future(running), asyncio.ensure_future(until_gone)
         try:
             await asyncio.wait([run, gone], return_when=asyncio.FIRST_COMPLETED)
             if run.done():

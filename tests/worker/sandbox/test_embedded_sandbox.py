@@ -17,7 +17,9 @@ from tests.harness.remains import processes_in, processes_named
 from tests.harness.servers import until, url_of
 from tests.worker.concurrent import stock
 from tests.worker.concurrent.crew import at_work, open_queue
-from worker.errors import SandboxUnfit, SandboxUnreachable
+from worker.errors import SandboxBroken, SandboxUnfit, SandboxUnreachable
+from worker.judge.models import JudgeCase, JudgeRequest
+from worker.judge.suite import Case, InlineSuite
 from worker.models import CodeRequest
 from worker.sandbox import shared
 from worker.sandbox.local import LocalSandbox
@@ -183,6 +185,30 @@ async def test_a_keeper_ends_when_nobody_asks_any_more(folder) -> None:
         listening.listen()
         await asyncio.wait_for(Keeper(LocalSandbox(), path, idle=0.01).serve(listening), 30)
     assert not path.exists()
+
+
+async def test_it_judges_and_asks_for_the_cases_that_it_comes_to(folder) -> None:
+    class Lacking(InlineSuite):
+        async def case(self, index: int) -> Case:
+            asked.append(index)
+            if index == 2:
+                raise SandboxBroken("no such blob", reason="suite_gone")
+            return await super().case(index)
+
+    asked: list[int] = []
+    cases = [JudgeCase(input="\0" + str(n % 4), expected=["x", "\x000"]) for n in range(100)]
+    request = JudgeRequest(code="print(input())", cases=cases, stop=2, wall_timeout=60.0)
+    suite = Lacking([Case(b"\0%d" % (n % 4), (b"x", b"\x000")) for n in range(100)])
+    result = await SharedSandbox().judge(request, suite)
+    assert result.verdicts == "PWMW" + "S" * 96
+    assert result.reasons[2] == "suite_gone"
+    assert max(asked) < 8
+
+
+async def test_what_it_does_not_judge_is_refused_here(folder) -> None:
+    request = JudgeRequest(code="1", language="scala", cases=[JudgeCase()])
+    with pytest.raises(SandboxUnfit, match="'scala' is not one of this sandbox's"):
+        await SharedSandbox().judge(request, InlineSuite.of(request.cases or []))
 
 
 def test_a_folder_that_others_may_enter_is_refused(folder) -> None:

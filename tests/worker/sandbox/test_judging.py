@@ -16,6 +16,7 @@ from worker.judge.suite import Case, InlineSuite
 from worker.sandbox.local import LocalSandbox, ServerConfig
 from worker.sandbox.local.inside import confine
 from worker.sandbox.local.isolation.levels import Level
+from worker.sandbox.local.judging import header
 
 from .conftest import reachable_python
 from .judged import Cases, in_turn, judge
@@ -340,3 +341,31 @@ async def test_an_interactor_talks_with_the_program(sandbox: LocalSandbox) -> No
     silent = "input()"
     late = await judge(sandbox, silent, cases[:1], **{**given, "wall_timeout": 1.0})
     assert late.verdicts == "T"
+
+
+PRECOMPILED = "#include <bits/stdc++.h>\nint main() { std::cout << PRECOMPILED + %d; }"
+
+
+async def test_the_header_of_all_headers_is_precompiled_for_the_second_who_wants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its folder goes with the sandbox."""
+    source = header._SOURCE + b"#define PRECOMPILED 1\n"  # nothing but the made one has it
+    monkeypatch.setattr(header, "_SOURCE", source)
+    sandbox = LocalSandbox()
+    try:
+        await sandbox._start()
+        if not (one := sandbox._judging.builds.header):
+            pytest.skip("no C++ on this machine")
+        given = {"language": "cpp", "compile_timeout": 60.0}
+        without = [await judge(sandbox, PRECOMPILED % n, [("", None)], **given) for n in (1, 2)]
+        assert [result.verdicts for result in without] == ["C", "C"]
+        assert one._making is not None
+        await one._making
+        assert (await judge(sandbox, PRECOMPILED % 3, [("", "4")], **given)).verdicts == "P"
+        made = f"{one.folder}/bits/stdc++.h.gch"
+        hostile = f"import os\nprint(os.access({made!r}, os.W_OK))"
+        assert (await judge(sandbox, hostile, [("", "False")])).verdicts == "P"
+    finally:
+        await sandbox.close()
+    assert not os.path.exists(one.folder)

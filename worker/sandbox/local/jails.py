@@ -74,6 +74,10 @@ class Jails:
         """What holds a tree to its memory: a cgroup, or sampling."""
         return self._hierarchy.kind if self._hierarchy else "sampling"
 
+    def expose(self, folders: tuple[str, ...]) -> None:
+        """Before it starts: show programs these as well."""
+        self.config = replace(self.config, expose=(*self.config.expose, *folders))
+
     async def start(self) -> Self:
         """Start and test it. Raises `SandboxUnavailable` if a program could get out."""
         if self.level == "none":

@@ -14,7 +14,7 @@ from functools import cache
 from worker.sandbox.local.errors import SandboxError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-_CPP_FLAGS = ("-std=c++17", "-O2", "-pthread")
+CPP = ("g++", "-std=c++17", "-O2", "-pthread")
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu*", "/usr/local/lib")
 # A compiler's life is too short for the second compiler and for threads that collect garbage.
 _SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1")
@@ -60,7 +60,7 @@ LANGUAGES = {
     "cpp": Language(
         "main.cpp",
         ("./main",),
-        ("g++", *_CPP_FLAGS, "{script}", "-o", "main"),
+        (*CPP, "{script}", "-o", "main"),
         "g++",
         made=("main",),
         libraries=("crypto", "ssl"),

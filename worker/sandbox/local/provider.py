@@ -111,13 +111,16 @@ class LocalSandbox:
         async with self._starting:
             if self._started:
                 return
+            self._jails.expose(self._judging.builds.open())
             try:
                 await self._jails.start()
             except SandboxUnavailable as problem:
+                await self._judging.builds.close()
                 raise SandboxUnfit(str(problem), reason="isolation_unavailable") from None
             self._started = True
 
     async def close(self) -> None:
+        await self._judging.builds.close()
         await self._jails.close()
         self._started = False
 

@@ -47,7 +47,10 @@ class SandboxSettings(Settings):
         DEFAULTS.output // MB, ge=1, description="What one program may print, in MB."
     )
     sandbox_cache_mb: int = Field(
-        CACHE_MB, ge=0, description="Compiled programs that are kept for their next judging."
+        CACHE_MB,
+        ge=0,
+        description="Compiled programs that are kept for their next judging. "
+        "From 160 on also a precompiled `bits/stdc++.h`, which takes 100.",
     )
     sandbox_uid: int = Field(
         65534, ge=1, description="User that the sandbox switches to when root starts it. Never 0."

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from worker.sandbox.local import languages
 from worker.sandbox.local.inside import wire
 from worker.sandbox.local.inside.root import PROGRAM
 from worker.sandbox.local.jails import Jails, header_of
+from worker.sandbox.local.judging.header import ROOM, Header
 from worker.sandbox.local.languages import Language
 from worker.sandbox.local.limits import Limits
 from worker.sandbox.local.outcome import Outcome, Step
@@ -66,6 +68,7 @@ class Builds:
         self._size = 0
         self._kept: OrderedDict[str, Build] = OrderedDict()
         self._under_way: dict[str, _UnderWay] = {}
+        self.header: Header | None = None  # while the sandbox runs, if there is room for it
         self.compiled = 0  # how many times a compiler was run
 
     async def of(
@@ -86,7 +89,10 @@ class Builds:
             self._kept.move_to_end(key)
             return build
         if key not in self._under_way:
-            compiling = self._compile(found, script, {**given, **source}, steps[0], limits)
+            if self.header and not given:
+                argv[1:1] = self.header.options(found, source[script], self._jails)
+            step = {**steps[0], "argv": argv}
+            compiling = self._compile(found, script, {**given, **source}, step, limits)
             self._under_way[key] = _UnderWay(asyncio.ensure_future(compiling))
         return await self._wait_for(key)
 
@@ -128,10 +134,23 @@ class Builds:
             raise NotBuilt(replace(outcome, status="refused", error=_nothing_made(outcome)))
         return Build(language, script, made, outcome.compile)
 
+    def open(self) -> tuple[str, ...]:
+        """Before the sandbox starts: which folders it is to show to programs besides."""
+        if self._most < ROOM or "cpp" not in self._jails.languages or self.header:
+            return ()
+        self.header = Header(tempfile.gettempdir())
+        return (self.header.folder,)
+
+    async def close(self) -> None:
+        header, self.header = self.header, None
+        if header:
+            await header.close()
+
     def _keep(self, key: str, build: Build) -> None:
         self._kept[key] = build
         self._size += build.size
-        while self._size > self._most:
+        room = self._most - (self.header.size if self.header else 0)
+        while self._size > room:
             self._size -= self._kept.popitem(last=False)[1].size
 
 
