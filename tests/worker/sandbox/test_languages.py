@@ -16,6 +16,8 @@ HELLO = {
     "bash": 'read line; echo "$line"; exit 3',
     "nodejs": "const t = require('fs').readFileSync(0, 'utf8'); process.stdout.write(t);"
     " process.exit(3)",
+    "c": "#include <stdio.h>\nint main(void) { char s[99]; fgets(s, sizeof s, stdin);"
+    " fputs(s, stdout); return 3; }",
     "cpp": "#include <iostream>\n#include <string>\nint main() { std::string s;"
     " std::getline(std::cin, s); std::cout << s << '\\n'; return 3; }",
     "perl": "print <STDIN>; exit 3",
