@@ -1,6 +1,6 @@
-"""What a process says to one gate: every command that is due, and how its reply is read.
+"""What a process sends to one gate: every command that is due, and how its reply is read.
 
-Whatever got no reply stays in the ledger and is written again, which every script allows.
+What got no reply stays in the ledger and is sent again: every script is idempotent.
 """
 
 import math
@@ -26,13 +26,13 @@ class GateUnit(Ledger):
 
     def exchange(self, now: float) -> list[Exchange]:
         """Every command to send now, each with what reads its reply."""
-        if not (self.line or self.leases):
-            self.beat_at = NEVER
         if self.doubt_ends_at <= now:
             self.end_doubt()
         for ask in self.deadlines.passed(now):
             self.time_out(ask)
         beating = self.beat_at <= now
+        if beating and not (self.line or self.leases):
+            self.beat_at, beating = NEVER, False
         turns: list[Exchange] = []
         if beating or self.agreement.unsettled:
             turns += self._introduction()
@@ -66,7 +66,7 @@ class GateUnit(Ledger):
             self.beat_at = now + self.heartbeat if alive else NEVER
 
     def _introduction(self) -> Iterator[Exchange]:
-        """The gate is in use, and on these terms; said at first contact and with heartbeats."""
+        """The gate is in use, and on these terms: sent at first and with each heartbeat."""
         for terms in self.agreement.to_enforce():
             whole = dict(zip(("limit", "rate", "burst"), terms.args(), strict=True))
             yield Exchange(self.commands.configure(whole), partial(self.read_enforcing, terms))
@@ -82,7 +82,7 @@ class GateUnit(Ledger):
                 yield Exchange(command, partial(self.read_cancel, ids))
 
     def _heartbeat(self) -> Iterator[Exchange]:
-        """Renew what we hold, and ask again for what we wait for: it may have been forgotten."""
+        """Renew the leases, and ask again for what callers wait for: Redis may have lost it."""
         self.notice_losses(self.engine.clock())
         kept = [lease for lease in self.leases.copy().values() if not lease.handed_in]
         for leases in chunks(kept, _CHUNK):
@@ -111,31 +111,37 @@ class GateUnit(Ledger):
             self._read_entry(entry)
 
     def _read_entry(self, entry: dict[bytes, bytes]) -> None:
-        """A message of somebody who freed a permit, from the inbox."""
+        """A message from the process that freed a permit, from the inbox."""
         try:
             at, wake = int(entry[b"at"]), int(entry.get(b"wake", 0))
             grants = _grants_in(entry.get(b"grants", b""))
-        except (KeyError, ValueError) as wrong:  # anybody may have put it there
+        except (KeyError, ValueError) as wrong:  # any process may have written it
             log.warning("gate %r: an entry that cannot be read is ignored: %s", self.name, wrong)
             return
         since = min(self.engine.clock(), at / 1e6 - self.server_ahead)
-        self.told_at = max(self.told_at, at)
+        self.server_time = max(self.server_time, at)
         for id, fence in grants:
             self.granted(id, fence, since)
         if b"wake" in entry:
-            self.look_at = min(self.look_at, since + wake / 1e6)
+            self._look_by(since + wake / 1e6)
+
+    def _look_by(self, at: float) -> None:
+        if at < self.look_at:
+            self.look_at = at
+            self.engine.stir(at)
 
     def read_time(self, reply: list[Any], sent: float) -> None:
-        """Every reply begins with the server's time, when to look again, and grants of ours."""
-        # It read its clock after we sent: its time T is no earlier here than this says.
+        """A reply begins with the server's time, when to look again, and this process's grants."""
+        # The server read its clock after `sent`. So its time T is no earlier here than this says.
         at, wake, grants = int(reply[0]), int(reply[1]), reply[2]
         self.server_ahead = at / 1e6 - sent
         for id, fence in _grants_in(grants) if grants else ():
             self.granted(id, fence, sent)
         look_at = sent + wake / 1e6 if wake >= 0 and self.line else NEVER
-        # The inbox may have brought later news already.
-        self.look_at = look_at if at >= self.told_at else min(look_at, self.look_at)
-        self.told_at = max(self.told_at, at)
+        if at >= self.server_time:
+            self.look_at, self.server_time = NEVER, at
+        if look_at < NEVER:
+            self._look_by(look_at)  # the inbox may have brought later news already
 
     def read_asks(self, asks: list[Ask], released: Permits, reply: list[Any], sent: float) -> None:
         self._gave_back(released)
@@ -147,13 +153,13 @@ class GateUnit(Ledger):
                 ask.score = ask.score or as_text(score)
                 self.granted(ask.id, fence, sent)
             elif not self.wants(ask):
-                continue  # cancelled meanwhile, which the next exchange says
+                continue  # cancelled meanwhile: the next exchange cancels it in Redis
             elif ask.join:
                 self._join(ask, as_text(score))
             else:
                 self._refuse_try(ask, int(reply[1]))
         if self.line:
-            self.beat_at = min(self.beat_at, sent + self.heartbeat)
+            self.beat_by(sent + self.heartbeat)
         self.read_time(reply, sent)
 
     def _join(self, ask: Ask, score: str) -> None:
@@ -162,6 +168,8 @@ class GateUnit(Ledger):
         self.fresh.pop(ask.id, None)
         if ask.deadline <= self.engine.clock():
             self.time_out(ask)
+        elif ask.deadline < NEVER:
+            self.engine.stir(ask.deadline)
 
     def _refuse_try(self, ask: Ask, wait_us: int) -> None:
         self.settle(ask.answer, Wait(wait_us / 1e6 if wait_us >= 0 else math.inf))
@@ -173,7 +181,7 @@ class GateUnit(Ledger):
 
     def read_renewal(self, leases: list[Lease], reply: list[Any], sent: float) -> None:
         deadline = self.deadline(sent)
-        # One that has been lost by our own clock stays lost, whatever the server says.
+        # A lease that has ended by this process's clock stays lost, whatever the server says.
         self.agreement.see(int(reply[3]))
         for lease, held in zip(leases, reply[4:], strict=True):
             if int(held) and self.engine.clock() < lease.deadline:

@@ -1,16 +1,14 @@
 """What this process holds and waits for at one gate.
 
 Touched under the engine's lock only. What is said to Redis about it, and how replies are read, is
-in `exchange.py`. A signal's handler may raise at any line that runs on an event loop: nothing is
-taken out of one place before it is in the next.
+in `exchange.py`. A signal handler may raise at any line that runs on an event loop. So nothing is
+removed from one place before it is in the next.
 """
 
-import heapq
-import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,19 +17,20 @@ from ground.lua import Command
 from ground.redis.answers import Answer
 from ground.redis.shortcut import LATE
 from ground.redis.unit import Exchange
+from ground.timers import Timers
 from limiter.commands import GateCommands
 from limiter.errors import GateError, GateUnavailable, PermitLost
 from limiter.permit import Lease
 from limiter.terms import Agreement, Manner, Terms
 
 NEVER = math.inf
-_ENTRUSTED = 1000  # how many entrusted permits are remembered, a word of whose grant may be late
+_ENTRUSTED = 1000  # how many entrusted permits are remembered: a late reply may name their grants
 _REFUSED_PAUSE = 1.0  # seconds until a release that Redis refused is tried again
-_BENEFIT_OF_DOUBT = 2.0  # seconds: a busy machine may not have run our thread for a while
+_BENEFIT_OF_DOUBT = 2.0  # seconds: on a busy machine the engine's thread may run late
 
 
 class Ask:
-    """One caller's wish for a permit."""
+    """One caller's request for a permit."""
 
     __slots__ = (
         "answer", "began", "deadline", "hold_us", "id", "join", "lane", "lease", "ledger",
@@ -62,11 +61,6 @@ class Ask:
         self.join = join  # the line; `try_acquire` does not
         self.lease: Lease | None = None
 
-    @property
-    def waits(self) -> bool:
-        """Whether it has no outcome yet."""
-        return self.ledger.wants(self)
-
     def patience(self, now: float) -> float | None:
         """Seconds after which the caller stops believing that the engine will answer."""
         return None if self.deadline == NEVER else self.deadline - now + _BENEFIT_OF_DOUBT
@@ -93,39 +87,8 @@ class Call:
 log = logging.getLogger("penstock.limiter")
 
 
-class Deadlines:
-    """Of the asks of one gate that have a timeout."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Ask]] = []
-        self._most = 1024
-        self._sequence = itertools.count()
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    @property
-    def first(self) -> float:
-        while self._heap and not self._heap[0][2].waits:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else NEVER
-
-    def add(self, ask: Ask) -> None:
-        heapq.heappush(self._heap, (ask.deadline, next(self._sequence), ask))
-        if len(self._heap) > self._most:
-            self._forget()
-
-    def passed(self, now: float) -> Iterator[Ask]:
-        """Each is handed out once; it is taken out when the next one is wanted."""
-        while self._heap and self._heap[0][0] <= now:
-            yield self._heap[0][2]
-            heapq.heappop(self._heap)
-
-    def _forget(self) -> None:
-        """Those of asks that have their outcome, so that long timeouts do not pile up."""
-        self._heap = [due for due in self._heap if due[2].waits]
-        heapq.heapify(self._heap)
-        self._most = max(1024, 2 * len(self._heap))
+def _has_outcome(ask: Ask) -> bool:
+    return not ask.ledger.wants(ask)
 
 
 class Host(Protocol):
@@ -138,8 +101,9 @@ class Host(Protocol):
     settled: list[tuple[Answer, Any]]
 
     def new_id(self) -> str: ...
-    def post(self, unit: Any, deed: Callable[[], None], answer: Answer | None = None) -> None: ...
-    def request(self, unit: Any, deed: Callable[[], None], answer: Answer) -> None: ...
+    def post(self, unit: Any, change: Callable[[], None], answer: Answer | None = None) -> None: ...
+    def request(self, unit: Any, change: Callable[[], None], answer: Answer) -> None: ...
+    def stir(self, due: float) -> None: ...
 
 
 class Ledger:
@@ -157,29 +121,29 @@ class Ledger:
         self.carrier: object | None = None
         self.listening = False
         self.stream = self.commands.inbox
-        self.told_at = 0  # the server's clock, in microseconds, in the latest that it told us
-        self.server_ahead = 0.0  # its clock minus ours, never less than it really is
+        self.server_time = 0  # the server's clock, in microseconds, in the latest reply
+        self.server_ahead = 0.0  # at least its clock minus this process's
         self.agreement = Agreement(name, manner)
         # What callers wait for, by the ask's id.
         self.fresh: dict[str, Ask] = {}  # not yet known to the server
         self.line: dict[str, Ask] = {}  # in line, or about to be
         self.tries: dict[str, Ask] = {}  # of `try_acquire`, which joins no line
-        # What is held, and what the server has yet to be told.
+        # What is held, and what has to be sent to the server.
         self.leases: dict[str, Lease] = {}
         self.releases: dict[str, int] = {}  # each with its fence
         self.cancels: dict[str, None] = {}
-        # Asks that were on their way as their connection ended: Redis may run them late, after
-        # a cancellation that came by another connection.
+        # Asks that were sent and not answered when their connection ended. Redis may run them late,
+        # after a cancellation that came by another connection.
         self._in_doubt: dict[str, None] = {}
-        self.timeouts: dict[str, Ask] = {}  # told `LimitTimeout` once the server has cancelled them
+        self.timeouts: dict[str, Ask] = {}  # get `LimitTimeout` when the server has cancelled them
         self.calls: list[Call] = []
-        self.deadlines = Deadlines()
+        self.deadlines = Timers(_has_outcome)
         # When to send something though nobody asks; by the engine's clock.
         self.beat_at = NEVER  # the next heartbeat
-        self.look_at = NEVER  # when time alone may let our first in line in
-        self._entrusted: dict[str, None] = {}  # not to be given back for a late word of their grant
-        self.doubt_ends_at = NEVER  # when what is in doubt is cancelled once more
-        self.give_back_at = 0.0  # releases that Redis refused are not repeated before
+        self.look_at = NEVER  # when time alone may admit the first in line
+        self._entrusted: dict[str, None] = {}  # not given back if a late reply names their grant
+        self.doubt_ends_at = NEVER  # when the asks in doubt are cancelled once more
+        self.give_back_at = 0.0  # no sooner are releases repeated that Redis refused
         self.refused_since: float | None = None
 
     # For permits, from any thread
@@ -188,8 +152,8 @@ class Ledger:
         if not self.engine.stopped:
             self.engine.post(self, partial(self.release, lease))
 
-    def hand_back_and_tell(self, lease: Lease, answer: Answer) -> None:
-        """Release with an answer: for a process that ends as soon as it has come."""
+    def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None:
+        """Release it, and answer when Redis has done so: for a process that then ends."""
         command = self.commands.release([(lease.id, lease.fence)])
         call = Call(command, answer, lease.deadline)
 
@@ -200,7 +164,7 @@ class Ledger:
         self.engine.request(self, give_back, answer)
 
     def leave_in_redis(self, lease: Lease) -> None:
-        """Renew it no more, and do not give it back: somebody else will."""
+        """Stop renewing it, and do not give it back: another process will."""
 
         def entrust() -> None:
             self._entrusted[lease.id] = None
@@ -226,7 +190,7 @@ class Ledger:
     # What the callers want, under the lock
 
     def meet(self, terms: Terms, manner: Manner) -> None:
-        """Note what a gate object was made with; a process may have several for one gate."""
+        """Record a gate object's terms; a process may have several objects for one gate."""
         if manner.enforce:
             self.commands = GateCommands(self.name, terms, self.engine.process)
         self.agreement.meet(terms, manner)
@@ -234,7 +198,7 @@ class Ledger:
     def ask(self, ask: Ask) -> None:
         (self.fresh if ask.join else self.tries)[ask.id] = ask
         if ask.deadline < NEVER:
-            self.deadlines.add(ask)
+            self.deadlines.set(ask.deadline, ask)
 
     def call(self, call: Call) -> None:
         if call not in self.calls:
@@ -244,7 +208,7 @@ class Ledger:
         if lease.id not in self.leases:
             return
         self.releases[lease.id] = lease.fence
-        # A renewal sent after the release would take the permit in again.
+        # A renewal sent after the release would take the permit again.
         for call in self.calls.copy():
             if call.lease is lease:
                 self.settle(call.answer, PermitLost(self.name, lease.id))
@@ -255,7 +219,7 @@ class Ledger:
         self.leases.pop(lease.id, None)
 
     def abandon(self, ask: Ask) -> None:
-        """The caller does not wait any more, wherever its wish has got to."""
+        """The caller waits no longer: cancel the ask, or release what it got."""
         if ask.lease is not None:
             self.release(ask.lease)
         if self.wants(ask):
@@ -296,7 +260,7 @@ class Ledger:
         return [*self.line.values(), *self.fresh.values(), *self.tries.values()]
 
     def refuse(self, why: BaseException | str, exchange: Exchange | None = None) -> None:
-        """Asking again will not help: one error of the gate's keys fails all who ask it."""
+        """Asking again will not help: an error of the gate's keys fails every caller."""
         if exchange is not None:
             why = f"{self.engine.target} answered: {why}"
         if isinstance(why, str):
@@ -315,7 +279,7 @@ class Ledger:
         self._give_back_later()
 
     def _give_back_later(self) -> None:
-        """What is to be given back stays due, at a slow pace, until leases end it anyway."""
+        """Repeat the releases and cancellations slowly, until the leases would have ended."""
         now = self.engine.clock()
         self.give_back_at = now + _REFUSED_PAUSE
         if self.refused_since is None:
@@ -325,7 +289,7 @@ class Ledger:
             self.cancels.clear()
 
     def give_up(self, now: float, down_since: float, why: object) -> None:
-        """Redis does not answer: fail those whose patience is at its end, and note what is lost."""
+        """Redis does not answer: fail callers who have waited too long, and find lost leases."""
         impatient = now >= down_since + self.patience
         error = GateUnavailable(self.name, str(self.engine.target), why)
         for ask in self.wanted():
@@ -347,7 +311,7 @@ class Ledger:
             self.lose(lease)
 
     def leave(self) -> None:
-        """The process ends: give everything back, and tell those who wait."""
+        """The process ends: give everything back, and fail all callers."""
         error = GateError(f"gate {self.name!r}: the process is ending")
         for ask in self.wanted():
             self.settle(ask.answer, error)
@@ -362,14 +326,14 @@ class Ledger:
         return ask.id in self.line or ask.id in self.fresh or ask.id in self.tries
 
     def time_out(self, ask: Ask) -> None:
-        """Its time is up: take it out of the line. One that Redis has not answered yet is tried
-        first: a timeout of 0 is one try."""
+        """Its time is up: remove it from the line. An ask that Redis has not answered yet is
+        tried first: a timeout of 0 is one try."""
         if ask.id in self.line:
             self.timeouts[ask.id] = ask
             self.forget(ask)
 
     def unsettle(self) -> None:
-        """Renew and ask everything again at the next exchange: the server may have forgotten."""
+        """Renew and ask everything again at the next exchange: the server may have lost it."""
         if self.line or self.leases:
             self.beat_at = 0.0
 
@@ -382,7 +346,7 @@ class Ledger:
         self.unsettle()  # the reply may have said who was granted a permit
 
     def end_doubt(self) -> None:
-        """Cancel once more what nobody wants."""
+        """Cancel once more the asks that no caller wants."""
         for id in self._in_doubt:
             known = (self.line, self.fresh, self.tries, self.leases, self._entrusted)
             if not any(id in ids for ids in known):
@@ -393,17 +357,17 @@ class Ledger:
     # What came back
 
     def granted(self, id: str, fence: int, since: float) -> None:
-        """A permit of ours, granted no earlier than `since` on this process's clock."""
+        """A permit of this process, granted no earlier than `since` on its clock."""
         ask = self.fresh.get(id) or self.line.get(id) or self.tries.get(id)
         if ask is None:
             known = (self.leases, self.cancels, self.timeouts, self._entrusted)
             if not any(id in ids for ids in known):
-                self.releases[id] = fence  # an old command came through after its cancellation
+                self.releases[id] = fence  # a late command ran after its cancellation
             return
-        if id not in self.leases:  # else it was read twice, from a reply and from the inbox
+        if id not in self.leases:  # it may be read twice: from a reply and from the inbox
             now, deadline = self.engine.clock(), self.deadline(since)
             if deadline <= now:
-                self.unsettle()  # we were frozen until it was over: ask again, from the same place
+                self.unsettle()  # the process stood still until it expired: ask again
                 return
             if ask.lease is None:
                 term_us = self.term_us + ask.hold_us
@@ -411,13 +375,19 @@ class Ledger:
                     self, self.name, id, fence, term_us, deadline, now - ask.began, ask.score
                 )
             if since + self.heartbeat < self.beat_at:
-                self.beat_at = since + self.heartbeat
+                self.beat_by(since + self.heartbeat)
             self.leases[id] = ask.lease
         self.engine.settled.append((ask.answer, self.leases[id]))
         self.forget(ask)
 
+    def beat_by(self, at: float) -> None:
+        """Send the next heartbeat by then, even if the loop that reads this is blocked."""
+        if at < self.beat_at:
+            self.beat_at = at
+            self.engine.stir(at)
+
     def lose(self, lease: Lease) -> None:
-        self.release(lease)  # should it still be there, it is not wanted
+        self.release(lease)  # in case Redis still has it
         log.warning("gate %r: permit %s was lost", self.name, lease.id)
         lease.lost = True
         self.settle(_Loss(lease), None)
@@ -426,12 +396,12 @@ class Ledger:
         self.engine.settled.append((answer, outcome))
 
     def deadline(self, since: float) -> float:
-        # A sixth of the lease is the margin for clocks that run apart and for our own delay.
+        # A sixth of the lease is the margin for clock drift and for this process's own delay.
         return since + self.lease_seconds * 5 / 6
 
 
 class _Loss(Answer):
-    """Tells the holder of a permit that it is lost, once nothing is locked."""
+    """Notifies the holder of a lost permit, after the lock is released."""
 
     __slots__ = ("_lease",)
 
@@ -440,4 +410,4 @@ class _Loss(Answer):
         self._lease = lease
 
     def settle(self) -> None:
-        self._lease.tell_holder()
+        self._lease.notify_holder()

@@ -43,21 +43,21 @@ class Lease:
         self.handed_in = False
         self.holder: weakref.ref[HeldPermit] | None = None
 
-    def tell_holder(self) -> None:
+    def notify_holder(self) -> None:
         """It is lost."""
         permit = self.holder() if self.holder else None
         if permit is not None and permit.on_lost is not None:
             try:
                 permit.on_lost()
-            except Exception:  # somebody else's code, on the engine's thread
+            except Exception:  # the holder's code, on the engine's thread
                 log.exception("gates: `on_lost` of permit %s failed", self.id)
 
 
 class Keeper(Protocol):
-    """Who keeps leases: the gate's unit in this process."""
+    """What keeps leases: the gate's unit in this process."""
 
     def hand_back(self, lease: Lease) -> None: ...
-    def hand_back_and_tell(self, lease: Lease, answer: Answer) -> None: ...
+    def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None: ...
     def leave_in_redis(self, lease: Lease) -> None: ...
     def renew_now(self, lease: Lease, answer: Answer) -> None: ...
 
@@ -65,8 +65,8 @@ class Keeper(Protocol):
 class HeldPermit:
     """The right to be one of those in flight, until `release()` or the lease's end.
 
-    The process renews the lease for as long as it lives; `lost` tells at any
-    moment, by this process's own clock, whether that still worked.
+    The process renews the lease for as long as it lives. `lost` says at any
+    moment, by this process's own clock, whether the lease has ended.
     """
 
     __slots__ = ("__weakref__", "_lease", "_released", "on_lost")
@@ -131,13 +131,13 @@ class HeldPermit:
         """
         if not self._released:
             self._lease.keeper.hand_back(self._lease)
-            self._released = True  # last: where a signal's handler raised, `__del__` does it again
+            self._released = True  # last: if a signal handler raised, `__del__` does it again
 
     def __bool__(self) -> Literal[True]:
         return True
 
     def __del__(self) -> None:
-        # A permit that nobody holds any more covers nothing.
+        # A permit that was dropped protects nothing any more.
         if not getattr(self, "_released", True):
             self.release()
 
@@ -165,7 +165,7 @@ class Permit(HeldPermit):
         if not self._released:
             self._released = True
             answer = LoopAnswer()
-            self._lease.keeper.hand_back_and_tell(self._lease, answer)
+            self._lease.keeper.hand_back_and_answer(self._lease, answer)
             await answer.future
             answer.taken()
 

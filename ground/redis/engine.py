@@ -1,12 +1,11 @@
-"""The engine: one thread of a process that talks to one Redis, and the lock on what is kept for it.
+"""The engine: a process's one thread for one Redis, and the lock on all units.
 
-Callers on any thread or event loop post what they want to a unit, and wait for an answer. The
-engine sends everything that is due as one pipeline, reads the replies, and wakes the callers: a
-hundred requests cost one round trip. It does what time asks for, heartbeats above all, so that
-neither a blocked event loop nor a long computation loses anything. An event loop that asks often
-gets a shortcut, by which its requests go without this thread.
+Callers on any thread or event loop post changes to a unit, and wait for an answer. The engine
+sends everything that is due as one pipeline, reads the replies, and wakes the callers: a hundred
+requests cost one round trip. It sends heartbeats on time, even if an event loop is blocked by a
+long computation. An event loop that asks often gets a shortcut, which bypasses this thread.
 
-All units are touched under `lock`, which nobody holds while waiting for Redis.
+Units are read and changed under `lock` only. No thread holds it while it waits for Redis.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ class Engine:
         self.target = target
         self.clock = time.monotonic
         self.stopped = False
-        self.lock = threading.RLock()  # a signal's handler may come back while its thread is here
+        self.lock = threading.RLock()  # a signal handler may need it while its thread holds it
         self.busy: dict[Unit, None] = {}
         self.settled: list[tuple[Answer, Any]] = []
         self.asleep_until = 0.0
@@ -68,11 +67,11 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
         self._thread.start()
 
-    # For callers, from any thread, and from a signal's handler: nothing here takes the lock
+    # For callers, from any thread, and from a signal handler: nothing here takes the lock
 
-    def post(self, unit: Unit, deed: Callable[[], None], answer: Answer | None = None) -> None:
-        """Have it done to the unit, soon; for a caller who waits for that answer."""
-        unit.posted.append(deed)
+    def post(self, unit: Unit, change: Callable[[], None], answer: Answer | None = None) -> None:
+        """Apply a change to the unit, soon; for a caller who waits for that answer."""
+        unit.posted.append(change)
         shortcut = self._shortcuts.get(id(asyncio._get_running_loop()))
         if shortcut is not None and shortcut.touch(unit):
             return
@@ -80,9 +79,9 @@ class Engine:
         if self._shortcuts_possible and isinstance(answer, LoopAnswer):
             (shortcut or self._new_shortcut(answer.loop)).missed()
 
-    def request(self, unit: Unit, deed: Callable[[], None], answer: Answer) -> None:
-        """`post`, for a caller who waits for an answer: refused when none would come."""
-        self.post(unit, deed, answer)
+    def request(self, unit: Unit, change: Callable[[], None], answer: Answer) -> None:
+        """`post`, for a caller who waits: raises if no answer would come."""
+        self.post(unit, change, answer)
         if self.stopped:  # set before the last look at what was posted
             raise self._ended_error()
 
@@ -91,7 +90,7 @@ class Engine:
         self._bell.put(None)
 
     def stop(self) -> None:
-        """Give everything back and end the thread. Those who wait are refused."""
+        """Give everything back and end the thread. Callers that wait are refused."""
         if not self.stopped:
             try:
                 self.stopped = True
@@ -104,7 +103,7 @@ class Engine:
         return self._down_since is not None
 
     def deliver(self) -> None:
-        """Wake those whose outcome is there, with nothing locked."""
+        """Wake the callers whose outcome is there, without the lock."""
         if not self.settled:
             return
         settled: list[tuple[Answer, Any]] = []
@@ -113,7 +112,7 @@ class Engine:
                 settled, self.settled = self.settled, []
             for orphan in deliver(settled):
                 self._unclaimed(orphan.outcome)
-        except BaseException:  # a signal's handler may raise anywhere: once more, by the thread
+        except BaseException:  # a signal handler may raise anywhere: the thread does it again
             with self.lock:
                 self.settled[:0] = settled
             self.wake()
@@ -130,10 +129,10 @@ class Engine:
             else:
                 exchange.read(reply, batch.sent)
         batch.unit.carrier = None
-        for error, exchange in refused:  # now, so that no reply speaks of who is refused already
+        for error, exchange in refused:  # last: no reply concerns a caller that was refused
             batch.unit.refuse(error, exchange)
         batch.unit.exchanged(batch.claimed)
-        self._heard(batch.unit)
+        self._replied(batch.unit)
 
     def stir(self, due: float) -> None:
         """Wake the thread if something is due before it would look."""
@@ -175,7 +174,7 @@ class Engine:
 
     def _sleep(self) -> float | None:
         with self.lock:
-            self.asleep_until = NEVER  # before the look: who comes after it wakes us
+            self.asleep_until = NEVER  # first: a change that comes later wakes this thread
             free = [unit for unit in self.busy.copy() if unit.carrier is None]
             due = min((unit.due() for unit in free), default=NEVER)
             if self.is_down and due < NEVER:
@@ -224,7 +223,7 @@ class Engine:
     def _exchange(self, batches: list[Batch]) -> None:
         """One pipeline; on failure all of it stays due."""
         try:
-            self.connection.connect()  # first: how long it takes says nothing of Redis's clock
+            self.connection.connect()  # before `sent`, which is compared with Redis's clock
             sent = self.clock()
             replies = iter(self.converse([c for batch in batches for c in batch.commands]))
         except RedisError as failure:
@@ -244,8 +243,8 @@ class Engine:
         """On this thread: the reply to each."""
         return self.connection.converse(commands)
 
-    def tell(self, commands: list[Command]) -> None:
-        """Send commands whose replies nobody needs."""
+    def _send(self, commands: list[Command]) -> None:
+        """Send commands whose replies are not needed."""
         try:
             self.converse(commands)
         except PASSING as failure:
@@ -268,7 +267,7 @@ class Engine:
             for batch in batches:
                 batch.unit.cut_off(batch.exchanges)
                 batch.unit.carrier = None
-            self._cut_shortcuts()  # whatever they are still connected to
+            self._cut_shortcuts()  # they may still be connected to a server that was replaced
             for unit in self.busy.copy():
                 if final or isinstance(failure, FINAL):
                     unit.refuse(failure)
@@ -278,7 +277,7 @@ class Engine:
     # The inbox
 
     def _listen(self) -> None:
-        """See that somebody reads what Redis says unasked."""
+        """Have the inbox read the streams that have no reader yet."""
         for unit in self.busy.copy():
             if not unit.awaits_entries or unit.listening or self.is_down:
                 continue
@@ -287,10 +286,10 @@ class Engine:
             unit.listening = True
             busy_reading = self._inbox.listen(unit.stream, unit)
             if busy_reading is not None:
-                self.tell(nudge(busy_reading))
+                self._send(nudge(busy_reading))
 
     def _received(self, unit: Unit, entries: Entries) -> None:
-        """On the inbox's thread, which wakes the callers itself: one wake-up less."""
+        """On the inbox's thread, which wakes the callers itself: one wake-up fewer."""
         with self.lock:
             unit.read_entries(entries)
             self.busy[unit] = None
@@ -318,7 +317,7 @@ class Engine:
         return shortcut
 
     def _forget_shortcut(self, key: int) -> None:
-        """Its loop is over. Called by the garbage collector too, so it must not wait for a lock."""
+        """Its loop has ended. The garbage collector calls this too, so it must not take a lock."""
         if (shortcut := self._shortcuts.pop(key, None)) is not None:
             self._over.append(shortcut)
             self.wake()
@@ -330,7 +329,7 @@ class Engine:
     # The end
 
     def _leave(self) -> None:
-        """The last exchange: things go back at once instead of at their leases' ends."""
+        """The last exchange: permits and jobs go back now, and not when their leases end."""
         self.connection.timeout = min(self.connection.timeout, FAREWELL)
         with self.lock:
             end = self.clock() + FAREWELL / 2
@@ -344,7 +343,7 @@ class Engine:
         self._refuse_rest("the process is ending")
 
     def _hang_up(self) -> None:
-        with contextlib.suppress(RedisError, *PASSING):  # what is kept there ends by itself
+        with contextlib.suppress(RedisError, *PASSING):  # what stays in Redis expires
             if self._inbox is not None:
                 self._inbox.end(None if self.is_down else self.converse, FAREWELL)
             if not self.is_down and (last := self._last_commands()):
@@ -368,7 +367,7 @@ class Engine:
         while unit.posted:
             try:
                 take_up(unit)
-            except Exception:  # noqa: BLE001 - perhaps what made the engine fail: the others must be refused
+            except Exception:  # noqa: BLE001 - perhaps why the engine failed; refuse the others
                 self._log.exception("%s: a request failed and is dropped", self.name)
                 unit.posted.popleft()
 
@@ -378,7 +377,7 @@ class Engine:
         return Shortcut(self, loop)
 
     def _ended_error(self) -> Exception:
-        """What a caller is told who asks after the end."""
+        """The error of a request that comes after the end."""
         raise NotImplementedError
 
     def _due_by_time(self) -> float:
@@ -386,20 +385,20 @@ class Engine:
         return NEVER
 
     def _tick(self, now: float) -> None:
-        """What time brings about, beside the units' own."""
+        """What is due by time, apart from the units."""
 
-    def _heard(self, unit: Unit) -> None:
+    def _replied(self, unit: Unit) -> None:
         """A unit's replies were read, under the lock."""
         if unit.awaits_entries and not unit.listening:
             self.wake()
 
     def _last_commands(self) -> list[Command]:
-        """What is said to Redis last of all."""
+        """The last commands of all."""
         return []
 
     def _unclaimed(self, outcome: Any) -> None:
-        """What nobody waits for any more: its event loop is gone."""
+        """An outcome whose caller's event loop is closed."""
 
     def _retires(self) -> bool:
-        """Whether nobody can reach this engine any more, so that it may end."""
+        """Whether no caller can reach this engine any more, so that it may end."""
         return False

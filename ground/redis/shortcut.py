@@ -1,8 +1,8 @@
-"""The shortcut: an event loop's own connection for what its own callers ask.
+"""The shortcut: an event loop's own connection for the requests of its own callers.
 
-By way of the engine's thread a request costs four wake-ups, by the shortcut two: the server's
-and the loop's. What is asked in one tick goes out together. It only saves time: the state is the
-engine's, under its lock, and when the connection fails the engine sends the same again.
+By the engine's thread a request costs four wake-ups, by the shortcut two: the server's and the
+loop's. Requests of one tick go out together. A shortcut only saves time. The state is the
+engine's, under its lock; if the connection fails, the engine sends the same commands again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from ground.redis.unit import Batch, Unit, what_is_due
 log = logging.getLogger("penstock.redis")
 
 WORTH_IT = 8  # requests after which a loop gets a connection of its own
-LONGEST = 65536  # bytes in one write, which a socket takes whole, or is broken
+LONGEST = 65536  # bytes in one write: a socket that does not take them all is broken
 LATE = 1.0  # seconds after which the engine does what a loop has not
 
 
@@ -47,7 +47,7 @@ class Host(Protocol):
 
 
 class Shortcut:
-    """One event loop's. A signal's handler may raise at any line of what runs on the loop."""
+    """One event loop's. A signal handler may raise at any line that runs on the loop."""
 
     connections = 1
 
@@ -75,7 +75,7 @@ class Shortcut:
     # For the loop's callers
 
     def touch(self, unit: Unit) -> bool:
-        """See to what was posted there, soon; or leave it to the engine."""
+        """Carry what was posted there, soon; False leaves it to the engine."""
         if self._flushing and unit in self._touched:
             return True
         if self._connection is None:
@@ -84,13 +84,13 @@ class Shortcut:
             self._touched_at = self._engine.clock()
         self._touched[unit] = None
         if self._engine.asleep_until > self._touched_at + LATE:
-            self._engine.wake()  # to look whether we did
+            self._engine.wake()  # so that it checks in time whether this was done
         if not self._flushing:
             self._flush_soon()
         return True
 
     def missed(self) -> None:
-        """Somebody asked, and went the long way."""
+        """A request of this loop went by the engine's thread."""
         self._asked += 1
         if self._asked >= WORTH_IT and not self._wished:
             self._wished, self._asked = True, 0
@@ -99,7 +99,7 @@ class Shortcut:
     # The connection
 
     def connect(self, timeout: float) -> None:
-        """On the engine's thread, which may wait, and sees to scripts that the server forgets."""
+        """Called on the engine's thread, which may block."""
         if not LoopConnection.open(
             self._loop, self._engine.target, timeout, self._begin, number=self.connections
         ):
@@ -147,7 +147,7 @@ class Shortcut:
         self._engine.wake()
 
     def _guarded(self, work: Callable[[float], None]) -> None:
-        """On the loop: under the lock, and for the engine to go on with if it fails."""
+        """On the loop: do it under the lock; if it fails, the engine goes on."""
         try:
             with self._engine.lock:
                 if self._connection is not None:
@@ -157,7 +157,7 @@ class Shortcut:
             if self._engine.settled:
                 self._engine.deliver()
             if self._touched and self._connection is not None and not self._flushing:
-                self._flush_soon()  # right behind those who were woken, and will ask again
+                self._flush_soon()  # right after the callers that were woken, and may ask again
         except OSError:
             with self._engine.lock:
                 self.cut()
@@ -212,7 +212,7 @@ class Shortcut:
     def _read(self, now: float) -> None:
         for reply in self._connection.received() if self._connection is not None else ():
             if isinstance(reply, Exception):
-                raise ConnectionError(str(reply))  # the engine meets it too, and sees to it
+                raise ConnectionError(str(reply))  # the engine meets it too, and handles it
             batch = self._flight[0]
             batch.replies.append(reply)
             if len(batch.replies) == len(batch.exchanges):
@@ -227,9 +227,6 @@ class Shortcut:
         if unit.carrier is None:
             self._touched_at = now
             self._touched[unit] = None
-            due = unit.due()
-            if due > now:  # the loop may stand still until then
-                self._engine.stir(due)
 
     # For the engine, under the lock
 
@@ -240,13 +237,13 @@ class Shortcut:
         return min(sent, touched) + LATE
 
     def look_after(self, now: float) -> None:
-        """In the place of a loop that stands still, or will never run again: a blocked loop holds
-        nobody up. If the server is silent, or hung up, the engine finds out by itself."""
+        """Do the work of a loop that is blocked, or will never run again, so that it delays no
+        other caller. If the server is silent, or hung up, the engine finds out by itself."""
         if self.late_at() > now:
             return
         try:
             self._read(now)
-        except Exception as failure:  # noqa: BLE001 - what is read there is no error of the engine
+        except Exception as failure:  # noqa: BLE001 - the loop's connection failed, not the engine
             log.debug("a shortcut is left: %s", failure)
             self.cut()
         if self._flight and self._flight[0].sent + LATE <= now:
@@ -255,7 +252,7 @@ class Shortcut:
         self._leave_touched()
 
     def drain(self, end: float) -> None:
-        """Read what the server has yet to answer: what it grants late must be given back."""
+        """Read the outstanding replies: late grants must be given back."""
         try:
             while self._flight and self._connection is not None:
                 if not self._connection.wait(end - self._engine.clock()):

@@ -1,8 +1,8 @@
-"""What is said to Redis by one connection at a time: a gate, or a process's jobs.
+"""A unit: a gate, or a process's jobs. Its commands go by one connection at a time.
 
-Callers post what they want; whoever has a connection takes it up, under the engine's lock. While
-commands of a unit are under way, its `carrier` alone goes on with it, so that no command of a
-unit overtakes another. What got no reply is still due, and is written again.
+Callers post changes. The engine's thread or a loop's shortcut takes them up, under the engine's
+lock. While commands of a unit are under way, only its `carrier` sends more of them. So no command
+of a unit overtakes another. What got no reply is still due, and is sent again.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class Unit(Protocol):
 
     posted: deque[Callable[[], None]]
     carrier: object | None
-    stream: str  # by which Redis says things unasked
+    stream: str  # of grants or notices that other processes write
     listening: bool  # whether the inbox reads the stream
 
     def due(self) -> float:
@@ -45,7 +45,7 @@ class Unit(Protocol):
         """Whether the inbox has to read the stream."""
 
     def read_entries(self, entries: Entries) -> None:
-        """What came by the stream."""
+        """Read new entries of the stream."""
 
     def exchange(self, now: float) -> list[Exchange]:
         """Everything that is due."""
@@ -57,13 +57,13 @@ class Unit(Protocol):
         """Their connection ended before a reply came. Redis may run them yet, or not."""
 
     def give_up(self, now: float, down_since: float, why: object) -> None:
-        """Redis does not answer: fail the callers whose patience is at its end."""
+        """Redis does not answer: fail the callers who have waited too long."""
 
     def refuse(self, why: BaseException | str, exchange: Exchange | None = None) -> None:
         """Asking again will not help: fail all callers, or those of one exchange."""
 
     def unsettle(self) -> None:
-        """Redis may have forgotten us: say again what it has to know."""
+        """Redis may have lost this process's state: send all of it again."""
 
     def leave(self) -> None:
         """The process ends: give everything back."""
@@ -86,14 +86,15 @@ class Batch:
 
 
 def take_up(unit: Unit) -> None:
-    """Do what was posted: each thing once at least, for a signal's handler may raise in between."""
-    while unit.posted:
-        unit.posted[0]()
-        unit.posted.popleft()
+    """Apply what was posted, each change at least once: a signal handler may raise in between."""
+    posted = unit.posted
+    while posted:
+        posted[0]()
+        posted.popleft()
 
 
 def what_is_due(unit: Unit, now: float) -> Batch | None:
-    """For the caller to carry; None if there is nothing, or commands are under way already."""
+    """A batch for the caller to carry; None if nothing is due, or commands are under way."""
     if unit.carrier is not None:
         return None
     take_up(unit)

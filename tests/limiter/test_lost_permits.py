@@ -56,7 +56,7 @@ async def test_losing_its_permit_cancels_the_body_of_a_block(redis, gate):
 async def test_a_permit_that_is_lost_as_its_block_begins_cancels_nothing_later(gate, monkeypatch):
     def lost(permit: Permit) -> bool:
         permit._lease.lost = True
-        permit._lease.tell_holder()  # on another thread, between two lines of ours
+        permit._lease.notify_holder()  # on another thread, between two lines of ours
         return True
 
     monkeypatch.setattr(Permit, "lost", property(lost))

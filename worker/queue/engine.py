@@ -1,8 +1,8 @@
 """The engines of this process for the jobs that it waits for: one for each Redis.
 
 A process is one client of a Redis: its jobs' notices come to one stream. An event loop with a
-shortcut is a client of its own, and reads its own stream: by an inbox's thread a notice would
-cost two wake-ups more.
+shortcut is a client of its own, and reads its own stream. By the inbox's thread a notice would
+cost two more wake-ups.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class JobEngine(Engine):
         super().__init__(target, SCRIPTS, log)
 
     def client_for(self, answer: Answer) -> Orders:
-        """Among whose orders is one whose outcome this answer, and nothing else, awaits."""
+        """The client for an order whose outcome only this answer awaits."""
         if isinstance(answer, LoopAnswer):
             shortcut = self.shortcut_of(answer.loop)
             if isinstance(shortcut, JobShortcut) and shortcut.reads:
@@ -61,11 +61,11 @@ class JobEngine(Engine):
     def _make_shortcut(self, loop: weakref.ref[asyncio.AbstractEventLoop]) -> Shortcut:
         return JobShortcut(self, loop)
 
-    def _heard(self, unit: Unit) -> None:
+    def _replied(self, unit: Unit) -> None:
         if isinstance(unit, Orders) and unit.reader is not None and unit.reader.reads:
             unit.reader.ask()
         else:
-            super()._heard(unit)
+            super()._replied(unit)
 
     def _last_commands(self) -> list[Command]:
         keys = [key for client in [*self._clients] for key in (client.key, client.stream)]
@@ -83,7 +83,7 @@ class JobShortcut(Shortcut):
         self._reader: LoopConnection | None = None
         self._asked_at: float | None = None
         self._pinged_at: float | None = None
-        self._heard_at = 0.0
+        self._replied_at = 0.0
         self._since = "0-0"
         self.orders = engine.orders
 
@@ -98,7 +98,7 @@ class JobShortcut(Shortcut):
         if not super()._watch(connection):
             return False
         self.orders = self._jobs.new_client(self)  # the inbox goes on with the one before
-        self._since, self._asked_at, self._heard_at = "0-0", None, self._jobs.clock()
+        self._since, self._asked_at, self._replied_at = "0-0", None, self._jobs.clock()
         self._pinged_at = None
         self._reader = reader
         return True
@@ -112,7 +112,7 @@ class JobShortcut(Shortcut):
         super().cut()
 
     def ask(self) -> None:
-        """For the next notices, if some are to come. From any thread, under the lock."""
+        """Start reading the next notices, if jobs wait. From any thread, under the lock."""
         try:
             self._ask(self._jobs.clock())
         except OSError:
@@ -125,7 +125,7 @@ class JobShortcut(Shortcut):
     def _ask(self, now: float) -> None:
         if self._reader is not None and self._asked_at is None and self.orders.waiting:
             commands = [reading({self.orders.stream: self._since})]
-            if now > self._heard_at + SILENCE:  # an idle connection may be dead
+            if now > self._replied_at + SILENCE:  # an idle connection may be dead
                 commands.insert(0, ("PING",))
                 self._pinged_at = now
             self._reader.send(packed(commands))
@@ -135,7 +135,7 @@ class JobShortcut(Shortcut):
         for reply in self._reader.received() if self._reader is not None else ():
             if isinstance(reply, Exception):
                 raise ConnectionError(str(reply))
-            self._heard_at = now
+            self._replied_at = now
             if self._pinged_at is not None:
                 self._pinged_at = None  # this answers it
                 continue

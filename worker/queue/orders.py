@@ -1,13 +1,11 @@
 """The jobs that one client waits for on one Redis.
 
 Touched under the engine's lock only. It writes the commands of the next exchange and reads their
-replies; what got no reply stays due and is written again, which every script allows. A signal's
-handler may raise at any line that runs on an event loop: nothing is taken out of one place before
-it is in the next.
+replies. What got no reply stays due and is sent again: every script is idempotent. A signal handler
+may raise at any line that runs on an event loop. So nothing is removed from one place before it is
+in the next.
 """
 
-import heapq
-import itertools
 import math
 import time
 from collections import deque
@@ -20,6 +18,7 @@ from ground.backoff import backoff
 from ground.redis.answers import Answer
 from ground.redis.inbox import Entries
 from ground.redis.unit import Exchange
+from ground.timers import Timers
 from worker.errors import (
     DeadlineExceeded,
     JobCancelled,
@@ -29,9 +28,9 @@ from worker.errors import (
 )
 from worker.queue.order import JobHash, Order, Stage, by_hash, look, outcome_of, withdraw
 
-CHECK_EVERY = 5.0  # seconds between looks at jobs of which no notice came
+CHECK_EVERY = 5.0  # seconds between looks at jobs without a notice
 _SOON = 0.001
-_PATIENT = 1.0  # seconds until a job that is to end, and has not, is stopped or sent once more
+_PATIENT = 1.0  # seconds until a job that should have ended is stopped, or sent, once more
 _BEAT = 10.0
 _ALIVE = 30  # seconds after which a client without a heartbeat is dead
 
@@ -44,7 +43,7 @@ class Host(Protocol):
     stopped: bool
     settled: list[tuple[Answer, Any]]
 
-    def post(self, unit: Any, deed: Callable[[], None], answer: Answer | None = None) -> None: ...
+    def post(self, unit: Any, change: Callable[[], None], answer: Answer | None = None) -> None: ...
 
 
 class Reader(Protocol):
@@ -53,29 +52,6 @@ class Reader(Protocol):
     @property
     def reads(self) -> bool: ...
     def ask(self) -> None: ...
-
-
-class Timers:
-    """Set any number of times; nothing takes one back."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Order]] = []
-        self._sequence = itertools.count()
-
-    def set(self, at: float, order: Order) -> None:
-        heapq.heappush(self._heap, (at, next(self._sequence), order))
-
-    @property
-    def first(self) -> float:
-        while self._heap and self._heap[0][2].stage is Stage.OVER:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else math.inf
-
-    def passed(self, now: float) -> Iterator[Order]:
-        """Each is handed out once; it is taken out when the next one is wanted."""
-        while self.first <= now:
-            yield self._heap[0][2]
-            heapq.heappop(self._heap)
 
 
 class Waiting:
@@ -127,7 +103,7 @@ class Orders:
         self._beat_at = -math.inf
         self._wanted_again = False
         self._submissions = 0
-        self._timers = Timers()
+        self._timers = Timers[Order](lambda order: order.stage is Stage.OVER)
         self._alone_since: dict[JobHash, float] = {}
 
     # What the callers want
@@ -151,7 +127,7 @@ class Orders:
             self.engine.settled.append((answer, order.outcome))
 
     def cancel(self, order: Order, ack: Answer | None) -> None:
-        """The job is to end, whoever else waits for it."""
+        """End the job, even if other callers wait for it."""
         if order.outcome is None:
             for one in (*self.waiting.others(order), order):
                 self._give_up(one, JobCancelled(one.id, "cancelled by its caller"), "cancel")
@@ -161,13 +137,13 @@ class Orders:
             self.engine.settled.append((ack, None))
 
     def abandon(self, order: Order) -> None:
-        """Its caller waits no more: the job is dropped, or left to run, as was said at first."""
+        """Its caller waits no longer: cancel the job, or let it run, by its queue's `abandon`."""
         if order.outcome is None:
             gone = JobCancelled(order.id, "abandoned by its caller")
             self._give_up(order, gone, "abandon")
 
     def leave(self) -> None:
-        """The process ends: everyone who waits is abandoned."""
+        """The process ends: abandon every order."""
         for order in self.waiting:
             self.abandon(order)
 
@@ -193,13 +169,13 @@ class Orders:
         return min(due, self._beat_at) if self.waiting else due
 
     def unsettle(self) -> None:
-        """The server is away: notices may be missing, and it may take this client for dead."""
+        """The server was away: notices may be missing, and it may take this client for dead."""
         self._beat_at = -math.inf
         if self.waiting:
             self._check_at = 0.0
 
     def give_up(self, now: float, down_since: float, why: object) -> None:
-        """Redis does not answer: fail those whose patience is at its end."""
+        """Redis does not answer: fail the callers who have waited too long."""
         for order in self.waiting:
             if order.deadline <= now:
                 self._be_too_late(order)
@@ -210,7 +186,7 @@ class Orders:
                 self._acknowledge(order)
 
     def refuse(self, why: BaseException | str, exchange: Exchange | None = None) -> None:
-        """Redis answers these, or all, with an error that would come again."""
+        """Redis answered these, or all, with an error that would come again."""
         orders = [*self._due, *self.waiting] if exchange is None else exchange.asks
         for order in orders:
             if order.stage is Stage.WITHDRAW:
@@ -256,7 +232,7 @@ class Orders:
         return exchanges
 
     def _heartbeat(self, now: float) -> list[Exchange]:
-        """While its key is there, a client's jobs are wanted by somebody."""
+        """While a client's key exists, its jobs are wanted."""
         if now < self._beat_at:
             return []
 
@@ -278,7 +254,7 @@ class Orders:
                 self._be_too_late(order)
             elif order.stage is Stage.HELD:
                 self._next(order, Stage.SEND)
-            else:  # its loop may stand still, with the outcome before it
+            else:  # its loop may be blocked, with the outcome unread
                 self._next(order, Stage.LOOK)
         if self._check_at <= now:
             self._check_at = now + self._check_every if self.waiting else math.inf
@@ -312,7 +288,7 @@ class Orders:
     def _withdrawn(self, orders: list[Order], reply: list[bytes], sent: float) -> None:
         for order, status in zip(orders, reply, strict=True):
             self._acknowledge(order)
-            if status == b"started":  # its worker may not have heard of it
+            if status == b"started":  # its worker may not have got the command
                 self._set_timer(order, _PATIENT)
                 order.stage = Stage.STOPPING
             else:
@@ -335,14 +311,14 @@ class Orders:
             elif status == b"orphaned" and order.deadline > now:
                 order.tries = 0
                 self._wanted_again = True
-                self._beat_at = -math.inf  # it goes first, or what is queued again is dropped again
+                self._beat_at = -math.inf  # first, or a job that is queued again is dropped again
                 self._next(order, Stage.SEND)  # it is still wanted
             elif order.deadline <= now:
                 self._be_too_late(order)
             elif status == b"queued" and alone >= hash.no_workers_after:
                 self._give_up(order, NoWorkers(hash.queue, waiting, alone), "abandon")
             else:
-                if order.tries:  # it is about to end: a stock worker tells before it stores
+                if order.tries:  # about to end: RQ's own worker sends its notice before it stores
                     self._set_timer(order, _SOON)
                 order.stage = Stage.SENT
             self._done(order)
@@ -352,7 +328,7 @@ class Orders:
     def read_entries(self, entries: Entries) -> None:
         for notice in entries:
             id = notice.get(b"job", b"").decode(errors="replace")
-            # Maybe before the reply to the enqueue; nobody waits for a second one.
+            # It may come before the reply to the enqueue. A second one finds no order.
             for order in list(self.waiting.of(id)):
                 if result := notice.get(b"result"):
                     self._settle(order, result)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from typing import Any
 
-from ground import connect, parse_redis_url
+from ground import connect, parse_redis_url, timers
 from ground.redis import engine, shortcut, unit
 from tests.harness.interrupting import Interrupts
 from tests.harness.servers import until
@@ -19,7 +19,17 @@ RESULT = CodeResult(status="Success", run_result=CommandResult(status="Finished"
 def is_interrupted_at_every_statement(url: str) -> None:
     """Who waits is told all the same, or sees the interrupt; in the end nobody is waited for."""
     interrupts = Interrupts(
-        unit, shortcut, engine, order, orders, job_engine, handle, submitting, sync, code_queue
+        timers,
+        unit,
+        shortcut,
+        engine,
+        order,
+        orders,
+        job_engine,
+        handle,
+        submitting,
+        sync,
+        code_queue,
     )
     orders.CHECK_EVERY = NEVER  # who is not told waits for ever
     shortcut.WORTH_IT, shortcut.LATE = 1, 0.05
