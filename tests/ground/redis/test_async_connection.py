@@ -107,12 +107,12 @@ async def test_a_reply_that_lies_unread_is_read_before_the_server_is_called_sile
     real_redis,
 ) -> None:
     wire = await open_wire(real_redis)
-    line = wire._line
-    assert line is not None
+    opened = wire._opened
+    assert opened is not None
     (asked,) = wire.asked(("ECHO", "there"))
-    select.select([line.connection._writer.get_extra_info("socket")], [], [], PATIENCE)
+    select.select([opened.connection._writer.get_extra_info("socket")], [], [], PATIENCE)
     wire._timeout = 0.0  # so it is late, as after a loop that stood still
-    wire._watch(line)
+    wire._watch(opened)
     assert await soon(asked) == b"there"
     wire._timeout = 60.0
     await wire.close()
@@ -121,14 +121,14 @@ async def test_a_reply_that_lies_unread_is_read_before_the_server_is_called_sile
 async def test_the_server_has_its_time_for_each_reply(real_redis) -> None:
     wire = await open_wire(real_redis)
     first, second = wire.asked(("BLPOP", "one", 0), ("BLPOP", "two", 0))
-    line = wire._line
-    assert line is not None
+    opened = wire._opened
+    assert opened is not None
     long_ago = -1e6  # both were asked, as the server was at work on something long
-    line.asked = deque((command, answer, long_ago) for command, answer, _ in line.asked)
+    opened.asked = deque((command, answer, long_ago) for command, answer, _ in opened.asked)
     real_redis.rpush("one", "came")
     assert await soon(first) == [b"one", b"came"]
     for _ in range(2):
-        wire._watch(line)
+        wire._watch(opened)
     real_redis.rpush("two", "came")
     assert await soon(second) == [b"two", b"came"]
     await wire.close()
