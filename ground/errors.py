@@ -25,7 +25,7 @@ class SettingError(PenstockError):
 
 
 class RedisError(PenstockError):
-    """Redis cannot serve us."""
+    """Redis cannot serve Penstock."""
 
 
 class RedisUnavailable(RedisError):

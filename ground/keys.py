@@ -36,7 +36,7 @@ def new_owner() -> str:
 
 
 def check_run(run: str) -> str:
-    """Refuse a run's name that could not be told from the names of things in it."""
+    """Refuse a run's name that could be mistaken for the names of things in it."""
     if "/" in run:
         raise ValueError(f"a run is named without /, not {run!r}")
     return check_name(run, "a run")

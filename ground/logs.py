@@ -1,6 +1,6 @@
 """Structured logs, with one correlation id from the trainer's call to the sandbox.
 
-Libraries of ours only log; the process that owns the terminal calls
+Penstock's libraries only log; the process that owns the terminal calls
 `configure_logging` once.
 """
 

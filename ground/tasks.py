@@ -8,7 +8,7 @@ from typing import Any
 
 
 def cancellations() -> int:
-    """How often this task has been asked to be cancelled, also where it caught that."""
+    """How often this task has been cancelled, even if it caught that."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 

@@ -46,7 +46,7 @@ class GateClient:
         *,
         join: bool = True,
     ) -> Ask:
-        """Refused if no gate could make sense of it."""
+        """A checked request; its answer is not waited for yet."""
         check_wish(timeout, lane, ticket, orphan_hold)
         unit = self.unit
         now = unit.engine.clock()
@@ -63,7 +63,7 @@ class GateClient:
         unit.engine.request(unit, partial(unit.ask, ask), ask.answer)
 
     def abandon(self, ask: Ask) -> None:
-        """Its caller does not wait any more, wherever the ask has got to."""
+        """Its caller waits no longer: cancel the ask, or release what it got."""
         unit = ask.ledger
         unit.engine.post(unit, partial(unit.abandon, ask))
 

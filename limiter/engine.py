@@ -1,6 +1,6 @@
 """The engines of this process for its gates: one for each Redis.
 
-An engine renews its process's leases, and hears by an inbox of grants that others made.
+An engine renews its process's leases. Grants by other processes reach it by an inbox.
 """
 
 import itertools
@@ -36,8 +36,8 @@ class GateEngine(Engine):
     def __init__(self, target: RedisTarget, retire: Callable[["GateEngine"], bool]) -> None:
         self.process = new_owner()
         self._token, self._numbers = uuid.uuid4().hex[:16], itertools.count(1)
-        # Kept by their gates and permits, and by `busy` while there is something to do: however
-        # many gates come and go, a turn costs what those in use cost.
+        # Their gates and permits keep them, and `busy` while there is something to do. So a turn
+        # costs only what the gates in use cost.
         self._units: WeakValueDictionary[str, GateUnit] = WeakValueDictionary()
         self._retire = retire
         self._unwanted_since = NEVER
@@ -49,7 +49,7 @@ class GateEngine(Engine):
         return f"{self._token}:{next(self._numbers):x}"
 
     def unit(self, name: str, make: Callable[["GateEngine"], GateUnit]) -> GateUnit:
-        """That of a gate; the first to ask says on what terms. Called with the engines' guard."""
+        """A gate's unit; its first caller gives the terms. Called with the engines' guard held."""
         unit = self._units.get(name)
         if unit is None:
             unit = self._units[name] = make(self)
@@ -113,7 +113,7 @@ def _started(target: RedisTarget) -> GateEngine:
 
 
 def _retire(engine: GateEngine) -> bool:
-    """Let an engine go that nobody can reach any more; False if somebody came back."""
+    """End an engine that no caller can reach; False if one came back meanwhile."""
     with _engines.guard:
         if engine.wanted:
             return False
@@ -124,8 +124,8 @@ def _retire(engine: GateEngine) -> bool:
 
 
 def _end_child() -> None:
-    """A child of multiprocessing may end without `atexit`. Up to Python 3.12 it ends its threads
-    after this, and among them one that waits for the others: only then do their permits go back."""
+    """A child of multiprocessing may end without `atexit`. Up to Python 3.12 its threads end after
+    this. So a thread waits for the others there, and then gives the permits back."""
     if sys.version_info >= (3, 13):
         stop_all()
     else:

@@ -145,7 +145,7 @@ class Gate:
         ticket       `permit.ticket` of an earlier permit: wait at that one's place in line
         orphan_hold  as on the constructor, for this permit alone
 
-        Raises `LimitTimeout`, or `GateUnavailable` where Redis does not answer.
+        Raises `LimitTimeout`, or `GateUnavailable` if Redis does not answer.
         """
         ask = self._client.new_ask(LoopAnswer(), timeout, lane, ticket, orphan_hold)
         permit: Permit = await self._granted(ask)

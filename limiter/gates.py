@@ -124,7 +124,7 @@ def gate_names(redis: AnyRedis) -> list[str]:
 
 
 def existing_gate(redis: AnyRedis, name: str) -> Gate:
-    """A gate that somebody made, as it stands; `UnknownGate` names those that there are."""
+    """A gate that exists, on its own terms; `UnknownGate` names those that exist."""
     target = target_of(redis)
     client = connect(target)
     try:

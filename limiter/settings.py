@@ -12,7 +12,7 @@ log = logging.getLogger("penstock.limiter")
 
 _NAMES = ("PENSTOCK_MAX_STARTING", "MODAL_MAX_STARTING")
 _SHARE, _WORKERS = "MODAL_MAX_STARTING_PER_WORKER", "UNIAGENT_NUM_WORKERS"
-_THEIR_WORKERS = "8"  # what uni-agent takes, where nobody says
+_THEIR_WORKERS = "8"  # uni-agent's default
 
 
 class LimiterSettings(Settings):
@@ -28,7 +28,7 @@ class LimiterSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _fleet_from_shares(cls, given: Any) -> Any:
-        """A limit a worker, where nobody set the fleet's: never divided, only multiplied."""
+        """A limit per worker, if the fleet's is not set: never divided, only multiplied."""
         if not isinstance(given, dict) or given.keys() & {"max_starting", *_NAMES}:
             return given
         share = os.environ.get(_SHARE)

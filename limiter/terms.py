@@ -128,12 +128,12 @@ log = logging.getLogger("penstock.limiter")
 
 
 class Agreement:
-    """What stands in Redis wins, or is overwritten once; a difference is never silent."""
+    """The terms in Redis win, or are overwritten once; every difference is logged."""
 
     def __init__(self, name: str, manner: Manner) -> None:
         self._name = name
         self._pace = manner.pace
-        self._paces = {manner.pace}  # all that were met, so that each difference is told once
+        self._paces = {manner.pace}  # all that were met, so that each difference is logged once
         self.made = 0  # when the gate in Redis was made: another time, another gate
         self._met: dict[Terms, bool] = {}  # and whether they are to be enforced
         self.unsettled: dict[Terms, bool] = {}  # to be compared, or enforced
@@ -163,20 +163,20 @@ class Agreement:
         self.unsettled.pop(terms, None)
 
     def see(self, made: int) -> None:
-        """A gate made anew after a loss of data has forgotten what was enforced."""
+        """A gate that was made again after a loss of data no longer has the enforced terms."""
         if self.made not in (0, made):
             self.unsettled = dict(self._met)
         self.made = made
 
     def compare(self, found: list[bytes]) -> None:
-        theirs = tuple(float(text) if text else None for text in found)
+        kept = tuple(float(text) if text else None for text in found)
         for terms in [terms for terms, enforce in self.unsettled.items() if not enforce]:
             del self.unsettled[terms]
-            ours = tuple(float(text) if text else None for text in terms.args())
-            if ours != theirs:
+            made = tuple(float(text) if text else None for text in terms.args())
+            if made != kept:
                 log.warning(
                     "gate %r: this process was made with limit, rate, burst = %s, the gate has %s "
                     "and keeps it; change it with `penstock limits set`, or construct it with "
                     "enforce=True",
-                    self._name, ours, theirs,
+                    self._name, made, kept,
                 )  # fmt: skip

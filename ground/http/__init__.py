@@ -1,1 +1,1 @@
-"""What every HTTP server of ours has: a guard, a way to be served, and figures."""
+"""What every HTTP server of Penstock has: a guard, a way to be served, and figures."""

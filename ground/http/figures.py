@@ -39,7 +39,7 @@ class Sheet:
     ) -> None:
         """How many fell into each step, which is named by its upper end; the last is `+Inf`.
 
-        Where a step is below zero there is no `_sum`, and so no `_count`: it could shrink.
+        If a step is below zero there is no `_sum`, and so no `_count`: it could shrink.
         """
         family = self._families.get(name)
         if family is None:

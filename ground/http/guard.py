@@ -182,7 +182,7 @@ class _Health:
     def _note(self, latest: asyncio.Task[dict[str, Any]]) -> None:
         self._ended = time.monotonic()
         if not latest.cancelled():
-            latest.exception()  # it is asked for, even if whoever wanted it has gone
+            latest.exception()  # it is read, even if its caller has gone
 
 
 def _own_names() -> set[str]:

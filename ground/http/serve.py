@@ -1,4 +1,4 @@
-"""How our HTTP services listen: on loopback unless told otherwise, until they are told to end."""
+"""How Penstock's HTTP services listen: on loopback unless set otherwise, until they are stopped."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
     `SettingError` names the port's setting, or the host's: it is called the same, with HOST.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Only where the socket names its protocol does asyncio send small answers at once.
+    # Only if the socket names its protocol does asyncio send small answers at once.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""One result on its way from the engine's thread to whoever waits for it.
+"""One result on its way from the engine's thread to its caller.
 
 A thread waits on a lock, a coroutine on a future of its own loop; the engine
 delivers a batch with one wake-up per loop.
@@ -40,7 +40,7 @@ class ThreadAnswer(Answer):
         self._closed.acquire()
 
     def settle(self) -> None:
-        if self._closed.locked():  # it may be told twice
+        if self._closed.locked():  # it may be settled twice
             self._closed.release()
 
     def wait(self, timeout: float | None) -> bool:

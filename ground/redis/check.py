@@ -1,4 +1,4 @@
-"""Is this Redis fit to keep our state? Asked once, before anything is built on it."""
+"""Is this Redis fit to keep Penstock's state? Checked once, before anything is built on it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ OLDEST = (6, 2)
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server says of itself. Empty or None where it would not say."""
+    """What a server reports of itself. Empty or None if it would not say."""
 
     software: str
     version: tuple[int, ...]
@@ -53,7 +53,7 @@ def open_checked(target: RedisTarget, *, setting: str = SETTING, timeout: float 
 
 
 def open_plainly(target: RedisTarget, *, setting: str = SETTING, timeout: float = 5.0) -> Client:
-    """`connect`; where a Cluster, whose nodes it asks already, does not answer, a plain error."""
+    """`connect`, with a plain error if a Cluster's nodes, which it asks already, do not answer."""
     with _told_plainly(target, setting):
         return connect(target, timeout=timeout)
 
@@ -177,7 +177,7 @@ def _facts(info: Mapping[str, Any], persistence: str) -> ServerFacts:
 
 
 def _persistence(client: Client, info: Mapping[str, Any]) -> str:
-    """`aof`, `rdb`, `none`, or empty where the server would not say."""
+    """`aof`, `rdb`, `none`, or empty if the server would not say."""
     if info.get("aof_enabled"):
         return "aof"
     try:

@@ -107,7 +107,7 @@ class _AsyncSentinelPool(redis.asyncio.SentinelConnectionPool):
 
 
 def target_of(given: AnyRedis) -> RedisTarget:
-    """The description of the Redis that somebody names, whichever way they do."""
+    """The description of a Redis that a caller names in one of several ways."""
     if isinstance(given, RedisTarget):
         return given
     if isinstance(given, str):

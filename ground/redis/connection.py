@@ -35,12 +35,12 @@ except ImportError:  # it is an extra; redis-py packs as well, only slower
 
 log = logging.getLogger("penstock.limiter")
 
-# What the next attempt may find mended. Everything else is answered to the callers.
+# The next attempt may not meet these. Every other error is the callers' answer.
 PASSING = (
     ConnectionError, TimeoutError, OSError, BusyLoadingError, ClusterDownError, MasterDownError,
     ReadOnlyError, OutOfMemoryError, redis.exceptions.RedisClusterException,
 )  # fmt: skip
-# The same, where a script met it (Redis 6.2 wraps the error) or redis-py has no class for it.
+# The same errors if a script met them (Redis 6.2 wraps them) or redis-py has no class for them.
 _PASSING_WORDS = re.compile(r"\b(READONLY|OOM|MISCONF|NOREPLICAS|BUSY) ")
 FINAL = (AuthenticationError, AuthorizationError)
 
@@ -80,7 +80,7 @@ class Connection:
 
     @property
     def socket(self) -> Any:
-        """What it talks through, where that is one socket: for who goes on by himself."""
+        """The raw socket (single server only), which a loop's connection takes over."""
         return self._connection._sock
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Connection:
         try:
             return self._client.execute_command(*command)
         except ResponseError as refusal:
-            _raise_if_passing(refusal)  # here, so that what was to come after it is not sent
+            _raise_if_passing(refusal)  # here, so that the commands after it are not sent
             return refusal
 
 

@@ -1,8 +1,8 @@
-"""The inbox: one blocked connection that hears of this process's grants.
+"""The inbox: one blocked connection that reads this process's streams.
 
-Whoever frees a permit writes the grant to a stream of the waiter's process. The
-thread here reads those streams from the last entry it saw, so that a cut
-connection loses nothing, and blocks while there is nothing to read.
+The process that frees a permit, or ends a job, writes an entry to a stream of the
+waiter's process. The thread here reads those streams from the last entry it saw, so
+that a cut connection loses nothing. It blocks while there is nothing to read.
 """
 
 import logging
@@ -76,17 +76,17 @@ class Inbox:
                 self._thread.start()
             return self._reading
 
-    def end(self, tell: Callable[[list[Command]], object] | None, within: float) -> None:
-        """Read no more. With `tell`, which reaches the server, wait `within` seconds for the
+    def end(self, send: Callable[[list[Command]], object] | None, within: float) -> None:
+        """Read no more. With `send`, which reaches the server, wait `within` seconds for the
         thread's end; without it the thread ends when its read does, or with the process."""
         with self._guard:
             self._stopping.set()
             self._listening.set()
             reading = self._reading
-        if tell is None or not self._thread.ident:
+        if send is None or not self._thread.ident:
             return
         if reading is not None:
-            tell(nudge(reading))
+            send(nudge(reading))
         self._thread.join(within)
 
     def _run(self) -> None:
@@ -104,7 +104,7 @@ class Inbox:
     def _read(self) -> None:
         with self._guard:
             if self._stopping.is_set():
-                return None  # who stops us found nothing to nudge
+                return None  # `end` found no read to nudge
             streams = {stream: self._seen[stream] for stream in self._owners}
             self._seen = dict(streams)
             self._reading = next(iter(streams), None)
@@ -122,7 +122,7 @@ class Inbox:
         return None
 
     def _idle(self) -> None:
-        """Wait until somebody listens. A connection idle for long is closed: it may be dead."""
+        """Wait for a stream to read. Close a connection that was idle for long: it may be dead."""
         if not self._listening.wait(SILENCE):
             self._connection.close()
             self._listening.wait()

@@ -29,7 +29,7 @@ _ABORT = struct.pack("ii", 1, 0)  # close without sending what has not been sent
 
 
 def possible(target: RedisTarget) -> bool:
-    """One socket that needs nobody's care: not those of a Cluster, not TLS; and hiredis."""
+    """One plain socket, and hiredis: not a Cluster, not TLS."""
     return Reader is not None and target.kind in ("single", "sentinel") and not target.tls
 
 
@@ -38,12 +38,12 @@ def packed(commands: Iterable[Command]) -> bytes:
     return b"".join(map(pack_command, commands))
 
 
-def on_loop(kept: weakref.ref[asyncio.AbstractEventLoop], deed: Callable[[], None]) -> bool:
-    """From any thread: have it done there; False where the loop will do nothing any more."""
+def on_loop(kept: weakref.ref[asyncio.AbstractEventLoop], work: Callable[[], None]) -> bool:
+    """From any thread: run it there; False if the loop is closed or gone."""
     loop = kept()
     try:
         if loop is not None:
-            loop.call_soon_threadsafe(deed)
+            loop.call_soon_threadsafe(work)
     except RuntimeError:  # it is closed
         return False
     return loop is not None
@@ -62,8 +62,8 @@ class LoopConnection:
         *,
         number: int = 1,
     ) -> bool:
-        """On a thread that may wait, and has loaded the scripts: connections for the loop to begin
-        with. False if there will be none, and the engine goes on with all the work."""
+        """On a thread that may wait, and has loaded the scripts: open connections, and hand them to
+        `begin` on the loop. False if that failed: the engine goes on with all the work."""
         opened: list[Connection] = []
         try:
             for _ in range(number):  # one by one: if the second fails the first must be closed
@@ -78,7 +78,7 @@ class LoopConnection:
         return False
 
     def __init__(self, kept: weakref.ref[asyncio.AbstractEventLoop], opened: Connection) -> None:
-        self._loop = kept  # which keeps us, and may be dropped without a word
+        self._loop = kept  # weak: the loop owns this, and may be collected without being closed
         self._watched = False
         self._opened = opened
         self._socket: socket.socket = opened.socket
@@ -87,9 +87,9 @@ class LoopConnection:
         self._socket.setblocking(False)
 
     def watch(self, readable: Callable[[], None]) -> bool:
-        """On the loop, once it is kept where it will be hung up, whatever comes between.
+        """Called on the loop, after the connection is stored where it will be hung up.
 
-        False where a loop watches no sockets, as Windows' proactor does not.
+        False if the loop watches no sockets, as Windows' proactor does not.
         """
         self._watched = True
         try:
@@ -117,13 +117,13 @@ class LoopConnection:
         return replies
 
     def wait(self, timeout: float) -> bool:
-        """Block until a reply is there; for a thread that does so in the loop's place."""
+        """Block until a reply is there; for the engine's thread, in the loop's place."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(max(0.0, timeout) * 1000))
 
     def hang_up(self) -> None:
-        """From any thread. What has not been sent yet never will be: others ask again."""
+        """From any thread. What has not been sent never will be: the engine asks again."""
         if self._socket.fileno() < 0:
             return
         loop = self._loop()

@@ -56,7 +56,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def home_of(sock: Path, folder: Path) -> Iterator[bool]:
-    """The socket's directory while we serve; False where it is not ours alone."""
+    """The socket's directory while this serves; False if others can write to it."""
     if sock.parent == folder:
         yield True
         return
@@ -110,12 +110,12 @@ class Ends:
         signal.signal(signal.SIGTERM, lambda *_: None)
 
     def came(self, within: float) -> bool:
-        """Whether the owner has ended, or we were told to; waits a little for the latter."""
+        """Whether the owner has ended, or this process shall; waits a little for the latter."""
         told = select.select([self.terminated], [], [], within)[0]
         return bool(told) or os.getppid() != self.owner
 
     def wait(self, child: "subprocess.Popen[bytes]") -> None:
-        """Return at the first end: the owner's, ours, the server's."""
+        """Return at the first end: the owner's, this process's, the server's."""
         try:
             watched = [os.pidfd_open(self.owner), os.pidfd_open(child.pid), self.terminated]
         except (AttributeError, OSError):  # not Linux, or a kernel before 5.3
@@ -136,13 +136,13 @@ def say(line: str) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with contextlib.suppress(BrokenPipeError):  # the owner has ended, which is seen elsewhere
         os.write(1, f"{line}\n".encode())
-    # The owner reads one line; nothing of ours may hold its pipes open after that.
+    # The owner reads one line; after that no process started here may hold its pipes open.
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
 
 
 def last_address() -> tuple[int, str]:
-    """Port and password of the server before us: who knows its URL finds ours by it."""
+    """Port and password of the server before this one, so that its URL stays valid."""
     try:
         lines = Path(CONFIG_FILE).read_text().splitlines()
         said = dict(line.partition(" ")[::2] for line in reversed(lines))
@@ -182,7 +182,7 @@ def launch(
 
 
 def data_folder() -> str:
-    """Where a newer server left data, the setting that makes an older one refuse to start.
+    """If a newer server left data, the setting that makes an older one refuse to start.
 
     It would overlook the folder, and start empty.
     """

@@ -116,7 +116,7 @@ class EmbeddedServer:
         return time.monotonic() - since
 
     def _start_or_join(self, port: int) -> bool:
-        """Have it run at `url`; whether it is ours. Another process may have been quicker."""
+        """Have it run at `url`; whether this process owns it. Another may have been quicker."""
         deadline, said = time.monotonic() + _JOIN_TIMEOUT, ""
         while True:
             if said != "ready" or self._keeper.poll() is not None:
@@ -149,14 +149,14 @@ class EmbeddedServer:
             with cast(IO[str], process.stdout) as answers:
                 said = answers.readline().strip()
         finally:
-            if said != "ready":  # it is about to end; if we were interrupted, it is told to
+            if said != "ready":  # it is about to end; if this was interrupted, it is stopped
                 process.terminate()
                 process.wait()
         return said or "failed its keeper ended without a word"
 
 
 def running_server(folder: Path | str) -> RedisTarget | None:
-    """The server that another process runs in a data directory; None where there is none."""
+    """The server that another process runs in a data directory, or None."""
     folder = Path(folder).resolve()
     socket = _socket_path(folder)
     try:
@@ -168,7 +168,7 @@ def running_server(folder: Path | str) -> RedisTarget | None:
 
 
 def _answering_url(folder: Path, socket: Path) -> str:
-    """The server's URL; empty while it is coming or going, or where a dead keeper left it."""
+    """The server's URL; empty while it starts or ends, or if a dead keeper left it."""
     try:
         url = (folder / keeper.URL_FILE).read_text().strip()
         with contextlib.closing(connect(_by_socket(url, socket))) as client:
@@ -210,7 +210,7 @@ def make_private(folder: Path) -> None:
 
 
 def _socket_path(folder: Path) -> Path:
-    """In the folder, or where its path would be too long, in a private one of its own in /tmp."""
+    """In the folder, or if its path would be too long, in a private folder in /tmp."""
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     elsewhere = f"penstock-{os.getuid()}-{digest}"
     homes = [folder, Path(tempfile.gettempdir()) / elsewhere, Path("/tmp") / elsewhere]  # noqa: S108

@@ -63,7 +63,7 @@ class WorkCommands:
         return self._either("return", keys, (self._worker, int(leaving), *_flat(reversed(rows))))
 
     def drop(self, id: str, execution: str, reply_to: str, status: str, hold_us: int) -> Command:
-        """Sent whole: it travels in RQ's own transaction, where nobody could send it again."""
+        """Sent whole: it is part of RQ's own transaction, which is not sent again."""
         keys = (self._wip, self._work, self.leases, self._worker_key, self._executions)
         return self._either("drop", keys, (id, execution, reply_to, status, hold_us), whole=True)
 
@@ -113,7 +113,7 @@ class Claim:
         return [(id, execution, 0) for id, execution, *_ in self.jobs]
 
     def is_stale(self, lease: float) -> bool:
-        """Whether we stood still for so long that its leases may have ended."""
+        """Whether this process stood still for so long that its leases may have ended."""
         return time.monotonic() - self.sent > lease * 5 / 6
 
 

@@ -170,7 +170,7 @@ class Ending:
         self.fence.require_recorded()
 
     def clean_up(self, job: Any, pipeline: Any) -> None:
-        """In RQ's transaction: end the execution in RQ's records and in ours."""
+        """In RQ's transaction: end the execution in RQ's records and in Penstock's."""
         claimed = self.claimed
         self.execution.delete(job=job, pipeline=pipeline)
         pipeline.fence = self.fence

@@ -82,7 +82,7 @@ class ClaimedJob:
             return read(value)
         except ValueError:
             raise JobMalformed(
-                f"job {self.id}: its field {name.decode()!r} is {value!r}, where RQ writes {what};"
+                f"job {self.id}: its field {name.decode()!r} is {value!r}, but RQ writes {what};"
                 " enqueue the job again"
             ) from None
 
@@ -150,7 +150,7 @@ class RunningJobs(dict[str, ClaimedJob]):
         self.interrupt(gone, "lost")
 
     def _watch(self) -> None:
-        """By our own clock: Redis may be out of reach, and the heartbeat may wait for it."""
+        """By our own clock: Redis may be unreachable, and the heartbeat may wait for it."""
         now = time.monotonic()
         self.lose([each for each in self.values() if now - each.leased > self._good_for])
         kept = [each.leased for each in self.values() if not (each.why or each.ending)]

@@ -1,4 +1,4 @@
-"""One shift of a worker: claim, run, finish, until it is told to stop.
+"""One shift of a worker: claim, run, finish, until it is stopped.
 
     park at empty queues → claim what there is room for → one task per job → Finisher
 
@@ -68,11 +68,11 @@ class Look:
 
     took: int = 0  # jobs claimed and started
     left: bool = False  # jobs wait, or may wait: not every queue was asked
-    suspended: bool = False  # somebody said `rq suspend`
+    suspended: bool = False  # by `rq suspend`
 
 
 _AT_ONCE = 128  # jobs in one claim: Redis works on the next claim while we start these
-_SUSPENDED_FOR = 1.0  # seconds between two looks at whether somebody said `rq resume`
+_SUSPENDED_FOR = 1.0  # seconds between two looks for `rq resume`
 
 
 class Shift:
@@ -301,7 +301,7 @@ class Shift:
                 self._parking.close,
             ):  # fmt: skip
                 last.push_async_callback(close)
-            # Without its heartbeat ours would seem dead; from here on it looks like one of RQ's.
+            # Without its heartbeat this worker would seem dead; now it looks like one of RQ's.
             await self._connection.ask(("HDEL", self._worker.key, "penstock_gate"))
             for commands in self.commands.values():
                 await self._connection.ask(commands.give_back([], leaving=True))

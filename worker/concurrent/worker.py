@@ -74,7 +74,7 @@ class ConcurrentWorker(BaseWorker):
     def __init__(self, *args: Any, settings: WorkerSettings | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._settings = settings
-        self.ended_by = 0  # the first signal that told it to stop
+        self.ended_by = 0  # the first signal that stopped it
         self._shift: Shift | None = None  # from the start of `work`
         self._threads = Threads()
         self._background: list[asyncio.Task[None]] = []  # awaited at the end of `work`
@@ -131,7 +131,7 @@ class ConcurrentWorker(BaseWorker):
         if settings.allow is None and allow.anything:
             self.log.warning(
                 "Worker %s runs whatever function, callback or webhook a job names, as RQ does: "
-                "whoever can write to Redis can run anything here. %s names what it may run; "
+                "anyone who can write to Redis can run anything here. %s names what it may run; "
                 "%s='*' is the same as now, without this warning",
                 self.name, ALLOW, ALLOW,
             )  # fmt: skip

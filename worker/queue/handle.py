@@ -31,17 +31,17 @@ class AnyHandle:
         return self._order.outcome is not None
 
     def _watch(self, answer: Answer) -> None:
-        self._have(self._order.client.watch, answer)
+        self._request(self._order.client.watch, answer)
 
     def _cancel(self, answer: Answer) -> None:
-        self._have(self._order.client.cancel, answer)
+        self._request(self._order.client.cancel, answer)
 
-    def _have(self, deed: Callable[[Order, Answer], None], answer: Answer) -> None:
-        """Have the engine do it and answer. One that has ended answers nobody."""
+    def _request(self, wish: Callable[[Order, Answer], None], answer: Answer) -> None:
+        """Post it to the engine, which answers. An engine that has ended does not."""
         client = self._order.client
         if not client.engine.stopped:
             with contextlib.suppress(QueueError):  # it has ended just now
-                client.engine.request(client, partial(deed, self._order, answer), answer)
+                client.engine.request(client, partial(wish, self._order, answer), answer)
                 return
         if not self.done:
             raise QueueError(f"job {self.id} belongs to another process, or to one that is ending")
@@ -55,7 +55,7 @@ class Handle(AnyHandle):
     """A job submitted by a coroutine."""
 
     async def result(self) -> CodeResult:
-        """Wait for it. Raises a `QueueError` where there is none; may be asked repeatedly."""
+        """Wait for it. Raises a `QueueError` if there is none; may be called repeatedly."""
         if not self.done:
             answer = LoopAnswer()
             self._watch(answer)
@@ -136,7 +136,7 @@ async def as_completed(handles: Iterable[Handle]) -> AsyncIterator[Handle]:
         arrival.handle._watch(arrival)
     left = set(waiting)
     while left:
-        if (arrival := await arrived.get()) in left:  # it may be told again
+        if (arrival := await arrived.get()) in left:  # it may be settled twice
             left.remove(arrival)
             yield arrival.handle
 

@@ -27,7 +27,7 @@ _UNKNOWN = ("is not allowed on this worker", "Invalid attribute name", "has no a
 
 
 class Asked:
-    """One call to judge: its request, and the suite where the cases do not go along."""
+    """One call to judge: its request, and the suite if the cases are not in it."""
 
     def __init__(self, code: str, cases: CaseSource, options: JudgeOptions) -> None:
         self._cases = cases_of(cases)
@@ -36,7 +36,7 @@ class Asked:
     def rounds(
         self, submitter: Submitter, token: str | None, timeout: float | None
     ) -> "Iterator[Round]":
-        """One, and another where a worker misses a part of the suite."""
+        """One job, and another if a worker misses a part of the suite."""
         ends = math.inf if timeout is None else time.monotonic() + timeout
         yield Round(self, submitter, token, timeout, again=False)
         left = None if timeout is None else max(ends - time.monotonic(), 0.001)

@@ -1,4 +1,4 @@
-"""One job, from its caller's wish to its outcome; and how Redis tells the outcome."""
+"""One job, from its caller's request to its outcome, and how the outcome is read from Redis."""
 
 import base64
 import math
@@ -89,7 +89,7 @@ class Order:
 def outcome_of(id: str, status: bytes, last: list[bytes]) -> bytes | QueueError | None:
     """What a job's status and its last result's fields say; None while it is not over.
 
-    Anybody may have written them: what cannot be read is this job's outcome, and no more.
+    Any process may have written them: if they cannot be read, only this job fails.
     """
     try:
         return _read_outcome(id, status, last)

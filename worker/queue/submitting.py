@@ -34,7 +34,7 @@ class Submitter:
         return [_request(program) for program in programs]
 
     def suites(self) -> SuiteStore:
-        """Where the cases of its judging jobs are, if there are many."""
+        """The suite of its judging jobs' cases, if there are many."""
         if self._suites is None or self._suites.process != os.getpid():
             self._suites = SuiteStore(self.target, self._hash.queue, self._hash.patience)
         return self._suites
@@ -66,12 +66,12 @@ class Submitter:
         try:
             engine.submit(order, answer)
             return order
-        except BaseException:  # a signal's handler may raise anywhere
+        except BaseException:  # a signal handler may raise anywhere
             self.abandon([order])
             raise
 
     def abandon(self, orders: Sequence[Order]) -> None:
-        """Their callers wait no more."""
+        """Their callers wait no longer."""
         for order in orders:
             order.client.engine.post(order.client, partial(order.client.abandon, order))
 
