@@ -123,12 +123,7 @@ class GateUnit(Ledger):
         for id, fence in grants:
             self.granted(id, fence, since)
         if b"wake" in entry:
-            self._look_by(since + wake / 1e6)
-
-    def _look_by(self, at: float) -> None:
-        if at < self.look_at:
-            self.look_at = at
-            self.engine.stir(at)
+            self.look_at = min(self.look_at, since + wake / 1e6)
 
     def read_time(self, reply: list[Any], sent: float) -> None:
         """A reply begins with the server's time, when to look again, and this process's grants."""
@@ -140,8 +135,7 @@ class GateUnit(Ledger):
         look_at = sent + wake / 1e6 if wake >= 0 and self.line else NEVER
         if at >= self.server_time:
             self.look_at, self.server_time = NEVER, at
-        if look_at < NEVER:
-            self._look_by(look_at)  # the inbox may have brought later news already
+        self.look_at = min(look_at, self.look_at)  # the inbox may have brought later news
 
     def read_asks(self, asks: list[Ask], released: Permits, reply: list[Any], sent: float) -> None:
         self._gave_back(released)
@@ -159,7 +153,7 @@ class GateUnit(Ledger):
             else:
                 self._refuse_try(ask, int(reply[1]))
         if self.line:
-            self.beat_by(sent + self.heartbeat)
+            self.beat_at = min(self.beat_at, sent + self.heartbeat)
         self.read_time(reply, sent)
 
     def _join(self, ask: Ask, score: str) -> None:
@@ -168,8 +162,6 @@ class GateUnit(Ledger):
         self.fresh.pop(ask.id, None)
         if ask.deadline <= self.engine.clock():
             self.time_out(ask)
-        elif ask.deadline < NEVER:
-            self.engine.stir(ask.deadline)
 
     def _refuse_try(self, ask: Ask, wait_us: int) -> None:
         self.settle(ask.answer, Wait(wait_us / 1e6 if wait_us >= 0 else math.inf))

@@ -103,7 +103,6 @@ class Host(Protocol):
     def new_id(self) -> str: ...
     def post(self, unit: Any, change: Callable[[], None], answer: Answer | None = None) -> None: ...
     def request(self, unit: Any, change: Callable[[], None], answer: Answer) -> None: ...
-    def stir(self, due: float) -> None: ...
 
 
 class Ledger:
@@ -375,16 +374,10 @@ class Ledger:
                     self, self.name, id, fence, term_us, deadline, now - ask.began, ask.score
                 )
             if since + self.heartbeat < self.beat_at:
-                self.beat_by(since + self.heartbeat)
+                self.beat_at = since + self.heartbeat
             self.leases[id] = ask.lease
         self.engine.settled.append((ask.answer, self.leases[id]))
         self.forget(ask)
-
-    def beat_by(self, at: float) -> None:
-        """Send the next heartbeat by then, even if the loop that reads this is blocked."""
-        if at < self.beat_at:
-            self.beat_at = at
-            self.engine.stir(at)
 
     def lose(self, lease: Lease) -> None:
         self.release(lease)  # in case Redis still has it

@@ -227,6 +227,8 @@ class Shortcut:
         if unit.carrier is None:
             self._touched_at = now
             self._touched[unit] = None
+            if not unit.pressing:  # this loop may be blocked when it is due
+                self._engine.stir(unit.due())
 
     # For the engine, under the lock
 
