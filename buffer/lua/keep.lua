@@ -18,7 +18,8 @@ local function keep(group, id_json)
   if group.state ~= 'open' then return end
   if set.custom ~= 1 and group.n >= set.finish_at then
     if group.known then leave_open(gid) end
-    return enter_ready(gid, 'count', now)
+    local slot = group.maker and group.maker.id or group.slot
+    return enter_ready(gid, 'count', now, {group.start, group.counted, slot, now})
   end
   redis.call('ZADD', at('open'), now, gid)
   redis.call('PEXPIRE', group_of(gid), set.open_ttl_ms)

@@ -69,11 +69,9 @@ local function stand(group, lowest)
   end
   tally(start, 1)
   group.start, group.counted = start, '1'
-  redis.call('HSET', meta_of(group.gid), 'start', start, 'counted', 1)
+  redis.call('HSET', meta_of(group.gid), 'start', start, 'counted', 1,
+    'assumed', (group.maker or group.slot) and 0 or 1)
   if group.state == 'ready' then redis.call('ZADD', at('aged'), aged_score(start), group.gid) end
-  if not group.maker and not group.slot then
-    redis.call('HSET', meta_of(group.gid), 'assumed', 1)
-  end
 end
 
 -- What was parked of an item that is whole now, or parked again.

@@ -23,8 +23,8 @@ local function outstand(gid, start, counted)
   tally(start, 1)
 end
 
-local function stand_by_age(gid)
-  local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot', 'finished')
+local function stand_by_age(gid, known)
+  local meta = known or redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot', 'finished')
   local start = tonumber(meta[1] or policy.version)
   outstand(gid, start, meta[2])
   if meta[3] then
@@ -35,12 +35,13 @@ local function stand_by_age(gid)
   redis.call('ZADD', at('aged'), aged_score(start, meta[4]), gid)
 end
 
-local function enter_ready(gid, why, since)
+-- `known` is what its meta hash says of start, counted, slot and finished, where the script has that.
+local function enter_ready(gid, why, since, known)
   redis.call('ZADD', at('ready'), since, gid)
   redis.call('HSET', meta_of(gid), 'state', 'ready', 'why', why, 'finished', since)
   count('finished', 1)
   ring()
-  if policy then stand_by_age(gid) end
+  if policy then stand_by_age(gid, known) end
 end
 
 local function make_ready(gid, why, since)
