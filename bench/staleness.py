@@ -32,7 +32,7 @@ def measure(quick: bool) -> Suite:
         home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
         starting.callback(shutil.rmtree, home, ignore_errors=True)
         url = starting.enter_context(EmbeddedServer(home)).url
-        versions = 30 if quick else 250
+        versions = 60 if quick else 250
         contenders: dict[str, Run] = {
             when_old: partial(_once, simulated, url, when_old, versions) for when_old in POLICIES
         }

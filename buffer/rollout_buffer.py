@@ -175,18 +175,24 @@ class RolloutBuffer:
     ) -> AsyncIterator[Slot]:
         """One slot, for the block; `NotAdmitted` if there is none in time. A block that fails
         gives its group to another generator."""  # fmt: skip
+        slot = await self._one_slot(instance_id, round_number, wait)
+        try:
+            yield slot
+        except BaseException:
+            await slot.end(back=True)
+            raise
+        await slot.end()
+
+    async def _one_slot(
+        self, instance_id: str | int | None, round_number: int | None, wait: float
+    ) -> Slot:
         wishes: list[Wish] = []
         if instance_id is not None:
             wishes = [instance_id if round_number is None else (instance_id, round_number)]
         found = await self.admit(1, instances=wishes, wait=wait)
         if not found:
             raise NotAdmitted(self.task, wait, self._slots.version)
-        try:
-            yield found[0]
-        except BaseException:
-            await found[0].end(back=True)
-            raise
-        await found[0].end()
+        return found[0]
 
     async def renew_slots(self, slots: Sequence[tuple[str, str]]) -> tuple[int, list[int]]:
         """For holders elsewhere: the leases of (id, fence) go on. The version, and for each 0; 1
@@ -437,8 +443,7 @@ class SyncRolloutBuffer:
         round_number: int | None = None,
         wait: float = 30.0,
     ) -> "Iterator[SyncSlot]":
-        held = self._buffer.slot(instance_id, round_number=round_number, wait=wait)
-        slot = SyncSlot(_loop.run(held.__aenter__()))
+        slot = SyncSlot(_loop.run(self._buffer._one_slot(instance_id, round_number, wait)))
         try:
             yield slot
         except BaseException:

@@ -28,6 +28,7 @@ Examples:
   penstock groups ls                      all that Redis has, by state
   penstock groups ls --state quarantined  what a function failed on, and why
   penstock groups show math_17            its items
+  penstock groups versions                how old they are, and what takes wait for
   penstock groups requeue math_17         ready again, after the function was mended
 """),
 )
@@ -129,6 +130,54 @@ def requeue(instance_id: tuple[str, ...], number: int, task: str | None) -> int:
         else:
             say(f"{id} is ready again")
     return int(bool(missing))
+
+
+@command.command(
+    "versions",
+    epilog=examples("""
+Examples:
+
+  penstock groups versions                what is under way, by age in versions
+  penstock groups versions --json | jq '.[].waits_for'
+"""),
+)
+@click.option("--task", help="Of this task only.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@settings_options
+def show_versions(task: str | None, as_json: bool) -> None:
+    """Show how old the groups of tasks with a policy are, and what takes wait for."""
+
+    async def looked(reader: FleetReader) -> list[dict[str, Any]]:
+        found = [(one.task, await one.versions()) for one in await _buffers(reader, task)]
+        return [{"task": name, **asdict(now)} for name, now in found if now.version is not None]
+
+    rows = _with_reader(looked)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        for_data().print(_versions_table(rows))
+    else:
+        click.echo("no task in this run has a policy on versions", err=True)
+
+
+def _versions_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("task", "version", "line", "taken", "under way by age", "ready by age", "slots",
+                    "parked", "again", "asks", "waits for", "dropped most"):  # fmt: skip
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(
+            row["task"], str(row["version"]), str(row["line"]), str(row["taken"]),
+            _counted(row["outstanding"]), _counted(row["ready"]), str(row["slots"]),
+            str(row["parked"]), str(row["again"]), str(row["waiting"]),
+            ", ".join(one["instance_id"] or one["slot"] for one in row["waits_for"]),
+            _counted(row["dropped"]),
+        )  # fmt: skip
+    return table
+
+
+def _counted(counts: dict[Any, int]) -> str:
+    return ", ".join(f"{name}: {n}" for name, n in counts.items() if n)
 
 
 async def _put_back(buffers: list[RolloutBuffer], id: str, number: int) -> bool:

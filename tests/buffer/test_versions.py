@@ -510,3 +510,20 @@ async def test_a_fresh_run_of_the_task_waits_for_its_trainer(bench: Bench) -> No
     await bench.buffer.publish(0)
     assert await under_way(bench) == {}
     assert len(await bench.buffer.admit(10)) == 6
+
+
+def test_a_generator_without_a_loop_holds_slots_too(redis: Any) -> None:
+    buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=1)).sync
+    buffer.set_policy(Policy(groups_per_version=2, max_age=1))
+    assert buffer.publish(3).version == 3
+    with buffer.slot("a") as slot:
+        slot.park([item("a", "u", None)])
+    with buffer.slot() as slot:
+        assert (slot.instance_id, [part["uid"] for part in slot.partial]) == ("a", ["u"])
+        buffer.write(item("a", "u", 1), slot=slot)
+    (other,) = buffer.admit(1)
+    other.end()
+    assert buffer.published(after=2) == 3
+    assert buffer.versions().outstanding == {0: 1}
+    assert buffer.policy() == Policy(groups_per_version=2, max_age=1, depth=1)
+    buffer.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ground
-from buffer import GroupFunctions, RolloutBuffer, TaskConfig
+from buffer import GroupFunctions, Policy, RolloutBuffer, TaskConfig
 from penstock.commands.run import exit_code
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis
@@ -149,6 +149,21 @@ def test_groups_are_listed_shown_and_put_back(
     back = run("groups", "requeue", "a", "b", **env)
     assert (back.returncode, back.stdout) == (1, "a is ready again\n")
     assert "'b' is neither in quarantine nor kept" in back.stderr
+    buffer.close()
+
+
+def test_the_versions_of_tasks_with_a_policy_are_shown(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    env = {"PENSTOCK_REDIS_URL": shared_server.url}
+    buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=1)).sync
+    buffer.config()
+    assert "no task in this run has a policy" in run("groups", "versions", **env).stderr
+    buffer.set_policy(Policy(groups_per_version=2, max_age=1))
+    buffer.publish(7)
+    with buffer.slot("slow"):
+        (found,) = json.loads(run("groups", "versions", "--json", **env).stdout)
+        assert (found["version"], found["outstanding"], found["slots"]) == (7, {"0": 1}, 1)
     buffer.close()
 
 
