@@ -11,8 +11,14 @@ local function keep(group, id_json)
   local gid = group.gid
   redis.call('HSET', group_of(gid), unpack(group.fields))
   if group.mark ~= seen.mark then seen.groups = seen.groups + 1 end
-  redis.call('HSET', meta_of(gid), 'state', group.state, 'id', id_json, 'n', group.n,
-    'bytes', group.bytes + group.added, 'mark', seen.mark)
+  local bytes = group.bytes + group.added
+  if group.assumed then
+    redis.call('HSET', meta_of(gid), 'state', group.state, 'id', id_json, 'n', group.n, 'bytes', bytes,
+      'mark', seen.mark, 'start', group.start, 'counted', 1, 'assumed', group.assumed)
+  else
+    redis.call('HSET', meta_of(gid), 'state', group.state, 'id', id_json, 'n', group.n, 'bytes', bytes,
+      'mark', seen.mark)
+  end
   room.bytes = room.bytes + group.added
   if not group.known then room.groups = room.groups + 1 end
   if group.state ~= 'open' then return end

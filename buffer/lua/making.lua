@@ -56,7 +56,7 @@ local function group_of_slot(slot_id, fence, id_json, id, round)
 end
 
 -- A group with items is outstanding itself, in place of its slot; its start is never later than
--- what its items report.
+-- what its items report. The caller writes `start` and `counted` down.
 local function stand(group, lowest)
   local start = group.start or group.maker and group.maker.start or policy.version
   start = math.min(start, lowest or start)
@@ -69,8 +69,7 @@ local function stand(group, lowest)
   end
   tally(start, 1)
   group.start, group.counted = start, '1'
-  redis.call('HSET', meta_of(group.gid), 'start', start, 'counted', 1,
-    'assumed', (group.maker or group.slot) and 0 or 1)
+  group.assumed = (group.maker or group.slot) and 0 or 1
   if group.state == 'ready' then redis.call('ZADD', at('aged'), aged_score(start), group.gid) end
 end
 

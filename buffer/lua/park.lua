@@ -19,7 +19,8 @@ for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
     stand(group, tonumber(lowest))
     drop_partial(group, uid)
     redis.call('HSET', partial_of(group.gid), uid, kept)
-    redis.call('HSET', meta_of(group.gid), 'bytes', group.bytes + group.added + #kept)
+    redis.call('HSET', meta_of(group.gid), 'bytes', group.bytes + group.added + #kept,
+      'start', group.start, 'counted', 1)
     count('bytes', group.added + #kept)
     parked = parked + 1
   end
