@@ -68,15 +68,11 @@ class Model:
         self.taken = 0
         self.saved: int | None = None
         self.groups: dict[str, Group] = {}
-        self.ticks = 0
+        self.ticks = 0  # what one step brings about has one time; its order is then by name
 
     def outstanding(self) -> Counter[int]:
         states = ("slot", "open", "parked", "ready")
         return Counter(group.start for group in self.groups.values() if group.state in states)
-
-    def tick(self) -> int:
-        self.ticks += 1
-        return self.ticks
 
     def admit(self, n: int, fresh: list[str]) -> list[str]:
         parked = sorted((g.start, gid) for gid, g in self.groups.items() if g.state == "parked")
@@ -102,7 +98,7 @@ class Model:
         group.start = min(group.start, self.version - lag)
         if group.items >= SIZE:
             group.parts = False
-            group.state, group.order = "ready", self.tick()
+            group.state, group.order = "ready", self.ticks
             if self.too_old(group):
                 self.ripen(group)
 
@@ -120,7 +116,7 @@ class Model:
         group.attempt += tried
         group.items, group.parts = 0, False
         group.state = "gone" if group.attempt > ATTEMPTS else "again"
-        group.order = self.tick()
+        group.order = self.ticks
 
     def too_old(self, group: Group) -> bool:
         return group.start < self.version - K and self.when_old != "keep"
@@ -264,6 +260,7 @@ class Play:
         await self.buffer.publish(10, saved=10)
         self.model.saved = 10
         for what, *arguments in schedule:
+            self.model.ticks += 1
             await getattr(self, what)(*arguments)
             self.bench.advance(0.005)  # no two groups finish in one millisecond
             await self.buffer.sweep()
