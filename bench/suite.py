@@ -37,7 +37,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Target:
-    """A number to reach: a ratio's, or a contender's metric."""
+    """A number to reach: a ratio of one run, or a count. A rate or a time holds for one machine."""
 
     what: str
     at_least: float | None = None

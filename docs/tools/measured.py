@@ -1,8 +1,8 @@
-"""Write the tables of benchmarks.md from the reports in docs/tools/figures/.
+"""Write the tables and pictures of the benchmarks' pages from the reports in docs/tools/figures/.
 
     python -m bench gates --json > docs/tools/figures/gates.json; make docs
 
-A test fails where the tables and the reports differ.
+A test fails where the pages and the reports differ.
 """
 
 import json
@@ -10,19 +10,32 @@ import re
 from pathlib import Path
 from typing import Any
 
+from docs.tools import workloads
+
 HERE = Path(__file__).parent
-PAGE, FIGURES = HERE.parent / "inside" / "benchmarks.md", HERE / "figures"
-_PART = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+FIGURES = HERE / "figures"
+PAGES = [HERE.parent / "inside" / f"{name}.md" for name in ("benchmarks", "benchmark-tables")]
+_PART = re.compile(r"(<!-- (\w+): (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 Results = dict[str, dict[str, dict[str, float]]]
 
 
 def main() -> None:
-    PAGE.write_text(updated(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(updated(page.read_text()))
+    workloads.PICTURE.write_text(workloads.drawn())
 
 
 def updated(page: str) -> str:
-    return _PART.sub(lambda part: f"{part[1]}{_figures(part[2])}{part[3]}", page)
+    return _PART.sub(lambda part: f"{part[1]}{_made(part[2], part[3])}{part[4]}", page)
+
+
+def _made(kind: str, name: str) -> str:
+    if kind == "figures":
+        return _figures(name)
+    return {"five": workloads.table, "settings": workloads.settings, "behind": workloads.behind}[
+        name
+    ]()
 
 
 def _figures(suite: str) -> str:
@@ -34,12 +47,12 @@ def _figures(suite: str) -> str:
 def _conditions(conditions: dict[str, Any]) -> str:
     rounds = f"{conditions['rounds']} round{'s' * (conditions['rounds'] != 1)}"
     if conditions["quick"]:
-        rounds += ", of the quick kind"
+        rounds += " of the quick kind"
     return (
         f"Measured on {conditions['when'][:10]}, on {conditions['cores']} cores of an "
-        f"{conditions['cpu']}, Python {conditions['python']}, redis-py {conditions['redis-py']}, "
-        f"RQ {conditions['rq']}; {rounds}, load average {conditions['load before']} before and "
-        f"{conditions['load after']} after. Medians (least–most).\n"
+        f"{conditions['cpu']}, with {rounds}. Python {conditions['python']}, redis-py "
+        f"{conditions['redis-py']}, RQ {conditions['rq']}. The load average was "
+        f"{conditions['load before']} before and {conditions['load after']} after.\n"
     )
 
 

@@ -31,8 +31,6 @@ def test_a_quick_run_measures_and_judges_what_is_not_left_out() -> None:
     assert all(run["median"] > 0 for metrics in results.values() for run in metrics.values())
     assert report["ratios"] == {}
     judged = {goal["what"]: goal["met"] for goal in report["targets"] if goal["met"] is not None}
-    for measured in ("hand-over ms, p99", "hand-over CPU %"):
-        assert judged.pop(f"penstock {measured}") in (True, False)
     assert judged == {
         "penstock acquire calls per permit, alone": True,
         "penstock acquire calls per permit, fleet": True,

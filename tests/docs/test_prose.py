@@ -14,19 +14,11 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 GUIDES = [page for page in PAGES if page.parent.name == "guide"]
-# Not rewritten yet. A page that has no fault any more must leave this list.
-PENDING = {
-    "docs/inside/benchmarks.md",
-}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_is_in_plain_english(page: Path) -> None:
-    found = faults(page.read_text())
-    if page.relative_to(ROOT).as_posix() in PENDING:
-        assert found, "has no fault any more: take it out of PENDING"
-        pytest.skip(f"{len(found)} faults")
-    assert found == []
+    assert faults(page.read_text()) == []
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)

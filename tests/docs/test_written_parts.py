@@ -3,11 +3,20 @@
 import ast
 import importlib
 import inspect
+import json
 import re
 import tomllib
 from html import unescape
 
-from docs.tools import architecture, headline, measured, python_api, reference, sizing
+from docs.tools import (
+    architecture,
+    headline,
+    measured,
+    python_api,
+    reference,
+    sizing,
+    workloads,
+)
 from penstock.demo.command import summary
 from penstock.demo.record import Outcome
 from penstock.doctor import packages
@@ -26,11 +35,31 @@ def test_the_references_are_what_the_code_says() -> None:
         )
 
 
-def test_the_tables_of_benchmarks_are_what_was_measured() -> None:
-    page = measured.PAGE.read_text()
-    assert measured.updated(page) == page, "run `make docs`"
+def test_the_pages_of_benchmarks_are_what_was_measured() -> None:
+    pages = {page: page.read_text() for page in measured.PAGES}
+    for page, text in pages.items():
+        assert measured.updated(text) == text, f"{page.name}: run `make docs`"
+    assert workloads.PICTURE.read_text() == workloads.drawn(), "run `make docs`"
     reports = {report.stem for report in measured.FIGURES.glob("*.json")}
-    assert {suite for suite in reports if f"<!-- figures: {suite} -->" not in page} == set()
+    shown = "".join(pages.values())
+    assert {suite for suite in reports if f"<!-- figures: {suite} -->" not in shown} == set()
+
+
+def test_targets_are_ratios_of_one_run_or_counts() -> None:
+    for report in measured.FIGURES.glob("*.json"):
+        for target in json.loads(report.read_text())["targets"]:
+            counted = re.search(r"calls per permit|ok %|peak", target["what"])
+            assert " vs " in target["what"] or counted, target["what"]
+
+
+def test_the_prose_of_the_benchmarks_quotes_no_figure() -> None:
+    page = (ROOT / "docs" / "inside" / "benchmarks.md").read_text()
+    prose = re.sub(r"<!-- (\w+): .*?<!-- /\1 -->|^```.*?^```", "", page, flags=re.M | re.S)
+    assert set(re.findall(r"\d[\d.,]*\d|\d", prose)) == {
+        "2",
+        "9.1",
+        "1",
+    }  # cores, Valkey, "below 1"
 
 
 def test_the_picture_of_the_architecture_is_what_the_imports_are() -> None:
