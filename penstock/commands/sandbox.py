@@ -146,6 +146,7 @@ def serve(
     PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
     """
     with Loading():
+        from worker.sandbox.local.judging.judging import Judging
         from worker.sandbox.serve import App, Line
 
     given_settings()  # starts the log
@@ -156,9 +157,10 @@ def serve(
 
     async def run() -> None:
         jails = Jails(settings.config(), concurrency=settings.sandbox_concurrency)
-        async with jails:
+        judging = Judging(jails, settings.limits(), settings.sandbox_cache_mb << 20)
+        async with judging.opened(), jails:
             places = Line(jails.concurrency, line, patience)
-            app = App(jails, settings.limits(), places, settings.sandbox_cache_mb << 20)
+            app = App(jails, settings.limits(), places, judging)
             guarded = HttpGuard(
                 app, health=app.health, figures=app.figures, token=token, host=host, ending=504
             )

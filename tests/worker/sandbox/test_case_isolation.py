@@ -2,15 +2,17 @@
 
 import asyncio
 import os
+import secrets
 import signal
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
+from tests.harness.remains import processes_named
 from worker.errors import SandboxBroken
-from worker.judge.models import JudgeCase, JudgeRequest
-from worker.judge.suite import InlineSuite
+from worker.judge.models import JudgeCase, JudgeRequest, JudgeResult
+from worker.judge.suite import Case, InlineSuite
 from worker.sandbox.local import LocalSandbox
 
 from .conftest import STARTS, config_for
@@ -219,30 +221,38 @@ async def test_a_compiler_meets_no_case_and_leaves_nothing(sandbox: LocalSandbox
     assert result.verdicts == "P", result
 
 
-async def killed_in_the_midst(sandbox: LocalSandbox, whom: str) -> None:
-    """`whom` is what of the fork server's tree to kill, as a program sleeps in case 1."""
-    await sandbox._start()
-    server = sandbox._jails._server
-    assert server is not None
-    reached = asyncio.Event()
+SLEEPS = 'read -r case; [ "$case" = 0 ] || exec -a {name} sleep 1000'
 
-    class Telling(InlineSuite):
-        async def case(self, index: int):  # type: ignore[no-untyped-def]
-            if index == 1:
-                reached.set()
-            return await super().case(index)
 
-    code = in_turn("print(1)", "import time; time.sleep(1000)")
-    request = JudgeRequest(code=code, cases=[JudgeCase(input="0\n"), JudgeCase(input="1\n")],
-                           wall_timeout=600.0)  # fmt: skip
-    suite = Telling.of(request.cases or [])
-    suite.__class__ = Telling
-    judging = asyncio.ensure_future(sandbox.judge(request, suite))
-    await reached.wait()
-    pid = server.ready["pid"] if whom == "server" else _supervisor_of(server.ready["pid"])
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(SandboxBroken):
-        await judging
+class Telling(InlineSuite):
+    """Says when a case is asked for."""
+
+    def __init__(self, cases: list[Case]) -> None:
+        super().__init__(cases)
+        self.asked = [asyncio.Event() for _ in cases]
+
+    async def case(self, index: int) -> Case:
+        self.asked[index].set()
+        return await super().case(index)
+
+
+async def begin_to_sleep(sandbox: LocalSandbox, name: str) -> "asyncio.Task[JudgeResult]":
+    """A program that is judged, and sleeps under this name in its second case."""
+    suite = Telling([Case(b"0\n"), Case(b"1\n")])
+    request = JudgeRequest(
+        code=SLEEPS.format(name=name), language="bash", cases=[JudgeCase()] * 2, wall_timeout=600.0
+    )
+    judging = asyncio.create_task(sandbox.judge(request, suite))
+    await suite.asked[1].wait()
+    await until_there(name, count=1)
+    return judging
+
+
+async def until_there(name: str, count: int) -> None:
+    """A namespace that is killed ends in its own time."""
+    async with asyncio.timeout(60):
+        while len(processes_named(name)) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def _supervisor_of(server: int) -> int:
@@ -265,41 +275,22 @@ def _supervisor_of(server: int) -> int:
 async def test_a_sandbox_that_is_killed_is_our_failure_and_leaves_nothing(
     sandbox: LocalSandbox, whom: str
 ) -> None:
-    await killed_in_the_midst(sandbox, whom)
-    result = await judge(sandbox, "print(1)", [("", "1\n")])
-    assert result.verdicts == "P"
-    assert _sleepers() == []
+    name = f"sleeper-{secrets.token_hex(8)}"
+    judging = await begin_to_sleep(sandbox, name)
+    server = sandbox._jails._server
+    assert server is not None
+    pid = server.ready["pid"] if whom == "server" else _supervisor_of(server.ready["pid"])
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SandboxBroken):
+        await judging
+    await until_there(name, count=0)
+    assert (await judge(sandbox, "print(1)", [("", "1\n")])).verdicts == "P"
 
 
-def _sleepers() -> list[str]:
-    """Programs of the test above that still sleep; a killed namespace ends in its own time."""
-    import time
-
-    def found() -> list[str]:
-        alive = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/status") as file:
-                    text = file.read()
-            except OSError:
-                continue
-            if "NSpid" in text and len(text.split("NSpid:")[1].split("\n")[0].split()) > 2:
-                alive.append(pid)
-        return alive
-
-    deadline = time.monotonic() + 30
-    while (alive := found()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return alive
-
-
-async def test_one_who_gives_up_ends_the_program(sandbox: LocalSandbox) -> None:
-    await sandbox._start()
-    request = JudgeRequest(code="import time; time.sleep(1000)", cases=[JudgeCase()],
-                           wall_timeout=600.0)  # fmt: skip
-    judging = asyncio.ensure_future(sandbox.judge(request, InlineSuite.of(request.cases or [])))
-    await asyncio.sleep(0.2)
+async def test_a_program_ends_with_whoever_asked_for_it(sandbox: LocalSandbox) -> None:
+    name = f"sleeper-{secrets.token_hex(8)}"
+    judging = await begin_to_sleep(sandbox, name)
     judging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await judging
-    assert _sleepers() == []
+    await until_there(name, count=0)

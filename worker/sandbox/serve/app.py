@@ -39,11 +39,13 @@ class TooLarge(Exception):
 class App:
     """`/run_code`, `/run_jupyter` and `/v1/ping` over one set of jails; the rest is the guard's."""
 
-    def __init__(self, jails: Jails, defaults: Limits, line: Line, cache_bytes: int = 0) -> None:
+    def __init__(
+        self, jails: Jails, defaults: Limits, line: Line, judging: Judging | None = None
+    ) -> None:
         self._jails = jails
         self._defaults = defaults
         self._line = line
-        self._judging = Judging(jails, defaults, cache_bytes)
+        self._judging = judging or Judging(jails, defaults, cache_bytes=0)
         self._tally = Tally()
         self._held = 0
         self._routes: dict[str, dict[str, Callable[[bytearray], Coroutine[Any, Any, Answer]]]] = {

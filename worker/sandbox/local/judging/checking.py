@@ -19,6 +19,7 @@ from worker.sandbox.local.judging.lane import Errand, Lane, Ran
 from worker.sandbox.local.limits import Limits
 from worker.sandbox.local.outcome import Step
 
+CHECKER_WALL = 3.0  # times its seconds of processor time
 _OUTPUT = 1 << 20  # bytes, of what it says
 _COMMENT = 1000  # characters
 _WRONG = (1, 2, 4, 8)
@@ -87,7 +88,7 @@ class Checking:
 
     def _errand(self, files: Mapping[str, bytes]) -> Errand:
         cpu = self._checker.timeout
-        return Errand(cpu, 3 * cpu, self._limits.memory, files=files)
+        return Errand(cpu, CHECKER_WALL * cpu, self._limits.memory, files=files)
 
     async def close(self) -> None:
         await self._lane.close()

@@ -6,9 +6,10 @@ that of a checker, which no program can reach. Results are as if the cases had r
 
 import asyncio
 import base64
+import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 
 from worker.errors import SandboxFailure, SandboxUnfit
@@ -21,7 +22,7 @@ from worker.sandbox.local.answer import command_result, failure_of
 from worker.sandbox.local.errors import LimitRefused
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.judging.builds import Build, Builds, NotBuilt
-from worker.sandbox.local.judging.checking import Checking, Said
+from worker.sandbox.local.judging.checking import CHECKER_WALL, Checking, Said
 from worker.sandbox.local.judging.lane import Errand, Lane, LaneLost, Ran
 from worker.sandbox.local.languages import LanguageAbsent
 from worker.sandbox.local.limits import MB, Limits
@@ -44,6 +45,15 @@ class Judging:
         self._defaults = defaults
         self.lanes = 0  # of all programs
         self._cores = os.cpu_count() or 1
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Around the jails' own life: they show programs what the builds need."""
+        self._jails.expose(self.builds.open())
+        try:
+            yield
+        finally:
+            await self.builds.close()
 
     async def judge(self, request: JudgeRequest, suite: Suite) -> JudgeResult:
         """Raises `SandboxFailure` where the sandbox failed as a whole."""
@@ -199,7 +209,9 @@ class Trial:
 
     @property
     def _life(self) -> float:
-        return self._request.longest + _GRACE
+        checker = self._request.checker
+        checking = checker.timeout * CHECKER_WALL * self._count if checker else 0.0
+        return self._request.longest + checking + _GRACE
 
     async def _case(self, index: int, lane: Lane, checking: Checking | None) -> Verdict:
         try:

@@ -19,7 +19,7 @@ from io import FileIO
 
 from worker.sandbox.local.inside import wire
 from worker.sandbox.local.inside.job import CASES
-from worker.sandbox.local.inside.root import PROGRAM
+from worker.sandbox.local.inside.root import HOME, PROGRAM
 from worker.sandbox.local.jails import Jails, header_of, step_of
 from worker.sandbox.local.judging.builds import Build
 from worker.sandbox.local.limits import Limits
@@ -115,7 +115,7 @@ class Lane:
         order = {
             "cpu": errand.cpu,
             "wall": errand.wall,
-            "script": errand.text and f"/home/sandbox/{_MAIN}",
+            "script": errand.text and f"{HOME}/{_MAIN}",
             "files": bool(files),
             "stdout": errand.ends is not None,
             "mark": errand.marks,
