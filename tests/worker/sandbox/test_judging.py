@@ -15,6 +15,7 @@ from worker.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from worker.judge.suite import Case, InlineSuite
 from worker.sandbox.local import LocalSandbox, ServerConfig
 from worker.sandbox.local.inside import confine
+from worker.sandbox.local.inside.root import HEADERS
 from worker.sandbox.local.isolation.levels import Level
 from worker.sandbox.local.judging import header
 
@@ -363,9 +364,9 @@ async def test_the_header_of_all_headers_is_precompiled_for_the_second_who_wants
         assert one._making is not None
         await one._making
         assert (await judge(sandbox, PRECOMPILED % 3, [("", "4")], **given)).verdicts == "P"
-        made = f"{one.folder}/bits/stdc++.h.gch"
-        hostile = f"import os\nprint(os.access({made!r}, os.W_OK))"
-        assert (await judge(sandbox, hostile, [("", "False")])).verdicts == "P"
+        made = f"{HEADERS}/bits/stdc++.h.gch"
+        hostile = f"import os\nprint(os.access({made!r}, os.R_OK), os.access({made!r}, os.W_OK))"
+        assert (await judge(sandbox, hostile, [("", "True False")])).verdicts == "P"
     finally:
         await sandbox.close()
     assert not os.path.exists(one.folder)

@@ -74,9 +74,9 @@ class Jails:
         """What holds a tree to its memory: a cgroup, or sampling."""
         return self._hierarchy.kind if self._hierarchy else "sampling"
 
-    def expose(self, folders: tuple[str, ...]) -> None:
-        """Before it starts: show programs these as well."""
-        self.config = replace(self.config, expose=(*self.config.expose, *folders))
+    def show_headers(self, folder: str) -> None:
+        """Before it starts: programs may read what is in this folder."""
+        self.config = replace(self.config, headers=folder)
 
     async def start(self) -> Self:
         """Start and test it. Raises `SandboxUnavailable` if a program could get out."""

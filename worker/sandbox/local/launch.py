@@ -30,6 +30,7 @@ class ServerConfig:
     python: str = sys.executable
     preload: tuple[str, ...] = ()
     expose: tuple[str, ...] = ()  # further files and folders that programs may read
+    headers: str = ""  # a folder of precompiled ones, which no folder of a program shows
     uid: int = 65534  # who it becomes when it is started by root
     gid: int = 65534
     spares: int = 2  # jails made before their programs come
@@ -45,6 +46,7 @@ class ServerConfig:
             "preload": list(self.preload),
             "asked": list(_MODULES),
             "exposed": self._exposed(),
+            "headers": self.headers,
             "uid": self.uid,
             "spares": self.spares,
             "gid": self.gid,
@@ -57,7 +59,8 @@ class ServerConfig:
             prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
         else:
             prefixes = _prefixes_of(self.python)
-        paths = [*prefixes, f"{_SOURCE}/inside", *self.expose]
+        by_name = [self.headers] if self.headers and self.level != "ns" else []
+        paths = [*prefixes, f"{_SOURCE}/inside", *self.expose, *by_name]
         if "/" in paths:
             raise SandboxUnavailable("the interpreter's prefix is /, and / cannot be shown")
         return list(dict.fromkeys(path for path in paths if not path.startswith("/usr/")))

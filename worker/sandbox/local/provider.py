@@ -111,7 +111,7 @@ class LocalSandbox:
         async with self._starting:
             if self._started:
                 return
-            self._jails.expose(self._judging.builds.open())
+            self._jails.show_headers(self._judging.builds.open())
             try:
                 await self._jails.start()
             except SandboxUnavailable as problem:

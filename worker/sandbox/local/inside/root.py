@@ -15,6 +15,7 @@ WRITABLE = ("/tmp", "/home/sandbox", "/mnt", "/var/tmp", "/dev/shm")  # noqa: S1
 HOME = "/home/sandbox"
 SCRATCH = "/run/scratch"
 COVERED = "/run/covered"
+HEADERS = "/run/headers"
 PROGRAM = "/run/program"  # where it lies while it runs on case after case
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
@@ -56,7 +57,7 @@ def write_maps(inside_user: int, inside_group: int, user: int, group: int) -> No
         os.close(at)
 
 
-def build(exposed: list[str]) -> list[str]:
+def build(exposed: list[str], headers: str = "") -> list[str]:
     """Pivot into a tmpfs, bind what programs may read, and let go of the host's tree.
 
     Returns what lies in a folder that each jail gets anew, and so must be shown again there.
@@ -78,6 +79,8 @@ def build(exposed: list[str]) -> list[str]:
         _expose(path)
     for path in covered:
         _expose(path, COVERED + path)
+    if headers:
+        _expose(headers, HEADERS)
     for name, text in _FILES.items():
         with open(f"/etc/{name}", "w") as file:
             file.write(text)

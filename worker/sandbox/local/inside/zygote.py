@@ -70,7 +70,7 @@ def launch(config: dict[str, Any]) -> None:
     home = root.HOME
     if config["level"] == "ns":
         root.enter_namespaces(as_root)
-        config["covered"] = root.build(config["exposed"])
+        config["covered"] = root.build(config["exposed"], config["headers"])
     if config["level"] == "landlock":
         confine.require()
     if as_root:

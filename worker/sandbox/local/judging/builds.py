@@ -134,12 +134,12 @@ class Builds:
             raise NotBuilt(replace(outcome, status="refused", error=_nothing_made(outcome)))
         return Build(language, script, made, outcome.compile)
 
-    def open(self) -> tuple[str, ...]:
-        """Before the sandbox starts: which folders it is to show to programs besides."""
-        if self._most < ROOM or "cpp" not in self._jails.languages or self.header:
-            return ()
-        self.header = Header(tempfile.gettempdir())
-        return (self.header.folder,)
+    def open(self) -> str:
+        """Before the sandbox starts: which folder it is to show to compilers; empty if none."""
+        if self._most < ROOM or "cpp" not in self._jails.languages:
+            return ""
+        self.header = self.header or Header(tempfile.gettempdir())
+        return self.header.folder
 
     async def close(self) -> None:
         header, self.header = self.header, None

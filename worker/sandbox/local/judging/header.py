@@ -14,6 +14,7 @@ from pathlib import Path
 
 from worker.sandbox.local import languages
 from worker.sandbox.local.inside import janitor, wire
+from worker.sandbox.local.inside.root import HEADERS
 from worker.sandbox.local.jails import Jails, header_of
 from worker.sandbox.local.limits import DEFAULTS, MB
 
@@ -46,7 +47,7 @@ class Header:
         self._asked += 1
         if self._asked == _WORTH_IT:
             self._making = asyncio.ensure_future(self._make(jails))
-        return [f"-I{self.folder}"] if self.size else []
+        return [f"-I{HEADERS if jails.level == 'ns' else self.folder}"] if self.size else []
 
     async def _make(self, jails: Jails) -> None:
         cpp = languages.LANGUAGES["cpp"]

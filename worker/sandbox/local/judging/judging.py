@@ -49,7 +49,7 @@ class Judging:
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Around the jails' own life: they show programs what the builds need."""
-        self._jails.expose(self.builds.open())
+        self._jails.show_headers(self.builds.open())
         try:
             yield
         finally:
