@@ -35,7 +35,9 @@ def _finite(text: str) -> float:
     """1e999 would be read as infinity, and could not be written as JSON again."""
     number = float(text)
     if math.isinf(number):
-        raise ItemRefused(f"{text[:40]} is out of range, and not JSON once it is read")
+        raise ItemRefused(
+            f"{text[:40]} is out of range: it would be read as infinity, which is not JSON"
+        )
     return number
 
 

@@ -223,7 +223,7 @@ class Task:
         for name, value in ours.items():
             if value is not None and theirs[name] != value:
                 log.warning(
-                    "the task is already configured otherwise, and that stays in force",
+                    "the task has other settings already, and keeps them",
                     extra={"task": self.name, "setting": name, "given": value,
                            "in_force": theirs[name]},
                 )  # fmt: skip

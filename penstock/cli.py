@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as trouble:
         if trouble.errno != errno.ENOSPC:
             raise
-        click.echo(f"penstock: {trouble}; what was to be written is not all there", err=True)
+        click.echo(f"penstock: {trouble}; the output is incomplete", err=True)
         _print_no_more()
         sys.exit(1)
     finally:

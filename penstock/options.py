@@ -65,7 +65,7 @@ def settings_options(function: _Command) -> _Command:
             "--redis-url",
             "URL",
             "The Redis to use; a password is safer in PENSTOCK_REDIS_URL. "
-            "Without either, a private server is started where one is of use.",
+            "Without either, commands that need one start a private server.",
         ),
     ):
         function = option(function)
@@ -89,7 +89,7 @@ def given_settings() -> GroundSettings:
     settings = GroundSettings.load(**given)
     configure_logging(settings.log_format, settings.log_level)
     for name, meant in misspelt(os.environ).items():
-        click.echo(f"penstock: {name} is no setting; did you mean {meant}?", err=True)
+        click.echo(f"penstock: {name} is not a setting; did you mean {meant}?", err=True)
     if settings.redis_url is None and os.environ.get("REDIS_URL"):  # as RQ and many others call it
         click.echo("penstock: REDIS_URL is not read; did you mean PENSTOCK_REDIS_URL?", err=True)
     return settings

@@ -130,7 +130,7 @@ def _add_refusals(app: FastAPI) -> None:
 
     async def unforeseen(_: Request, error: Exception) -> Response:
         log.exception("a request failed", exc_info=error)
-        return Answer(envelope(False, "the server failed on this request; see its log"), 500)
+        return Answer(envelope(False, "the server failed to answer this request; see its log"), 500)
 
     for kind in OURS:
         app.add_exception_handler(kind, ours)

@@ -86,7 +86,7 @@ class Desk:
                 for task in await tidied_tasks(self.link, self.run):
                     await self._sweep(task)
             except (PenstockError, redis.exceptions.RedisError, OSError) as failure:
-                log.warning("sweep failed; it goes on", extra={"reason": str(failure)})
+                log.warning("sweep failed; the next one follows", extra={"reason": str(failure)})
             await asyncio.sleep(BEAT)
 
     async def _sweep(self, task: str) -> None:
@@ -94,7 +94,7 @@ class Desk:
         try:
             await self.buffer(task).sweep(serving=True)
         except UnknownTask as gone:
-            log.debug("a task is no more", extra={"reason": str(gone)})
+            log.debug("a task has expired", extra={"reason": str(gone)})
         except redis.exceptions.ResponseError as failure:
             log.warning("sweep failed", extra={"task": task, "reason": str(failure)})
 
@@ -139,7 +139,8 @@ class Desk:
         try:
             self.generators = discover(self.settings.generators)
         except GeneratorError as fault:
-            log.error("generators stay as they were", extra={"reason": str(fault)})  # noqa: TRY400
+            why = {"reason": str(fault)}
+            log.error("generators could not be reloaded; the old ones stay", extra=why)  # noqa: TRY400
 
 
 async def _of(request: Request) -> Desk:

@@ -36,15 +36,15 @@ def _check_file(file: object, folders: str) -> None:
     if not any(lies_in.is_relative_to(Path(one).resolve()) for one in _listed(folders)):
         raise Refused(
             403,
-            f"input_file {str(file)[:200]!r} lies in no folder that this server was given to read: "
-            "start it with --inputs FOLDER, or PENSTOCK_INPUT_FOLDERS",
+            f"input_file {str(file)[:200]!r} is in no folder that this server may read: "
+            "start it with --inputs FOLDER, or set PENSTOCK_INPUT_FOLDERS",
         )
 
 
 def _check_address(name: str, url: object, allowed: set[str]) -> None:
     if not _hosts_of(url) & allowed:
         raise Refused(
-            403, f"{name} {str(url)[:200]!r} is none of this server's PENSTOCK_ENGINE_HOSTS"
+            403, f"{name} {str(url)[:200]!r} is not in this server's PENSTOCK_ENGINE_HOSTS"
         )
 
 

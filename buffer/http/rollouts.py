@@ -85,7 +85,7 @@ class Rollouts:
             return "another rollout of the task was started meanwhile"
         if task not in self._desk.generators:
             log.warning(
-                "no generator for this task_type: items must come from elsewhere",
+                "no generator has this task_type: other processes must write its items",
                 extra={"task": task, "known": ", ".join(self._desk.generators)},
             )
             return f"no generator for {task!r} here; the buffer waits for items from elsewhere"
@@ -141,7 +141,9 @@ class Rollouts:
                 for task in await self._desk.tasks():
                     await self._watch_or_report(task)
             except _FAILURES as outage:
-                log.warning("rollouts are not renewed", extra={"reason": str(outage)})
+                log.warning(
+                    "the leases of rollouts were not renewed", extra={"reason": str(outage)}
+                )
             await asyncio.sleep(_BEAT)
 
     async def end(self) -> None:
@@ -156,14 +158,14 @@ class Rollouts:
             await self._watch(task)
         except redis.exceptions.ResponseError as refusal:
             extra = {"task": task, "reason": str(refusal)}
-            log.warning("a rollout is not renewed", extra=extra)
+            log.warning("the lease of a rollout was not renewed", extra=extra)
 
     async def _watch(self, task: str) -> None:
         able = task in self._desk.generators
         preparing, running = self._preparing.get(task, ""), self._running.get(task)
         digest, payload = await self._call("watch", task, preparing, str(int(able)))
         if payload and able:
-            log.info("a rollout goes on here", extra={"task": task})
+            log.info("a rollout continues on this server", extra={"task": task})
             self._run(Rollout(task, digest.decode(), json.loads(payload)))
         elif not digest and running is not None and self._running.get(task) is running:
             log.info("a rollout was replaced", extra={"task": task})
@@ -178,7 +180,7 @@ class Rollouts:
             code = await self._try(rollout)
             if code == 0:
                 break
-            log.error("a generator ended badly", extra={"task": task, "code": code})
+            log.error("a generator failed", extra={"task": task, "code": code})
             await asyncio.sleep(backoff(failures + 1, 1.0, 30.0))
         state = "finished" if code == 0 else "failed"
         await self._conclude(rollout, state)
@@ -193,7 +195,7 @@ class Rollouts:
                 return
             except _FAILURES as failure:
                 extra = {"task": rollout.task, "state": state, "reason": str(failure)}
-                log.warning("the end of a rollout is not noted yet", extra=extra)
+                log.warning("the end of a rollout could not be recorded; trying again", extra=extra)
             await asyncio.sleep(_PAUSE)
 
     async def _try(self, rollout: Rollout) -> int:
@@ -220,7 +222,7 @@ class Rollouts:
     async def _generate(self, task: str, payload: dict[str, Any]) -> int:
         generator = self._desk.generators.get(task)
         if generator is None:
-            raise GeneratorError(f"the file of {task!r} was taken away while its rollout ran")
+            raise GeneratorError(f"the file of {task!r} was removed while its rollout ran")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "buffer.generator.run", str(generator.path),
             str(os.getpid()), stdin=asyncio.subprocess.PIPE, stdout=sys.stderr,

@@ -57,7 +57,7 @@ class BatchResponse(Response):
                 log.info("the reader went away", extra={"receipt": self._batch.receipt})
         except RedisError as outage:
             log.warning(
-                "Redis did not learn that a batch was handed out; it comes back",
+                "Redis has no record that a batch was handed out; it is delivered again",
                 extra={"receipt": self._batch.receipt, "reason": str(outage)},
             )
 

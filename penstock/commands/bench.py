@@ -30,7 +30,7 @@ first use, into .bench/.
 )
 @click.argument("arguments", metavar="[SUITE|OPTION]...", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
-    """Measure Penstock, its peers beside it. In a clone of the source."""
+    """Measure Penstock and its peers. In a clone of the source."""
     if not (SOURCE / "bench" / "__main__.py").is_file():
         raise PenstockError(
             "the benchmarks are not part of the package; clone the source, and there: "

@@ -29,7 +29,7 @@ Examples:
   penstock groups ls --state quarantined  what a function failed on, and why
   penstock groups show math_17            its items
   penstock groups versions                how old they are, and what takes wait for
-  penstock groups requeue math_17         ready again, after the function was mended
+  penstock groups requeue math_17         ready again, after you fixed the function
 """),
 )
 def command() -> None:
@@ -93,8 +93,8 @@ def show(instance_id: str, number: int, task: str | None) -> int:
     items = _with_reader(found)
     if not items:
         say(
-            f"penstock: no group {instance_id!r} of round {number} in this run; those that there "
-            "are: penstock groups ls",
+            f"penstock: no group {instance_id!r} of round {number} in this run; list them with "
+            "penstock groups ls",
             err=True,
         )
         return 1

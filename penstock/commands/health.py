@@ -34,7 +34,7 @@ def command(what: str) -> int:
         if is_url(what):
             return service_health(what)
         if what not in ("redis", "worker"):
-            raise click.UsageError(f"{what!r} is no URL, nor redis, nor worker")
+            raise click.UsageError(f"{what!r} is not a URL, redis or worker")
         if settings.redis_url is None:
             raise click.UsageError(f"{SETTING} is not set: which Redis?")
         url = settings.redis_url.get_secret_value()

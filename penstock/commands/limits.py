@@ -26,7 +26,7 @@ from penstock.startup import running_redis
 
 @click.group(
     "limits",
-    short_help="See and change the gates, for every process at once.",
+    short_help="See and change the gates of all processes.",
     epilog=examples("""
 Examples:
 
@@ -39,7 +39,7 @@ Examples:
 """),
 )
 def command() -> None:
-    """See and change the gates; a change holds at once, for every process."""
+    """See and change the gates. A change applies to every process at once."""
 
 
 @command.command(

@@ -40,9 +40,9 @@ Examples:
   penstock run --cases cases.json solution.cpp
 
 Its input is empty without -i: stdin is read to its end before the program is sent, which in
-a script's loop or a CI job would take what was meant for others, or wait for ever.
+a script's loop or a CI job would take what was meant for others, or wait without end.
 
-It exits as the program did: 128 + n after signal n, 124 where its time ran out, 137 at
+It exits as the program did: 128 + n after signal n, 124 if its time ran out, 137 at
 another limit. 125: it was not run, or its end is not known, through no fault of its own.
 
 With --cases it is judged: compiled once, run on each case of the file, which is in any format
@@ -59,7 +59,7 @@ that worker.judge.read_cases reads. It exits with 0 where all cases passed, else
               show_default=True, help="Its seconds to run.")  # fmt: skip
 @click.option("--cases", type=click.File("rb"), metavar="FILE",
               help="Judge it against these cases, as JSON.")  # fmt: skip
-@click.option("--wait", is_flag=True, help="Queue it even where no worker listens now.")
+@click.option("--wait", is_flag=True, help="Queue it even if no worker listens now.")
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 @settings_options
 def command(
@@ -137,7 +137,7 @@ def _request(
     program: BinaryIO, language: str | None, timeout: float, *, with_input: bool
 ) -> CodeRequest:
     if with_input and program is sys.stdin.buffer:
-        raise click.UsageError("-i: stdin is the program already; name a file for one of them")
+        raise click.UsageError("-i: stdin is already the program; use a file for one of them")
     suffix = Path(program.name).suffix.lower() if isinstance(program.name, str) else ""
     chosen = language or _BY_SUFFIX.get(suffix, "python")
     if chosen not in LANGUAGES:

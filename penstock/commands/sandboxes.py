@@ -27,7 +27,7 @@ Examples:
 
   penstock sandboxes ls                    every run's, and what went wrong with them
   penstock sandboxes reap                  end what nobody keeps any more, now
-  penstock sandboxes kill penstock-1f9c…   end this one, whoever uses it
+  penstock sandboxes kill penstock-1f9c…   end this one, also while it is used
   penstock --run exp7 sandboxes kill --all
 """),
 )
@@ -110,8 +110,10 @@ Examples:
 @click.option("--all", "everything", is_flag=True, help="All of the run, or of every run.")
 @settings_options
 def kill(names: tuple[str, ...], everything: bool) -> None:
-    """End sandboxes whoever uses them; their owners are told. Exits with 1 if one is not gone, or
-    not registered."""
+    """End sandboxes, also while they are used; their owners get SandboxLost.
+
+    Exits with 1 if one could not be ended, or is not registered.
+    """
     if bool(names) == everything:
         raise click.UsageError("name the sandboxes to end, or say --all")
     with _registries() as registries:

@@ -27,7 +27,7 @@ _UNUSED = "Nothing has used this Redis yet. In this folder `penstock up` starts 
 Examples:
 
   penstock top                      live; Ctrl-C ends it
-  penstock top --once               one look, also where no terminal reads
+  penstock top --once               print once; no terminal needed
   penstock top --json | jq -r '.notes[]'
 
 Exit code of one look: 0, or 1 where there is something that a person should see to.

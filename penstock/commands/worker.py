@@ -44,7 +44,7 @@ Ctrl-C finishes what runs; a second one, a second later, gives it back to its qu
     "--allow",
     multiple=True,
     metavar="NAME",
-    help="What jobs may run beside worker.jobs.*: module.function, or module.* for the functions "
+    help="What jobs may run besides worker.jobs.*: module.function, or module.* for the functions "
     "that a module defines. May be given several times; '*' is anything.",
 )
 @click.option("--gate", metavar="NAME", help="Take a permit of this gate for each job.")
@@ -94,7 +94,8 @@ def command(
     for queue in queues:
         if not queue.isprintable() or " " in queue:
             raise click.UsageError(
-                f"{queue!r} is no queue's name; for more than one: penstock worker urgent code"
+                f"{queue!r} is not a queue's name; separate names by spaces: "
+                "penstock worker urgent code"
             )
     settings = given_settings()
     require_one_primary(settings)

@@ -93,7 +93,7 @@ class Story:
         finally:
             striking.cancel()  # where the demo has failed meanwhile, nobody asks how it went
         if dead is None:
-            raise DemoFailed("the long program was over before anybody saw it run")
+            raise DemoFailed("the long program ended before it was seen running")
         self._happened(f"{dead.victim} killed")
         self._screen.say(
             f"worker {dead.victim} is killed with -9 in job {self._short(job)}, permit in hand; "

@@ -34,7 +34,7 @@ Exit code: 0 ready (warnings may stand), 1 a check failed, 2 a setting cannot be
 """),
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("--quiet", "-q", is_flag=True, help="Only what is not well.")
+@click.option("--quiet", "-q", is_flag=True, help="Show only warnings and failures.")
 @settings_options
 def command(as_json: bool, quiet: bool) -> int:
     """Check Python, packages, Redis and the kernel; say what to do."""

@@ -11,7 +11,7 @@ from worker.sandbox.local.settings import SandboxSettings
 _WEAKER = {
     "landlock": "namespaces hold more: unset PENSTOCK_SANDBOX_LEVEL where the machine allows them; "
     "docs/inside/sandbox-security.md says what this level does not contain",
-    "none": "unset PENSTOCK_SANDBOX_LEVEL, unless you trust these programs as you trust your own",
+    "none": "unset PENSTOCK_SANDBOX_LEVEL, unless you trust these programs like your own",
 }
 _DELEGATE = "for exact limits run as root or, under systemd, with Delegate=yes"
 

@@ -98,7 +98,7 @@ def check_names(
         for name in NAMES
         if (trouble := _trouble(name, set(owners.get(name, ())) - {DISTRIBUTION}, home, here))
     ]
-    yield from troubles or [ok("package names", f"{', '.join(NAMES)}: ours, from {home}")]
+    yield from troubles or [ok("package names", f"{', '.join(NAMES)}: Penstock's, from {home}")]
     yield from _shadows(here)
 
 
@@ -146,8 +146,8 @@ def _trouble(name: str, others: set[str], home: Path, here: Path) -> Finding | N
     if shadow and here.resolve() != home:
         return warn(
             about,
-            f"{shadow} shadows ours for what runs in this folder",
-            "rename it: a stock `rq worker` started here imports it instead of ours",
+            f"{shadow} hides Penstock's package from programs started in this folder",
+            "rename it: a stock `rq worker` started here imports it instead",
         )
     return None
 

@@ -36,7 +36,7 @@ def _check_queue(client: redis.Redis, name: str) -> Finding | None:
         if data and not unpacked(data).lstrip().startswith(b"["):
             return warn(
                 f"queue {name}",
-                f"job {id} is not JSON, and workers of ours do not open it",
+                f"job {id} is not JSON; Penstock's workers refuse it",
                 "enqueue with Queue(…, serializer=rq.serializers.JSONSerializer), or use CodeQueue",
             )
         if any(said in _failure_of(client, id) for said in _SAID):

@@ -108,7 +108,11 @@ def _server_version(binary: Path) -> str:
 
 def _version(facts: ServerFacts) -> Finding:
     if not facts.version:
-        return warn("version", "the server would not say", "allow its user the INFO command")
+        return warn(
+            "version",
+            "the server would not say",
+            "give its user the INFO command: ACL SETUSER … +info",
+        )
     tested = TESTED[facts.software]
     if facts.version[:2] > tested:
         newest = ".".join(map(str, tested))
@@ -155,7 +159,9 @@ def _clock(client: Client) -> Finding:
     seconds, micros = client.time()  # type: ignore[misc,unused-ignore]
     after = time.time()
     skew = seconds + micros / 1e6 - (before + after) / 2
-    fact = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} ours"
+    fact = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
     if abs(skew) > SKEW + (after - before):
-        return warn("clock", fact, "run NTP on both; leases go by the server's clock, RQ by ours")
+        return warn(
+            "clock", fact, "run NTP on both: leases use the server's clock, and RQ this machine's"
+        )
     return ok("clock", fact)

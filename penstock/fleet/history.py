@@ -109,7 +109,7 @@ class StoredHistory(History):
         if "equal or smaller" in refused:  # another monitor has stored this second
             return
         if refused and not self._refused:
-            log.warning("a restart will empty the charts, as they cannot be stored: %s", refused)
+            log.warning("the charts cannot be stored, and a restart will empty them: %s", refused)
         self._refused = refused
 
 

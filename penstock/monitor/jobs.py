@@ -74,7 +74,7 @@ def _result(value: bytes | None) -> Any:
     try:
         return _cut(json.loads(base64.b64decode(value)))
     except (ValueError, RecursionError):
-        return "it is not JSON, and is not opened here"
+        return "it is not JSON, and is not shown"
 
 
 def error_text(value: bytes | None) -> str:

@@ -56,7 +56,7 @@ class Watch:
                 await self._tell("fleet", await self._look())
                 await self.history.store(self.history.points[-1])
             except UNWELL as problem:
-                log.warning("no look was possible: %s", problem)
+                log.warning("the fleet could not be read: %s", problem)
                 await self._tell("trouble", {"reason": str(problem)})
             await asyncio.sleep(self._every)
 

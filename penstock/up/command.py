@@ -166,7 +166,7 @@ class _Up:
             self._state_kept = True
         except OSError as failure:  # a full disk must not end what still runs
             if self._state_kept:
-                self._screen.say(f"{file} is out of date, it cannot be written: {failure}")
+                self._screen.say(f"{file} cannot be written and is out of date: {failure}")
             self._state_kept = False
 
 

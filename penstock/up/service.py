@@ -74,7 +74,7 @@ class Service:
             self.changed(self)
             short_lives += 1
             pause = backoff(short_lives, FIRST_PAUSE, LONGEST_PAUSE)
-            self.say(f"{self.name} ended ({_how(code)}); it is started again in {pause:g} s")
+            self.say(f"{self.name} ended ({_how(code)}); restart in {pause:g} s")
             await asyncio.sleep(pause)
         self.state, self.pid = "ended", 0
 

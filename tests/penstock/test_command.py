@@ -169,7 +169,7 @@ def test_an_unknown_subcommand_exits_with_2() -> None:
 def test_a_variable_that_only_resembles_a_setting_is_told() -> None:
     result = run("health", "nothing", PENSTOCK_BUFER_PORT="1", PENSTOCK_OF_OURS="2")
     assert result.stderr.startswith(
-        "penstock: PENSTOCK_BUFER_PORT is no setting; did you mean PENSTOCK_BUFFER_PORT?\n"
+        "penstock: PENSTOCK_BUFER_PORT is not a setting; did you mean PENSTOCK_BUFFER_PORT?\n"
     )
     assert "PENSTOCK_OF_OURS" not in result.stderr
     said = run("health", "nothing", REDIS_URL="redis://h").stderr
@@ -360,7 +360,7 @@ def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
         ("worker --sandbox local --gate nope", "no gate is called 'nope'; there are none yet"),
         ("worker --gate code --limit code", "--limit is the old name of --gate; give --gate alone"),
         ("run --timeout -3 -", "Invalid value for '--timeout': -3.0"),
-        ("health nothing", "'nothing' is no URL, nor redis, nor worker"),
+        ("health nothing", "'nothing' is not a URL, redis or worker"),
         ("limits set code", "say what to change: --limit, --rate or --burst"),
         ("limits set code --limit 0", "limit: must be a whole number from 1 to 1000000000, not 0"),
         (f"limits set code --limit {10**23}", "limit: must be a whole number from 1 to 1000000000"),

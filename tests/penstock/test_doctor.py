@@ -218,7 +218,9 @@ def test_a_clock_that_is_off_is_told_with_its_distance(
     assert found.verdict == verdict
     if skew:
         assert found.fact.startswith(("30.", "29."))
-        assert found.fact.endswith("ahead of ours" if skew < 0 else "behind ours")
+        assert found.fact.endswith(
+            "ahead of this machine's" if skew < 0 else "behind this machine's"
+        )
         assert "NTP" in found.remedy
 
 

@@ -232,7 +232,7 @@ async def test_a_redis_that_takes_no_writes_is_looked_at_all_the_same(
     for _ in range(2):
         await history.store(history.add(await look(real_redis)))
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "a restart will empty the charts" in caplog.text
+    assert "a restart will empty them" in caplog.text
     await client.aclose()
 
 

@@ -103,7 +103,7 @@ def test_a_program_is_judged_against_a_file_of_cases(
 def test_one_stdin_cannot_be_the_program_and_its_input() -> None:
     result = run("run", "-i", "-")
     assert (result.returncode, result.stdout) == (2, "")
-    assert "stdin is the program already" in result.stderr
+    assert "stdin is already the program" in result.stderr
 
 
 def test_where_nobody_listens_it_says_so_and_leaves_nothing_queued(

@@ -84,7 +84,7 @@ def test_two_names_in_one_word_are_no_queue(real_redis, queue: str) -> None:
     worker = penstock_worker(real_redis, queue)
     _, said = worker.communicate(timeout=60)
     assert worker.returncode == 2
-    assert b"is no queue's name; for more than one: penstock worker urgent code" in said
+    assert b"is not a queue's name; separate names by spaces: penstock worker urgent code" in said
     assert b"\x1b" not in said
 
 

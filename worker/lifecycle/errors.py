@@ -29,7 +29,7 @@ class StartRefused(SandboxUnfit):
     def __init__(self, provider: str, problem: BaseException, advice: str) -> None:
         super().__init__(
             f"{provider} refuses to make the sandbox: {shown(problem)}. "
-            f"{advice or 'Mend the request; it is not tried again'}",
+            f"{advice or 'Correct the request; it is not tried again'}",
             reason="start_refused",
         )
 
@@ -38,7 +38,7 @@ class SandboxLost(SandboxFailure):
     """The sandbox is gone, and its state with it."""
 
     def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"sandbox {name} is gone: {why}; open another", reason="sandbox_lost")
+        super().__init__(f"sandbox {name} is lost: {why}. Open a new one", reason="sandbox_lost")
 
 
 class CommandFailed(SandboxFailure):

@@ -106,7 +106,7 @@ class Attempts:
                 )
             )  # fmt: skip
             if not box.fence:
-                raise SandboxLost(box.name, "its record was claimed as it was written")
+                raise SandboxLost(box.name, "a reaper took it over while its record was written")
             self._keeper.keep(box.name, box.fence, box.take)
             for permit in permits:
                 await permit.entrust(lives_for)
@@ -140,7 +140,10 @@ class Attempts:
         tags = {"penstock-fleet": box.fleet, "penstock-run": self._registry.run}
         if asyncio.get_running_loop().time() > box.sure_until:
             # A reaper may have looked for it by name already, and found nothing.
-            raise SandboxLost(box.name, "this process stood still for longer than its lease")
+            raise SandboxLost(
+                box.name,
+                "this process did not run for longer than its lease (PENSTOCK_SANDBOX_LEASE)",
+            )
         box.phase = Phase.ASKED_FOR
         box.creating = asyncio.create_task(
             self._created(box, spec, tags, self._settings.sandbox_ttl)
@@ -171,7 +174,7 @@ class Attempts:
     async def _advance(self, box: Box, state: str) -> None:
         ref = box.ref
         if not await aside(lambda: self._registry.advance(box.name, box.fence, state, ref)):
-            raise SandboxLost(box.name, "it was claimed while it started")
+            raise SandboxLost(box.name, "a reaper or an operator took it over during its start")
 
     def _clock_of(self, box: Box) -> Callable[[], float]:
         loop = asyncio.get_running_loop()

@@ -57,7 +57,7 @@ async def guarded(work: Awaitable[Any], seconds: float) -> Step:
 
 def _look_at(task: "asyncio.Future[Any]") -> None:
     if not task.cancelled() and (problem := task.exception()):
-        log.info("a step that was given up on failed later: %s", shown(problem))
+        log.info("a teardown step that had timed out failed later: %s", shown(problem))
 
 
 async def terminated(provider: Provider, id: str, seconds: float) -> Step:
@@ -135,7 +135,9 @@ class Teardown:
             for permit in box.permits:
                 await self._free(permit)
         except PenstockError as failure:
-            log.warning("sandbox %s: its permits go back later: %s", box.name, failure)
+            log.warning(
+                "sandbox %s: its starting permits are not released yet: %s", box.name, failure
+            )
             return False
         box.permits = ()
         return True
@@ -145,4 +147,4 @@ class Teardown:
             await aside(note)
         except (RedisError, OSError) as failure:
             # The lease ends by itself, and the reaper finds the record as it is.
-            log.warning("sandboxes: Redis was not told of a teardown: %s", failure)
+            log.warning("a teardown could not be recorded in Redis: %s", failure)

@@ -100,9 +100,9 @@ def json_of(outcome: Any) -> Any:
     try:
         return json.loads(outcome)
     except ValueError as wrong:
-        raise ResultUnreadable(f"what came back is not JSON: {wrong}") from None
+        raise ResultUnreadable(f"the stored result is not JSON: {wrong}") from None
     except RecursionError:
-        raise ResultUnreadable("what came back is nested too deeply to be read") from None
+        raise ResultUnreadable("the stored result is nested too deeply to be read") from None
 
 
 class _Arrival(LoopAnswer):

@@ -53,12 +53,14 @@ class Endpoint:
         asked = min(failure.retry_after or 0.0, LONGEST_ASIDE)
         aside = max(asked, backoff(self.failures, FIRST_ASIDE, LONGEST_ASIDE))
         self.judged_from, self.aside_until = now, now + aside
-        log.warning("sandbox %s is set aside for %g s: %s", self.shown, aside, failure.reason)
+        log.warning(
+            "sandbox %s failed and gets no programs for %g s: %s", self.shown, aside, failure.reason
+        )
 
     def succeed(self, began: float) -> None:
         if self.failures and began >= self.judged_from:
             self.failures, self.unreachable, self.aside_until = 0, False, 0.0
-            log.info("sandbox %s is well again", self.shown)
+            log.info("sandbox %s works again", self.shown)
 
 
 class Endpoints:

@@ -46,9 +46,9 @@ def read_answer(raw: bytes, limit: int, who: str) -> CodeResult:
             return _flood(limit)
         return CodeResult.read(json.loads(raw))
     except (ValueError, RecursionError, ResultUnreadable, VersionError) as wrong:
+        why = f"{type(wrong).__name__}: {wrong!s:.200}"
         raise SandboxBroken(
-            f"{who} answered 200 with what is no outcome: {type(wrong).__name__}: {wrong!s:.200}",
-            reason="unreadable",
+            f"{who} answered 200 without a program's outcome: {why}", reason="unreadable"
         ) from None
 
 

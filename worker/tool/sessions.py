@@ -63,8 +63,8 @@ class Sessions:
             self._homes.put(session, home)
         if home != here:
             raise SandboxFailure(
-                f"the session {session} was in the sandbox {home}, which is gone, and all that "
-                "earlier calls left in it (PENSTOCK_SESSION_IDLE, PENSTOCK_SANDBOX_TTL)",
+                f"the sandbox {home} of session {session} has ended, with the state of earlier "
+                "calls. PENSTOCK_SESSION_IDLE and PENSTOCK_SANDBOX_TTL set its lifetime",
                 reason="session_lost",
             )
 
@@ -120,9 +120,16 @@ class _Ends:
             try:
                 _end(_registry(redis_here(redis), GroundSettings.load().run), session)
             except (PenstockError, RedisError, OSError) as failure:
-                log.info("session %s ends when it has idled enough: %s", session, failure)
+                log.info(
+                    "session %s could not be ended now; it ends after PENSTOCK_SESSION_IDLE: %s",
+                    session,
+                    failure,
+                )
             except Exception:  # whatever it is, later sessions are to end
-                log.exception("session %s ends when it has idled enough", session)
+                log.exception(
+                    "session %s could not be ended now; it ends after PENSTOCK_SESSION_IDLE",
+                    session,
+                )
 
 
 _ends = PerProcess[str, _Ends]()

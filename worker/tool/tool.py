@@ -156,7 +156,7 @@ class SandboxFusionTool(BaseTool):
         if isinstance(failure, PenstockError):
             log.error("a call could not be run: %s", failure)
         else:
-            log.error("a call could not be run, by a fault of ours", exc_info=failure)
+            log.error("a call could not be run: Penstock failed", exc_info=failure)
         return Answer.of_failure(failure, self._config.max_output)
 
     def _keep(self, instance_id: str, answer: Answer) -> None:

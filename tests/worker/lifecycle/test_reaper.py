@@ -378,4 +378,4 @@ async def test_jobs_go_on_while_a_provider_is_made_and_one_that_is_missing_is_to
         await looking
         await eye.look(wait=False)
     assert made == [True, True], "what is missing may come"
-    assert caplog.text.count("is left to those who have it") == 1
+    assert caplog.text.count("are left to other reapers") == 1

@@ -172,7 +172,7 @@ async def test_what_is_no_notice_or_no_result_harms_nobody_else(redis, queue):
     redis.xadd(stream, {"job": b"\xff", "status": "finished"})
     redis.xadd(stream, {"job": first.id, "status": "finished", "result": "{"})
     redis.xadd(stream, {"job": second.id, "status": "finished", "result": '{"status": "Failed"}'})
-    with pytest.raises(ResultUnreadable, match="what came back is not JSON"):
+    with pytest.raises(ResultUnreadable, match="the stored result is not JSON"):
         await first.result()
     assert (await second.result()).status == "Failed"
 

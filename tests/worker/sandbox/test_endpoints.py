@@ -144,7 +144,10 @@ def test_what_is_set_aside_is_logged_once_with_its_name_and_reason(clock, caplog
         fail(endpoints)
     (record,) = caplog.records
     assert record.name == "penstock.worker"
-    assert record.getMessage() == "sandbox http://a/run_code is set aside for 0.5 s: connect"
+    assert (
+        record.getMessage()
+        == "sandbox http://a/run_code failed and gets no programs for 0.5 s: connect"
+    )
 
 
 def test_a_success_from_before_the_failure_does_not_make_it_well(clock):

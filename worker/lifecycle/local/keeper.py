@@ -57,7 +57,7 @@ class Commands:
         trial = {"op": "exec", "argv": ["true"], "cwd": "", "env": {}, "timeout": _START}
         ended, _, said = await commands.order(trial, b"", _START)
         if ended.get("exit_code") != 0:
-            raise SandboxError(f"no command runs in it: {said.decode(errors='replace') or ended}")
+            raise SandboxError(f"it cannot run commands: {said.decode(errors='replace') or ended}")
         return commands
 
     async def order(

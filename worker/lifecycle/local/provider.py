@@ -92,7 +92,7 @@ class LocalProvider:
                 await self._ask(ref.id, {"op": "alive"})
         except Gone as gone:
             words = self._last_words(ref.name)
-            raise Gone(f"its keeper ended as it started: {words or gone}") from None
+            raise Gone(f"its keeper process ended during the start: {words or gone}") from None
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
         """Its keeper listens already; `meta` says how strongly it is isolated."""
@@ -212,7 +212,7 @@ class LocalProvider:
             await wire.send(writer, header, body)
             said, blobs = await wire.receive(reader)
         except ConnectionError as problem:
-            raise Gone(f"sandbox {id} ended meanwhile: {problem}") from None
+            raise Gone(f"sandbox {id} ended during the call: {problem}") from None
         finally:
             writer.close()
         if "unavailable" in said:
@@ -268,7 +268,9 @@ class LocalProvider:
 def _check_size(what: str, content: bytes) -> None:
     if len(content) > MOST:
         raise FileRefused(
-            errno.EFBIG, f"{len(content):,} bytes, and at most {MOST:,} pass in one piece", what
+            errno.EFBIG,
+            f"{len(content):,} bytes; at most {MOST:,} fit into one call, so send it in parts",
+            what,
         )
 
 

@@ -28,10 +28,12 @@ async def receive(reader: asyncio.StreamReader) -> tuple[dict[str, Any], list[by
     try:
         (length,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
         if length > LARGEST:
-            raise ConnectionError(f"a message of {length:,} bytes, and at most {LARGEST:,} go")
+            raise ConnectionError(
+                f"a message has {length:,} bytes; at most {LARGEST:,} are allowed"
+            )
         return wire.unpack(await reader.readexactly(length))
     except asyncio.IncompleteReadError:
-        raise ConnectionError("it hung up") from None
+        raise ConnectionError("the connection was closed") from None
 
 
 async def receive_piece(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:

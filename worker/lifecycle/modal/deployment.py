@@ -107,7 +107,7 @@ class ModalDeployment:
                     self._log.warning("deployment %s: its runtime did not close", self.run_id)
         finally:  # also where the caller is cancelled meanwhile
             if sandbox is not None and not await self._life().stop(sandbox):
-                self._log.warning("deployment %s: its end is left to the reaper", self.run_id)
+                self._log.warning("deployment %s: the reaper will end it", self.run_id)
 
     async def is_alive(self, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """The runtime's answer; false where there is no sandbox."""

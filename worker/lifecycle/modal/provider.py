@@ -249,7 +249,7 @@ async def _read(stream: Any, into: bytearray) -> None:
 
 def _done(ref: SandboxRef, told: ExecResult, what: str, path: str) -> ExecResult:
     if told.timed_out:
-        raise OSError(f"sandbox {ref.name}: cannot {what} {path}: it was out of time")
+        raise OSError(f"sandbox {ref.name}: timeout, cannot {what} {path}")
     if told.exit_code != 0:
         met = _MET.get(told.exit_code or 0)
         if met is not None:

@@ -60,15 +60,18 @@ class Offices:
         while True:
             await asyncio.sleep(self._lease / 3)
             if self._held and time.monotonic() - self._looked > self._longest:
-                log.warning("reaper: a look has not ended for %g s; others may act", self._longest)
+                log.warning(
+                    "reaper: a round has taken more than %g s; another reaper may take over",
+                    self._longest,
+                )
                 self._held.clear()
             for registry, scope in list(self._held):
                 try:
                     await self.stand(registry, scope)
                 except (RedisError, OSError) as failure:
-                    log.warning("reaper: an office is not kept: %s", failure)
+                    log.warning("reaper: its election was not renewed: %s", failure)
                 except Exception:  # nothing else keeps them: this goes on
-                    log.exception("reaper: an office is not kept")
+                    log.exception("reaper: its election was not renewed")
 
 
 _STEPS = 20  # of a teardown, for which one look may last at most
@@ -115,7 +118,7 @@ class Reaper:
             except (RedisError, OSError, PenstockError) as failure:
                 log.warning("reaper: Redis at %s does not answer: %s", self.target, failure)
             except Exception:
-                log.exception("reaper: a look failed; it looks again")
+                log.exception("reaper: a round failed; the next one follows")
             self._offices.looked()
 
     async def look(self, *, strays_now: bool = False, wait: bool = True) -> dict[str, Reaped]:
@@ -202,7 +205,10 @@ class Reaper:
                 provider = await self._providers.named(name) if kind == "provider" else None
             except SettingError as missing:
                 if self._missing.get(name) != (words := str(missing)):  # not at every look
-                    log.info("reaper: %s is left to those who have it: %s", name, words)
+                    log.info(
+                        "reaper: provider %s cannot be made here; its sandboxes are left to other"
+                        " reapers: %s", name, words,
+                    )  # fmt: skip
                 self._missing[name] = words
                 continue
             if provider is not None:

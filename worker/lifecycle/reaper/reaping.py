@@ -115,11 +115,11 @@ class Reaping:
         ended = await self._ended(record, now)
         why = shown(ended.problem) if ended.problem else ""
         if not ended.ok and 0 < record.dies_at < now:
-            log.warning("reaper: sandbox %s has outlived what its provider gives it, and is"
-                        " forgotten: %s", record.name, why)  # fmt: skip
+            log.warning("reaper: sandbox %s is past its time to live at the provider; its record"
+                        " is removed: %s", record.name, why)  # fmt: skip
         elif not ended.ok:
             reaped.failed[record.name] = why
-            log.warning("reaper: sandbox %s is not gone yet: %s", record.name, why)
+            log.warning("reaper: sandbox %s still exists; trying again: %s", record.name, why)
             pause = backoff(record.tries + 1, 0.5, _LONGEST_PAUSE)
             if isinstance(ended.problem, NotYet):
                 pause = min(pause, ended.problem.seconds)
@@ -158,7 +158,7 @@ class Reaping:
                 gate = await asyncio.to_thread(existing_gate, self._registry.target, permit.gate)
                 await gate.free(permit.id, permit.fence)
         except PenstockError as failure:
-            log.warning("reaper: permits go back later: %s", failure)
+            log.warning("reaper: starting permits are not released yet; trying again: %s", failure)
             return False
         return True
 
@@ -187,7 +187,9 @@ class Strays:
         tags = {"penstock-fleet": fleet, "penstock-run": registry.run}
         listed = await guarded(_listed(provider, tags), self._settings.teardown_timeout)
         if not listed.ok:
-            log.warning("reaper: %s does not list its sandboxes: %s", name, listed.problem)
+            log.warning(
+                "reaper: provider %s could not list its sandboxes: %s", name, listed.problem
+            )
             return swept
         # The listing is of this run alone, and says nothing of what another run has there.
         here, seen = (registry.run, name), {ref.id for ref in listed.result}
@@ -216,7 +218,7 @@ class Strays:
             return
         swept.ended.append(ref.name)
         await aside(lambda: registry.count("strays"))
-        log.warning("reaper: sandbox %s (%s) was in no registry, and was ended", ref.name, ref.id)
+        log.warning("reaper: ended sandbox %s (%s), which no registry has", ref.name, ref.id)
 
 
 async def _listed(provider: Provider, tags: dict[str, str]) -> list[SandboxRef]:

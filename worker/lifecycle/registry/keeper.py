@@ -78,9 +78,9 @@ class Keeper:
                 # Late renewals count: no reaper acts in its first lease after an outage. After
                 # one too short for that, what was missed is made good at once.
                 pause = min(1.0, self.lease / 12)
-                log.warning("sandboxes: their leases were not renewed: %s", failure)
+                log.warning("the leases of this process's sandboxes were not renewed: %s", failure)
             except Exception:  # no other thread takes over: this one goes on
-                log.exception("sandboxes: their leases were not renewed")
+                log.exception("the leases of this process's sandboxes were not renewed")
 
     def _digest(self, rows: list[tuple[str, str, float]], held: list[bool]) -> None:
         for (name, fence, _), is_held in zip(rows, held, strict=True):
@@ -96,4 +96,6 @@ class Keeper:
                 try:
                     on_lost()
                 except Exception:  # one's trouble keeps no other from hearing of it
-                    log.exception("sandbox %s: one who used it could not be told", name)
+                    log.exception(
+                        "sandbox %s: a user of it could not be notified of its loss", name
+                    )
