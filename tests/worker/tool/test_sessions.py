@@ -65,7 +65,7 @@ async def test_turns_on_different_workers_keep_their_state(url) -> None:
             del other
             box = life.registry.session_of(its)
             await asyncio.to_thread(ended, life.registry, box)
-        assert f"the session {one.penstock_session.name} was in the sandbox" in text
+        assert f"of session {one.penstock_session.name} has ended" in text
         assert metrics["error_reason"] == "session_lost"
         assert one.extra_fields["extras"]["traj_exit_reason"] == "infrastructure: session_lost"
     finally:
