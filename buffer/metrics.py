@@ -38,6 +38,14 @@ async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
     return sheet.families()
 
 
+def generation_seconds(stats: dict[str, int]) -> dict[str, float]:
+    """Mean time to make a group that was `delivered`, or `dropped`: discarded or made again."""
+    return {
+        what: stats.get(f"{what}_ms", 0) / 1000 / max(1, stats.get(f"{what}_timed", 0))
+        for what in ("delivered", "dropped")
+    }
+
+
 async def _age(buffer: RolloutBuffer, state: str) -> float:
     oldest = await buffer.groups(state, limit=1)
     return max(0.0, time.time() - oldest[0].since) if oldest else 0.0
@@ -83,9 +91,7 @@ async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
         gauge("outstanding", "Slots, open and ready groups by age in versions.", n, age=str(age))
     for what, n in {"parked": now.parked, "again": now.again, "asks": now.waiting}.items():
         gauge("waiting", "Groups that wait for a slot, and asks that do.", n, what=what)
-    for what in ("delivered", "dropped"):
-        timed = stats.get(f"{what}_timed", 0)
-        mean = stats.get(f"{what}_ms", 0) / 1000 / timed if timed else 0.0
+    for what, mean in generation_seconds(stats).items():
         gauge("generation_seconds", "Mean time to make a group.", mean, outcome=what)
     for what in _SLOTS:
         sheet.count("penstock_buffer_slots_total", "What became of slots since the run began.",

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from buffer import RolloutBuffer
 from buffer.catalog import GroupInfo
 from buffer.link import Link
-from buffer.metrics import COUNTERS, STATES
+from buffer.metrics import COUNTERS, STATES, generation_seconds
+from buffer.versions.publishing import Versions
 from ground import tagged
 from penstock.fleet.model import Group, Task
 
@@ -32,7 +33,16 @@ async def read_task(buffer: RolloutBuffer, now: float) -> Task:
         reward_counts=await buffer.rewards(),
         mean_reward=float(seen[1]) if seen[0] and int(seen[0]) else None,
         rollout=await buffer.catalog.rollout(),
+        versions=await _versions(buffer),
+        generation_seconds=generation_seconds(stats),
     )
+
+
+async def _versions(buffer: RolloutBuffer) -> Versions | None:
+    if not await buffer.policy():
+        return None
+    found = await buffer.versions()
+    return None if found.version is None else found
 
 
 async def read_groups(

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from buffer.versions.publishing import Versions
 from limiter import GateStatus
 
 Verdict = Literal["idle", "working", "suspended", "no workers", "held back", "workers are full"]
@@ -91,6 +92,10 @@ class Task:
     """Of all rewards since the run began, how many fell into each of `REWARD_STEPS`."""
     rollout: str
     """preparing, running, finished or failed; empty where none was started."""
+    versions: Versions | None
+    """Where its versions stand; None where none was published under a policy."""
+    generation_seconds: dict[str, float]
+    """Mean time to make a group that was `delivered`, or `dropped`: discarded or made again."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from rich.text import Text
 from ground import visible
 from penstock.fleet.history import History
 from penstock.fleet.model import Fleet, Worker
+from penstock.fleet.verdicts import bias
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MARKS = {"no workers": ("!", "bold red"), "held back": ("!", "yellow"),
@@ -25,7 +26,7 @@ def picture(fleet: Fleet, history: History, width: int, height: int) -> Lines:
         top += [Text(line, style="bold yellow") for line in textwrap.wrap(f"! {note}", width)[:2]]
     rooms: list[tuple[list[Text], int]] = [
         (_queues(fleet, width), 4), (_gates(fleet, width), 4), (_tasks(fleet, width), 3),
-        (_sandboxes(fleet, width), 3),
+        (_versions(fleet, width), 3), (_sandboxes(fleet, width), 3),
     ]  # fmt: skip
     body: list[Text] = []
     for lines, most in rooms:
@@ -101,6 +102,24 @@ def _tasks(fleet: Fleet, width: int) -> list[Text]:
     ]  # fmt: skip
     headings = ("GROUPS", "open", "ready", "leased", "done", "quarantined", "reward")
     return _table(headings, rows, width, text={0})
+
+
+def _versions(fleet: Fleet, width: int) -> list[Text]:
+    rows: list[_Row] = []
+    for task in fleet.tasks:
+        if now := task.versions:
+            holders = ", ".join(one.instance_id or one.slot for one in now.waits_for)
+            rows.append(((task.name, now.version, now.taken, by_age(now.outstanding),
+                          by_age(now.ready), now.slots, now.waiting, holders),
+                         "yellow" if bias(task.generation_seconds) else ""))  # fmt: skip
+    headings = ("VERSIONS", "now", "taken", "under way by age", "ready by age", "slots", "asks",
+                "waits for")  # fmt: skip
+    return _table(headings, rows, width, text={0, 3, 4, 7})
+
+
+def by_age(counts: dict[int, int]) -> str:
+    """`2: 5, 0: 8`, the oldest first."""
+    return ", ".join(f"{age}: {n}" for age, n in sorted(counts.items(), reverse=True) if n)
 
 
 def _sandboxes(fleet: Fleet, width: int) -> list[Text]:

@@ -8,6 +8,8 @@ from limiter import GateStatus
 from penstock.fleet.model import Fleet, Queue, Registry, Verdict, Worker
 from worker.errors import start_a_worker
 
+BIASED = 1.5  # dropped groups may take so many times as long as delivered ones
+
 
 def judged(
     queues: Iterable[Queue],
@@ -101,7 +103,24 @@ def _of_tasks(fleet: Fleet) -> list[str]:
         for task in fleet.tasks
         if task.rollout == "failed"
     ]
-    return quarantined + failed
+    biased = [
+        f"task {task.name!r}: {said}"
+        for task in fleet.tasks
+        if (said := bias(task.generation_seconds))
+    ]
+    return quarantined + failed + biased
+
+
+def bias(seconds: dict[str, float]) -> str:
+    """How slow problems are trained on too little: what is discarded or made again took longer
+    than what is delivered. Empty where it did not."""
+    delivered, dropped = seconds["delivered"], seconds["dropped"]
+    if not delivered or dropped <= BIASED * delivered:
+        return ""
+    return (
+        f"discarded groups took {dropped:.3g} s on average, and delivered ones "
+        f"{delivered:.3g} s: slow problems are trained on less than their share"
+    )
 
 
 def _of_sandboxes(registry: Registry, fleet: Fleet) -> list[str]:

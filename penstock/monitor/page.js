@@ -108,6 +108,12 @@ function show(fleet) {
     fleet.tasks, (t) => t.name, (t) => [t.name, ...["open", "ready", "leased", "delivered", "discarded", "quarantined"].map((s) => t.groups[s] || 0),
       t.counters.stored || 0, bytes(t.bytes), t.mean_reward === null ? "–" : t.mean_reward.toFixed(3), t.rollout],
     (t) => t.rollout === "failed" ? "bad" : t.groups.quarantined ? "warn" : "");
+  const byAge = (counts) => Object.entries(counts).filter(([, n]) => n).sort(([a], [b]) => b - a).map(([a, n]) => `${a}: ${n}`).join(", ");
+  const mean = (seconds) => seconds ? age(seconds) : "–";
+  fill("versions", [["task"], ["version", 1], ["line", 1], ["taken", 1], ["under way by age"], ["ready by age"], ["slots", 1], ["parked", 1], ["again", 1], ["asks", 1], ["made in", 1], ["dropped ones in", 1], ["waits for", 2]],
+    fleet.tasks.filter((t) => t.versions), (t) => t.name, ({ name, versions: v, generation_seconds: s }) => [name, v.version, v.line, v.taken,
+      byAge(v.outstanding), byAge(v.ready), v.slots, v.parked, v.again, v.waiting, mean(s.delivered), mean(s.dropped),
+      v.waits_for.map((w) => w.instance_id || w.slot).join(", ")], () => "");
   showSandboxes(fleet);
   const heads = [["group"], ["task"], ["round", 1], ["state"], ["items", 1]];
   const cells = (g) => [link(String(g.instance_id), () => openGroup(g)), g.task, g.round, g.state, g.items];

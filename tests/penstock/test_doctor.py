@@ -12,6 +12,7 @@ import fakeredis
 import pytest
 from rich.console import Console
 
+from buffer import RolloutBuffer, TaskConfig
 from ground import EmbeddedServer, bundled_server, connect, parse_redis_url
 from penstock.doctor import require_own_packages
 from penstock.doctor.command import show
@@ -202,6 +203,22 @@ def test_a_queue_whose_ends_write_and_read_differently_is_found(server: Embedded
     assert (found["queue read"].verdict, found["queue written"].verdict) == ("warn", "warn")
     assert "--serializer rq.serializers.JSONSerializer read" in found["queue read"].remedy
     assert "is not JSON" in found["queue written"].fact
+    client.flushall()
+    client.close()
+
+
+def test_a_policy_that_drops_slow_problems_is_found(server: EmbeddedServer) -> None:
+    buffer = RolloutBuffer(server.target, "math", TaskConfig(group_size=1)).sync
+    buffer.config()
+    client = connect(server.target)
+    made = {"delivered_ms": 20_000, "delivered_timed": 10, "dropped_timed": 2}
+    for dropped, warned in ((5_800, False), (6_200, True)):
+        client.hset("penstock:buffer:{default/math}:state", mapping={**made, "dropped_ms": dropped})
+        found = by_name(list(check_server(server.target)))
+        assert ("task math" in found) is warned
+    assert found["task math"].verdict == "warn"
+    assert "when_old" in found["task math"].remedy
+    buffer.close()
     client.flushall()
     client.close()
 

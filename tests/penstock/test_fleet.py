@@ -12,7 +12,7 @@ from rich.console import Console
 from rq.worker import BaseWorker, WorkerStatus
 
 import ground
-from buffer import RolloutBuffer, TaskConfig
+from buffer import Policy, RolloutBuffer, TaskConfig
 from buffer.catalog import REWARD_STEPS
 from buffer.reading.group_functions import GroupFunctions
 from limiter import TokenBucket
@@ -264,6 +264,43 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
     }  # fmt: skip
     assert all("no such key: score" in group.reason for group in fleet.quarantine)
     assert fleet.notes == ("task 'math': 2 groups in quarantine",)
+    await buffer.aclose()
+
+
+async def test_versions_are_shown_with_what_a_take_waits_for(redis: ground.Client) -> None:
+    buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=1))
+    await buffer.set_policy(Policy(groups_per_version=1, max_age=1))
+    assert (await look(redis)).tasks[0].versions is None, "none is published yet"
+    await buffer.publish(7)
+    await buffer.admit(1, instances=["slow"])
+    await buffer.publish(8)
+    (slot,) = await buffer.admit(1, instances=["fast"])
+    await buffer.write(_item("fast", 1), slot=slot)
+    fleet = await look(redis)
+    assert json.loads(json.dumps(fleet.as_dict()))["tasks"][0]["versions"]["version"] == 8
+    lines = Console(width=120, file=io.StringIO(), record=True)
+    history = History()
+    history.add(fleet)
+    lines.print(picture(fleet, history, 120, 40))
+    said = lines.export_text()
+    assert "VERSIONS" in said
+    (row,) = [line for line in said.splitlines() if "1: 1, 0: 1" in line]
+    assert row.split() == ["math", "8", "0", "1:", "1,", "0:", "1", "0:", "1", "1", "0", "slow"]
+    await buffer.aclose()
+
+
+@pytest.mark.parametrize(("dropped", "told"), [(5800, False), (6200, True)])
+async def test_a_bias_against_slow_problems_is_told(
+    redis: ground.Client, dropped: int, told: bool
+) -> None:
+    buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=1))
+    await buffer.config()
+    made = {"delivered_ms": 20_000, "delivered_timed": 10}
+    made |= {"dropped_ms": dropped, "dropped_timed": 2}
+    redis.hset("penstock:buffer:{default/math}:state", mapping=made)
+    notes = (await look(redis)).notes
+    words = "discarded groups took 3.1 s on average, and delivered ones 2 s"
+    assert any(words in note for note in notes) is told, notes
     await buffer.aclose()
 
 
