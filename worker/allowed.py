@@ -1,5 +1,5 @@
-"""What a worker may run for a job: whoever can write to Redis puts names into jobs, and a name is
-no more than a wish.
+"""What a worker may run for a job. Anyone who can write to Redis can put names into jobs, so a
+name alone allows nothing.
 
     worker.jobs.*        always: the functions that Penstock itself queues
     module.function      exactly that one
@@ -66,7 +66,7 @@ class Allowed:
             raise NotAllowed("webhook", url)
 
     def ends(self, callbacks: list[str], webhooks: list[str]) -> None:
-        """What is to be called when a job is over is refused before it begins."""
+        """Refuse a job's callbacks and webhooks before the job begins, not when it is over."""
         for name in callbacks:
             self.callback(name)
         for url in webhooks:
@@ -171,6 +171,6 @@ def require_no_pickle(serializer: Any) -> None:
     if serializer in (PickleSerializer, DefaultSerializer):
         raise SettingError(
             SETTING,
-            "holds for JSON alone: pickle runs whatever somebody puts on a queue; start the worker"
+            "holds for JSON alone: pickle runs any code that is put on a queue; start the worker"
             " with --serializer rq.serializers.JSONSerializer",
         )

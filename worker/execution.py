@@ -156,7 +156,7 @@ class _Attempts(Generic[R]):
 
     async def _attempt(self) -> R:
         self.count += 1
-        # Until its own time limits are over, whoever gives up on it.
+        # The program may run until its own time limits, even if its caller gives up.
         self._busy_until = time.monotonic() + self._work.longest
         finished = True
         try:
@@ -191,7 +191,7 @@ class _Attempts(Generic[R]):
 
 
 def _refusal(request: CodeRequest, sandbox: Sandbox, deaths: int) -> SandboxFailure | None:
-    """Why a program of a session is not to be run."""
+    """Why a program of a session must not run."""
     if request.instance_id is None:
         return None
     if not keeps_sessions(sandbox):

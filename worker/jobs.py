@@ -1,6 +1,6 @@
 """What RQ calls. The names `worker.jobs.run_code` and `judge_code` are stored in every queued job.
 
-The module stays light: a forking worker imports it anew for each job.
+The module stays light: a forking worker imports it again for each job.
 """
 
 from collections.abc import Callable, Coroutine

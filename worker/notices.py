@@ -1,4 +1,4 @@
-"""What stock RQ calls when a job ends: a notice on the stream of whoever enqueued it.
+"""What stock RQ calls when a job ends: a notice on the stream of the process that enqueued it.
 
 RQ calls before it has stored the result. A small result goes with the notice; for
 others the notice is a hint, and the client looks until the result is there.

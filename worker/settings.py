@@ -1,4 +1,4 @@
-"""What a worker is told by its environment: where programs run, and under which gate."""
+"""A worker's settings, from its environment: where programs run, and under which gate."""
 
 import os
 import re
@@ -131,7 +131,7 @@ def worker_settings() -> WorkerSettings:
 
 
 def require_rqs_own_keys() -> None:
-    """RQ 3 can be told to prefix its keys; our scripts name them as everybody else's RQ does."""
+    """RQ 3 has a setting for a prefix of its keys; our scripts name the keys without one."""
     prefix = getattr(rq.defaults, "RQ_KEY_PREFIX", "rq")
     if prefix != "rq":
         raise SettingError(

@@ -1,6 +1,6 @@
 """An execution's right to use the sandbox, and what a worker knows of the job it runs.
 
-A worker of ours claims a job together with its permit and says so by setting
+Penstock's worker claims a job together with its permit and says so by setting
 `job_at_hand`; under any other worker the job takes the permit itself. Either
 way no permit is held between two attempts, and none is given back while a program
 that nobody waits for may still be running.
@@ -35,8 +35,8 @@ class Turn(Protocol):
         for so long the sandbox may be busy with this one."""
 
     def end(self, still_running: float) -> Coroutine[Any, Any, None] | None:
-        """No attempt will follow, also where `begin` failed or was cancelled.
-        What is left to do for that, if anything, is to be awaited."""
+        """No attempt will follow. Call it also if `begin` failed or was cancelled.
+        Returns a coroutine to await, or None if nothing is left to do."""
 
 
 class Unlimited:

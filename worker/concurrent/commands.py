@@ -1,6 +1,6 @@
 """The worker's scripts as commands, for one queue: which keys, which arguments, in which order.
 
-The headers of `lua/*.lua` beside this file say the same; this is their only caller. With a
+The headers of `lua/*.lua` next to this file say the same; this is their only caller. With a
 gate the scripts have their gated form, whose first keys and arguments are the gate's.
 """
 

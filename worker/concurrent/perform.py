@@ -201,7 +201,7 @@ class ClaimedPermit:
         try:
             (answer,) = await self._connection.ask(self._commands.beat(utcformat(now()), [row]))
         except (RedisError, OSError) as failure:
-            log.warning("a permit's hold is not written yet, the heartbeat will: %s", failure)
+            log.warning("could not write a permit's hold, the heartbeat tries again: %s", failure)
         else:
             if self._claimed.is_lost(row, answer):
                 self._jobs.lose([self._claimed])

@@ -75,7 +75,7 @@ def _as_claimed(claimed: ClaimedJob, worker: str) -> dict[bytes, bytes]:
 
 class _CurrentJobs:
     """Replaces RQ's variable for the current job: RQ 3's `ContextVar`, or RQ 2's stack, which
-    mixes up interleaved coroutines. A claimed job builds its `Job` when somebody asks."""
+    mixes up interleaved coroutines. A claimed job builds its `Job` at the first use."""
 
     def __init__(self, replaced: Any) -> None:
         self._replaced = replaced
@@ -150,7 +150,7 @@ def warn_unless_json(serializer: Any) -> None:
     if serializer is not JSONSerializer:
         log.warning(
             "this worker reads jobs with %s, and those of Penstock are JSON, because pickle runs"
-            " whatever somebody puts on a queue; start it with --serializer %s.%s",
+            " any code that is put on a queue; start it with --serializer %s.%s",
             getattr(serializer, "__name__", type(serializer).__name__),
             JSONSerializer.__module__,
             JSONSerializer.__name__,

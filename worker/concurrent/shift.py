@@ -151,7 +151,7 @@ class Shift:
     # Claiming
 
     def _room(self) -> int:
-        """How many jobs may be started beside those that the parking may bring."""
+        """How many jobs may be started besides those that the parking may bring."""
         room = min(self._concurrency - len(self.jobs), self._most - self.started)
         return int(room) - self._parking.wanted
 

@@ -90,7 +90,7 @@ async def a_command_does_not_wait_for_what_it_left_in_the_background(
     provider: Provider, spec: SandboxSpec
 ) -> None:
     """A server that an agent starts with `&` keeps the command's output open."""
-    stays = "read word < hold; true"  # until somebody has written there and gone
+    stays = "read word < hold; true"  # until a writer has opened and closed it
     async with _sandbox(provider, spec) as ref:
         ran = await provider.exec(
             ref, Command(["sh", "-c", f"mkfifo hold; ({stays}) & echo said"], 300)

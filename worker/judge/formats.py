@@ -130,7 +130,7 @@ def _of_list(given: list[Any]) -> Cases:
 
 
 def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
-    """One case that says its parts by name: several datasets' and ours."""
+    """One case whose parts are named: the form of several datasets, and of Penstock."""
     kind = one.get("type") or one.get("testtype") or ""
     if kind == "assert" or (one.get("check") and "input" not in one):
         check = one.get("check") or one.get("test") or one.get("input")

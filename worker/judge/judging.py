@@ -106,12 +106,12 @@ class OneRunACase:
 
     @property
     def refusal(self) -> SandboxFailure | None:
-        """What needs programs beside the program cannot be had by runs."""
+        """A checker or an interactor is a second program, and plain runs have only one."""
         if self._request.checker is None and self._request.interactor is None:
             return None
-        what = "a checker" if self._request.checker else "an interactor"
+        what = "checker" if self._request.checker else "interactor"
         return SandboxUnfit(
-            f"the sandbox {self._sandbox.name!r} runs programs, and no {what} beside them: judge "
+            f"the sandbox {self._sandbox.name!r} runs programs without a {what}: judge "
             "in the embedded one (PENSTOCK_SANDBOX=local)",
             reason="no_checker",
         )

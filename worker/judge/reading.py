@@ -75,7 +75,7 @@ class SuiteReader:
         return StoredSuite(self, packs)
 
     async def fetched(self, digest: str, key: str) -> bytes:
-        """The content. Whoever asks meanwhile waits for the same answer."""
+        """The content. Callers that ask meanwhile wait for the same answer."""
         if (found := self._kept.get(digest)) is not None:
             self._kept.move_to_end(digest)
             return found
@@ -193,6 +193,6 @@ class StoredSuite:
 
 
 def _seen(task: "asyncio.Task[Any]") -> None:
-    """A failure that nobody waited for is met by whoever asks for the case."""
+    """Mark a failure as seen: the next caller that asks for the case meets it again."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
 """What can go wrong with a session sandbox. None of it says anything of a program.
 
 SandboxFailure
-├── StartFailed       no attempt made a sandbox; the sample is to be masked
+├── StartFailed       no attempt made a sandbox; mask the sample
 ├── StartRefused      the provider said no for good: says what to set
 ├── SandboxLost       it is gone: it died, or was ended from elsewhere
 └── CommandFailed     the provider could not run a command inside

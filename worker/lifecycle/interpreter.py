@@ -118,7 +118,7 @@ def gone(line: socket.socket) -> bool:
 
 
 def watched(line: socket.socket, path: str, name: str, main: types.ModuleType) -> int:
-    """Run the program for as long as somebody waits for it."""
+    """Run the program for as long as its caller waits for it."""
     over = threading.Event()
 
     def watch() -> None:
@@ -153,7 +153,7 @@ def run(path: str, name: str, main: types.ModuleType) -> int:
     except SystemExit as end:
         running = False
         return code_of(end.code)
-    except BaseException as failure:  # noqa: BLE001 - the program's own, whatever it is
+    except BaseException as failure:  # noqa: BLE001 - any error here is the program's own
         running = False
         tell(failure)
         return 1
@@ -163,7 +163,7 @@ def run(path: str, name: str, main: types.ModuleType) -> int:
 
 
 def tell(failure: BaseException) -> None:
-    """Its traceback, less what is ours in it."""
+    """Its traceback, without the frames of Penstock."""
     inside = failure.__traceback__ and failure.__traceback__.tb_next
     told = traceback.TracebackException(type(failure), failure, inside)
     ours = ("<string>", interrupt.__name__)

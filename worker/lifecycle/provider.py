@@ -17,7 +17,7 @@ from ground.process import aside
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """What is to be made. `options` are the provider's own words, passed on as they are."""
+    """The sandbox to make. `options` are the provider's own, and are passed on as they are."""
 
     image: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -162,7 +162,7 @@ def provider_named(name: str) -> Provider:
 
 
 def _require_trusted(name: str) -> None:
-    """Whoever can write to Redis can write a record, and what it names is imported and called."""
+    """Anyone who can write to Redis can write a record, whose name is imported and called."""
     if name in PROVIDERS:
         return
     from worker.allowed import allowed
@@ -175,17 +175,17 @@ def _require_trusted(name: str) -> None:
 
 
 class Providers:
-    """The providers that one reaper has met: each is made once; `ours` is there from the first."""
+    """The providers that one reaper has met. Each is made once; `own` is there from the start."""
 
-    def __init__(self, ours: Provider | None = None) -> None:
-        self._ours = ours
+    def __init__(self, own: Provider | None = None) -> None:
+        self._own = own
         self._made: dict[str, Provider] = {}
         self._making = asyncio.Lock()
 
     async def named(self, name: str) -> Provider:
         """Made in a thread: to import one may take seconds, for which no job should stand."""
-        if self._ours is not None and self._ours.name == name:
-            return self._ours
+        if self._own is not None and self._own.name == name:
+            return self._own
         async with self._making:
             if name not in self._made:
                 _require_trusted(name)

@@ -54,7 +54,7 @@ class OpenSandbox:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else has ended it."""
+        """Whether another process has ended it."""
         return bool(self._box.lost)
 
     async def exec(

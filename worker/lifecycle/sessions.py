@@ -1,6 +1,6 @@
 """Session sandboxes by instance id: opened once however many ask, used from any worker.
 
-A ready session is leased by its use and its idle time, not by whoever opened it. One that
+A ready session is leased by its use and its idle time, not by its opener. One that
 idles for too long, or whose users all died, is the reaper's.
 """
 
@@ -77,7 +77,7 @@ class Sessions:
         idle = life.settings.session_idle
         try:
             if box.lost:
-                # Dead, not only ours no more: the next who asks shall not be given it.
+                # It is dead, not only lost to us: the next caller must not get it.
                 await self._tell(lambda: life.registry.condemn(box.name, box.fence, box.lost))
             else:
                 await self._tell(lambda: life.registry.renew([(box.name, box.fence, idle)]))
@@ -99,12 +99,12 @@ class Sessions:
             await reaper.close()
 
     def _joined(self, record: Record) -> OpenSandbox:
-        ours = self._lifecycle.provider.scope
-        if record.scope != ours:
+        own = self._lifecycle.provider.scope
+        if record.scope != own:
             raise SandboxUnfit(
                 f"session {record.instance!r} is in a sandbox of {record.scope}, and this process"
-                f" reaches those of {ours}: give all that share sessions one"
-                " PENSTOCK_SESSION_PROVIDER, and `local` to one machine alone",
+                f" reaches only those of {own}: give all processes that share sessions one"
+                " PENSTOCK_SESSION_PROVIDER; `local` serves one machine alone",
                 reason="session_out_of_reach",
             )
         box = Box(record.name, record.fence, ref=record.ref)
@@ -112,7 +112,7 @@ class Sessions:
         return OpenSandbox(self._lifecycle.provider, box)
 
     async def _opened(self, turn: Turn, instance: str, spec: SandboxSpec) -> OpenSandbox:
-        """It is ours to open; whoever waits is told when it is open, or was not to be opened."""
+        """Open it, since it is our turn. Waiters get a notice when it is open or has failed."""
         life, nobody = self._lifecycle, Box(turn.name, turn.fence)
         life.keeper.keep(turn.name, turn.fence, nobody.take)
         sandbox = None

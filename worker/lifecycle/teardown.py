@@ -120,7 +120,7 @@ class Teardown:
             if not found.ok:
                 return found
             if found.result is None:
-                return Step(problem=LookupError("its creation failed, and it cannot be found yet"))
+                return Step(problem=LookupError("its creation failed, and it was not found so far"))
             box.ref = found.result
         return await terminated(self._provider, box.ref.id, seconds)
 
@@ -135,9 +135,7 @@ class Teardown:
             for permit in box.permits:
                 await self._free(permit)
         except PenstockError as failure:
-            log.warning(
-                "sandbox %s: its starting permits are not released yet: %s", box.name, failure
-            )
+            log.warning("sandbox %s: could not release its starting permits: %s", box.name, failure)
             return False
         box.permits = ()
         return True

@@ -182,7 +182,7 @@ def _all_tried(
         running = [threads.submit(program.tried, *case) for case in cases]
         try:
             return _gathered(running, inputs, outputs)
-        except BaseException:  # Ctrl-C: what has not begun is not to be waited for
+        except BaseException:  # Ctrl-C: do not wait for what has not begun
             threads.shutdown(wait=False, cancel_futures=True)
             raise
 

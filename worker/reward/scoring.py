@@ -301,7 +301,7 @@ async def _all_tried(
             worker.cancel()
         outcomes = await asyncio.gather(*workers, return_exceptions=True)
     for outcome in outcomes:
-        if isinstance(outcome, Exception):  # not a cancellation, which is ours
+        if isinstance(outcome, Exception):  # not a cancellation, which is our own
             raise outcome
     return results
 

@@ -1,4 +1,4 @@
-"""What rewards are told by the environment."""
+"""The settings of rewards, read from the environment."""
 
 from typing import Literal
 

@@ -1,6 +1,6 @@
 """Multi-turn rollouts: the model speaks, its tools answer, until one of them ends it.
 
-A trajectory that something of ours broke comes back masked, with its reason: it is not
+A trajectory that broke on our side comes back masked, with its reason: it is not
 an exception, and it is not a wrong answer.
 """
 
@@ -171,7 +171,7 @@ class Rollout:
 
 
 def _cancelled() -> bool:
-    """By whoever plays it: a tool that gives up may raise the same error."""
+    """Cancelled by our caller: a tool that gives up may raise the same error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -77,13 +77,13 @@ class Toolbox:
         }
 
     async def release(self) -> None:
-        """Of all that were made. Nothing is to be done about one that fails, so it is logged."""
+        """Release every tool that was made. A failure is only logged: no retry would help."""
         for name in self._made:
             given = self._request.kwargs_of(name).release_kwargs
             try:
                 async with asyncio.timeout(self._patience):
                     await self._tools[name].release(self._request.request_id, **given)
-            except Exception:  # somebody else's code
+            except Exception:  # the tool is a user's code
                 log.exception("tool %s could not be released", name)
 
     async def _answer(self, call: Call, place: int) -> tuple[str, CallMetrics]:

@@ -19,7 +19,7 @@ class StopReason(StrEnum):
     """The whole is as long as it may be, or the prompt was already."""
     MAX_TURNS = "max_turns"
     FAILURE = "failure"
-    """Something of ours failed; the trajectory is masked, for its `exit_reason`."""
+    """Something on our side failed; the trajectory is masked, for its `exit_reason`."""
 
 
 class Masked(Exception):

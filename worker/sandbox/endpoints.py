@@ -137,7 +137,7 @@ class Connections:
         try:
             yield client
         except BaseException:
-            # A call that was cancelled while it connected can leave its pool full for ever.
+            # A call that was cancelled while it connected can fill its pool for good.
             await client.aclose()
             raise
         idle.append((client, time.monotonic()))

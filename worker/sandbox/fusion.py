@@ -27,7 +27,7 @@ if (_httpx_log := logging.getLogger("httpx")).level == logging.NOTSET:
     _httpx_log.setLevel(logging.WARNING)
 
 
-_ON_THE_WAY = 10.0  # what a server that has begun a program may take beside it
+_ON_THE_WAY = 10.0  # what a server that has begun a program may take besides it
 
 
 class SandboxFusion:

@@ -1,9 +1,9 @@
 """`SharedSandbox`: one embedded sandbox for all processes of a user on this machine.
 
 Under stock `rq worker` each job has a process of its own, which must not start, test and
-warm up a fork server for one program. Whoever comes first starts the process that keeps one
+warm up a fork server for one program. The first to come starts the process that keeps one
 (`worker/sandbox/shared.py`); it ends when nobody has asked for a while. A program ends with
-the connection of whoever asked for it: a killed job leaves nothing.
+the connection of its client: a killed job leaves nothing.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ async def _case_of(suite: Suite, index: int) -> dict[str, Any]:
     try:
         case = await suite.case(index)
     except SandboxFailure as failure:
-        return {"number": index, "failure": told(failure)}
+        return {"number": index, "failure": packed(failure)}
     answers = None if case.expected is None else [*map(_as_text, case.expected)]
     given = {"input": _as_text(case.input), "expected": answers, "check": case.check}
     return {"number": index, **given}
@@ -157,7 +157,7 @@ def _as_text(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def told(failure: SandboxFailure) -> dict[str, Any]:
+def packed(failure: SandboxFailure) -> dict[str, Any]:
     """A failure as it crosses the socket."""
     return {"kind": type(failure).__name__, "problem": str(failure), "reason": failure.reason}
 
@@ -182,8 +182,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _folder() -> Path:
-    """Ours alone: who may write to the socket may run programs, and who could take its place
-    would see them."""
+    """Only our user may enter: a writer to the socket may run programs, and a process in its
+    place would see them."""
     folder = Path(tempfile.gettempdir()) / f"penstock-{os.geteuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -262,7 +262,7 @@ class Keeper:
         server = await asyncio.start_unix_server(self._call, sock=listening)
         try:
             await self._until_deserted()
-            # Nobody finds it any more; whoever came in that moment is served still.
+            # Nobody finds it any more; a client that came in that moment is still served.
             await asyncio.to_thread(self._give_up_the_path)
             while self._callers:
                 await asyncio.wait(self._callers)
@@ -289,7 +289,7 @@ class Keeper:
         assert caller is not None  # noqa: S101 - asyncio runs each caller in a task
         self._callers.add(caller)
         try:
-            with suppress(EOFError, OSError):  # it went away, and there is nobody to tell
+            with suppress(EOFError, OSError):  # the client went away: no one gets the answer
                 message = await receive(reader)
                 if "judge" in message:
                     asked = AskedSuite(message["count"], reader, writer)
@@ -316,7 +316,7 @@ class Keeper:
                 try:
                     await send(writer, run.result().dump())
                 except SandboxFailure as failure:
-                    await send(writer, {"failure": told(failure)})
+                    await send(writer, {"failure": packed(failure)})
         finally:
             for task in (run, gone):
                 task.cancel()

@@ -1,7 +1,7 @@
 """What trainers give to a model: a tool that runs its code on the queue.
 
 Everything is imported when it is first named: verl imports this package for its plug-in
-in every process, and while it is not yet whole itself.
+in every process, before verl itself is fully loaded.
 """
 
 from typing import TYPE_CHECKING, Any

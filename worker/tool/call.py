@@ -1,10 +1,10 @@
-"""What a model is shown of its program's end, and what the trainer is told of it.
+"""What a model sees of its program's end, and what the trainer gets of it.
 
     text        stdout, then stderr, as the sandbox has them; a note in brackets where
                 they do not say how it ended
     metrics     whose doing the end was, where the time went, whether to mask
 
-The program's own end is the model's affair. What failed on our side is told to the
+The program's own end is the model's affair. A failure on our side is shown to the
 model too, but it masks the trajectory: it is never a wrong answer.
 """
 
@@ -62,7 +62,7 @@ class Answer:
         return cls(text, kind, reason, metrics)
 
     def mark(self, extra_fields: dict[str, Any]) -> None:
-        """Leave the trainer a note that this trajectory is to be masked.
+        """Leave the trainer a note to mask this trajectory.
 
         It goes under `extras`, one of the few names that verl expects in every batch:
         it refuses to join batches of workers of which only some have a field. The

@@ -1,6 +1,6 @@
 """Processes that call functions for a pool, one each for every thread of it.
 
-A function that takes its process down takes nothing else: its caller is told, and
+A function that takes its process down takes nothing else: its caller gets an error, and
 the next call of that thread starts a new process. A child whose parent has died
 ends at once, so that no function outlives the permit that its parent held for it.
 """

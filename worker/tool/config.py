@@ -1,4 +1,4 @@
-"""The tool's `config` in the host's YAML: verl's keys with verl's defaults, and a few of ours."""
+"""The tool's `config` in the host's YAML: verl's keys with verl's defaults, and a few more."""
 
 import difflib
 import logging
@@ -32,7 +32,7 @@ class ToolConfig(BaseModel):
     type: str = "native"
     num_workers: int = Field(10, ge=1, description="Programs of one event loop at once.")
     rate_limit: int = Field(
-        10, ge=1, description="The gate's limit, where no gate of that name exists yet."
+        10, ge=1, description="The gate's limit, if no gate of that name exists yet."
     )
     default_timeout: Seconds = Field(30.0, description="Seconds a program may take.")
     default_language: str = "python"
@@ -42,7 +42,7 @@ class ToolConfig(BaseModel):
     sandbox_fusion_url: str = Field("", description="The workers' to know; only noted here.")
     memory_limit_mb: int | None = Field(1024, ge=1, le=1 << 20)
 
-    # ours
+    # Penstock's own
     redis_url: str | None = Field(None, description="Unset: PENSTOCK_REDIS_URL.")
     queue: str = "code"
     ungated_queue: str = "code-ungated"
@@ -72,7 +72,7 @@ class ToolConfig(BaseModel):
 
     @property
     def longest(self) -> float:
-        """The most seconds that a program may take, whoever asks."""
+        """The most seconds that a program may take, in any call."""
         return max(self.max_timeout, self.default_timeout)
 
     @property

@@ -1,7 +1,7 @@
 """The tool as a function, for verl's `function_tool_path`: name this very file there.
 
-A function of verl's has no trajectory: it keeps no state, and what fails on our side
-can only be told in words. Prefer `SandboxFusionTool` where trajectories are masked.
+A function of verl's has no trajectory: it keeps no state, and can report a failure on our
+side only in words. Prefer `SandboxFusionTool` where trajectories are masked.
 Its settings are the tool's defaults; Redis is that of PENSTOCK_REDIS_URL.
 """
 

@@ -180,7 +180,7 @@ class ExecutionPool:
                 return
             try:
                 value = call(*args, **kwargs)
-            except BaseException as failure:  # noqa: BLE001 - whatever it is, the caller gets it
+            except BaseException as failure:  # noqa: BLE001 - the caller gets any error
                 pending.set_exception(failure)
             else:
                 pending.set_result(value)

@@ -1,7 +1,7 @@
 """The tool protocol: how a tool is described to a model, called, and answered.
 
-Names, defaults and order of fields are verl's, so that a dump of ours is a dump of
-theirs. Keywords of JSON Schema that are not named here (`items`, `default`) are kept.
+Names, defaults and order of fields are verl's, so a dump of these equals a dump
+of verl's. Keywords of JSON Schema that are not named here (`items`, `default`) are kept.
 """
 
 import json

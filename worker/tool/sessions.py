@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Redis = AnyRedis | None
 
-_MOST = 10_000  # trajectories remembered; a host tells of the end of none
+_MOST = 10_000  # trajectories remembered; a host never says that one has ended
 
 
 class Sessions:
@@ -77,7 +77,7 @@ _PATIENCE = 5.0
 
 class TrajectorySession:
     """Its name, which is of one try alone: played again, a trajectory finds nothing of the last
-    time. Names of trajectories recur, verl's too where it is to be deterministic.
+    time. Names of trajectories recur, verl's too if it is set to be deterministic.
 
     One that is copied, or sent to another process, is ended by its idle time: nobody knows
     then who is the last to hold it.
@@ -125,7 +125,7 @@ class _Ends:
                     session,
                     failure,
                 )
-            except Exception:  # whatever it is, later sessions are to end
+            except Exception:  # after any error, the later sessions must still end
                 log.exception(
                     "session %s could not be ended now; it ends after PENSTOCK_SESSION_IDLE",
                     session,
@@ -148,6 +148,6 @@ def _end(registry: "Registry", session: str) -> None:
 
     if name := registry.session_of(session):
         settings = LifecycleSettings.load()
-        # Its opener may be at work yet, for a call that nobody waits for any more.
+        # Its opener may still be at work, for a call that nobody waits for any more.
         unheard = settings.startup_timeout + settings.sandbox_grace
         registry.condemn(name, "", "its trajectory is over", gone_after=unheard)

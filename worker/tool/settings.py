@@ -1,4 +1,4 @@
-"""What the tool's process is told by its environment."""
+"""The settings of the tool's process, read from its environment."""
 
 from pydantic import Field
 

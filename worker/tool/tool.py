@@ -110,7 +110,7 @@ class SandboxFusionTool(BaseTool):
             session = self._session(instance_id, None) if self._config.stateful else None
             request = program(code, timeout, language, self._config, session)
             answer = self._of_result(request, self._workers.run_in_thread(request))
-        except Exception as failure:  # noqa: BLE001 - told apart there
+        except Exception as failure:  # noqa: BLE001 - `_of_failure` sorts the kinds
             answer = self._of_failure(failure)
         self._keep(instance_id, answer)
         return ToolResponse(text=answer.text)
@@ -133,7 +133,7 @@ class SandboxFusionTool(BaseTool):
         try:
             request = read_call(parameters, self._config, session)
             return self._of_result(request, await self._workers.run(request))
-        except Exception as failure:  # noqa: BLE001 - told apart there
+        except Exception as failure:  # noqa: BLE001 - `_of_failure` sorts the kinds
             return self._of_failure(failure)
 
     def _session(self, instance_id: str, agent_data: Any) -> str:

@@ -21,7 +21,7 @@ OLD_PATH = "verl.tools.sandbox_fusion_tools"
 
 
 class _Alias(ModuleType):
-    """Looks at `worker.tool` only when it is used: verl is not yet whole when it loads plug-ins."""
+    """Looks at `worker.tool` only when it is used: verl loads plug-ins before it is whole."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

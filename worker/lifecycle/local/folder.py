@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ABOUT = "about.json"  # what it is to be
+ABOUT = "about.json"  # the sandbox's description
 PID = "pid"
 SOCKET = "socket"
 LOG = "log"
-_MARK = ".mark"  # beside the sandboxes' folders
+_MARK = ".mark"  # next to the sandboxes' folders
 
 
 def put(file: Path, text: str) -> None:
-    """Whole, for whoever reads at the same time."""
+    """Write the file whole: a reader at the same time sees the old text or the new."""
     new = file.with_name(f"{file.name}.{os.getpid()}")
     new.write_text(text)
     new.rename(file)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from worker.sandbox.local.inside.wire import pack
 
 CHANNEL = 4
-MOST = 64 << 20  # bytes of a file, or of one output, that are told
+MOST = 64 << 20  # bytes of a file, or of one output, that an answer may have
 PIECE = 1 << 18
 LAST_WORDS = 2.0  # seconds for what is said of a command that was killed
 NOT_EXECUTED, NOT_FOUND = 126, 127  # as shells say it
@@ -96,7 +96,7 @@ def say(piece: bytes = b"", **header: object) -> None:
 
 
 def described(problem: Exception) -> dict[str, Any]:
-    """For whoever asked, who raises it; a name that no file can have is an error of ours here."""
+    """The error as the client raises it. A name that no file can have is an error of our own."""
     number = getattr(problem, "errno", None) or errno.EINVAL
     return {"errno": number, "why": getattr(problem, "strerror", None) or str(problem)}
 
@@ -234,7 +234,7 @@ class Command:
         return json.loads(said) if said else None
 
     def heard(self, seconds: float) -> bool:
-        """Whether it has been told how it ended. What is said meanwhile is passed on."""
+        """Whether its end was reported. Output that arrives meanwhile is passed on."""
         ready = [at for at, _ in poll.poll(seconds * 1000 + 0.5)]
         if CHANNEL in ready:
             os._exit(0)  # the keeper is gone: it says nothing else before it has the answer

@@ -1,9 +1,9 @@
 """The process that keeps one local sandbox: its jail, a socket to reach it by, its time to live.
 
-It outlives whoever made it, and ends by a word on its socket, by its time to live, or
+It outlives the process that made it, and ends by a word on its socket, by its time to live, or
 with its jail. Run as `python -m worker.lifecycle.local.keeper FOLDER DOOR`: `about.json` in
-the folder says what it is to be, and the door is a socket that listens already, so that
-whoever asks too early waits for the answer.
+the folder describes the sandbox. The door is a socket that listens already, so a client
+that asks too early waits for the answer.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class Keeper:
             if self._begun.done():
                 return  # it was well, and its jail has ended
             self._begun.set_exception(problem)
-            await self._until_over(5)  # whoever made it is told, if anybody asks
+            await self._until_over(5)  # its maker gets the problem, if it asks
 
     async def _until_over(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

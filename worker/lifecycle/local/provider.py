@@ -46,7 +46,7 @@ class LocalError(Exception):
 
 
 class Gone(LocalError):
-    """There is no such sandbox on this machine, any more or yet."""
+    """There is no such sandbox on this machine: it has ended, or was not made."""
 
 
 class Unavailable(LocalError):
@@ -140,7 +140,7 @@ class LocalProvider:
         await self._until_gone(name)
 
     async def _until_gone(self, name: str) -> None:
-        """The kernel tells when a process ends, also of one that is not our child."""
+        """Wait for the kernel's event, which also comes for a process that is not our child."""
         if pid := self._pid(name):
             with contextlib.suppress(ProcessLookupError):
                 await self._ended(name, os.pidfd_open(pid))

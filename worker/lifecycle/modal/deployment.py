@@ -200,7 +200,7 @@ async def _closed(runtime: Runtime) -> None:
 async def _answers(runtime: Runtime) -> bool:
     try:
         return bool(await runtime.is_alive(timeout=5))
-    except Exception:  # noqa: BLE001 - nobody listens yet, in whatever words that is put
+    except Exception:  # noqa: BLE001 - nothing listens so far, and each version of the client raises its own error
         return False
 
 

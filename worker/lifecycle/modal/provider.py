@@ -2,7 +2,7 @@
 
 A sandbox gets its name and tags in the very request that makes it, so that one whose
 creation was never answered is found again. How long Modal's client repeats a request that
-was throttled is bounded: without that, a refusal looks like a creation that takes for ever.
+was throttled is bounded: without that, a refusal looks like a creation that never ends.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class ModalProvider:
 
     @property
     def scope(self) -> str:
-        """Of another app's sandboxes, whoever has the default one finds none by name."""
+        """With the app, as names are looked up per app: another app's sandboxes are not found."""
         return self.name if self._app_name == APP else f"{self.name}:{self._app_name}"
 
     def __init__(self, app: str = APP, *, client: Any = None) -> None:
@@ -136,7 +136,7 @@ class ModalProvider:
                 each.cancel()
             # What they meet is cut off with the command.
             await asyncio.gather(feeding, *reading, return_exceptions=True)
-        timed_out = code == -1  # so the client says, beside raising
+        timed_out = code == -1  # the client says it so, if it does not raise
         return ExecResult(None if timed_out else code, bytes(out), bytes(err), timed_out)
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:
@@ -150,7 +150,7 @@ class ModalProvider:
     async def is_alive(self, ref: SandboxRef) -> bool:
         try:
             return await (await self._sandbox(ref.id)).poll.aio() is None
-        except Exception:  # noqa: BLE001 - whatever it is, the sandbox was not seen alive
+        except Exception:  # noqa: BLE001 - after any error, the sandbox was not seen alive
             return False
 
     async def terminate(self, id: str) -> None:
@@ -177,7 +177,7 @@ class ModalProvider:
         async for sandbox in listed:
             id = sandbox.object_id
             name = self._names.use(id)
-            if name is None:  # a listing does not tell; each is asked once
+            if name is None:  # a listing has no names; each sandbox is asked once
                 name = (await sandbox.get_tags.aio()).get("penstock-name", "")
                 self._names.put(id, name)
             yield SandboxRef(id, name)

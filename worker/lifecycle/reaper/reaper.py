@@ -51,11 +51,11 @@ class Offices:
         self._held = {held for held in self._held if held[0] is not registry}
 
     def looked(self) -> None:
-        """Whoever holds them has come round once more."""
+        """The holder of the offices has finished one more round."""
         self._looked = time.monotonic()
 
     async def keep(self) -> None:
-        """Renew the offices held, until cancelled: also during a long look, but not for ever."""
+        """Renew the offices held, until cancelled: during a long look too, for a limited time."""
         self.looked()
         while True:
             await asyncio.sleep(self._lease / 3)
@@ -139,7 +139,7 @@ class Reaper:
         return {run: one for run, one in zip(names, seen, strict=True) if isinstance(one, Reaped)}
 
     async def look_at(self, run: str, *, strays_now: bool = False) -> Reaped:
-        """One look at one registry, by whoever it may be: a record is claimed by its fence."""
+        """One look at one registry. Any process may look: a record is claimed by its fence."""
         registry, reaped = self._registry(run), Reaped()
         reaping = self._reaping(registry)
         await reaping.free_permits()
@@ -170,7 +170,7 @@ class Reaper:
         return reaped
 
     async def end(self, run: str, names: Iterable[str], why: str) -> Reaped:
-        """End these, whoever uses them; their owners hear of it with their next heartbeat.
+        """End these, also if they are in use; their owners learn it with their next heartbeat.
 
         What is neither in `ended` nor in `failed` was not registered.
         """
@@ -183,7 +183,7 @@ class Reaper:
             doomed = [name for name in batch if await aside(partial(condemn, name))]
             if not doomed:
                 continue
-            # Nothing else: that a lease is over proves nothing to whoever holds no office.
+            # Nothing else: a lease that is over proves nothing without holding the office.
             await self._reaping(registry).due(found, "", names=doomed)
             for name in doomed:
                 if name not in found.ended:
@@ -197,7 +197,7 @@ class Reaper:
 
     async def _scopes(self, registry: Registry) -> list[tuple[str, Provider | None]]:
         """The scopes of the providers that can be made here; and "", that of the records without
-        a provider, whose sandbox is not made yet or was never to be."""
+        a provider: its sandbox was not made, so far or for good."""
         found: list[tuple[str, Provider | None]] = [("", None)]
         for fact in await aside(registry.facts):
             kind, _, name = fact.partition(":")
@@ -238,7 +238,7 @@ class Reaper:
 
 
 async def reap_sandboxes(target: RedisTarget) -> None:
-    """What a worker does beside its jobs, until it is cancelled."""
+    """What a worker does besides its jobs, until it is cancelled."""
     reaper = Reaper(target)
     try:
         await reaper.work()

@@ -1,8 +1,8 @@
 """How what is due in one registry is ended, and its permits given back.
 
 It acts on a record only with the fence that claiming it gave, so that two reapers, or a
-reaper and an owner that wakes up, cannot both be right. What could not be ended is tried
-again, for ever, and is never forgotten.
+reaper and an owner that wakes up, cannot both be right. A sandbox that could
+not be ended is tried again without a limit, and is never forgotten.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ class Reaping:
                 gate = await asyncio.to_thread(existing_gate, self._registry.target, permit.gate)
                 await gate.free(permit.id, permit.fence)
         except PenstockError as failure:
-            log.warning("reaper: starting permits are not released yet; trying again: %s", failure)
+            log.warning("reaper: could not release the starting permits, trying again: %s", failure)
             return False
         return True
 

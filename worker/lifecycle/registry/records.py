@@ -48,7 +48,7 @@ class Record:
 
     @property
     def failing(self) -> bool:
-        """Whether it was to be ended, and could not be."""
+        """Whether an attempt to end it has failed."""
         return self.state == "TERMINATING" and self.tries > 0
 
     def trouble(self, now: float) -> str:

@@ -1,7 +1,7 @@
 """The registry of session sandboxes in Redis: what is about to be made, lives, or must end.
 
 A record is written before its sandbox is made, and outlives it. Calls block, and are
-idempotent; whoever is on an event loop makes them by `aside`.
+idempotent; from an event loop, make them with `aside`.
 """
 
 import contextlib
@@ -141,11 +141,11 @@ class Registry:
             return False
         self._try(lambda client: client.srem(INDEX, self.run))
         if self._try(lambda client: client.exists(self._keys[1])):
-            self._enlist()  # somebody has begun again meanwhile
+            self._enlist()  # another process has begun again meanwhile
         return True
 
     def count(self, what: str) -> None:
-        """Count one more event of a kind that no record is left to tell of."""
+        """Count one more event of a kind that leaves no record."""
         self._try(lambda client: client.hincrby(self._keys[0], what))
 
     def permits(self) -> dict[str, tuple[StartingPermit, ...]]:
@@ -188,12 +188,12 @@ class Registry:
         more = [] if office is None else [tagged("sandbox", self.run, f"office:{office}")]
         return self._try(lambda client: script.call(client, self._keys + more, args))
 
-    def _try(self, deed: Callable[[Any], Any]) -> Any:
-        """Again while Redis does not answer, for some patience: every call is idempotent."""
+    def _try(self, call: Callable[[Any], Any]) -> Any:
+        """Retry while Redis does not answer, up to a time limit: every call is idempotent."""
         deadline, failures = time.monotonic() + self._patience, 0
         while True:
             try:
-                return deed(self._client)
+                return call(self._client)
             except (ConnectionError, TimeoutError):
                 failures += 1
                 pause = backoff(failures, 0.05, 1.0)

@@ -45,7 +45,7 @@ def command_result(step: Step | None) -> dict[str, Any] | None:
     if step is None:
         return None
     late = step.status == "time_limit"
-    # A limit other than time has no status upstream: it shows as a death, with `limit` to tell.
+    # A limit other than time has no status upstream: it shows as a death, and `limit` names it.
     code = None if late else _KILLED if step.return_code is None else step.return_code
     return {
         "status": "TimeLimitExceeded" if late else "Finished",

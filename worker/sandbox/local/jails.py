@@ -111,13 +111,13 @@ class Jails:
     async def session(
         self, limits: Limits, files: Mapping[str, bytes] = _NO_FILES, fetch: Sequence[str] = ()
     ) -> AsyncIterator[Session]:
-        """An interpreter that runs cell after cell, beside the `concurrency` of programs."""
+        """An interpreter that runs cell after cell, besides the `concurrency` of programs."""
         limits.within(self.caps)
         step = {"argv": [], "script": "", "wall": limits.wall}
         header = header_of(limits, files, fetch, {"MPLBACKEND": "agg"}, [step])
         request = wire.pack(header, [b"", *files.values()])
-        async with self.channel(SESSION, request, limits) as (ours, ending):
-            yield Session(ours, ending, limits)
+        async with self.channel(SESSION, request, limits) as (line, ending):
+            yield Session(line, ending, limits)
 
     @contextlib.asynccontextmanager
     async def channel(

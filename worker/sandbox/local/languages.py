@@ -36,7 +36,7 @@ class Language:
     install: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     module: str = ""  # what it needs of the interpreter
-    named_in_code: bool = False  # its file's name is not ours to choose
+    named_in_code: bool = False  # the code decides its file's name
     libraries: Sequence[str] = ()  # linked with, where the machine has them
     made: Sequence[str] = ()  # what a run needs of what compiling makes, as patterns
     opening: str = ""  # put before code that has no such tag, and would be text without
@@ -134,7 +134,7 @@ def installed(lacking: Collection[str] = ()) -> list[str]:
 
 
 def script(language: Language, given: Collection[str]) -> str:
-    """What the code's file is called beside files of these names."""
+    """The name of the code's file, given the names of the other files."""
     stem, suffix = os.path.splitext(language.file)
     if language.named_in_code:
         return language.file
@@ -158,7 +158,7 @@ def steps(
     compile_wall: float,
     wall: float,
 ) -> list[dict[str, object]]:
-    """What the jail is to do, in order, beside files of these names."""
+    """The jail's steps, in order, given the names of the other files."""
 
     def step(command: Sequence[str], seconds: float) -> dict[str, object]:
         return {
@@ -177,7 +177,7 @@ def steps(
 def arguments(
     command: Sequence[str], script: str, given: Collection[str], python: str, folder: str = ""
 ) -> list[str]:
-    """The command as it is executed, beside the program, or with it in this folder."""
+    """The command as it is executed, next to the program, or with it in this folder."""
     own = [folder, "."] if folder else ["."]
     classpath = ":".join([*own, *_JARS, *(name for name in given if name.endswith(".jar"))])
     script = f"{folder}/{script}" if folder else script

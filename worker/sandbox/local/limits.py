@@ -71,8 +71,8 @@ CAPS = Limits(
 def room_for_descriptors() -> int:
     """Let this process have as many open as it may, and say how many that is.
 
-    The kernel counts those that a user has under way in sockets, and sends no more for whoever is
-    beyond his own limit. So ours must be well above what a program can get under way.
+    The kernel counts those that a user has under way in sockets, and sends no more for a process
+    beyond its own limit. So our limit must be well above what a program can get under way.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -22,7 +22,7 @@ _Received = TypeVar("_Received", bytes, int)
 
 
 class TooLong(ValueError):
-    """More than whoever speaks may say."""
+    """More than the sender may send."""
 
 
 async def receive(source: socket.socket, most: int) -> bytes | bytearray:
@@ -210,7 +210,7 @@ def _memory_file(content: bytes) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Our end, and theirs; both are closed in the end, whoever closed them before."""
+    """Our end, and theirs. Both are closed in the end, also if one was closed before."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)

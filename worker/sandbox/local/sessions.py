@@ -80,7 +80,7 @@ class Sessions:
                             await kept.close.wait()
                     except TimeoutError:
                         continue
-        except Exception as problem:  # noqa: BLE001  whoever waits for the session raises it
+        except Exception as problem:  # noqa: BLE001  the session's waiters raise it
             if not kept.opened.done():
                 kept.opened.set_exception(problem)
         finally:

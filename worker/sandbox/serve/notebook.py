@@ -30,14 +30,15 @@ async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, 
             outcome = await session.end()
     except (BadFile, LimitRefused) as refusal:
         outcome = Outcome("refused", jails.level, error=str(refusal))
-    told = answer(outcome)
-    cut_short = told["status"] == "Success" and len(cells) < len(request.cells)
+    driver = answer(outcome)
+    ended = f"cell {len(cells) + 1} ended the interpreter"
+    cut_short = driver["status"] == "Success" and len(cells) < len(request.cells)
     return {
-        "status": "Failed" if cut_short else told["status"],
-        "message": f"cell {len(cells) + 1} ended the interpreter" if cut_short else told["message"],
-        "driver": told["run_result"],
+        "status": "Failed" if cut_short else driver["status"],
+        "message": ended if cut_short else driver["message"],
+        "driver": driver["run_result"],
         "cells": [asdict(cell) for cell in cells],
-        "executor_pod_name": told["executor_pod_name"],
-        "files": told["files"],
-        "isolation": told["isolation"],
+        "executor_pod_name": driver["executor_pod_name"],
+        "files": driver["files"],
+        "isolation": driver["isolation"],
     }

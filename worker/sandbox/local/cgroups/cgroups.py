@@ -24,7 +24,7 @@ _OWN = Path("/proc/self/cgroup")
 class Hierarchy:
     """Where this process may create groups; made by `find`, at its end by `close`.
 
-    They lie side by side with the group of whoever hands out the programs: weights are compared
+    They are siblings of the group of the process that hands out the programs: weights are compared
     among neighbours only, and one folder around them all would outweigh every one in it.
     """
 

@@ -1,4 +1,4 @@
-"""Whose a cgroup is: beside a process's groups lies one without processes, locked while it lives.
+"""Whose a cgroup is: next to a process's groups lies an empty one, locked while the process lives.
 
 A process's number would not do: another may have it by then, and in a container that shares the
 hierarchy it is another's. The kernel gives the lock back however a process ends.
@@ -30,7 +30,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 def new_name() -> str:
-    """Of a mark, and of the groups beside it but for their numbers; it tells a program nothing."""
+    """A mark's name, and the start of its groups' names. A program learns nothing from it."""
     return _PREFIX + secrets.token_hex(8)
 
 

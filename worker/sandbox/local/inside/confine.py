@@ -3,7 +3,7 @@
 Refused calls answer EPERM, unknown (newer) ones and `clone3` ENOSYS, so that
 libraries fall back; a call in a foreign architecture's numbering kills. The list
 is of calls that reach the kernel's own workings, other processes, or memory that
-no limit of ours counts (memfd, System V IPC).
+none of our limits counts (memfd, System V IPC).
 """
 
 import contextlib
@@ -134,7 +134,7 @@ def _search(rules: list[tuple[int, list[bytes]]]) -> list[bytes]:
 
 
 def program(machine: str = kernel.MACHINE, alone: bool = False) -> bytes:
-    """The filter as an array of BPF instructions; `alone` where no namespaces stand beside it."""
+    """The filter as an array of BPF instructions; `alone` if there are no namespaces besides it."""
     if machine not in _ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no system call filter for {machine}")
     column, architecture = _ARCHITECTURES[machine]

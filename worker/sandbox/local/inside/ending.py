@@ -123,7 +123,7 @@ def _say(line: str) -> None:
 def _main_module(script: str) -> tuple[types.ModuleType, Left]:
     """`__main__`, made for one program: what a fork has of its server is not searched as garbage.
 
-    Its loader, which lies in its namespace, tells whether that is still held by anything.
+    Its loader lies in its namespace: while the loader lives, something still holds that.
     """
     main = types.ModuleType("__main__")
     main.__loader__ = loader = SourceFileLoader("__main__", script)
@@ -134,16 +134,16 @@ def _main_module(script: str) -> tuple[types.ModuleType, Left]:
 
 def _finalize(code: int, streams: tuple[Any, Any], older: Collection[str], left: Left) -> int:
     """What the interpreter does as it ends: threads, atexit, files still open, objects."""
-    _told(_join_threads)
-    _told(_run_exitfuncs)
+    _attempt(_join_threads)
+    _attempt(_run_exitfuncs)
     stdout, stderr = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
     refusals = [_flush(stdout), _flush(stderr)]
     if any(refusals) and code != _INTERRUPTED:
         code = 120
     if refusals[0]:
-        _told(_tell_ignored, stdout, refusals[0])
+        _attempt(_print_ignored, stdout, refusals[0])
     sys.stdout, sys.stderr = streams
-    _told(_forget, older, left)
+    _attempt(_forget, older, left)
     for stream in streams:
         _flush(stream)  # what was written last, as things were deleted
     if code == _INTERRUPTED:
@@ -157,10 +157,10 @@ def _join_threads() -> None:
         threading._shutdown()
 
 
-def _told(deed: Callable[..., None], *arguments: Any) -> None:
-    """Whatever becomes of it, the next one is done."""
+def _attempt(step: Callable[..., None], *arguments: Any) -> None:
+    """Run one step. If it fails, print the error, so that the next step runs too."""
     try:
-        deed(*arguments)
+        step(*arguments)
     except BaseException as problem:  # noqa: BLE001  printed, as the interpreter would
         _print(problem)
 
@@ -182,12 +182,12 @@ def _flush(stream: Any) -> BaseException | None:
     try:
         if stream is not None and not getattr(stream, "closed", False):
             stream.flush()
-    except BaseException as problem:  # noqa: BLE001  told, as the interpreter would
+    except BaseException as problem:  # noqa: BLE001  printed, as the interpreter would
         trace = problem.__traceback__
         return problem.with_traceback(trace and trace.tb_next)
     return None
 
 
-def _tell_ignored(stream: Any, problem: BaseException) -> None:
+def _print_ignored(stream: Any, problem: BaseException) -> None:
     _say(_IGNORED.format(stream))
     _print(problem)

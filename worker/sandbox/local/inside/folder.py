@@ -44,7 +44,7 @@ class Folder:
 
     def enter(self) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        # The program's name for its folder tells nothing that finds another's.
+        # A program cannot find another's folder by the name of its own.
         self.scratch = f"{self._base}/{os.getpid()}-{secrets.token_hex(8)}"
         self.home = self.scratch + "/home"
         temporary = self.scratch + "/temporary"
@@ -74,7 +74,7 @@ class Folder:
         return path
 
     def process_limit(self, granted: int) -> int:
-        """The kernel counts all of a user's, whoever's they are; so init counts the program's.
+        """The kernel counts all processes of a user, so init counts the program's own.
 
         But a bomb outgrows one that looks every 20 ms, and must meet an end before the machine's.
         """
@@ -112,7 +112,7 @@ class Folder:
             os.killpg(program, signal.SIGKILL)
             one_by_one = not self._confined
         except (ProcessLookupError, PermissionError):
-            one_by_one = True  # all are gone, or zombies; or it has not made its group yet
+            one_by_one = True  # all are gone, or zombies; or it has no group so far
         for pid in self.pids() if one_by_one else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -121,7 +121,7 @@ class Folder:
         try:
             return janitor.remove(self.scratch, until=time.monotonic() + _MOMENT)
         except OSError:
-            return False  # the janitor tries as well, and tells why
+            return False  # the janitor tries as well, and logs why
 
     def bury(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is awake

@@ -28,7 +28,7 @@ NAMESPACES = (
 )
 _MASKED = ("keys", "key-users", "kcore", "timer_list", "sched_debug", "sysrq-trigger")
 _PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-# One case is not told by a folder's times that another has read it.
+# Without access times, a folder does not show one case that another has read it.
 _SCRATCH = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME
 _SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _LOOPBACK_UP = struct.pack("16sH14x", b"lo", _UP_AND_RUNNING)
@@ -44,7 +44,7 @@ class Namespaces:
     limited = True
 
     def __init__(self, covered: list[str]) -> None:
-        # A clone in its new namespace is nobody yet: the ids are taken before.
+        # A clone in its new namespace starts as `nobody`: read the ids before.
         self._user, self._group = os.geteuid(), os.getegid()
         self._covered = covered
         self._filter = kernel.Filter(confine.program())
@@ -109,8 +109,8 @@ class Namespaces:
         return os.path.join(self.home, name)
 
     def process_limit(self, granted: int) -> int:
-        # The kernel counts forks that are under way as well, and what it refuses here nobody is
-        # told of. So a cgroup's own limit comes first, and where there is none init, who looks.
+        # The kernel counts forks under way as well, and reports a refusal here to no one. So a
+        # cgroup's own limit comes first; without a cgroup, init counts.
         return 2 * granted + 8
 
     def allow_to_run(self, name: str) -> None:

@@ -99,7 +99,7 @@ class Janitor:
         while orphans := set(map(int, children_of(str(os.getpid())))) - known:
             for orphan in orphans:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    if (group := os.getpgid(orphan)) != os.getpgrp():  # else it has made none yet
+                    if (group := os.getpgid(orphan)) != os.getpgrp():  # else it has no group so far
                         os.killpg(group, signal.SIGKILL)
                 os.kill(orphan, signal.SIGKILL)
             for orphan in orphans:
@@ -136,7 +136,7 @@ class Janitor:
 def _do_and_end(task: Callable[[Any], None], what: object) -> NoReturn:
     try:
         task(what)
-    except BaseException:  # noqa: BLE001  told to the client, in its log
+    except BaseException:  # noqa: BLE001  it goes to the client's log
         traceback.print_exc()
     finally:
         os._exit(0)

@@ -79,7 +79,7 @@ class Weighing:
         self._under_way.release()
 
     def share(self) -> int | None:
-        """In bytes; None if it is not known yet. One that hinders us long is counted in full."""
+        """In bytes; None if it is still unknown. One that hinders us long is counted in full."""
         if self._under_way.acquire(timeout=_SOON):
             self._under_way.release()
             return self._share
@@ -127,10 +127,10 @@ class Meter:
         tables, threads, running, pids = 0, 0, 0.0, []
         for pid in self._pids():
             if stat := _stat(pid):
-                teller, told = _of_its_memory(pid, stat)
-                pids.append((teller, int(told[21]) * _PAGE))
-                if int(told[20]) // _PER_TABLE > self._limits["memory"] // _PART:
-                    tables += _tables(teller)
+                thread, figures = _of_its_memory(pid, stat)
+                pids.append((thread, int(figures[21]) * _PAGE))
+                if int(figures[20]) // _PER_TABLE > self._limits["memory"] // _PART:
+                    tables += _tables(thread)
                 threads += int(stat[17])
                 running += (int(stat[11]) + int(stat[12])) / _TICK
             if threads > self._limits["processes"]:
@@ -178,11 +178,11 @@ def _cpu_of_reaped() -> float:
 
 
 def _of_its_memory(pid: str, stat: list[bytes]) -> tuple[str, list[bytes]]:
-    """Who tells: a process whose first thread has ended goes on in others, and has it empty."""
+    """The thread to read: the main thread's stat is empty after its end, though others run."""
     if stat[0] == b"Z" and int(stat[17]) > 1:
         for thread in threads_of(pid):
-            if (told := _stat(thread)) and told[0] not in (b"Z", b"X"):
-                return thread, told
+            if (found := _stat(thread)) and found[0] not in (b"Z", b"X"):
+                return thread, found
     return pid, stat
 
 

@@ -230,7 +230,7 @@ def _reseed() -> None:
 
 
 def _open_streams() -> None:
-    """Anew: the fork server's own have found that they can be sought in, which pipes cannot."""
+    """Open them again: the fork server's streams are seekable files, and these are pipes."""
     for name, at in (("stdout", 1), ("stderr", 2)):
         old = getattr(sys, name)
         new: Any = open(at, "w", encoding="utf-8", errors=old.errors, closefd=False)  # noqa: SIM115

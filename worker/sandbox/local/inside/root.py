@@ -60,7 +60,7 @@ def write_maps(inside_user: int, inside_group: int, user: int, group: int) -> No
 def build(exposed: list[str], headers: str = "") -> list[str]:
     """Pivot into a tmpfs, bind what programs may read, and let go of the host's tree.
 
-    Returns what lies in a folder that each jail gets anew, and so must be shown again there.
+    Returns what lies in a folder of which each jail has a new one: the jail must mount it again.
     """
     kernel.mount("root", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")  # noqa: S108
     os.mkdir("/tmp" + OLD)  # noqa: S108

@@ -87,7 +87,7 @@ def _run(job: Job, first: Running | Exception) -> tuple[dict[str, Any], list[byt
         return report, [*blobs, *fetched.values()]
     except Refused as refusal:
         return {"status": "refused", "error": str(refusal)}, []
-    except Exception as problem:  # noqa: BLE001  whatever it is, the client must hear of it
+    except Exception as problem:  # noqa: BLE001  the client must get any error
         return {"status": "infrastructure", "error": f"{type(problem).__name__}: {problem}"}, []
 
 

@@ -107,6 +107,6 @@ def _explain(running: Running, code: int | None, meter: Meter, evidence: Evidenc
     complaints = list(running.streams.values())[-1]
     said = bytes(complaints[:_COMPLAINT_SIZE] + complaints[-_COMPLAINT_SIZE:])  # a trace may follow
     refused = any(error in said for error in _FORK_ERRORS) or (meter.crowded and _BUSY in said)
-    if refused and not evidence:  # which would have told of it
+    if refused and not evidence:  # a cgroup would have counted it
         return "process_limit"
     return "memory_limit" if any(error in said for error in _MEMORY_ERRORS) else "finished"

@@ -1,7 +1,7 @@
 """The fork server: an interpreter started clean, never as root, that clones itself per program.
 
 Two stages. `launch` builds the root, gives up its identity if it is root, and
-executes the same interpreter again inside; `serve` imports what is to be warm,
+executes the same interpreter again inside; `serve` imports the warm modules,
 and answers each request on its control socket with one clone, made beforehand where
 there was time. It reads no request itself: the payload is a memory file that only
 the clone opens.
@@ -50,7 +50,7 @@ def main(usual: set[str]) -> program.Next | None:
         program.leave_no_trace(usual)
         gc.collect()
         gc.freeze()
-    except Exception as problem:  # noqa: BLE001  told to the client, which raises it
+    except Exception as problem:  # noqa: BLE001  sent to the client, which raises it
         control.send(json.dumps({"failed": f"{type(problem).__name__}: {problem}"}).encode())
         return None
     control.send(json.dumps(ready).encode())
@@ -201,7 +201,7 @@ class Server:
         try:
             self._spares.append(self._clone())
         except OSError:
-            self._wanted = 0  # until the next program has a jail of its own, or is told why not
+            self._wanted = 0  # until the next program has a jail of its own, or an error
 
     def _clone(self) -> int:
         ours, theirs = wire.pair()
