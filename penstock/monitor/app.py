@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -178,7 +179,9 @@ def make_app(target: RedisTarget | str, run: str, settings: MonitorSettings) -> 
     """The whole monitor as one ASGI application."""
     monitor = Monitor(target, run, may_act=settings.monitor_token is not None)
     app = Starlette(
-        routes=monitor.routes(), lifespan=monitor.life, exception_handlers={PenstockError: _failed}
+        routes=monitor.routes(),
+        lifespan=monitor.life,
+        exception_handlers={PenstockError: _failed, HTTPException: _no_route},
     )
 
     async def health() -> dict[str, Any]:
@@ -225,6 +228,15 @@ def _reaped(found: Reaped) -> Response:
 
 def _done(done: bool, otherwise: str) -> Response:
     return JSONResponse({"done": True}) if done else _refused(409, otherwise)
+
+
+async def _no_route(request: Request, refused: Exception) -> Response:
+    """A path or a method that no route takes; Starlette's own answer is plain text."""
+    if not isinstance(refused, HTTPException):
+        raise refused
+    answer = _refused(refused.status_code, f"{request.url.path}: {refused.detail}")
+    answer.headers.update(refused.headers or {})
+    return answer
 
 
 def _refused(status: int, reason: str) -> Response:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -27,7 +28,18 @@ def start(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[An
 def freeze(process: "subprocess.Popen[Any]") -> None:
     """SIGSTOP, and stopped when this returns (or it has ended)."""
     process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    try:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:  # another process is its parent: there is no event to wait for
+        while _state(process.pid) not in "TtZX":
+            time.sleep(0.001)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except FileNotFoundError:
+        return "X"
 
 
 @cache

@@ -189,7 +189,7 @@ def test_every_subcommand_that_serves_is_among_these() -> None:
         file.relative_to(room.parent).as_posix()
         for room in rooms
         for file in room.rglob("*.py")
-        if re.search(r"(?<![\w.])listen\(", file.read_text())
+        if re.search(r"(?<![\w.])(?<!def )listen\(", file.read_text())
     }
     assert found == {
         "buffer/http/app.py", "penstock/monitor/command.py", "penstock/commands/sandbox.py",

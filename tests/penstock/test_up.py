@@ -272,7 +272,7 @@ async def test_a_disk_that_is_full_ends_nothing_and_is_said_once(tmp_path: Path)
     up._write_state()
     up._write_state()
     assert len(said) == 1
-    assert "up.json is out of date" in said[0]
+    assert "up.json cannot be written and is out of date" in said[0]
 
 
 def test_a_setting_that_cannot_work_ends_it_with_that_sentence(tmp_path: Path) -> None:

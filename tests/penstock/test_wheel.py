@@ -75,7 +75,7 @@ def test_an_installed_doctor_finds_its_own_packages(installed: Path, tmp_path: P
     )
     assert result.returncode == 0, result.stdout + result.stderr
     facts = {one["about"]: one["fact"] for one in json.loads(result.stdout)["findings"]}
-    assert f"ours, from {installed.parent}" in facts["package names"]
+    assert f"Penstock's, from {installed.parent}" in facts["package names"]
 
 
 def test_the_doctor_still_speaks_when_another_project_wrote_over_the_package(

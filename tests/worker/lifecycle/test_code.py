@@ -81,7 +81,7 @@ async def test_a_session_that_dies_under_a_turn_is_not_opened_anew_for_it(lifecy
     assert (await sandbox.run(dying)).stdout == "1\n"
     async with sandbox._lifecycle.session("s") as box:
         cloud.ask("terminate", id=box.id)
-        with pytest.raises(SandboxUnfit, match="is gone") as lost:
+        with pytest.raises(SandboxUnfit, match="is lost") as lost:
             await sandbox.run(dying)
     assert (lost.value.reason, lost.value.retryable) == ("session_lost", False)
 

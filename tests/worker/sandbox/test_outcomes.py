@@ -273,6 +273,7 @@ async def test_a_run_that_finds_the_fork_server_dead_is_given_a_new_one(sandbox:
     os.kill(server.ready["pid"], signal.SIGKILL)
     select.select([ended], [], [])
     os.close(ended)
+    select.select([server._control], [], [])  # nor has a jail that it was forking its connection
     assert not server.dead
     outcomes = await asyncio.gather(*(sandbox.run(Program("print(2)")) for _ in range(3)))
     assert [outcome.stdout for outcome in outcomes] == [b"2\n"] * 3, outcomes
