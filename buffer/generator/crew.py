@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from buffer.errors import GeneratorError
+from buffer.generator.admission import LATER, Admission, Group, admission_for
 from buffer.generator.sender import Sender, encoded
 from buffer.generator.trajectory import (
     Question,
@@ -69,8 +70,17 @@ class BaseGenerator:
         num_epoch: int = 1,
     ) -> str:
         """All epochs; each delivers every instance `num_repeats` times."""
+        samples = samples_of(input_file)
         rounds = range(num_epoch * self.num_repeats)
-        return self._work(self._questions(input_file, rounds), rollout_func, reward_func)
+        admission = admission_for(self.remote_buffer_url, self.task_type, samples)
+        random.shuffle(samples)
+        groups = self._groups(samples, rounds)
+        try:
+            questions = admission.questions(groups) if admission else self._all(groups)
+            return self._work(questions, rollout_func, reward_func, admission)
+        finally:
+            if admission:
+                admission.end()
 
     def run(
         self, input_file: str, rollout_func: RolloutFunction, reward_func: RewardFunction
@@ -82,18 +92,23 @@ class BaseGenerator:
         """Write one item; tried again until the buffer has it, or has refused it for good."""
         self._sender.send(data)
 
-    def _questions(self, input_file: str, rounds: range) -> Iterator[Question]:
-        samples = samples_of(input_file)
-        random.shuffle(samples)
+    def _groups(self, samples: list[dict[str, Any]], rounds: range) -> Iterator[Group]:
         for number in rounds:
             for sample in samples:
-                if number < self.skip_instance_ids[str(sample["instance_id"])]:
-                    continue
-                for _ in range(self.num_repeat_per_sample):
-                    yield {**sample, "uid": uuid.uuid4().hex, "round": number}
+                if number >= self.skip_instance_ids[str(sample["instance_id"])]:
+                    yield sample, number
+
+    def _all(self, groups: Iterator[Group]) -> Iterator[Question]:
+        for sample, number in groups:
+            for _ in range(self.num_repeat_per_sample):
+                yield {**sample, "uid": uuid.uuid4().hex, "round": number}
 
     def _work(
-        self, questions: Iterator[Question], rollout: RolloutFunction, reward: RewardFunction
+        self,
+        questions: Iterator[Question],
+        rollout: RolloutFunction,
+        reward: RewardFunction,
+        admission: Admission | None,
     ) -> str:
         sampling = {**SAMPLING_PARAMS, "max_tokens": self.max_tokens}
         import openai  # noqa: F401 - once, before the workers are forked
@@ -102,7 +117,9 @@ class BaseGenerator:
         crew = Crew(arguments, self.num_process)
         done, shown = 0, time.monotonic()
         try:
-            for item in crew.answers(questions):
+            for item in crew.answers(questions, admission.line if admission else None):
+                if admission:
+                    item["version_end"] = admission.newest
                 self.send_data_to_buffer(item)
                 done += 1
                 if time.monotonic() - shown > _PROGRESS_EVERY:
@@ -125,21 +142,29 @@ class Crew:
         self._workers: dict[Connection, Any] = {}
         self._busy: dict[Connection, Question] = {}
 
-    def answers(self, questions: Iterator[Question]) -> Iterator[dict[str, Any]]:
-        """One item for every question, as they come."""
+    def answers(
+        self, questions: Iterator[Question], line: Connection | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """One item for every question, as they come. After `LATER` the `line` says when there
+        are more."""
         again: deque[Question] = deque()
         more = True
         while True:
+            later = False
             while len(self._busy) < self._size and (again or more):
                 question = again.popleft() if again else next(questions, None)
+                if question is LATER:
+                    later = True
+                    break
                 if question is None:
                     more = False
                 else:
                     self._deal(question)
-            if not self._busy:
+            if not self._busy and not later:
                 return
-            for line in wait(list(self._busy)):
-                yield from self._heard(line, again)  # type: ignore[arg-type]
+            for ready in wait([*self._busy, *([line] if line and later else [])]):
+                if ready is not line:
+                    yield from self._heard(ready, again)  # type: ignore[arg-type]
 
     def end(self) -> None:
         """No worker outlives its crew."""

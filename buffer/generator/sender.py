@@ -51,7 +51,7 @@ class Sender:
     def _try(self, item: dict[str, Any]) -> str | float | None:
         """None: stored. A text: refused. A number: not now, wait at least so many seconds."""
         if self._client is None:
-            self._client = httpx.Client(timeout=_TIMEOUT, headers=_authorization())
+            self._client = httpx.Client(timeout=_TIMEOUT, headers=authorization())
         try:
             body = encoded(item)
         except (TypeError, ValueError, RecursionError) as problem:
@@ -65,7 +65,7 @@ class Sender:
             return None
         if response.status_code not in _FOR_GOOD:
             log.warning("the buffer is not ready", extra={"status": response.status_code})
-            return _retry_after(response)
+            return retry_after(response)
         return f"{response.status_code} {response.text[:500]}"
 
 
@@ -74,12 +74,12 @@ def encoded(item: dict[str, Any]) -> bytes:
     return json.dumps(item, allow_nan=False).encode()
 
 
-def _authorization() -> dict[str, str]:
+def authorization() -> dict[str, str]:
     token = BufferSettings.load().buffer_token
     return {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
 
 
-def _retry_after(response: httpx.Response) -> float:
+def retry_after(response: httpx.Response) -> float:
     try:
         return min(float(response.headers.get("Retry-After", 0)), 60.0)
     except ValueError:

@@ -26,6 +26,7 @@ def answered(
     if messages[-1].get("content") is None and not messages[-1].get("tool_calls"):
         return failed(question, "no attempt got an answer", messages)
     row = {**question, "messages": messages}
+    row.pop("held", None)
     return _item(question, messages, reward(row), sampling, reason)
 
 
@@ -34,7 +35,7 @@ def _item(
     sampling: dict[str, Any], reason: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """As upstream writes it; `round_number` beside its five keys is the epoch's."""
-    own = ("uid", "instance_id", "round", "tries")
+    own = ("uid", "instance_id", "round", "tries", "held")
     row = {name: value for name, value in question.items() if name not in own}
     turns = sum(message["role"] == "assistant" for message in messages)
     return {
@@ -43,6 +44,7 @@ def _item(
         "messages": messages,
         "reward": reward,
         "round_number": question["round"],
+        **question.get("held", {}),
         "extra_info": {
             **row, "messages": messages, "rollout_index": 1, "reward": reward,
             "extra_info": {}, **sampling, "timestamp": str(time.time()),

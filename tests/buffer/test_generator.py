@@ -13,7 +13,7 @@ from openai import OpenAI
 
 from buffer import GeneratorError
 from buffer.discovery import discover
-from buffer.generator import base_generator, crew, query_single_turn, sender, single_turn
+from buffer.generator import admission, base_generator, crew, query_single_turn, sender, single_turn
 from buffer.generator.crew import BaseGenerator
 from buffer.generator.math_reward import boxed, get_rule_based_math_reward
 from tests.harness.scripted_model import Answer, said, scripted_model
@@ -117,6 +117,10 @@ class Post:
         self.headers = headers
         return self
 
+    def request(self, method: str, url: str) -> httpx.Response:
+        assert (method, url) == ("GET", "http://buffer/v1/tasks/math/policy")
+        return httpx.Response(404)
+
     def post(self, url: str, content: bytes, headers: dict[str, str]) -> httpx.Response:
         assert headers == {"Content-Type": "application/json"}
         if self.refusals:
@@ -132,6 +136,7 @@ def post(monkeypatch: pytest.MonkeyPatch) -> Post:
         Client=found.opened, TransportError=httpx.TransportError, Response=httpx.Response
     )
     monkeypatch.setattr(sender, "httpx", fake)
+    monkeypatch.setattr(admission, "httpx", fake)
     monkeypatch.setattr(sender, "time", SimpleNamespace(sleep=lambda seconds: None))
     return found
 

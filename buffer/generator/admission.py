@@ -1,0 +1,220 @@
+"""Slots for a generator whose task has a policy on versions, asked for over HTTP.
+
+A process of its own asks for one group's slot after the other, and renews those that are held.
+A killed generator's slots come back by their lease.
+"""
+
+import logging
+import multiprocessing
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import httpx
+
+from buffer.errors import GeneratorError
+from buffer.generator.sender import authorization, retry_after
+from buffer.generator.trajectory import Question
+from ground import chunks
+from ground.backoff import backoff
+
+log = logging.getLogger(__name__)
+
+LATER: Question = {}  # no question now; one may come when the line has something to say
+_WAIT = 20.0
+_TIMEOUT = 60.0
+_LONGEST_PAUSE = 15.0
+_MOST = 500  # slots in one renewal
+
+Group = tuple[dict[str, Any], int]  # a sample and its round
+Wish = tuple[Any, int]  # an instance_id and a round
+
+
+class Admission:
+    """The slots of one crew, for the groups of its data set."""
+
+    def __init__(self, api: "_Api", samples: dict[str, dict[str, Any]]) -> None:
+        context: Any = multiprocessing.get_context("fork")
+        self.line: Connection
+        self.line, far = context.Pipe()
+        self._newest = context.Value("q", -1)
+        self._samples = samples
+        self._process = context.Process(
+            target=_ask_and_renew, args=(far, api, self._newest, os.getpid()), daemon=True
+        )
+        self._process.start()
+        far.close()
+
+    @property
+    def newest(self) -> int:
+        """The newest version that is known here."""
+        return int(self._newest.value)
+
+    def questions(self, groups: Iterator[Group]) -> Iterator[Question]:
+        """Those of groups that were granted, `LATER` while none is. At the end of `groups` come
+        those that wait to be made again."""
+        wish = _wish(groups)
+        while True:
+            try:
+                self.line.send(wish)
+                while not self.line.poll():
+                    yield LATER
+                slot = self.line.recv()
+            except (EOFError, OSError):
+                raise GeneratorError("the process that asks for slots died") from None
+            if isinstance(slot, str):
+                raise GeneratorError(slot)
+            if slot is None:
+                return
+            made = (slot["instance_id"], slot["round"])
+            if made[0] is None or made == wish:  # without an instance: the wish was begun before
+                wish = _wish(groups)
+            yield from self._of(slot)
+
+    def end(self) -> None:
+        self.line.close()
+        self._process.kill()
+        self._process.join()
+
+    def _of(self, slot: dict[str, Any]) -> Iterator[Question]:
+        if slot["instance_id"] is None:
+            return
+        sample = self._samples.get(str(slot["instance_id"]))
+        if sample is None:
+            raise GeneratorError(
+                f"instance {slot['instance_id']!r} waits to be made, and is not in input_file: "
+                "generators of one task need the same data"
+            )
+        for _ in range(slot["missing"]):
+            held = {"slot": slot["id"], "fence": slot["fence"], "version_start": self.newest}
+            yield {**sample, "uid": uuid.uuid4().hex, "round": slot["round"], "held": held}
+
+
+def _wish(groups: Iterator[Group]) -> Wish | None:
+    return next(((sample["instance_id"], number) for sample, number in groups), None)
+
+
+class _Api:
+    """A task's slots over HTTP; tried until the server answers."""
+
+    def __init__(self, buffer_url: str, task: str) -> None:
+        self._url = f"{buffer_url.partition('/tasks/')[0].rstrip('/')}/v1/tasks/{task}"
+        self._buffer_url, self._task = buffer_url, task
+        self._client: httpx.Client | None = None
+
+    def another(self) -> "_Api":
+        """For another thread."""
+        return _Api(self._buffer_url, self._task)
+
+    def has_policy(self) -> bool:
+        return self.call("GET", "/policy") is not None
+
+    def call(self, method: str, path: str, **options: Any) -> Any:
+        """What was answered; None where there is nothing of that name, or it is over."""
+        failures = 0
+        while True:
+            pause = 0.0
+            if self._client is None:
+                self._client = httpx.Client(timeout=_TIMEOUT, headers=authorization())
+            try:
+                answer = self._client.request(method, self._url + path, **options)
+            except httpx.TransportError as failure:
+                log.warning("the buffer cannot be reached", extra={"reason": str(failure)})
+            else:
+                if answer.status_code == 200:
+                    return answer.json()
+                if answer.status_code in (404, 410):
+                    return None
+                if answer.status_code in (400, 405, 413, 422):
+                    raise GeneratorError(f"the buffer refused {method} {path}: {answer.text[:300]}")
+                log.warning("the buffer is not ready", extra={"status": answer.status_code})
+                pause = retry_after(answer)
+            failures += 1
+            time.sleep(max(pause, backoff(failures, 0.1, _LONGEST_PAUSE)))
+
+
+def admission_for(buffer_url: str, task: str, samples: list[dict[str, Any]]) -> Admission | None:
+    """None where the task has no policy: then nobody needs slots."""
+    if not _Api(buffer_url, task).has_policy():
+        return None
+    known = {str(sample["instance_id"]): sample for sample in samples}
+    return Admission(_Api(buffer_url, task), known)
+
+
+def _ask_and_renew(line: Connection, api: _Api, newest: Any, parent: int) -> None:
+    """Answers each wish with a slot: the wish's, or one for a group that must be made again."""
+    renewer = _Renewer(api.another(), newest, parent)
+    owner = uuid.uuid4().hex
+    while True:
+        try:
+            wish = line.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            slot: dict[str, Any] | str | None = _one_slot(api, owner, wish, renewer)
+        except GeneratorError as fault:
+            slot = str(fault)
+        line.send(slot)
+
+
+def _one_slot(
+    api: _Api, owner: str, wish: Wish | None, renewer: "_Renewer"
+) -> dict[str, Any] | None:
+    """None if nothing is wished for and nothing waits to be made."""
+    named = [] if wish is None else [{"instance_id": wish[0], "round": wish[1]}]
+    while True:
+        if wish is None:
+            now = api.call("GET", "/versions")
+            if not now or not now["again"] + now["parked"]:
+                return None
+        body = {"owner": owner, "wait": _WAIT, "instances": named}
+        found = api.call("POST", "/slots", json=body)
+        if found is None:
+            raise GeneratorError("the task's policy was removed while its rollout ran")
+        for slot in found["slots"]:
+            if slot["instance_id"] is None or slot["missing"] < 1:
+                api.call("DELETE", f"/slots/{slot['id']}", params={"fence": slot["fence"]})
+            else:
+                renewer.keep(slot, found["lease"])
+            return dict(slot)
+
+
+class _Renewer:
+    """Renews what is held, all with one call, and hears of versions by it."""
+
+    def __init__(self, api: _Api, newest: Any, parent: int) -> None:
+        self._api = api
+        self._newest = newest
+        self._parent = parent
+        self._held: dict[str, str] = {}
+        self._guard = threading.Lock()
+        self._every = 1.0
+        self._granted = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def keep(self, slot: dict[str, Any], lease: float) -> None:
+        with self._guard:
+            self._held[slot["id"]] = slot["fence"]
+        self._newest.value = slot["newest"]
+        self._every = lease / 3
+        self._granted.set()
+
+    def _run(self) -> None:
+        self._granted.wait()
+        while os.getppid() == self._parent:  # a killed parent's slots come back
+            with self._guard:
+                held = [{"id": id, "fence": fence} for id, fence in self._held.items()]
+            for some in chunks(held, _MOST):
+                said = self._api.call("POST", "/slots/renew", json={"slots": list(some)})
+                if said is None:
+                    continue
+                self._newest.value = said["version"]
+                with self._guard:
+                    for id in said["lost"]:  # filled, or another's
+                        self._held.pop(id, None)
+            time.sleep(self._every)
+        os._exit(1)
