@@ -132,7 +132,8 @@ class Engine:
         for error, exchange in refused:  # last: no reply concerns a caller that was refused
             batch.unit.refuse(error, exchange)
         batch.unit.exchanged(batch.claimed)
-        self._replied(batch.unit)
+        if not batch.unit.listening:
+            self._replied(batch.unit)
 
     def stir(self, due: float) -> None:
         """Wake the thread if something is due before it would look."""
@@ -388,8 +389,8 @@ class Engine:
         """What is due by time, apart from the units."""
 
     def _replied(self, unit: Unit) -> None:
-        """A unit's replies were read, under the lock."""
-        if unit.awaits_entries and not unit.listening:
+        """Replies of a unit whose stream the inbox does not read were read, under the lock."""
+        if unit.awaits_entries:
             self.wake()
 
     def _last_commands(self) -> list[Command]:

@@ -187,7 +187,8 @@ class Shortcut:
                 self._flight.append(batch)
                 unit.carrier = self  # afterwards, so that `cut` finds it
                 batches.append(batch)
-                commands += [exchange.command for exchange in batch.exchanges]
+                for exchange in batch.exchanges:
+                    commands.append(exchange.command)
             elif unit.carrier is None:
                 self._engine.stir(unit.due())
             elif unit.carrier is not self:
@@ -227,8 +228,8 @@ class Shortcut:
         if unit.carrier is None:
             self._touched_at = now
             self._touched[unit] = None
-            if not unit.pressing:  # this loop may be blocked when it is due
-                self._engine.stir(unit.due())
+            if unit.due() < self._engine.asleep_until and not unit.pressing:
+                self._engine.wake()  # this loop may be blocked when it is due
 
     # For the engine, under the lock
 
