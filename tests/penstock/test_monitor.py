@@ -101,8 +101,10 @@ def test_the_page_puts_names_into_addresses_whole() -> None:
 def test_a_program_is_shown_and_a_pickle_is_never_opened(
     guarded: httpx.Client, real_redis: ground.Client
 ) -> None:
-    real_redis.hset("rq:job:code", mapping={
-        "status": "queued", "data": data_of(CodeRequest(code="print('<b>hi</b>')"))})  # fmt: skip
+    real_redis.hset(
+        "rq:job:code",
+        mapping={"status": "queued", "data": data_of(CodeRequest(code="print('<b>hi</b>')"), "")},
+    )
     assert guarded.get("/api/jobs/code").json()["call"]["code"] == "print('<b>hi</b>')"
     real_redis.hset("rq:job:evil", mapping={"status": "queued", "data": b"\x80\x04cos\nsystem\n."})
     assert "not opened" in guarded.get("/api/jobs/evil").json()["call"]["note"]

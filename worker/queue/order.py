@@ -1,11 +1,12 @@
 """One job, from its caller's request to its outcome, and how the outcome is read from Redis."""
 
 import base64
+import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from enum import Enum
+from enum import IntEnum
 from typing import Any, Protocol
 
 import redis
@@ -25,7 +26,7 @@ from worker.models import CodeRequest
 _SUCCESSFUL, _STOPPED = b"1", b"3"
 
 
-class Stage(Enum):
+class Stage(IntEnum):
     """How far an order has got. In those that are verbs, its client has something to send."""
 
     SEND = 1
@@ -71,8 +72,8 @@ class Order:
         self.id = id
         self.job_seconds = job_seconds(request, hash.spare)
         self.description = description_of(request, id)
-        self.correlation = request.correlation_id
-        self.data = data_of(request)
+        self.correlation = request.correlation_id or id
+        self.data = data_of(request, self.correlation)
         self.began = began
         self.deadline = deadline
         self.acks: list[Answer] = []
@@ -207,10 +208,12 @@ def withdraw(hash: "JobHash", reply_to: str, rows: "Iterable[tuple[Order, str]]"
     return _WITHDRAW.command((f"rq:queue:{hash.queue}",), (_WITHDRAWN_TTL, reply_to, *words))
 
 
-def data_of(request: AnyRequest) -> bytes:
-    """The call, as RQ's JSON serializer writes it."""
+def data_of(request: AnyRequest, correlation: str) -> bytes:
+    """The call, as RQ's JSON serializer writes it. A copy of the request would cost more."""
     function = JUDGE if isinstance(request, JudgeRequest) else FUNCTION
-    call = f'["{function}", null, [{request.model_dump_json()}], {{}}]'.encode()
+    fields = request.model_dump_json(exclude={"correlation_id"})[:-1]  # all but the brace
+    wanted = f'{fields},"correlation_id":{json.dumps(correlation)}}}'
+    call = f'["{function}", null, [{wanted}], {{}}]'.encode()
     if len(call) < _COMPRESS_ABOVE:
         return call
     # zlib's own default takes a quarter of a megabyte from the system for each call.

@@ -217,12 +217,14 @@ class Orders:
         for order in self._due.copy():
             self._done(order)  # perhaps interrupted as it got there
             by_stage.setdefault(order.stage, []).append(order)
-        exchanges = self._heartbeat(now) if self.waiting else []
-        for hash, orders in by_hash(by_stage.get(Stage.SEND, ())):
+        exchanges = self._heartbeat() if self._beat_at <= now and self.waiting else []
+        for hash, orders in by_hash(by_stage.pop(Stage.SEND, ())):
             for order in orders:
                 order.sent = True
             enqueue = hash.enqueue(self.stream, self.client, orders)
             exchanges.append(Exchange(enqueue, partial(self._arrived, orders), orders))
+        if not by_stage:
+            return exchanges
         for hash, orders in by_hash(by_stage.get(Stage.WITHDRAW, ())):
             command = withdraw(hash, self.stream, [(each, each.withdrawal) for each in orders])
             exchanges.append(Exchange(command, partial(self._withdrawn, orders), orders))
@@ -231,10 +233,8 @@ class Orders:
             exchanges.append(Exchange(command, partial(self._looked_at, hash, orders), orders))
         return exchanges
 
-    def _heartbeat(self, now: float) -> list[Exchange]:
+    def _heartbeat(self) -> list[Exchange]:
         """While a client's key exists, its jobs are wanted."""
-        if now < self._beat_at:
-            return []
 
         def made(_: Any, sent: float) -> None:
             self._beat_at = sent + _BEAT

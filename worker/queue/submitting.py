@@ -56,9 +56,7 @@ class Submitter:
         engine = client_engine(self.target)
         # A job that others may ask for by its token is the whole process's.
         client = engine.orders if token or queued else engine.client_for(answer)
-        token = check_token(token or os.urandom(16).hex())
-        if not request.correlation_id:
-            request = request.model_copy(update={"correlation_id": token})
+        token = check_token(token) if token else os.urandom(16).hex()
         began = engine.clock()
         deadline = math.inf if timeout is None else began + timeout
         order = Order(client, self._hash, token, request, began, deadline)

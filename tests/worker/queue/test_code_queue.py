@@ -130,6 +130,14 @@ async def test_rq_sees_a_job_like_its_own(redis, queue):
     await handle.cancel()
 
 
+async def test_a_correlation_id_reaches_the_job_as_it_is(redis, queue):
+    request = CodeRequest(code="1", correlation_id='"quoted"\\')
+    handle = await queue.submit(request)
+    job = Job.fetch(handle.id, connection=redis, serializer=JSONSerializer)
+    assert job.args == [request.dump()]
+    await handle.cancel()
+
+
 async def test_a_token_is_one_job_however_often_it_is_submitted(redis, queue, fusion):
     first = await queue.submit("print(42)", token="sample-1")
     await work(redis)
