@@ -5,6 +5,7 @@ then the filter, and only then is the program's code looked at. All that is the 
 every program is done before one comes.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` would look each name up as an enum
 import contextlib
 import fcntl
 import gc
@@ -218,7 +219,7 @@ def interpreter(home: str) -> None:
 
 def awaken() -> None:
     """What a program has to itself; its parent has no handler of a signal, and other numbers."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     _reseed()
 
 
