@@ -53,6 +53,7 @@ def _serve(line: wire.Socket, place: Namespaces, header: dict[str, Any]) -> prog
         if not script:
             os._exit(0)
         if (case := os.fork()) == 0:
+            line.close()  # left to be found unclosed, it would cost a warning that none sees
             return partial(_become, place, ends, header, script.decode().strip())
         for at in ends:
             os.close(at)
