@@ -317,8 +317,10 @@ class CloudProvider:
                     await process.wait()
             except TimeoutError:
                 timed_out = True
-                process.kill()
-                await process.wait()
+            finally:  # also if its caller has been cancelled
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
             for file in (out, err):
                 file.seek(0)
             code = None if timed_out else process.returncode
