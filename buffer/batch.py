@@ -40,20 +40,20 @@ class Batch:
 
     @property
     def meta_info(self) -> dict[str, Any]:
-        """What slime's client reads beside the data."""
-        told = {
+        """What slime's client reads besides the data."""
+        figures = {
             **self.figures, "finished_groups": self.finished_groups, "receipt": self.receipt
         }  # fmt: skip
         if self.version is None:
-            return told
-        return {**told, "version": self.version, "ages": list(self.ages)}
+            return figures
+        return {**figures, "version": self.version, "ages": list(self.ages)}
 
 
 SEEN = ("items", "groups", "n", "sum", "m2", "min", "max")
 
 
 def figures_of(seen: Sequence[bytes | None], config: TaskConfig) -> dict[str, Any]:
-    """As `seal.lua` tells them: the fields `SEEN` of what was written since the last read."""
+    """As `seal.lua` returns them: the fields `SEEN` of what was written since the last read."""
     parts = [part or b"0" for part in seen]
     items, groups, n = map(int, parts[:3])
     total, squares = map(float, parts[3:5])

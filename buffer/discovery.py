@@ -27,7 +27,7 @@ class Generator:
 
 
 def discover(folder: Path | None) -> dict[str, Generator]:
-    """Every generator by its task type. `GeneratorError` tells of each file with a fault."""
+    """Every generator by its task type. `GeneratorError` names each file with a fault."""
     built_in = Path(base_generator.__file__)
     found = {"math": Generator("math", built_in, GroupFunctions.of_module(base_generator))}
     named: dict[str, Path] = {}

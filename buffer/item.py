@@ -181,7 +181,7 @@ def _reward(item: dict[str, Any]) -> str:
     if not abs(number) <= _LARGEST_REWARD:
         raise ItemRefused("reward is out of range: its square must be a finite number")
     whole = isinstance(reward, int) and abs(reward) < _EXACT
-    return str(int(reward)) if whole else repr(number)  # 1 is not 1.0: figures tell it as it came
+    return str(int(reward)) if whole else repr(number)  # 1 is not 1.0: figures show it as it came
 
 
 def _slot(item: dict[str, Any]) -> tuple[str, str]:

@@ -51,7 +51,7 @@ class RolloutBuffer:
     Methods are for coroutines; `buffer.sync` has them for code without an event loop.
     Nothing is asked of Redis before the first call.
 
-    config     written where the task has no settings yet; `configure` changes them
+    config     written if the task has no settings; `configure` changes them
     run        a namespace: the same task of another run is another buffer
     functions  your own `is_valid_group` and the like, by slime's names
     settings   of this process; by default its environment's (PENSTOCK_…)

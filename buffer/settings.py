@@ -1,6 +1,6 @@
 """The knobs: `BufferSettings` of a process, from the environment; `TaskConfig` of a task.
 
-A task's settings live in Redis beside its groups, so that every server and library
+A task's settings live in Redis next to its groups, so that every server and library
 reads the same ones; the process's settings give their defaults.
 """
 
@@ -166,7 +166,7 @@ class TaskConfig(BaseModel):
         return int(self.group_size * self.min_valid_item_size_ratio)
 
     def to_redis(self, *, custom: bool, custom_meta: bool) -> list[str | int | float]:
-        """The flat list that `configure.lua` stores: what scripts need beside what we read back."""
+        """The flat list that `configure.lua` stores: what scripts need, and what we read back."""
         ms = {
             "group_timeout_ms": self.group_timeout_seconds,
             "open_ttl_ms": self.group_timeout_seconds + DAY,

@@ -61,7 +61,7 @@ async def enter(link: Link, run: str, task: str) -> None:
 async def strike_off(link: Link, run: str, task: str, score: float) -> None:
     """A task whose keys had expired when it was listed with that score."""
     struck = await link.run(_STRIKE, [tagged("buffer", run, "tasks")], [task, score])
-    if struck and await _is_alive(link, run, task):  # begun anew meanwhile, by who found it listed
+    if struck and await _is_alive(link, run, task):  # a process that found it listed began it again
         await enter(link, run, task)
 
 
@@ -160,7 +160,7 @@ class Task:
             raise
 
     async def config(self) -> TaskConfig:
-        """The settings in force; ours are written only where there are none."""
+        """The settings in force; our own are written only if there are none."""
         pairs: Sequence[Any] = []
         if self.wanted is not None:
             pairs = self._pairs(await self._bounded(self.wanted))
@@ -210,7 +210,7 @@ class Task:
         return config.model_copy(update={"max_bytes": int(room * _SHARE)})
 
     async def _room(self) -> int:
-        """What Redis may use: its maxmemory, else its machine's memory, else ours."""
+        """What Redis may use: its maxmemory, else its machine's memory, else this machine's."""
         try:
             info = await self.link.outlast(lambda: _memory_info(self.link))
         except (NoPermissionError, ResponseError):
@@ -219,13 +219,13 @@ class Task:
         return room or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def _report_mismatch(self, wanted: TaskConfig, found: TaskConfig) -> None:
-        ours, theirs = wanted.model_dump(), found.model_dump()
-        for name, value in ours.items():
-            if value is not None and theirs[name] != value:
+        asked, stored = wanted.model_dump(), found.model_dump()
+        for name, value in asked.items():
+            if value is not None and stored[name] != value:
                 log.warning(
                     "the task has other settings already, and keeps them",
                     extra={"task": self.name, "setting": name, "given": value,
-                           "in_force": theirs[name]},
+                           "in_force": stored[name]},
                 )  # fmt: skip
 
 

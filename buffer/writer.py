@@ -71,7 +71,7 @@ class _Line:
             chunk = self._next_chunk()
             try:
                 wait, outcomes = await self._send([entry for entry, _ in chunk])
-            except Exception as failure:  # noqa: BLE001 - told to each of the waiting writers
+            except Exception as failure:  # noqa: BLE001 - each of the waiting writers raises it
                 for _, ticket in chunk:
                     ticket.fail(failure)
             else:

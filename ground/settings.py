@@ -163,7 +163,7 @@ class GroundSettings(Settings):
 
 
 class HttpSettings(Settings):
-    """What the door of every HTTP service needs to know, beside the token of each."""
+    """What the door of every HTTP service needs to know, besides the token of each."""
 
     http_hosts: str = Field(
         "",
@@ -192,6 +192,6 @@ def load_named(setting: str, name: str, known: Mapping[str, str]) -> Any:
             problem = f"{name!r} cannot be used here: {missing}"
         else:
             reason = missing if module else "it has no dot"
-            ours = ", ".join(sorted(known))
-            problem = f"{name!r} is neither of {ours} nor the dotted name of a callable: {reason}"
+            names = ", ".join(sorted(known))
+            problem = f"{name!r} is neither of {names} nor the dotted name of a callable: {reason}"
         raise SettingError(setting, problem) from missing

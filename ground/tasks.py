@@ -39,7 +39,7 @@ class Body:
     """The body of a `with` block in a coroutine, which works with something that may get lost.
 
     `cancel` is called when that is lost. The block then raises what `check` raises, unless the
-    body failed by itself or the task was cancelled by somebody else too.
+    body failed by itself or the task was cancelled from elsewhere too.
     """
 
     def __init__(self, check: Callable[[], None]) -> None:

@@ -58,7 +58,7 @@ class _Rooms(click.Group):
         except ImportError:
             from penstock.doctor.packages import require_own_packages
 
-            require_own_packages()  # who took a name of ours is the better explanation
+            require_own_packages()  # a clash of package names is the better explanation
             raise
         return found
 
@@ -98,7 +98,7 @@ def command() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and end the process. What users can mend is one sentence on stderr."""
+    """Run the command and end the process. What users can fix is one sentence on stderr."""
     signal.signal(signal.SIGTERM, _end_in_order)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup starts us
         signal.signal(signal.SIGHUP, _end_in_order)
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("penstock: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader went away (`penstock … | head`): nobody is left to tell.
+        # The reader went away (`penstock … | head`): nobody reads the output any more.
         _print_no_more()
         sys.exit(1)
     except OSError as trouble:

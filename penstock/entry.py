@@ -14,7 +14,7 @@ def main() -> None:
         print(f"penstock {__version__}", flush=True)
         return
     if len(sys.argv) == 3 and sys.argv[1] == "health" and is_url(sys.argv[2]):
-        sys.exit(service_health(sys.argv[2]))  # every few seconds, beside each service
+        sys.exit(service_health(sys.argv[2]))  # every few seconds, next to each service
     with Loading():
         from penstock.cli import main as run
     run()
@@ -43,7 +43,7 @@ def service_health(url: str) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Started with `>&-`, a stream has no descriptor; no socket of ours may get its number."""
+    """Started with `>&-`, a stream has no descriptor; none of our sockets may get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)

@@ -8,7 +8,7 @@ INTERRUPTED = 130
 
 
 class Loading:
-    """While modules load, Ctrl-C ends the process on the spot: there is nothing to put right yet,
+    """While modules load, Ctrl-C ends the process on the spot: nothing needs a cleanup so far,
     and KeyboardInterrupt in the midst of an import may come out as another error. What they
     make stays, so that no time is spent on looking for garbage in it, now or later."""
 

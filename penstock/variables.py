@@ -39,7 +39,7 @@ def _models_of(module: ModuleType) -> Iterator[type[Settings]]:
 
 
 def misspelt(environment: Iterable[str]) -> dict[str, str]:
-    """Variables that no setting reads, each with the one it resembles; others are somebody's."""
+    """Variables that no setting reads, each with the one it resembles; others are foreign."""
     found = {name for name in environment if name.upper().startswith(PREFIX)}
     if {name.upper() for name in found} <= set(variables(GroundSettings)):
         return {}  # the rule, which costs no import

@@ -1,1 +1,1 @@
-"""The buffer's HTTP face: slime's endpoints and ours."""
+"""The buffer's HTTP face: slime's endpoints and Penstock's."""

@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 class Answer(JSONResponse):
-    """JSON in ASCII: whatever a client sent, half a surrogate pair included, can be told back."""
+    """JSON in ASCII: any text of a client, half a surrogate pair included, can be sent back."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
@@ -47,7 +47,7 @@ def envelope(success: bool, message: str, data: Any = None) -> dict[str, Any]:
 
 
 def refusal(error: Exception) -> Response:
-    """Any error of ours as an answer: its status, its reason, when to come back."""
+    """Any error of Penstock as an answer: its status, its reason, when to retry."""
     headers = {}
     if isinstance(error, BufferFull):
         headers["Retry-After"] = str(max(1, round(error.retry_after)))

@@ -1,4 +1,4 @@
-"""The buffer server: slime's endpoints, ours, and what watches over them."""
+"""The buffer server: slime's endpoints, Penstock's, and what watches over them."""
 
 import asyncio
 import logging
@@ -111,7 +111,7 @@ def _methods(app: FastAPI, request: Request) -> set[str]:
 
 
 def _add_refusals(app: FastAPI) -> None:
-    async def ours(_: Request, error: Exception) -> Response:
+    async def refused(_: Request, error: Exception) -> Response:
         return refusal(error)
 
     async def invalid(_: Request, error: Exception) -> Response:
@@ -133,7 +133,7 @@ def _add_refusals(app: FastAPI) -> None:
         return Answer(envelope(False, "the server failed to answer this request; see its log"), 500)
 
     for kind in OURS:
-        app.add_exception_handler(kind, ours)
+        app.add_exception_handler(kind, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, unforeseen)

@@ -79,7 +79,7 @@ class Desk:
         return await listed_tasks(self.link, self.run)
 
     async def keep_time(self) -> None:
-        """Look at what is due in every task, for ever."""
+        """Look at what is due in every task, until cancelled."""
         while True:
             heed_cancellation()
             try:

@@ -179,10 +179,10 @@ async def read(request: Request, desk: Serving) -> Response:
         await buffer.wait_for(groups, wait)
     if taken := await _taken(desk, buffer, groups):
         return taken
-    told = await buffer.told()
+    figures = await buffer.told()
     if patient:
-        return _empty("Timeout waiting, no data available to read", told)
-    data = {"data": [], "meta_info": told}
+        return _empty("Timeout waiting, no data available to read", figures)
+    data = {"data": [], "meta_info": figures}
     return Answer(envelope(True, "Successfully read 0 items", data))
 
 

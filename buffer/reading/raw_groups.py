@@ -42,7 +42,7 @@ class RawGroups:
         return [int(said) if said else None for said in metas]
 
     async def since_last_read(self) -> tuple[dict[Any, list[Item]], int]:
-        """Items by instance, and how many entries of `raw` tell of them."""
+        """Items by instance, and how many entries of `raw` they took."""
         flat = await self._task.link.command("LRANGE", self._task.key("raw"), 0, -1)
         found: dict[Any, list[Item]] = {}
         for part in chunks(list(zip(flat[::2], flat[1::2], strict=True)), _ITEMS):

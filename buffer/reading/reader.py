@@ -94,13 +94,13 @@ class Reader:
             await self._until_rung(min(left, _LONGEST_WAIT))
 
     async def unreported(self) -> list[Any]:
-        """Ids of groups that finished without data and are told with the next batch."""
+        """Ids of groups that finished without data; the next batch reports them."""
         key = self._task.key("unreported")
         return [json.loads(id_) for id_ in await self._task.link.command("LRANGE", key, 0, -1)]
 
     async def told(self) -> dict[str, Any]:
-        """What a read without data tells: those ids, if there are any, and the figures beside
-        them. The next batch tells both again."""
+        """What a read without data reports: those ids, if there are any, and the figures.
+        The next batch reports both again."""
         ids = await self.unreported()
         if not ids:
             return {}

@@ -98,7 +98,7 @@ class Policy(BaseModel):
             )
 
     def to_redis(self) -> list[str | int]:
-        """The flat list that `set_policy.lua` stores, with what scripts need beside."""
+        """The flat list that `set_policy.lua` stores, with what else scripts need."""
         stored: dict[str, Any] = {
             **self.model_dump(),
             "depth": self.in_depth,

@@ -9,7 +9,7 @@ from typing import Any
 from buffer.errors import ItemRefused
 
 _FIELDS = ("version_start", "version_end", "versions", "weight_versions")
-_HIGHEST = 2**31  # versions stand in scores, beside the time
+_HIGHEST = 2**31  # versions stand in scores, next to the time
 
 
 def reported(item: dict[str, Any]) -> tuple[str, str]:
@@ -26,7 +26,7 @@ def reported(item: dict[str, Any]) -> tuple[str, str]:
 
 
 def spans_of(item: dict[str, Any]) -> list[tuple[int, int]]:
-    """(tokens, version) of each stretch of an item; empty where it tells none."""
+    """(tokens, version) of each stretch of an item; empty if it names none."""
     said = item.get("versions")
     if said is None:
         return []
@@ -49,7 +49,7 @@ def train_from(item: dict[str, Any], oldest: int) -> int | None:
 
 
 def mask(items: list[dict[str, Any]], oldest: int) -> int:
-    """Say in each item from which token on it is to be trained; returns the tokens before."""
+    """Write into each item its first token to train on; returns the tokens before."""
     masked = 0
     for item in items:
         item["train_from"] = train_from(item, oldest)

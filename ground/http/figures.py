@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Without a registry: asked when somebody scrapes, and never twice over.
+# Without a registry: read once per scrape.
 _PROCESS: tuple[Collector, ...] = (
     ProcessCollector(registry=None),
     PlatformCollector(registry=None),

@@ -93,7 +93,7 @@ def require_token(
     if not (without or HttpSettings.load().without_token):
         raise SettingError(
             setting,
-            f"is not set, and whoever reaches {host} could use the service: set it, or "
+            f"is not set, and anyone who reaches {host} could use the service: set it, or "
             f"{setting}_FILE; or set PENSTOCK_WITHOUT_TOKEN=1 if that is wanted",
         )
     log.warning("%s is reachable from other machines and asks for no token", host)

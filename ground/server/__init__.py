@@ -1,1 +1,1 @@
-"""The embedded server: a private Valkey or Redis, kept alive beside its users."""
+"""The embedded server: a private Valkey or Redis, kept alive next to its users."""

@@ -14,7 +14,7 @@ def find_server(named: Path | str | None = None) -> Path:
         if found := shutil.which(named):
             return Path(found).absolute()
         raise SettingError("PENSTOCK_REDIS_SERVER", f"{named} is not an executable file")
-    # What lies beside our Python came with another wheel, for ends of its own: an old Redis, often.
+    # A server next to our Python came with another wheel, for its own use: often an old Redis.
     beside = sysconfig.get_path("scripts")
     elsewhere = [folder for folder in os.get_exec_path() if folder != beside]
     for name in ("valkey-server", "redis-server"):

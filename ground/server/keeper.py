@@ -68,7 +68,7 @@ def home_of(sock: Path, folder: Path) -> Iterator[bool]:
         yield private
     finally:
         if private:
-            with contextlib.suppress(OSError):  # somebody put a file of theirs there
+            with contextlib.suppress(OSError):  # another process put a file there
                 sock.parent.rmdir()
 
 
@@ -122,7 +122,7 @@ class Ends:
             while child.poll() is None and not self.came(within=0.5):
                 pass
             return
-        if os.getppid() == self.owner:  # else that process id is somebody else's by now
+        if os.getppid() == self.owner:  # else another process has that id by now
             select.select(watched, [], [])
 
 
@@ -221,7 +221,7 @@ def wait_until_ready(
 
 
 def ping(sock: str, password: str) -> bytes:
-    """The answer to PING, empty if there is none yet."""
+    """The answer to PING, empty if there is none."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)

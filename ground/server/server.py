@@ -58,9 +58,9 @@ class EmbeddedServer:
         self._config, self._say = config, say
         self._guard, self._stopping = threading.RLock(), threading.Event()
         self._keeping = threading.Thread(target=self._keep, name="penstock-redis", daemon=True)
-        ours = self._start_or_join(port)
+        started = self._start_or_join(port)
         self.target = _by_socket(self.url, self._socket)
-        if ours:
+        if started:
             self._owner = os.getpid()
             atexit.register(self.stop)
             self._keeping.start()
@@ -91,18 +91,18 @@ class EmbeddedServer:
 
     def _keep(self) -> None:
         """Start it again, with its data and where it was, whenever it ends unasked."""
-        (_, port), pause, ours = parse_redis_url(self.url).nodes[0], _FIRST_PAUSE, True
+        (_, port), pause, started = parse_redis_url(self.url).nodes[0], _FIRST_PAUSE, True
         while True:
-            if ours and self._lived() > _LIVES_WELL:
+            if started and self._lived() > _LIVES_WELL:
                 pause = _FIRST_PAUSE
             if self._stopping.wait(pause):
                 return
             pause = min(_LONGEST_PAUSE, 2 * pause)
             try:
-                ours = self._start_or_join(port)
+                started = self._start_or_join(port)
                 self.restarting = False
             except (PenstockError, OSError) as failure:
-                ours = False
+                started = False
                 if not self._stopping.is_set():
                     self._say(f"redis could not be started again: {failure}")
 

@@ -134,7 +134,7 @@ Examples:
 """),
 )
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also if permits are in flight, or somebody waits.")
+@click.option("--force", is_flag=True, help="Also if permits are in flight or waited for.")
 @settings_options
 def remove(name: str, force: bool) -> int:
     """Delete a gate and all its keys.
@@ -153,15 +153,15 @@ def remove(name: str, force: bool) -> int:
 
 def _statuses(url: str) -> Iterator[GateStatus]:
     for name in gate_names(url):
-        with contextlib.suppress(UnknownGate):  # somebody deleted its hash
+        with contextlib.suppress(UnknownGate):  # its hash was deleted meanwhile
             yield existing_gate(url, name).sync.status()
 
 
-def _change(name: str, deed: Callable[[Gate], None]) -> int:
+def _change(name: str, action: Callable[[Gate], None]) -> int:
     with running_redis(given_settings()) as url:
         try:
             gate = existing_gate(url, name)
-            deed(gate)
+            action(gate)
             _say(gate.sync.status())
         except UnknownGate as unknown:
             say(f"penstock: {unknown}", err=True)

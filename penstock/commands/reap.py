@@ -14,7 +14,7 @@ from worker.lifecycle.reaper.reaper import Reaper
     epilog=examples("""
 Examples:
 
-  penstock reap                            beside trainers that open sandboxes themselves
+  penstock reap                            next to trainers that open sandboxes themselves
   PENSTOCK_REAP_INTERVAL=2 penstock reap   look more often
   penstock sandboxes reap                  one look, now
 

@@ -15,7 +15,7 @@ from worker.sandbox.local.isolation.levels import Level
 from worker.sandbox.local.settings import SandboxSettings
 from worker.settings import WorkerSettings
 
-_GRACE = 15  # seconds that programs have to finish once the server is told to end
+_GRACE = 15  # seconds that programs have to finish once the server must end
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

@@ -192,7 +192,7 @@ def _plain(run: str, registered: Registered) -> dict[str, Any]:
 
 
 def _table(seen: dict[str, Registered], *, wide: bool) -> Table:
-    """In 80 columns what `kill` is told, and when it ends; where there is room, whose it is."""
+    """In 80 columns the name for `kill`, and when it ends; with more room, its owner."""
     table = Table(box=None, pad_edge=False)
     for heading in ("run", "sandbox", "state"):
         table.add_column(heading, no_wrap=heading != "run", overflow="fold")

@@ -1,4 +1,4 @@
-"""A worker's own /healthz and /metrics, on a thread beside its work."""
+"""A worker's own /healthz and /metrics, on a thread of their own."""
 
 import threading
 from typing import TYPE_CHECKING, Any

@@ -62,7 +62,7 @@ def command(jobs: int, picture: Path | None, as_json: bool) -> int:
     settings = given_settings()
     SandboxSettings.load()  # refused here, rather than by each worker
     for noisy in ("rq", "penstock.worker"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)  # the story tells it better
+        logging.getLogger(noisy).setLevel(logging.WARNING)  # the story says it better
     file = _writable(picture or settings.data_dir / "demo.html", named=picture is not None)
     outcome = None
     try:

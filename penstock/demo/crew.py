@@ -1,4 +1,4 @@
-"""The demo's worker processes: RQ workers of ours, started, killed and replaced.
+"""The demo's worker processes: Penstock's RQ workers, started, killed and replaced.
 
 Run as `python -m penstock.demo.crew QUEUE NAME`, with the Redis in PENSTOCK_REDIS_URL;
 it ends when its stdin closes, so that no worker outlives the demo, however that ends.
@@ -141,7 +141,7 @@ class Crew:
 
 
 def _for_every_user(folder: Path) -> Path:
-    """A folder in it as /tmp is one: the sandbox of root's worker runs as somebody else."""
+    """A folder in it as /tmp is one: the sandbox of root's worker runs as another user."""
     folder.chmod(0o711)
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)

@@ -37,7 +37,7 @@ def drawn(record: Record) -> str:
 
 
 def page(record: Record, told: Sequence[tuple[str, str]]) -> str:
-    """The picture above what the demo told at its end, as a page for a browser."""
+    """The picture above the demo's final figures, as a page for a browser."""
     rows = "".join(f"<tr><th>{escape(n)}</th><td>{escape(what)}</td></tr>" for n, what in told)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>penstock demo</title>'
@@ -85,7 +85,7 @@ class _Panel:
         )
 
     def caption(self, at: float, what: str, row: int) -> str:
-        """The name of a moment beside its mark, in one of three rows."""
+        """The name of a moment next to its mark, in one of three rows."""
         x, y = self.x(at), self.top + 12 * (row + 1)
         anchor = "end" if x > self.right - 150 else "start"
         return (

@@ -1,6 +1,6 @@
 """A scripted OpenAI-compatible model: it answers with a tool call, then with what the tool said.
 
-What it writes can be told in advance, and is wrong on purpose now and then: a reward
+What it writes is known in advance, and is wrong on purpose now and then: a reward
 that is always 1 would show nothing.
 """
 
@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 PAUSE = 0.15
-SLOW, SLOW_PAUSE = (0, 0), 2.5  # one program is long enough for somebody to see it run
+SLOW, SLOW_PAUSE = (0, 0), 2.5  # one program is long enough to be seen running
 TOOL = {
     "type": "function",
     "function": {
@@ -81,7 +81,7 @@ class _Model(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """The story tells it better."""
+        """The story says it better."""
 
 
 def _completion(asked: dict[str, Any]) -> dict[str, Any]:

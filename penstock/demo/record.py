@@ -1,4 +1,4 @@
-"""What a playing of the demo is told by: its looks, its events, and what came of it."""
+"""The record of one run of the demo: its looks, its events, and its outcome."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ class Outcome:
     limit: int
     most_at_once: int
     killed: int
-    """How the killed worker's process ended, as the system tells it: -9."""
+    """How the killed worker's process ended, as the system reports it: -9."""
     permits_granted: int
     permits_expired: int
     permits_left: int

@@ -248,7 +248,7 @@ class Trainer:
             if batch := await self._buffer.take(2, wait=0.2):
                 await self._buffer.ack(batch)
                 self.delivered += len(batch.groups)
-                # A batch takes along what has timed out by then: it is told here, or below.
+                # A batch takes along what has timed out by then: the story says it here, or below.
                 self._note(batch.discarded)
             await self._buffer.sweep()
             self._note(await self._buffer.unreported())

@@ -1,4 +1,4 @@
-"""Python, the versions of what we stand on, and whether our flat package names are ours alone.
+"""Python, the versions of what we stand on, and whether nothing else has our flat package names.
 
 `worker`, `buffer` and `limiter` are names that other distributions and users' own
 folders carry too. Whichever comes first on the path wins, silently; so it is checked.
@@ -29,11 +29,11 @@ TESTED = {"redis": "8.1", "rq": "3.0"}
 
 
 class PackageClash(PenstockError):
-    """A package name of ours is taken by something else on this Python's path."""
+    """Something else on this Python's path has the name of one of our packages."""
 
 
 def require_own_packages() -> None:
-    """Raise `PackageClash` if `import worker` and the like would not give ours."""
+    """Raise `PackageClash` if `import worker` and the like would find another package."""
     for finding in check_names():
         if finding.verdict == "fail":
             raise PackageClash(f"{finding.about}: {finding.fact}; {finding.remedy}")

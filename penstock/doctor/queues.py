@@ -14,7 +14,7 @@ _SAID = ("DeserializationError", "UnpicklingError")
 
 
 def check_queues(client: Any) -> Iterator[Finding]:
-    """The jobs that wait in queues of ours, and those that failed there."""
+    """The jobs that wait in Penstock's queues, and those that failed there."""
     if not isinstance(client, redis.Redis):
         return  # RQ's queues do not live on a Cluster
     members: Any = client.smembers("rq:queues")
@@ -32,7 +32,7 @@ def _check_queue(client: redis.Redis, name: str) -> Finding | None:
         fields: Any = client.hmget(f"rq:job:{id}", "data", "description")
         data, description = fields
         if not (description or b"").startswith(_OURS):
-            continue  # somebody else's: they may write as they like
+            continue  # another program's job: it may use any format
         if data and not unpacked(data).lstrip().startswith(b"["):
             return warn(
                 f"queue {name}",

@@ -2,7 +2,7 @@
 
 Run as `python -m penstock.up.child <penstock's arguments>`, with a pipe for stdin
 that its parent holds open, and with -P: the working folder is searched last for modules, so
-that a `worker/` or a `redis.py` in it is not taken for ours or a library's.
+that a `worker/` or a `redis.py` in it is not taken for Penstock's or a library's.
 """
 
 import os
