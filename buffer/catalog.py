@@ -99,7 +99,7 @@ class Catalog:
     async def aside(self, limit: int = 100) -> list[dict[str, str]]:
         """The newest items that came late or were surplus; their first 2 kB."""
         rows = await self._task.link.command("LRANGE", self._task.key("aside"), 0, limit - 1)
-        why = {"3": "late", "4": "surplus"}
+        why = {"3": "late", "4": "surplus", "6": "lost"}
         parts = [row.decode(errors="replace").partition(" ") for row in rows]
         return [{"outcome": why[code], "item": rest} for code, _, rest in parts]
 

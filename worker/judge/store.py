@@ -11,7 +11,6 @@ worker that misses something says so in its result: `suite_missing`.
 
 import hashlib
 import json
-import os
 import threading
 import time
 import zlib
@@ -140,7 +139,6 @@ class SuiteStore:
     def __init__(self, target: RedisTarget, queue: str, patience: float) -> None:
         self._target, self._queue, self._patience = target, queue, patience
         self._client = connect(target)
-        self.process = os.getpid()  # a forked child must not inherit a lock that is held
         self._guard = threading.Lock()
         self._sent: dict[str, float] = {}
 

@@ -25,7 +25,7 @@ class Submitter:
     def __init__(self, target: RedisTarget, hash: JobHash) -> None:
         self.target = target
         self._hash = hash
-        self._suites: SuiteStore | None = None
+        self._suites: dict[int, SuiteStore] = {}  # by process: a forked child makes its own
 
     def requests(self, programs: Iterable[Program]) -> list[CodeRequest]:
         """All are looked at before any is sent."""
@@ -35,9 +35,11 @@ class Submitter:
 
     def suites(self) -> SuiteStore:
         """The suite of its judging jobs' cases, if there are many."""
-        if self._suites is None or self._suites.process != os.getpid():
-            self._suites = SuiteStore(self.target, self._hash.queue, self._hash.patience)
-        return self._suites
+        process = os.getpid()
+        if process not in self._suites:
+            made = SuiteStore(self.target, self._hash.queue, self._hash.patience)
+            self._suites.setdefault(process, made)  # all threads use the first one
+        return self._suites[process]
 
     def submit(
         self,

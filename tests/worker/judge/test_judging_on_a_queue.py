@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,7 +17,8 @@ from tests.worker.scripted_answers import Answer
 from worker import CodeQueue, JobFailed, RequestRefused, jobs
 from worker.allowed import allowed
 from worker.judge import JudgeCase, read_cases
-from worker.judge.store import value_of
+from worker.judge.store import SuiteStore, value_of
+from worker.queue import submitting
 
 ECHO = "tests.worker.judge.echo_judge.EchoJudge"
 RIGHT, WRONG = JudgeCase(input="1", expected="1"), JudgeCase(input="1", expected="2")
@@ -90,6 +92,21 @@ async def test_sixteen_samples_of_a_problem_send_its_cases_once(real_redis) -> N
 
     assert whole < sent_now - sent < 1.1 * whole
     assert whole < taken_now - taken < 1.1 * whole
+
+
+def test_threads_that_judge_at_once_share_what_sends_their_suites(redis, monkeypatch) -> None:
+    together = threading.Barrier(2)
+
+    class Slow(SuiteStore):
+        def __init__(self, *given) -> None:
+            together.wait(10)
+            super().__init__(*given)
+
+    monkeypatch.setattr(submitting, "SuiteStore", Slow)
+    submitter = CodeQueue(redis)._submitter
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda _: submitter.suites(), range(2))
+    assert one is other
 
 
 def traffic(client) -> tuple[int, int]:
