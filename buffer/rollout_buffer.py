@@ -94,8 +94,6 @@ class RolloutBuffer:
     @property
     def sync(self) -> "SyncRolloutBuffer":
         """The same buffer for code without an event loop."""
-        pass
-
         return SyncRolloutBuffer(self)
 
     async def config(self) -> TaskConfig:

@@ -203,11 +203,14 @@ class JudgeRequest(Message):
         )
 
     @property
+    def all_limits(self) -> list[CaseLimits]:
+        """Those of cases without limits of their own, then those of each case that has some."""
+        return [self.limits(index) for index in (-1, *self.overrides)]
+
+    @property
     def longest(self) -> float:
         """Seconds that judging may take, compiling included."""
-        walls = self.count * (self.limits(0).wall_timeout or 0.0) if self.count else 0.0
-        for index in self.overrides:
-            walls = max(walls, self.count * (self.limits(index).wall_timeout or 0.0))
+        walls = self.count * max(own.wall_timeout or 0.0 for own in self.all_limits)
         compiling = self.compile_timeout * (1 + bool(self.checker) + bool(self.interactor))
         return compiling + min(walls, self.total_seconds or 3600.0)
 

@@ -71,6 +71,12 @@ def test_the_longest_time_is_bounded_by_the_total() -> None:
     assert request(cases=CASES * 4, **slow, total_seconds=30).longest == 37
 
 
+def test_the_first_cases_own_limits_do_not_bound_the_others() -> None:
+    asked = request(cases=CASES * 4, run_timeout=10, overrides={0: {"run_timeout": 1}})
+    assert [own.run_timeout for own in asked.all_limits] == [10, 1]
+    assert asked.longest >= 10 * len(CASES * 4)
+
+
 def test_a_hundred_cases_make_a_result_of_less_than_two_kilobytes() -> None:
     result = JudgeResult(
         verdicts="P" * 100, cpu_ms=[12] * 100, wall_ms=[140] * 100, memory_kb=[9216] * 100

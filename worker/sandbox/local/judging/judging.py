@@ -99,7 +99,7 @@ class Judging:
     def _limits(self, request: JudgeRequest) -> Limits:
         """Those of the whole jail; of a case they may be less."""
         memory = request.memory_limit_mb
-        each = [request.limits(index) for index in (0, *request.overrides)]
+        each = request.all_limits
         return replace(
             self._defaults,
             cpu=max(own.run_timeout or 0.0 for own in each),
