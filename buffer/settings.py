@@ -19,6 +19,13 @@ LONGEST = 3650 * DAY
 MOST = 2**53
 
 
+def first_problem(refusal: ValidationError, whole: str) -> tuple[str, str]:
+    """The field that is wrong, or `whole` if they do not go together; and what is wrong."""
+    first = refusal.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else whole
+    return name, first["msg"].removeprefix("Value error, ")
+
+
 class BufferSettings(Settings):
     """What a process that serves or fills buffers needs to know."""
 
@@ -135,10 +142,9 @@ class TaskConfig(BaseModel):
         try:
             return cls(**given)
         except ValidationError as refusal:
-            first = refusal.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else "settings"
-            problem = first["msg"].removeprefix("Value error, ")
-            raise SettingError(name, f"{problem} (got {first['input']!r})") from None
+            name, problem = first_problem(refusal, "settings")
+            got = refusal.errors()[0]["input"]
+            raise SettingError(name, f"{problem} (got {got!r})") from None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from buffer.settings import LONGEST, MOST, TaskConfig
+from buffer.settings import LONGEST, MOST, TaskConfig, first_problem
 from ground import SettingError, text_fields
 
 _Versions = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -48,10 +48,7 @@ class Policy(BaseModel):
         try:
             return cls(**given)
         except ValidationError as refusal:
-            first = refusal.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else "policy"
-            problem = first["msg"].removeprefix("Value error, ")
-            raise SettingError(name, problem) from None
+            raise SettingError(*first_problem(refusal, "policy")) from None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
