@@ -1,0 +1,53 @@
+"""Session sandboxes of this machine: many in one fork server, spoken with by any process."""
+
+from worker.sandbox.sessions.api import (
+    Change,
+    CommandRequest,
+    Entry,
+    Exit,
+    Finished,
+    Output,
+    Process,
+    ProcessInfo,
+    Root,
+    Session,
+    SessionInfo,
+    SessionRequest,
+    Sessions,
+    Terminal,
+    Usage,
+)
+from worker.sandbox.sessions.errors import (
+    ProcessGone,
+    SessionError,
+    SessionExists,
+    SessionGone,
+    SessionRefused,
+    SessionTrouble,
+    TooManySessions,
+)
+
+__all__ = [
+    "Change",
+    "CommandRequest",
+    "Entry",
+    "Exit",
+    "Finished",
+    "Output",
+    "Process",
+    "ProcessGone",
+    "ProcessInfo",
+    "Root",
+    "Session",
+    "SessionError",
+    "SessionExists",
+    "SessionGone",
+    "SessionInfo",
+    "SessionRefused",
+    "SessionRequest",
+    "SessionTrouble",
+    "Sessions",
+    "Terminal",
+    "TooManySessions",
+    "Usage",
+]
