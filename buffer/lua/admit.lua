@@ -53,16 +53,16 @@ local function tell_slot(reply, id)
 end
 
 local function grant(n, gid)
-  local again = gid and redis.call('HMGET', meta_of(gid), 'start', 'counted', 'attempt', 'id')
-  local counted = again and again[2] == '1'
-  local start = counted and tonumber(again[1]) or policy.version
   local slot = {id = ASK .. '.' .. n, fence = string.format('%d', fence + n), granted = now,
-    attempt = again and again[3] or 1}
+    start = policy.version, counts = true}
   redis.call('HSET', slot_of(slot.id), 'fence', slot.fence, 'owner', OWNER, 'gid', '', 'id', '',
-    'start', start, 'counts', counted and 0 or 1, 'attempt', slot.attempt, 'granted', now)
+    'start', slot.start, 'counts', 1, 'attempt', 1, 'granted', now)
   redis.call('ZADD', at('slots'), now + policy.slot_lease_ms, slot.id)
-  if not counted then tally(start, 1) end
-  if gid then return bind(slot, gid, again[4] or cjson.encode(instance_of(gid))) end
+  tally(slot.start, 1)
+  if gid then
+    local id_json = redis.call('HGET', meta_of(gid), 'id')
+    return bind(slot, gid, id_json or cjson.encode(instance_of(gid)))
+  end
   for wish_json, id, round in wishes do
     local number = free_round(id, round)
     if number then return bind(slot, id .. ':' .. number, wish_json) end

@@ -1,11 +1,16 @@
 -- due.lua: what time alone brings about: groups time out, leases end, what was kept goes.
 -- include: give_back.lua
+-- Somebody makes it, or it waits for the next slot.
+local function is_for_slots(gid)
+  return redis.call('HEXISTS', meta_of(gid), 'slot') == 1 or redis.call('ZSCORE', at('parked'), gid)
+end
+
 -- It finished when its time was over, not when somebody looked: that keeps the order.
 local function time_out(gid, last)
-  if policy and redis.call('HEXISTS', meta_of(gid), 'slot') == 1 then -- its slot's lease bounds it
-    redis.call('ZADD', at('open'), now, gid)
-    redis.call('PEXPIRE', group_of(gid), set.open_ttl_ms)
-    return redis.call('PEXPIRE', meta_of(gid), set.open_ttl_ms + set.idle_ttl_ms)
+  if policy and is_for_slots(gid) then -- the bound on its age is its time limit
+    redis.call('PERSIST', group_of(gid))
+    redis.call('PERSIST', meta_of(gid))
+    return redis.call('ZADD', at('open'), now, gid)
   end
   local n = tonumber(redis.call('HGET', meta_of(gid), 'n') or '0')
   if redis.call('EXISTS', group_of(gid)) == 0 then

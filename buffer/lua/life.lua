@@ -8,7 +8,8 @@ local function leave_outstanding(gid)
     redis.call('HDEL', meta_of(gid), 'counted')
   end
   if meta[3] then drop_slot(meta[3]) end
-  for _, index in ipairs({'aged', 'parked', 'again'}) do redis.call('ZREM', at(index), gid) end
+  redis.call('ZREM', at('aged'), gid)
+  leave_queues(gid)
   redis.call('UNLINK', partial_of(gid))
   redis.call('HDEL', meta_of(gid), 'slot', 'fence')
   ring_late = true

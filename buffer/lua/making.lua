@@ -2,12 +2,12 @@
 -- include: slots.lua
 -- include: place.lua
 -- The round of the instance that a slot may have: the one asked for, or the next that nobody
--- makes and no trainer has. Nothing when the one asked for is closed, or another slot's.
+-- makes and that lacks items. Nothing when the one asked for is closed, whole, or another slot's.
 local function free_round(id, round)
   local current = tonumber(redis.call('HGET', at('rounds'), id) or '0')
   local number = tonumber(round) or current
   local group = look(id, string.format('%d', number))
-  if group.closed or group.slot or group.state == 'ready' then
+  if group.closed or group.slot or group.state == 'ready' or group.n >= math.max(1, set.finish_at) then
     if round ~= '' then return nil end
     number = number + 1
   end
@@ -15,9 +15,18 @@ local function free_round(id, round)
   return string.format('%d', number)
 end
 
+-- The slot makes this group, which waits for no other. If the group is outstanding itself, the
+-- slot is not.
 local function bind(slot, gid, id_json)
-  slot.gid = gid
-  redis.call('HSET', slot_of(slot.id), 'gid', gid, 'id', id_json)
+  local meta = redis.call('HMGET', meta_of(gid), 'counted', 'start', 'attempt')
+  slot.gid, slot.attempt = gid, meta[3] or 1
+  if meta[3] then leave_queues(gid) end -- a slot had it before
+  if meta[1] == '1' and slot.counts then
+    tally(slot.start, -1)
+    slot.start, slot.counts = tonumber(meta[2]), false
+  end
+  redis.call('HSET', slot_of(slot.id), 'gid', gid, 'id', id_json, 'start', slot.start,
+    'counts', slot.counts and 1 or 0, 'attempt', slot.attempt)
   redis.call('HSET', meta_of(gid), 'id', id_json, 'slot', slot.id, 'fence', slot.fence,
     'began', slot.granted, 'attempt', slot.attempt)
   redis.call('PERSIST', meta_of(gid))
@@ -26,10 +35,10 @@ end
 -- The slot, if its lease goes on and it makes a group of this instance; with its first item it
 -- is bound to one.
 local function live_slot(slot_id, fence, id_json, id, round)
-  local found = redis.call('HMGET', slot_of(slot_id), 'fence', 'gid', 'start', 'counts', 'granted', 'attempt')
+  local found = redis.call('HMGET', slot_of(slot_id), 'fence', 'gid', 'start', 'counts', 'granted')
   if not found[1] or found[1] ~= fence then return nil end
   local slot = {id = slot_id, fence = fence, gid = found[2], start = tonumber(found[3]),
-    counts = found[4] == '1', granted = found[5], attempt = found[6]}
+    counts = found[4] == '1', granted = found[5]}
   if slot.gid == '' then
     local number = free_round(id, round)
     if not number then return nil end
@@ -43,29 +52,36 @@ end
 local function group_of_slot(slot_id, fence, id_json, id, round)
   load_room()
   local slot = live_slot(slot_id, fence, id_json, id, round)
-  if not slot then
-    local group = place(id, round)
+  local group = slot and look(id, string.match(slot.gid, '%d+$'))
+  if not group or group.slot ~= slot_id then
+    group = place(id, round)
     group.lost = group.fence ~= fence
     return group
   end
-  local group = look(id, string.match(slot.gid, '%d+$'))
   group.maker = slot
   group.parks = redis.call('EXISTS', partial_of(slot.gid)) == 1
   group.full = not group.closed and no_room(not group.known)
   return group
 end
 
+-- The slot of a group that gets items of others.
+local function maker_of(id)
+  local slot = redis.call('HMGET', slot_of(id), 'start', 'counts')
+  return slot[1] and {id = id, start = tonumber(slot[1]), counts = slot[2] == '1'}
+end
+
 -- A group with items is outstanding itself, in place of its slot; its start is never later than
 -- what its items report. The caller writes `start` and `counted` down.
 local function stand(group, lowest)
-  local start = group.start or group.maker and group.maker.start or policy.version
+  local maker = group.maker or group.counted ~= '1' and group.slot and maker_of(group.slot)
+  local start = group.start or maker and maker.start or policy.version
   start = math.min(start, lowest or start)
   if group.counted == '1' and start == group.start then return end
   if group.counted == '1' then
     tally(group.start, -1)
-  elseif group.maker and group.maker.counts then
-    tally(group.maker.start, -1)
-    redis.call('HSET', slot_of(group.maker.id), 'counts', 0)
+  elseif maker and maker.counts then
+    tally(maker.start, -1)
+    redis.call('HSET', slot_of(maker.id), 'counts', 0)
   end
   tally(start, 1)
   group.start, group.counted = start, '1'

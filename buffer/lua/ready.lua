@@ -7,6 +7,12 @@ local function leave_open(gid)
   redis.call('PERSIST', group_of(gid))
 end
 
+-- It waits for no slot any more.
+local function leave_queues(gid)
+  redis.call('ZREM', at('parked'), gid)
+  redis.call('ZREM', at('again'), gid)
+end
+
 -- A slot is over: its group has its items, or is somebody else's to make.
 local function drop_slot(id)
   local slot = redis.call('HMGET', slot_of(id), 'start', 'counts')
@@ -30,6 +36,8 @@ local function stand_by_age(gid, known)
   if meta[3] then
     drop_slot(meta[3])
     redis.call('HDEL', meta_of(gid), 'slot')
+  else
+    leave_queues(gid)
   end
   if too_old(start) then return ripen(gid) end
   redis.call('ZADD', at('aged'), aged_score(start, meta[4]), gid)

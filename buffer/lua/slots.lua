@@ -1,10 +1,11 @@
 -- slots.lua: how a slot ends before its group has its items, and what becomes of what is too old.
 -- include: life.lua
--- The same prompt is to be made again from its beginning, until it was tried `attempts` times.
+-- The same prompt is to be made again from its beginning, until it was tried `attempts` times:
+-- under `wait`, which discards nothing, as often as it takes.
 local function make_again(gid, tried)
   local meta = redis.call('HMGET', meta_of(gid), 'attempt', 'bytes', 'n', 'began')
   local attempt = tonumber(meta[1] or '1') + tried
-  if attempt > policy.attempts then return discard(gid, 'stale') end
+  if attempt > policy.attempts and policy.when_old ~= 'wait' then return discard(gid, 'stale') end
   for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
     redis.call('ZREM', at(index), gid)
   end
@@ -12,7 +13,7 @@ local function make_again(gid, tried)
   redis.call('UNLINK', group_of(gid))
   redis.call('HDEL', meta_of(gid), 'state', 'n', 'bytes', 'start', 'mark', 'why', 'finished', 'closed')
   redis.call('HSET', meta_of(gid), 'attempt', attempt)
-  redis.call('PEXPIRE', meta_of(gid), set.idle_ttl_ms)
+  redis.call('PERSIST', meta_of(gid))
   redis.call('ZADD', at('again'), now, gid)
   count('bytes', -tonumber(meta[2] or '0'))
   count('again', 1)
@@ -27,6 +28,8 @@ end
 -- An open group that nobody makes waits for the next slot, with all that it has.
 local function park_group(gid, start)
   redis.call('ZADD', at('parked'), start, gid)
+  redis.call('PERSIST', meta_of(gid))
+  redis.call('PERSIST', group_of(gid))
   touched.taken = true
 end
 
@@ -41,23 +44,22 @@ end
 -- A slot ends unfinished. `how`: `back`, the group is for another slot; `lapsed`, the same and it
 -- counts as an attempt; `done`, its generator has no more items; `old`, it is past the bound.
 local function end_slot(id, how)
-  local slot = redis.call('HMGET', slot_of(id), 'gid', 'start', 'counts', 'attempt', 'id')
-  if not slot[2] then return end
-  local gid = slot[1]
+  local gid = redis.call('HGET', slot_of(id), 'gid')
+  if not gid then return end
   drop_slot(id)
   count('slots_' .. how, 1)
   ring_late = true
-  if not gid or gid == '' then return end
-  if redis.call('HGET', meta_of(gid), 'slot') ~= id then return end
+  if gid == '' then return end
+  local group = redis.call('HMGET', meta_of(gid), 'slot', 'counted', 'start')
+  if group[1] ~= id then return end
   redis.call('HDEL', meta_of(gid), 'slot', 'fence')
-  if slot[3] == '1' then -- it has no item yet, nor a parked one
+  if how == 'old' then return ripen(gid) end
+  if group[2] ~= '1' then -- it has no item yet, nor a parked one
     if how == 'done' then return redis.call('UNLINK', meta_of(gid)) end
-    if how == 'old' then return ripen(gid) end
     return make_again(gid, how == 'lapsed' and 1 or 0)
   end
-  if how == 'old' then return ripen(gid) end
   if how == 'done' and redis.call('EXISTS', partial_of(gid)) == 0 then return end
-  park_group(gid, tonumber(redis.call('HGET', meta_of(gid), 'start')))
+  park_group(gid, tonumber(group[3]))
 end
 
 -- All that is outstanding and older than the bound.

@@ -26,7 +26,8 @@ class Policy(BaseModel):
                         too old; `drop`, `again`: what got too old is discarded, or made again;
                         `mask`: it is delivered with `train_from`; `keep`: it is delivered
     order               of a take: `old` by start, or `fresh`, the newest first
-    attempts            how often a group is tried before it is discarded
+    attempts            how often a group is tried before it is discarded; not under `wait`, which
+                        discards none
     slot_lease          seconds until a dead generator's slot comes back
     longest             seconds after which a slot ends even if its generator lives
     """

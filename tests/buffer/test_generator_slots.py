@@ -50,7 +50,7 @@ class Bench:
 
     def call(self, method: str, path: str, **body: Any) -> Any:
         answer = httpx.request(
-            method, f"{self.url}/v1/tasks/math{path}", json=body or None, timeout=60
+            method, f"{self.url}/v1/tasks/math{path}", json=body or None, timeout=120
         )
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -68,7 +68,7 @@ class Bench:
         """The items of so many groups, all of this version."""
         items: list[dict[str, Any]] = []
         while len(items) < 2 * groups:
-            batch = self.call("POST", "/take", groups=groups - len(items) // 2, wait=60)
+            batch = self.call("POST", "/take", groups=groups - len(items) // 2, wait=80)
             assert batch["meta_info"]["version"] == version
             assert set(batch["meta_info"]["ages"]) == {0}
             self.call("POST", f"/batches/{batch['receipt']}/ack")

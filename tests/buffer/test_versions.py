@@ -156,6 +156,8 @@ async def test_what_got_too_old_is_made_again_by_the_next_slot(bench: Bench) -> 
 
 
 async def test_a_group_is_tried_so_often_and_then_discarded(bench: Bench) -> None:
+    policy = Policy(groups_per_version=2, max_age=2, depth=2, when_old="again")
+    await bench.buffer.set_policy(policy)
     for attempt in (1, 2, 3):
         (slot,) = await bench.buffer.admit(1, instances=["hopeless"] if attempt == 1 else [])
         assert slot.attempt == attempt

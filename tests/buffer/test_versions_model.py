@@ -115,7 +115,8 @@ class Model:
     def again(self, group: Group, *, tried: int) -> None:
         group.attempt += tried
         group.items, group.parts = 0, False
-        group.state = "gone" if group.attempt > ATTEMPTS else "again"
+        over = group.attempt > ATTEMPTS and self.when_old != "wait"
+        group.state = "gone" if over else "again"
         group.order = self.ticks
 
     def too_old(self, group: Group) -> bool:
