@@ -17,6 +17,8 @@ import ground
 from tests.buffer.serving import ServerProcess
 from tests.harness.servers import PrivateRedis, until
 
+pytestmark = pytest.mark.timeout(400)  # it starts a server and two crews of processes
+
 GENERATOR = """
 import os, sys
 from pathlib import Path
