@@ -30,6 +30,7 @@ COMMANDS = {
     "doctor": "penstock.doctor.command",
     "groups": "penstock.commands.groups",
     "health": "penstock.commands.health",
+    "images": "penstock.commands.images",
     "limits": "penstock.commands.limits",
     "monitor": "penstock.monitor.command",
     "reap": "penstock.commands.reap",

@@ -14,6 +14,7 @@ PACKAGES = (
     "limiter",
     "buffer",
     "worker",
+    "worker.images",
     "worker.lifecycle",
     "worker.reward",
     "worker.sandbox.local",

@@ -21,6 +21,7 @@ PACKAGES = {
     "limiter": "Gates: limit what runs at once, and how often it starts.",
     "buffer": "Groups of trajectories, from the agents to the trainer.",
     "buffer.generator": "Generators of trajectories, which the buffer's server runs.",
+    "worker.images": "Images that session sandboxes start from.",
     "worker.lifecycle": "Session sandboxes, started under one cap and always ended.",
     "worker.lifecycle.local": "Session sandboxes on this machine.",
     "worker.sandbox.local": "The embedded sandbox.",

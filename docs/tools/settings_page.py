@@ -37,6 +37,7 @@ TITLES = {
     "BufferSettings": "Buffer",
     "WorkerSettings": "Workers",
     "LifecycleSettings": "Session sandboxes",
+    "ImageSettings": "Images",
     "RewardSettings": "Rewards",
     "SandboxSettings": "Embedded sandbox",
     "ToolSettings": "Tool for verl",

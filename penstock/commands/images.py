@@ -1,0 +1,121 @@
+"""`penstock images`: what session sandboxes of this machine may start from."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from penstock.options import examples, for_data, given_settings, say, settings_options
+from worker.images import ImageError, ImageSettings, ImageStore
+from worker.sandbox.local.settings import SandboxSettings
+
+
+@click.group(
+    "images",
+    epilog=examples("""
+Examples:
+
+  docker save python:3.12-slim -o python.tar
+  penstock images add python.tar
+  penstock images add ./layout --name task-17     an OCI layout, or a plain root folder
+  penstock images ls
+"""),
+)
+def command() -> None:
+    """Keep the images that session sandboxes start from, on this machine. No Docker is needed."""
+
+
+@command.command(
+    "add",
+    epilog=examples("""
+Examples:
+
+  penstock images add python.tar
+  penstock images add ./rootfs --name debian:12
+
+A compressed archive (.tar.gz) works too. Exits with 1 if the image was refused.
+"""),
+)
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--name", metavar="NAME", default="", help="Its name here. Unset: as it says itself.")
+@settings_options
+def add(path: Path, name: str) -> None:
+    """Add an OCI layout, a `docker save` tar, or a plain root folder."""
+    store = _store()
+    with _refusals():
+        for image in store.add(path, name):
+            layers = f"{len(image.layers)} layer{'' if len(image.layers) == 1 else 's'}"
+            say(f"{image.name}: {layers}, {_size(image.bytes)}")
+
+
+@command.command("ls")
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@settings_options
+def list_images(as_json: bool) -> None:
+    """List the images of this machine."""
+    store = _store()
+    images = store.images()
+    if as_json:
+        found = [asdict(image) | {"in_use": store.in_use(image)} for image in images]
+        click.echo(json.dumps(found, indent=2))
+        return
+    if not images:
+        click.echo(f"no image is in {store.folder}", err=True)
+        return
+    table = Table("image", "layers", "size", "age", "in use", box=None, pad_edge=False)
+    for image in images:
+        used = "yes" if store.in_use(image) else ""
+        age = _age(time.time() - image.added)
+        table.add_row(image.name, str(len(image.layers)), _size(image.bytes), age, used)
+    for_data().print(table)
+
+
+@command.command("rm")
+@click.argument("names", nargs=-1, required=True)
+@settings_options
+def remove(names: tuple[str, ...]) -> None:
+    """Forget images. Sandboxes that run go on; `penstock images gc` frees the disk."""
+    store = _store()
+    with _refusals():
+        for name in names:
+            say(f"{store.remove(name).name}: removed")
+
+
+@command.command("gc")
+@settings_options
+def collect() -> None:
+    """Delete layers that no image names and no sandbox uses."""
+    done = _store().gc()
+    kept = f"; {done.in_use} more are in use" if done.in_use else ""
+    say(f"{done.layers} layers deleted, {_size(done.bytes)} freed{kept}")
+
+
+def _store() -> ImageStore:
+    given_settings()
+    return ImageStore.of(ImageSettings.load(), SandboxSettings.load().sandbox_uid)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """An image that is refused is bad news; it is no wrong setting."""
+    try:
+        yield
+    except ImageError as refused:
+        say(f"penstock: {refused}", err=True)
+        raise SystemExit(1) from None
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
