@@ -49,8 +49,7 @@ def add(path: Path, name: str) -> None:
     store = _store()
     with _refusals():
         for image in store.add(path, name):
-            layers = f"{len(image.layers)} layer{'' if len(image.layers) == 1 else 's'}"
-            say(f"{image.name}: {layers}, {_size(image.bytes)}")
+            say(f"{image.name}: {_layers(len(image.layers))}, {_size(image.bytes)}")
 
 
 @command.command("ls")
@@ -92,7 +91,7 @@ def collect() -> None:
     """Delete layers that no image names and no sandbox uses."""
     done = _store().gc()
     kept = f"; {done.in_use} more are in use" if done.in_use else ""
-    say(f"{done.layers} layers deleted, {_size(done.bytes)} freed{kept}")
+    say(f"{_layers(done.layers)} deleted, {_size(done.bytes)} freed{kept}")
 
 
 def _store() -> ImageStore:
@@ -108,6 +107,10 @@ def _refusals() -> Iterator[None]:
     except ImageError as refused:
         say(f"penstock: {refused}", err=True)
         raise SystemExit(1) from None
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'' if count == 1 else 's'}"
 
 
 def _size(count: int) -> str:
