@@ -112,8 +112,8 @@ class JudgeRequest(Message):
     mode         stdin: the input is what the program reads; function: the input is the arguments
                  of `function`, a JSON value a line; check: as stdin, and each case has code behind
                  the program; interactive: the `interactor` has the input, and talks to the program
-    run_timeout  seconds of processor time of one case. `wall_timeout`, by the clock, is a backstop:
-                 unset, three times as much, so that a busy machine makes no timeouts
+    run_timeout  seconds of processor time of one case. `wall_timeout` is by the clock: unset, three
+                 times as much, and then a program that waits for a processor is not ended
     overrides    by a case's index
     stop         none: all cases run; first, or a number: after so many that failed the others are
                  skipped, at once
@@ -201,6 +201,11 @@ class JudgeRequest(Message):
             wall_timeout=wall or min(cpu * WALL_FACTOR, 3600.0),
             memory_limit_mb=own.memory_limit_mb or self.memory_limit_mb,
         )
+
+    def is_patient(self, index: int) -> bool:
+        """Whether nobody has limited its time by the clock, and a busy machine costs no case."""
+        own = self.overrides.get(index, CaseLimits())
+        return (own.wall_timeout or (None if own.run_timeout else self.wall_timeout)) is None
 
     @property
     def all_limits(self) -> list[CaseLimits]:

@@ -11,12 +11,13 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from . import files, kernel, program, root, template, wire
 from .jail import Namespaces
-from .job import FIRST_LOOK, TICK, Job
+from .job import Clock, Job
 from .meter import Meter
 from .verdict import Running, facts
 
@@ -68,7 +69,7 @@ class Bench:
             raise program.Begun(partial(template.serve, *part))
         theirs.close()
         os.close(saying)
-        self._over = self._gave_way = False
+        self._over = False
         self._clean = self._state()
 
     def _state(self) -> list[object]:
@@ -105,18 +106,19 @@ class Bench:
         for end, _ in pipes:
             os.set_blocking(end, False)
         running = Running(self._pid, streams, self._saying, self._line)
-        running.gave_way = self._gave_way
         evidence = self._job.evidence
         counted = evidence.forget_peak() if evidence else False
-        meter = Meter({**self._limits, "cpu": order["cpu"]}, evidence, self._place.pids)
+        meter = Meter({**self._limits, "cpu": order["cpu"]}, evidence, self._pids_of_case)
         running.started = time.monotonic()
         self._begin(order["script"] or self._script, [*given, *(end for _, end in pipes)])
-        cpu, memory = self._watch(running, meter, order["wall"])
+        clock = Clock(running.started, order["wall"], order["patient"])
+        cpu, memory = self._watch(running, meter, clock)
         duration = time.monotonic() - running.started
         meter.close(cpu, memory, evidence.memory_peak() if evidence and counted else 0)
         if meter.cpu > order["cpu"]:
             running.verdict = running.verdict or "time_limit"
-        self._gave_way = running.gave_way
+        if running.gave_way and evidence:
+            evidence.take_back()
         report = facts(running, meter, evidence, duration)
         marked = any(_marked(end) for end, _ in marks)
         spoilt = self._over or bool(evidence and evidence.passed())
@@ -137,25 +139,27 @@ class Bench:
         for at in ends:
             os.close(at)
 
-    def _watch(self, running: Running, meter: Meter, wall: float) -> tuple[float, int]:
+    def _pids_of_case(self) -> Iterator[str]:
+        return (pid for pid in self._place.pids() if pid != str(self._pid))
+
+    def _watch(self, running: Running, meter: Meter, clock: Clock) -> tuple[float, int]:
         """Until it has ended or passed a limit; the seconds and the memory that it used."""
         poll = self._poll()
         poll.register(self._channel, select.POLLRDHUP)
         for at in (self._line.fileno(), *running.streams):
             poll.register(at, select.POLLIN)
-        deadline, next_look = running.started + wall, running.started + FIRST_LOOK
         used: tuple[int, float, int] | None = None
         while used is None and not running.verdict:
-            for at in self._wait(poll, min(next_look, deadline)):
+            for at in self._wait(poll, clock.next_look):
                 if at == self._line.fileno():
                     used = self._hear(running)
                 elif not running.take(at, self._limits["output"]):
                     poll.unregister(at)
             now = time.monotonic()
-            if used is None and now >= min(next_look, deadline):
+            if used is None and now >= clock.next_look:
                 self._job.look(running, meter)
-                next_look = now + min(TICK, now - running.started)
-                if now >= deadline:
+                clock.look(now)
+                if clock.is_over(now, meter):
                     running.verdict = running.verdict or "time_limit"
         if used is None:
             meter.sample()  # for what it has used until now

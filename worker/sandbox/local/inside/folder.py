@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import confine, janitor, kernel, root
-from .place import NICE, Refused
+from .place import Refused, be_nice
 
 _MOMENT = 1.0  # second, for an init to remove what its program left before it reports
 _MORE_PROCESSES = 512
@@ -94,10 +94,8 @@ class Folder:
             confine.restrict({**self._rights, **own, self.scratch: confine.WRITE})
             self._filter.install()
 
-    def give_way(self, program: int) -> None:
-        # One is nicer already, or all have ended.
-        with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpriority(os.PRIO_PGRP, program, NICE)
+    def give_way(self, pids: Iterator[str]) -> None:
+        be_nice(pids)
 
     def pids(self) -> Iterator[str]:
         """Descendants, the dead ones that nobody has collected among them."""

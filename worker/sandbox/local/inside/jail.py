@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import confine, kernel, root
-from .place import NICE, Refused
+from .place import Refused, be_nice
 
 NAMESPACES = (
     kernel.NEW_USER
@@ -120,9 +120,8 @@ class Namespaces:
         kernel.give_up_capabilities()
         self._filter.install()
 
-    def give_way(self, program: int) -> None:
-        with contextlib.suppress(PermissionError):  # one is nicer already
-            os.setpriority(os.PRIO_USER, 0, NICE)  # the user's in this namespace, init among them
+    def give_way(self, pids: Iterator[str]) -> None:
+        be_nice(pids)
 
     def pids(self) -> Iterator[str]:
         return (name for name in os.listdir("/proc") if name.isdigit() and name != "1")

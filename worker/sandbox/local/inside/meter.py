@@ -34,8 +34,15 @@ class Evidence(NamedTuple):
 
     def give_way(self) -> bool:
         """Leave most of the processor to others that want it; False where it cannot be divided."""
+        return self._times(1 / _SHARE)
+
+    def take_back(self) -> None:
+        """For another program in the same group, after one that gave way."""
+        self._times(_SHARE)
+
+    def _times(self, factor: float) -> bool:
         usual = os.pread(self.weight, 64, 0)
-        return bool(usual) and os.write(self.weight, b"%d" % (int(usual) // _SHARE)) > 0
+        return bool(usual) and os.write(self.weight, b"%d" % (int(usual) * factor)) > 0
 
     def forget_peak(self) -> bool:
         """For another program in the same group; False where the kernel cannot."""
@@ -118,30 +125,40 @@ class Meter:
         self.cpu = 0.0
         self._limits = limits
         self._evidence = evidence
-        self._pids = pids
+        self.pids = pids
         self._weighing: Weighing | None = None
+        self._alive: dict[tuple[str, bytes], float] = {}  # as last seen, with its seconds
+        self._ended = 0.0  # seconds of those that are not seen any more
         self._earlier = _cpu_of_reaped()
 
     def sample(self) -> str | None:
         """Look at the processes once; the name of the limit that was passed, or None."""
-        tables, threads, running, pids = 0, 0, 0.0, []
-        for pid in self._pids():
+        tables, threads, pids = 0, 0, []
+        alive: dict[tuple[str, bytes], float] = {}
+        for pid in self.pids():
             if stat := _stat(pid):
                 thread, figures = _of_its_memory(pid, stat)
                 pids.append((thread, int(figures[21]) * _PAGE))
                 if int(figures[20]) // _PER_TABLE > self._limits["memory"] // _PART:
                     tables += _tables(thread)
                 threads += int(stat[17])
-                running += (int(stat[11]) + int(stat[12])) / _TICK
+                alive[pid, stat[19]] = (int(stat[11]) + int(stat[12])) / _TICK
             if threads > self._limits["processes"]:
                 break  # a bomb grows faster than it can be counted
         self.processes_peak = max(self.processes_peak, threads)
-        self.cpu = max(self.cpu, running + _cpu_of_reaped() - self._earlier)
+        self._count_time(alive)
         if self.cpu > self._limits["cpu"]:
             return "time_limit"
         if threads > self._limits["processes"]:
             return "process_limit"  # only where no cgroup refuses it
         return self._evidence.passed() if self._evidence else self._judge_memory(pids, tables)
+
+    def _count_time(self, alive: dict[tuple[str, bytes], float]) -> None:
+        """Init collects most that end. One whose parent ignores that ends unseen, with its time."""
+        self._ended += sum(seconds for one, seconds in self._alive.items() if one not in alive)
+        self._alive = alive
+        collected = _cpu_of_reaped() - self._earlier
+        self.cpu = max(self.cpu, sum(alive.values()) + max(collected, self._ended))
 
     def _judge_memory(self, pids: list[tuple[str, int]], tables: int) -> str | None:
         used = sum(resident for _, resident in pids) + tables
@@ -184,6 +201,14 @@ def _of_its_memory(pid: str, stat: list[bytes]) -> tuple[str, list[bytes]]:
             if (found := _stat(thread)) and found[0] not in (b"Z", b"X"):
                 return thread, found
     return pid, stat
+
+
+def wants_to_run(pids: Iterator[str]) -> bool:
+    """Whether a thread of these runs, or would if there were a processor for it."""
+    return any(
+        stat and stat[0] == b"R" for pid in pids for thread in threads_of(pid)
+        if (stat := _stat(thread))
+    )  # fmt: skip
 
 
 def threads_of(pid: str) -> list[str]:

@@ -4,6 +4,8 @@
 One is made in the fork server, and every clone works on its own copy.
 """
 
+import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -12,6 +14,18 @@ NICE = 5  # about a third of the usual share
 
 class Refused(Exception):
     """A file that cannot be put, or had, where it is asked for."""
+
+
+def be_nice(pids: Iterator[str]) -> None:
+    """By their groups: what these processes start meanwhile is in one of them."""
+    groups = set()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            groups.add(os.getpgid(int(pid)))
+    for group in groups:
+        # One is nicer already, or all have ended.
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpriority(os.PRIO_PGRP, group, NICE)
 
 
 class Place(Protocol):
@@ -50,8 +64,8 @@ class Place(Protocol):
     def confine(self) -> None:
         """In the program's process, the last thing before its code."""
 
-    def give_way(self, program: int) -> None:
-        """Make the program nice to others, as far as the kernel heeds it."""
+    def give_way(self, pids: Iterator[str]) -> None:
+        """Make these processes nice to others, as far as the kernel heeds it."""
 
     def pids(self) -> Iterator[str]:
         """The program's processes, found as they are asked for."""

@@ -7,6 +7,7 @@ every program is done before one comes.
 
 import _signal  # type: ignore[import-not-found]  # `signal` would look each name up as an enum
 import contextlib
+import errno
 import fcntl
 import gc
 import importlib
@@ -29,6 +30,8 @@ _ORDER = cells.CHANNEL  # the line by which the order comes, before a session's 
 BUILT = b"built"  # said before the order: the place is there, to be confined to
 ORDER = struct.Struct("i??")  # which step; whether stdin, and a session's channel, come with it
 _MOST_FDS = 8
+_NOT_LOADED = (errno.ENOENT, errno.ENOEXEC, errno.ELIBBAD, errno.EINVAL, errno.EACCES)
+_CANNOT_BE_RUN = 127  # as a shell says it
 
 _PRELOADED: set[str] = set()  # modules that plain `python` would look for in a program's folder
 # Data, not address space: reserved but unwritable memory costs nothing.
@@ -162,6 +165,7 @@ def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
     channel = joins.pop(0) if session else None
     header = wire.header(request)
     limit(place, header["limits"], joins)
+    limit_time(header["limits"])
     if channel is not None:
         os.dup2(channel, cells.CHANNEL)
     os.closerange(_ORDER if channel is None else cells.CHANNEL + 1, 1 << 16)
@@ -178,7 +182,6 @@ def limit(place: Place, limits: dict[str, Any], joins: list[int]) -> None:
     """Join these cgroups, and take the limits that hold for each process."""
     for at in joins:
         os.write(at, b"0")
-    seconds = int(limits["cpu"]) + 1
     for name, value in (
         (resource.RLIMIT_NPROC, place.process_limit(limits["processes"])),
         (resource.RLIMIT_FSIZE, limits["file_size"]),
@@ -190,7 +193,6 @@ def limit(place: Place, limits: dict[str, Any], joins: list[int]) -> None:
         (resource.RLIMIT_CORE, 1),
     ):
         resource.setrlimit(name, (value, value))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     # A deep recursion may take more: stack is memory, and counts as that.
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (limits["stack"], most))
@@ -199,12 +201,23 @@ def limit(place: Place, limits: dict[str, Any], joins: list[int]) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (data, data))
 
 
+def limit_time(limits: dict[str, Any]) -> None:
+    """Of this process, from its beginning: one that others are forked from has its own."""
+    seconds = int(limits["cpu"]) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+
+
 def execute(argv: list[str]) -> NoReturn:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the interpreter ignores these two
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, os.environ)  # noqa: S606
-    except FileNotFoundError:
+    except OSError as problem:
+        if problem.errno in _NOT_LOADED and os.path.isfile(argv[0]):  # what a compiler has made
+            os.write(2, f"{argv[0]}: {problem.strerror}\n".encode())
+            os._exit(_CANNOT_BE_RUN)
+        if problem.errno != errno.ENOENT:
+            raise
         raise FileNotFoundError(
             f"{argv[0]} is not installed where the sandbox can see it"
         ) from None

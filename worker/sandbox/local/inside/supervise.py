@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from . import cases, files, program, wire
-from .job import CASES, FIRST_LOOK, PROGRAM, TICK, Job
+from .job import CASES, PROGRAM, Clock, Job
 from .meter import Evidence, Meter
 from .place import Place, Refused
 from .verdict import Running, close, complaint
@@ -106,7 +106,8 @@ def _run_steps(
                 job.place.allow_to_run(step["argv"][0])
         meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids)
         _begin(running, job, number, stdin if step is header["steps"][-1] else b"")
-        _watch(running, job, meter, step["wall"], header["limits"]["output"])
+        clock = Clock(running.started, step["wall"], step.get("patient", False))
+        _watch(running, job, meter, clock, header["limits"]["output"])
         result = close(running, meter, job.evidence)
         results.append(result)
         blobs += running.streams.values()
@@ -155,7 +156,7 @@ def _begin(running: Running, job: Job, number: int, stdin: bytes) -> None:
         os.close(job.channel)
 
 
-def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -> None:
+def _watch(running: Running, job: Job, meter: Meter, clock: Clock, output: int) -> None:
     """Until the program has ended or passed a limit; then nothing of it is left alive."""
     ended = os.pidfd_open(running.pid)
     poll = select.poll()
@@ -164,16 +165,15 @@ def _watch(running: Running, job: Job, meter: Meter, wall: float, output: int) -
     poll.register(job.place.server, select.POLLIN)  # may die before its death signal is set
     for stream in running.streams:
         poll.register(stream, select.POLLIN)
-    deadline = running.started + wall
-    next_look = running.started + FIRST_LOOK
     while running.wait_status is None and not running.verdict:
-        _await_event(poll, min(next_look, deadline), running, job, output)
+        _await_event(poll, clock.next_look, running, job, output)
         now = time.monotonic()
-        if now >= min(next_look, deadline):
+        looks = now >= clock.next_look
+        if looks:
             job.look(running, meter)
-            next_look = now + min(TICK, now - running.started)
+            clock.look(now)
         _reap(running)
-        if now >= deadline and running.wait_status is None:
+        if looks and running.wait_status is None and clock.is_over(now, meter):
             running.verdict = running.verdict or "time_limit"
     if not running.verdict and (meter.processes_peak > 1 or _anyone_left()):
         running.verdict = meter.sample()  # it may have grown and ended between two looks

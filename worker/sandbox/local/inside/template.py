@@ -92,6 +92,7 @@ def _become(place: Namespaces, ends: list[int], header: dict[str, Any], script: 
             setattr(builtins, DONE, partial(os.write, _MARK, b"."))
         os.closerange(_MARK + 1 if ends[3:] else _LINE, max(ends) + 1)
         os.chdir(place.home)
+        program.limit_time(header["limits"])
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
         program.awaken()
         if header["argv"]:

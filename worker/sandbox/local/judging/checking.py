@@ -88,7 +88,7 @@ class Checking:
 
     def _errand(self, files: Mapping[str, bytes]) -> Errand:
         cpu = self._checker.timeout
-        return Errand(cpu, CHECKER_WALL * cpu, self._limits.memory, files=files)
+        return Errand(cpu, CHECKER_WALL * cpu, self._limits.memory, patient=True, files=files)
 
     async def close(self) -> None:
         await self._lane.close()

@@ -235,6 +235,7 @@ class Trial:
         return Errand(
             cpu=own.run_timeout or self._limits.cpu,
             wall=own.wall_timeout or self._limits.wall,
+            patient=self._request.is_patient(index),
             memory=self._limits.memory if memory is None else memory * MB,
             stdin=case.input,
             text=text_of(self._request, case) if case.check else "",

@@ -54,6 +54,7 @@ class Errand:
     cpu: float
     wall: float
     memory: int
+    patient: bool = False  # by the clock it is ended only if it waits, not for want of a processor
     stdin: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
     text: str = ""  # a program of its own, in place of the build's: Python's only
@@ -115,6 +116,7 @@ class Lane:
         order = {
             "cpu": errand.cpu,
             "wall": errand.wall,
+            "patient": errand.patient,
             "script": errand.text and f"{HOME}/{_MAIN}",
             "files": bool(files),
             "stdout": errand.ends is not None,
@@ -132,7 +134,7 @@ class Lane:
                 given.append(errand.ends[1].fileno())
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))]
             channel.sendmsg([json.dumps(order).encode()], rights)
-        async with asyncio.timeout(errand.wall + _GRACE):
+        async with asyncio.timeout(None if errand.patient else errand.wall + _GRACE):
             said = await receive(channel, 2 * self._limits.output + _FRAMING)
         facts, blobs = wire.unpack(said)
         if facts.pop("spoilt"):
@@ -180,11 +182,13 @@ class Lane:
             "script": _MAIN if errand.text else build.script,
             "arguments": self._arguments,
             "wall": errand.wall,
+            "patient": errand.patient,
         }
         limits = replace(self._limits, cpu=errand.cpu, wall=errand.wall)
         header = header_of(limits, all_files, (), build.language.env, [step], (), build.executable)
         request = wire.pack(header, [errand.stdin, *all_files.values()])
-        outcome = await self._jails.exchange(request, limits, compiles=False)
+        patience = self._life if errand.patient else None
+        outcome = await self._jails.exchange(request, limits, compiles=False, patience=patience)
         if outcome.run is None:
             raise LaneLost(outcome)
         step_taken = outcome.run

@@ -1,0 +1,135 @@
+"""A program is blamed for what it did: not for a busy machine, its neighbours, or its checker."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from worker.judge.models import JudgeCase, JudgeRequest
+from worker.judge.suite import Case, InlineSuite
+from worker.sandbox.local import LocalSandbox, languages
+from worker.sandbox.local.judging.builds import Build
+from worker.sandbox.local.outcome import Step
+
+from .judged import Cases, in_turn, judge
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(params=["with cgroups", "without"], scope="module", loop_scope="module")
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[LocalSandbox]:
+    """Judges every case of a program in one jail."""
+    sandbox = LocalSandbox()
+    sandbox._jails._use_cgroups = request.param == "with cgroups"
+    sandbox._judging.has_a_core = lambda: False  # type: ignore[method-assign]
+    yield sandbox
+    await sandbox.close()
+
+
+async def test_a_limit_of_time_is_no_limit_of_the_process_that_forks_the_cases(
+    sandbox: LocalSandbox,
+) -> None:
+    """Of ten thousand cases it needs some seconds itself."""
+    code = "print(next(x.split()[3] for x in open('/proc/1/limits') if x.startswith('Max cpu')))"
+    result = await judge(sandbox, code, [("", "unlimited\n")], run_timeout=1.0)
+    assert result.verdicts == "P", result.kept
+
+
+async def test_the_time_of_the_process_that_forks_the_cases_is_no_cases(
+    sandbox: LocalSandbox,
+) -> None:
+    """It grows with each fork, and the last of many cases would have the time of all of them."""
+    code = in_turn("import time; time.sleep(0.3)", "pass")
+    result = await judge(sandbox, code, [("1", None)] * 400 + [("0", None)])
+    assert result.verdicts == "P" * 401
+    assert result.cpu_ms[-1] < sum(result.cpu_ms) / 10
+
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint(1)"
+
+
+async def test_a_long_case_gives_way_and_a_short_one_behind_it_does_not(
+    sandbox: LocalSandbox,
+) -> None:
+    code = in_turn(f"{BURN}\nimport os; print(os.nice(0))", "import os; print(os.nice(0))")
+    weights: list[set[str]] = []
+
+    class Looking(InlineSuite):
+        async def case(self, index: int) -> Case:
+            groups = sandbox._jails._hierarchy._used if sandbox._jails._hierarchy else []
+            weights.append({Path(group.weight).read_text() for group in groups})
+            return await super().case(index)
+
+    cases = [JudgeCase(input=which) for which in "1011"]
+    request = JudgeRequest(code=code, cases=cases, wall_timeout=60.0, keep="all")
+    result = await sandbox.judge(request, Looking.of(cases))
+    assert result.verdicts == "PPPP"
+    assert len({result.kept[index].stdout for index in (0, 2, 3)}) == 1
+    assert weights[1] == weights[2] == weights[3]
+
+
+HIDDEN = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(8):
+    end, begin = os.pipe()
+    if os.fork() == 0:
+        while time.process_time() < 0.25: pass
+        os._exit(0)
+    os.close(begin)
+    os.read(end, 1)
+print(1)
+"""
+
+
+async def test_the_time_of_children_whose_end_is_ignored_counts(sandbox: LocalSandbox) -> None:
+    result = await judge(sandbox, HIDDEN, [("", "1\n")], run_timeout=0.5)
+    assert (result.verdicts, result.reasons[0]) == ("T", "run_timeout")
+
+
+@pytest.mark.parametrize("made", [b"#!/nowhere/at-all\n", b"no program at all"])
+async def test_a_program_that_cannot_be_loaded_is_its_own_fault(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch, made: bytes
+) -> None:
+    """A linker may be asked for a loader that is not there."""
+    c = languages.LANGUAGES["c"]
+    compiled = Step("finished", 0, b"", b"", 0.0, 0.0, 0, 0)
+
+    async def made_already(*_: object) -> Build:
+        return Build(c, "main.c", {"main": made}, compiled)
+
+    monkeypatch.setattr(sandbox._judging.builds, "of", made_already)
+    result = await judge(sandbox, "", [("", None)] * 2, language="c")
+    assert result.verdicts == "EE", result
+    assert result.exits == {0: 127, 1: 127}
+    assert "main" in result.kept[0].stderr
+
+
+async def test_a_case_that_only_waits_for_a_processor_is_not_ended_by_the_clock() -> None:
+    """On one core; the clock of each runs out before their shares of it suffice."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    sandbox = LocalSandbox(concurrency=16)
+    try:
+        await sandbox._start()
+        many: Cases = [("", "1\n")]
+        judged = [
+            judge(sandbox, f"{BURN} # {n}", many, run_timeout=0.6, wall_timeout=None)
+            for n in range(12)
+        ]
+        found = await asyncio.gather(*judged)
+    finally:
+        os.sched_setaffinity(0, before)
+        await sandbox.close()
+    assert [result.verdicts for result in found] == ["P"] * 12
+
+
+async def test_one_that_sleeps_is_ended_by_the_clock_without_a_limit_for_that(
+    sandbox: LocalSandbox,
+) -> None:
+    code = "import time; time.sleep(1000)"
+    result = await judge(sandbox, code, [("", None)], run_timeout=0.1, wall_timeout=None)
+    assert (result.verdicts, result.reasons[0]) == ("T", "run_timeout")
