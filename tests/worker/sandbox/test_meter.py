@@ -4,12 +4,17 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from worker.sandbox.local import DEFAULTS, Limits
 from worker.sandbox.local.inside import meter as scales
-from worker.sandbox.local.inside.meter import Meter
+from worker.sandbox.local.inside.job import Job
+from worker.sandbox.local.inside.meter import Evidence, Meter
+from worker.sandbox.local.inside.place import Place
+from worker.sandbox.local.inside.verdict import Running
 
 from .conftest import MB
 
@@ -60,3 +65,23 @@ def test_a_tree_is_counted_no_further_than_its_limit(waiting: list[str]) -> None
     counting = Meter(replace(DEFAULTS, processes=3).on_the_wire(), None, found)
     assert counting.sample() == "process_limit"
     assert looked_at == waiting[:4]
+
+
+@pytest.mark.parametrize(
+    ("compiles", "cpu", "processes", "gives_way"),
+    [(False, 0.04, 8, False), (False, 0.06, 1, True), (False, 0.0, 9, True),
+     (True, 0.4, 30, False), (True, 0.6, 1, True)],
+)  # fmt: skip
+def test_what_is_long_gives_way_and_a_compiler_only_later(
+    compiles: bool, cpu: float, processes: int, gives_way: bool
+) -> None:
+    asked = []
+    evidence = SimpleNamespace(give_way=lambda: asked.append(True) or True)
+    tree = SimpleNamespace(sample=lambda: None, cpu=cpu, processes_peak=processes)
+    running = SimpleNamespace(verdict=None, gave_way=False)
+    job = Job(0, 0, "program", None, [], cast(Evidence, evidence), cast(Place, None))
+
+    for _ in range(2):
+        job.look(cast(Running, running), cast(Meter, tree), compiles)
+
+    assert (asked, running.gave_way) == ([True] * gives_way, gives_way)

@@ -170,8 +170,10 @@ def steps(
     linked = [f"-l{name}" for name in language.libraries if _linkable(name)]
     if linked:
         linked.insert(0, "-Wl,--as-needed")  # a program that uses none of them loads none
-    compiles = [step([*language.compile, *linked], compile_wall)] if language.compile else []
-    return [*compiles, step(language.run, wall)]
+    run = step(language.run, wall)
+    if not language.compile:
+        return [run]
+    return [{**step([*language.compile, *linked], compile_wall), "compiles": True}, run]
 
 
 def arguments(

@@ -9,7 +9,7 @@ from .verdict import Running
 PROGRAM, SESSION, CASES = "program", "session", "cases"
 TICK = 0.02
 FIRST_LOOK = 0.005
-_SHORT = 0.05  # seconds of processor time
+_SHORT, _SHORT_COMPILE = 0.05, 0.5  # seconds of processor time
 _FEW = 8  # processes and threads
 _IDLE = 0.5  # seconds
 
@@ -25,11 +25,15 @@ class Job(NamedTuple):
     evidence: Evidence | None
     place: Place
 
-    def look(self, running: Running, meter: Meter) -> None:
+    def look(self, running: Running, meter: Meter, compiles: bool = False) -> None:
         """Hold the program to its limits. What is long or has many processes gives way to others:
-        short programs do not wait for long ones, and a fork bomb costs the others little."""
+        short programs do not wait for long ones, and a fork bomb costs the others little.
+
+        A compiler gives way later, and may have its threads: what waits for it is a short program.
+        """
         running.verdict = running.verdict or meter.sample()
-        if not running.gave_way and (meter.cpu > _SHORT or meter.processes_peak > _FEW):
+        late = meter.cpu > (_SHORT_COMPILE if compiles else _SHORT)
+        if not running.gave_way and (late or (meter.processes_peak > _FEW and not compiles)):
             running.gave_way = True
             if not (self.evidence and self.evidence.give_way()):
                 self.place.give_way(meter.pids())

@@ -107,7 +107,7 @@ def _run_steps(
         meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids)
         _begin(running, job, number, stdin if step is header["steps"][-1] else b"")
         clock = Clock(running.started, step["wall"], step.get("patient", False))
-        _watch(running, job, meter, clock, header["limits"]["output"])
+        _watch(running, job, meter, step, clock, header["limits"]["output"])
         result = close(running, meter, job.evidence)
         results.append(result)
         blobs += running.streams.values()
@@ -156,7 +156,9 @@ def _begin(running: Running, job: Job, number: int, stdin: bytes) -> None:
         os.close(job.channel)
 
 
-def _watch(running: Running, job: Job, meter: Meter, clock: Clock, output: int) -> None:
+def _watch(
+    running: Running, job: Job, meter: Meter, step: dict[str, Any], clock: Clock, output: int
+) -> None:
     """Until the program has ended or passed a limit; then nothing of it is left alive."""
     ended = os.pidfd_open(running.pid)
     poll = select.poll()
@@ -170,7 +172,7 @@ def _watch(running: Running, job: Job, meter: Meter, clock: Clock, output: int) 
         now = time.monotonic()
         looks = now >= clock.next_look
         if looks:
-            job.look(running, meter)
+            job.look(running, meter, step.get("compiles", False))
             clock.look(now)
         _reap(running)
         if looks and running.wait_status is None and clock.is_over(now, meter):
