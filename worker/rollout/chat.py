@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.rollout")
 
 CallStyle = Literal["native", "hermes"]
-ABORTED = "abort"  # by an engine that gets new weights, for example
-_BROKEN_OFF = (ABORTED, "error", "content_filter")
+_BROKEN_OFF = ("abort", "error", "content_filter")
 _LIMITS = ("max_tokens", "max_completion_tokens")  # of one answer; servers know one or both
 _TOO_LONG = re.compile(r"context.?length|context.?window|maximum.{0,20}tokens", re.IGNORECASE)
 
@@ -50,34 +49,22 @@ class Reply:
 class Chat:
     """A model on a server."""
 
-    def __init__(
-        self, client: "AsyncOpenAI", model: str, style: CallStyle, *, partials: bool = False
-    ) -> None:
+    def __init__(self, client: "AsyncOpenAI", model: str, style: CallStyle) -> None:
         self._client = client
         self._model = model
         self._style = style
-        self._broken_off = _BROKEN_OFF[1:] if partials else _BROKEN_OFF
 
     async def ask(
-        self,
-        messages: list[Message],
-        request: RolloutRequest,
-        schemas: Schemas,
-        room: int | None,
-        *,
-        unfinished: bool = False,
+        self, messages: list[Message], request: RolloutRequest, schemas: Schemas, room: int | None
     ) -> Reply:
-        """Raises `TooLong`, or `Masked` where the server fails for good. An `unfinished` last
-        message is gone on with, and the reply's is the whole."""
+        """Raises `TooLong`, or `Masked` where the server fails for good."""
         from openai import BadRequestError
 
         began = time.monotonic()
         try:
-            payload = self._payload(messages, request, room)
-            if unfinished:
-                more = {"continue_final_message": True, "add_generation_prompt": False}
-                payload["extra_body"] = {**payload.get("extra_body", {}), **more}
-            completion = await self._client.chat.completions.create(**payload)
+            completion = await self._client.chat.completions.create(
+                **self._payload(messages, request, room)
+            )
         except BadRequestError as refusal:
             if refusal.code == "context_length_exceeded" or _TOO_LONG.search(str(refusal)):
                 raise TooLong from None
@@ -87,9 +74,7 @@ class Chat:
             log.warning("the model's server at %s failed: %s", where, failure)
             raise Masked(f"model: {type(failure).__name__}: {failure} ({where})") from failure
         try:
-            begun = messages[-1]["content"] if unfinished else ""
-            seconds = time.monotonic() - began
-            return _reply(completion, schemas, seconds, self._broken_off, begun)
+            return _reply(completion, schemas, time.monotonic() - began)
         except (AttributeError, TypeError) as odd:  # the client checks nothing of what it is sent
             what = f"the server's answer is no chat completion ({odd}): {completion!r:.200}"
             raise Masked(f"model: {what}") from odd
@@ -110,17 +95,14 @@ class Chat:
         return payload
 
 
-def _reply(
-    completion: "ChatCompletion", schemas: Schemas, seconds: float, broken_off: tuple[str, ...],
-    begun: str,
-) -> Reply:  # fmt: skip
+def _reply(completion: "ChatCompletion", schemas: Schemas, seconds: float) -> Reply:
     if not completion.choices:
         raise Masked("model: the server's answer has no choices")
     choice = completion.choices[0]
-    if str(choice.finish_reason) in broken_off:
+    if str(choice.finish_reason) in _BROKEN_OFF:
         raise Masked(f"model: the server broke the answer off ({choice.finish_reason})")
     said = choice.message
-    text = begun + encodable(_text(said.content))
+    text = encodable(_text(said.content))
     message: Message = {"role": "assistant", "content": text}
     if reasoning := getattr(said, "reasoning_content", None):
         message["reasoning_content"] = encodable(reasoning)

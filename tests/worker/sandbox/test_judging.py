@@ -370,3 +370,29 @@ async def test_the_header_of_all_headers_is_precompiled_for_the_second_who_wants
     finally:
         await sandbox.close()
     assert not os.path.exists(one.folder)
+
+
+async def test_what_a_program_is_at_its_first_case_it_is_at_all(sandbox: LocalSandbox) -> None:
+    """It is parsed once, and every case has a module, a namespace and a trace of its own."""
+    code = (
+        "import sys, __main__\n"
+        "seen = vars(__main__).setdefault('seen', []) + [__name__, __file__, sys.argv]\n"
+        "n = int(input())\n"
+        "def fail(): raise ValueError(n)\n"
+        "print(seen, len(sys.modules))\n"
+        "if n > 2: fail()\n"
+    )
+    cases = [(f"{n}\n", "") for n in range(5)]
+    result = await judge(sandbox, code, cases, keep="all")
+    assert len({kept.stdout for kept in result.kept.values()}) == 1, result
+    assert result.verdicts == "WWWEE"
+    for at in (3, 4):
+        assert "line 4, in fail\n    def fail(): raise ValueError(n)" in result.kept[at].stderr
+        assert result.kept[at].stderr.endswith(f"ValueError: {at}\n")
+
+
+async def test_a_warning_of_the_parser_is_in_every_case(sandbox: LocalSandbox) -> None:
+    code = "print(input() is 'no such text')\n"
+    result = await judge(sandbox, code, [(f"{n}\n", "False\n") for n in range(4)], keep="all")
+    assert result.verdicts == "PPPP", result
+    assert all("SyntaxWarning" in kept.stderr for kept in result.kept.values())

@@ -143,12 +143,15 @@ class Bench:
         return (pid for pid in self._place.pids() if pid != str(self._pid))
 
     def _watch(self, running: Running, meter: Meter, clock: Clock) -> tuple[float, int]:
-        """Until it has ended or passed a limit; the seconds and the memory that it used."""
+        """Until it has ended or passed a limit; the seconds and the memory that it used.
+
+        What a short one prints waits in its pipes for its end, and wakes nobody.
+        """
         poll = self._poll()
         poll.register(self._channel, select.POLLRDHUP)
-        for at in (self._line.fileno(), *running.streams):
-            poll.register(at, select.POLLIN)
+        poll.register(self._line, select.POLLIN)
         used: tuple[int, float, int] | None = None
+        looked = False
         while used is None and not running.verdict:
             for at in self._wait(poll, clock.next_look):
                 if at == self._line.fileno():
@@ -157,6 +160,10 @@ class Bench:
                     poll.unregister(at)
             now = time.monotonic()
             if used is None and now >= clock.next_look:
+                if not looked:
+                    for stream in running.streams:
+                        poll.register(stream, select.POLLIN)
+                looked = True
                 self._job.look(running, meter)
                 clock.look(now)
                 if clock.is_over(now, meter):

@@ -13,8 +13,9 @@ import gc
 import os
 import sys
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from . import cells, kernel
@@ -41,35 +42,49 @@ else:
     _IGNORED = "Exception ignored in: {!r}"
 
 
-def run(script: str, arguments: Sequence[str] = ()) -> NoReturn:
-    """Do as `python script` does, or run cells; then end."""
-    older = set(sys.modules) - {"__main__"}
+_older: frozenset[str] = frozenset()  # the modules of every program, and the last of them
+_last = ""
+
+
+def settle() -> None:
+    """The modules that are there now are no program's own."""
+    global _older, _last
+    _older, _last = frozenset(_modules) - {"__main__"}, next(reversed(_modules))
+
+
+def run(script: str, arguments: Sequence[str] = (), code: types.CodeType | None = None) -> NoReturn:
+    """Do as `python script` does, or run cells; then end. `code` is the script's, if known."""
     main, left = _main_module(script)
     sys.modules["__main__"] = main
     sys.argv[:] = [script, *arguments]
     sys.orig_argv[:] = [sys.executable, script, *arguments]
     streams = sys.stdout, sys.stderr
-    code = 1
+    exit_code = 1
     try:
         try:
             try:
                 if script:
-                    with open(script, "rb") as file:
-                        source = file.read()
-                    exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+                    # Compiled here: what is wrong with it is reported without frames of ours.
+                    exec(code or compile(*source_of(script), dont_inherit=True), main.__dict__)  # noqa: S102
                 else:
                     cells.serve(main.__dict__)
-                code = 0
+                exit_code = 0
             finally:
                 _settrace(None)  # what follows is not the program's to follow
                 _setprofile(None)
         except BaseException as problem:  # noqa: BLE001  the interpreter's own last resort
-            code = _report(problem)
+            exit_code = _report(problem)
         del main
-        code = _finalize(code, streams, older, left)
+        exit_code = _finalize(exit_code, streams, left)
     finally:  # a signal's handler, which is the program's, may raise at any point
         _flush_c()
-        _exit(code)
+        _exit(exit_code)
+
+
+def source_of(script: str) -> tuple[bytes, str, str]:
+    """What `compile` takes."""
+    with open(script, "rb") as file:
+        return file.read(), script, "exec"
 
 
 def _report(problem: BaseException) -> int:
@@ -132,7 +147,7 @@ def _main_module(script: str) -> tuple[types.ModuleType, Left]:
     return main, _weakref.ref(loader)
 
 
-def _finalize(code: int, streams: tuple[Any, Any], older: Collection[str], left: Left) -> int:
+def _finalize(code: int, streams: tuple[Any, Any], left: Left) -> int:
     """What the interpreter does as it ends: threads, atexit, files still open, objects."""
     _attempt(_join_threads)
     _attempt(_run_exitfuncs)
@@ -143,7 +158,7 @@ def _finalize(code: int, streams: tuple[Any, Any], older: Collection[str], left:
     if refusals[0]:
         _attempt(_print_ignored, stdout, refusals[0])
     sys.stdout, sys.stderr = streams
-    _attempt(_forget, older, left)
+    _attempt(_forget, left)
     for stream in streams:
         _flush(stream)  # what was written last, as things were deleted
     if code == _INTERRUPTED:
@@ -165,16 +180,24 @@ def _attempt(step: Callable[..., None], *arguments: Any) -> None:
         _print(problem)
 
 
-def _forget(older: Collection[str], left: Left) -> None:
+def _forget(left: Left) -> None:
     """Its modules are garbage all at once, so that what an object does last finds its names."""
     _collect()  # what outlives this is in the order in which it is reached: files before buffers
-    for name in [name for name in _modules if name not in older]:
-        del _modules[name]
+    # From the newest on: a look at every name would copy much of a fork's memory.
+    newest = [
+        name for name in takewhile(_is_not_the_last, reversed(_modules)) if name not in _older
+    ]
+    for name in ("__main__", *newest[::-1]):
+        _modules.pop(name, None)
     _collect()
     if (loader := left()) and not _count_threads():  # threads that go on would miss them
         vars(loader)["namespace"].clear()
         del loader
         _collect()
+
+
+def _is_not_the_last(name: str) -> bool:
+    return name is not _last
 
 
 def _flush(stream: Any) -> BaseException | None:

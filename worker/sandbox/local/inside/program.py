@@ -122,7 +122,8 @@ def warm(name: str) -> None:
 
 
 def settle() -> None:
-    """What is there now is not looked through, nor changed, by the garbage collection of forks."""
+    """What is there now is not looked through, nor changed, by forks as they end."""
+    ending.settle()
     gc.collect()
     gc.freeze()
 
@@ -134,7 +135,9 @@ def _comes_after_its_own(name: str) -> bool:
 
 def make_way(home: str) -> None:
     """For a program's own files: by the name of what is preloaded, `import` finds those."""
-    for name in _PRELOADED.intersection(entry.partition(".")[0] for entry in os.listdir(home)):
+    if not (entries := os.listdir(home)):
+        return
+    for name in _PRELOADED.intersection(entry.partition(".")[0] for entry in entries):
         own = PathFinder.find_spec(name, [home])
         sys.path_importer_cache.pop(home, None)  # the program may write more files
         if own and own.has_location:

@@ -7,7 +7,6 @@ there was time. It reads no request itself: the payload is a memory file that on
 the clone opens.
 """
 
-import gc
 import importlib.util
 import json
 import os
@@ -48,8 +47,7 @@ def main(usual: set[str]) -> program.Next | None:
         ready = warm(config)
         place = _place(config)
         program.leave_no_trace(usual)
-        gc.collect()
-        gc.freeze()
+        program.settle()
     except Exception as problem:  # noqa: BLE001  sent to the client, which raises it
         control.send(json.dumps({"failed": f"{type(problem).__name__}: {problem}"}).encode())
         return None
