@@ -4,9 +4,11 @@
 -- ARGV   ask owner want(0: it waits no more) lives_ms(how long it is waited for; 0: it does not wait)
 --        then for each wish: id_json id round
 -- REPLY  {version(-1 before any is published) lease_ms max_age, then for each slot: id fence gid id_json start
---        attempt missing parts(a JSON list of what was parked)}; repeating an ask repeats its slots
+--        attempt missing parts(a JSON list of what was parked)}; repeating an ask repeats its slots,
+--        as long as their first lease
 -- include: due.lua
 -- include: making.lua
+-- include: idle.lua
 if redis.call('HEXISTS', at('policy'), 'groups_per_version') == 0 then
   return redis.error_reply('NOPOLICY ' .. ROOT)
 end
@@ -37,7 +39,7 @@ end
 
 local function tell_slot(reply, id)
   local slot = redis.call('HMGET', slot_of(id), 'fence', 'gid', 'id', 'start', 'attempt')
-  if not slot[1] then return false end
+  if not slot[1] then return end
   local missing, parts = set.group_size, {}
   if slot[2] ~= '' then
     local meta = redis.call('HMGET', meta_of(slot[2]), 'n', 'start')
@@ -49,14 +51,14 @@ local function tell_slot(reply, id)
   end
   for _, said in ipairs({id, slot[1], slot[2], slot[3], slot[4], slot[5], missing,
     '[' .. table.concat(parts, ',') .. ']'}) do reply[#reply + 1] = said end
-  return true
 end
 
 local function grant(n, gid)
-  local slot = {id = ASK .. '.' .. n, fence = string.format('%d', fence + n), granted = now,
+  local number = string.format('%d', fence + n)
+  local slot = {id = ASK .. '.' .. number, fence = number, granted = now,
     start = policy.version, counts = true}
   redis.call('HSET', slot_of(slot.id), 'fence', slot.fence, 'owner', OWNER, 'gid', '', 'id', '',
-    'start', slot.start, 'counts', 1, 'attempt', 1, 'granted', now)
+    'start', slot.start, 'counts', 1, 'attempt', 1, 'granted', now, 'lease', policy.slot_lease_ms)
   redis.call('ZADD', at('slots'), now + policy.slot_lease_ms, slot.id)
   tally(slot.start, 1)
   if gid then
@@ -96,14 +98,27 @@ local function granted()
   return n
 end
 
+wake()
 do_due(8)
 local terms = redis.call('HMGET', at('policy'), 'slot_lease_ms', 'max_age')
 local reply = {policy and policy.version or -1, terms[1], terms[2]}
-local n = 1
-while policy and tell_slot(reply, ASK .. '.' .. n) do n = n + 1 end
-if n == 1 and want > 0 then
-  n = policy and granted() or 0
-  for k = 1, n do tell_slot(reply, ASK .. '.' .. k) end
+
+-- Those that this ask was granted and that are not over.
+local function tell_slots()
+  local first, last = string.match(redis.call('GET', at('granted:' .. ASK)) or '', '^(%d+) (%d+)$')
+  for number = tonumber(first or 1), tonumber(last or 0) do
+    tell_slot(reply, string.format('%s.%d', ASK, number))
+  end
+end
+
+if policy then tell_slots() end
+if #reply == 3 and want > 0 then
+  local n = policy and granted() or 0
+  if n > 0 then
+    redis.call('SET', at('granted:' .. ASK), string.format('%d %d', fence + 1, fence + n),
+      'PX', policy.slot_lease_ms)
+    tell_slots()
+  end
   if n == 0 and LIVES_MS ~= '0' then wait_in_line() else leave_line() end
   count('slots_granted', n)
 elseif want == 0 then

@@ -3,12 +3,14 @@
 -- KEYS   root
 -- ARGV   slot fence go_on(1: the slot goes on), then for each item: id_json id round uid segment
 --        lowest highest payload
--- REPLY  items parked; -1 when the slot is over, -2 when an item is of a version never published
+-- REPLY  items parked, 0 if this is a repeat; -1 when the slot is over, -2 when an item is of a version never published
 -- include: making.lua
-local group, parked = nil, 0
-for _, _, _, _, _, _, highest in each_item() do
+local group, parked, last = nil, 0, FENCE
+for _, _, _, uid, segment, _, highest in each_item() do
   if policy and highest ~= '' and tonumber(highest) > policy.top then return -2 end
+  last = last .. ' ' .. segment .. ' ' .. uid
 end
+if GO_ON == '0' and redis.call('HGET', slot_of(SLOT), 'parked') == last then return 0 end
 for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
   if policy then group = group_of_slot(SLOT, FENCE, id_json, id, round) end
   if not group or not group.maker then return -1 end
@@ -29,6 +31,8 @@ if group then redis.call('PEXPIRE', partial_of(group.gid), set.idle_ttl_ms) end
 count('parked', parked)
 if GO_ON == '0' and policy and redis.call('HGET', slot_of(SLOT), 'fence') == FENCE then
   end_slot(SLOT, 'back')
+  redis.call('HSET', slot_of(SLOT), 'parked', last) -- for a repeat
+  redis.call('PEXPIRE', slot_of(SLOT), policy.slot_lease_ms)
 end
 save_policy()
 return parked
