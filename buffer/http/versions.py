@@ -18,7 +18,7 @@ from buffer.versions.slots import Slot
 
 _MOST_SLOTS = 1000
 _PARK_BYTES = 256 * 1024 * 1024
-_SLOT = r"^[0-9a-f]{32}\.[0-9]{1,9}$"
+_SLOT = r"^[0-9a-f]{32}\.[0-9]{1,18}$"
 _FENCE = r"^[0-9]{1,18}$"
 _OWNER = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
 
@@ -129,11 +129,14 @@ async def admit(desk: Serving, buffer: Existing, asked: Ask) -> Response:
 
 @version_routes.post("/slots/renew")
 async def renew(buffer: Existing, asked: Renew) -> dict[str, Any]:
-    """The leases go on. `lost` ones are over; `late` ones are in time only under this version."""
+    """The leases go on. `lost` ones are over; `late` ones are in time only under this version.
+    Renew again within `lease` seconds: the setting may have changed."""
     version, states = await buffer.renew_slots([(slot.id, slot.fence) for slot in asked.slots])
     said = list(zip(asked.slots, states, strict=True))
+    policy = await buffer.policy()
     return {
         "version": version,
+        "lease": policy.slot_lease if policy else 0.0,
         "late": [slot.id for slot, state in said if state == 1],
         "lost": [slot.id for slot, state in said if state == 2],
     }

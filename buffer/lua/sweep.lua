@@ -7,6 +7,22 @@
 -- include: next_due.lua
 -- include: idle.lua
 -- include: offer.lua
+-- Libraries that went on without a server renewed by a clock that is set back now: no slot, and no
+-- place in the line, lasts longer than if it were granted now.
+local function shorten_leases()
+  if not policy then return end
+  local most = now + policy.slot_lease_ms
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', at('slots'), most, '+inf')) do
+    redis.call('ZADD', at('slots'), most, id)
+  end
+  for _, ask in ipairs(redis.call('ZRANGE', at('waiting'), 0, -1)) do
+    local want, lives = string.match(redis.call('HGET', at('asks'), ask) or '', '^(%d+) (%d+)$')
+    if want and tonumber(lives) > now + 10000 then
+      redis.call('HSET', at('asks'), ask, string.format('%d %d', want, now + 10000))
+    end
+  end
+end
+
 if SERVED == '1' then
   local beat = tonumber(redis.call('HGET', at('state'), 'beat') or '')
   local real = now + paused
@@ -14,10 +30,11 @@ if SERVED == '1' then
   if beat and real - beat > tonumber(GAP_MS) then
     redis.call('HINCRBY', at('state'), 'paused', real - beat)
     paused, now = paused + real - beat, now - (real - beat)
+    shorten_leases()
   end
 end
 local done = do_due(tonumber(LIMIT))
-for _, index in ipairs({'delivered', 'discarded'}) do
+for _, index in ipairs({'delivered', 'discarded', 'dropped'}) do
   local over = redis.call('ZCARD', at(index)) - set.done_max
   if over > 0 then redis.call('ZREMRANGEBYRANK', at(index), 0, over - 1) end
 end

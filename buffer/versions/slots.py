@@ -17,7 +17,7 @@ from buffer.default_functions import Item
 from buffer.errors import ItemRefused, SlotLost
 from buffer.item import entry_of, instance_key
 from buffer.task import Task
-from ground import RedisError, cancellations, chunks, heed_cancellation
+from ground import cancellations, chunks, heed_cancellation
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Slots:
         self._max_bytes = max_bytes
         self._keepers: weakref.WeakKeyDictionary[Any, _Keeper] = weakref.WeakKeyDictionary()
         self.version = -1
-        self._lease = 0.0
+        self.lease = 0.0  # of a slot, as last heard
 
     async def admit(
         self, n: int, wishes: Sequence[Wish], wait: float, owner: str | None = None
@@ -151,8 +151,8 @@ class Slots:
         version, states = -1, []
         for some in chunks([part for slot in slots for part in slot], 2 * _MOST):
             reply = await self._task.call("renew_slots", *some)
-            version = int(reply[0])
-            states += [int(state) for state in reply[1:]]
+            version, self.version, self.lease = int(reply[0]), int(reply[0]), int(reply[1]) / 1000
+            states += [int(state) for state in reply[2:]]
         return version, states
 
     def forget(self, slot: Slot) -> None:
@@ -170,13 +170,13 @@ class Slots:
         if not n:
             await self.end([(slot.id, slot.fence) for slot in slots], back=True)
             return []
-        self._lease = int(reply[1]) / 1000
+        self.lease = int(reply[1] or 0) / 1000
         return slots
 
     def _keep(self, slots: list[Slot]) -> None:
         if slots:
             loop = asyncio.get_running_loop()
-            self._keepers.setdefault(loop, _Keeper(self)).keep(slots, self._lease)
+            self._keepers.setdefault(loop, _Keeper(self)).keep(slots)
 
     async def _until_rung(self, ask: str, seconds: float) -> None:
         client = self._task.link.client(blocking=True)
@@ -187,38 +187,55 @@ class Slots:
 
 
 class _Keeper:
-    """Renews the slots of one event loop, all with one call."""
+    """Renews the slots of one event loop, all with one call, three times in a lease."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = weakref.proxy(slots)
         self.held: dict[str, Slot] = {}
-        self._every = 20.0
+        self._renewed = 0.0  # when all that are held were
+        self._more = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
 
-    def keep(self, slots: Sequence[Slot], lease: float) -> None:
-        self._every = lease / 3
+    def keep(self, slots: Sequence[Slot]) -> None:
+        if not self.held:
+            self._renewed = time.monotonic()
         self.held.update({slot.id: slot for slot in slots})
+        self._more.set()  # their lease may be shorter
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        renewed = time.monotonic()
-        while self.held:
-            await asyncio.sleep(self._every)
-            held, sent = list(self.held.values()), time.monotonic()
-            try:
-                version, states = await self._slots.renew([(slot.id, slot.fence) for slot in held])
-            except RedisError as outage:
-                log.warning("slots were not renewed", extra={"reason": str(outage)})
-                if sent - renewed > 3 * self._every:  # by now their leases are over
-                    for slot in held:
-                        slot.lost = True
-                continue
-            renewed = sent
-            for slot, state in zip(held, states, strict=True):
-                slot.heard(version, state)
-                if state == 2:
-                    self.held.pop(slot.id, None)
+        with contextlib.suppress(ReferenceError):  # the buffer is no more: its slots end
+            while self.held:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(self._next() - time.monotonic(), 0.01)):
+                        await self._more.wait()
+                self._more.clear()
+                if time.monotonic() >= self._next():
+                    await self._renew()
+
+    def _next(self) -> float:
+        lease: float = self._slots.lease
+        return self._renewed + lease / 3
+
+    async def _renew(self) -> None:
+        held, sent, lease = list(self.held.values()), time.monotonic(), self._slots.lease
+        try:
+            _, states = await self._slots.renew([(slot.id, slot.fence) for slot in held])
+        except ReferenceError:
+            raise
+        except Exception as failure:  # noqa: BLE001 - a holder that is not renewed must know
+            log.warning("slots were not renewed", extra={"reason": str(failure)})
+            if sent - self._renewed > lease:
+                for slot in held:
+                    slot.lost = True
+            await asyncio.sleep(lease / 10)
+            return
+        self._renewed = sent
+        for slot, state in zip(held, states, strict=True):
+            slot.heard(self._slots.version, state)
+            if state == 2:
+                self.held.pop(slot.id, None)
 
 
 def _wish(wish: Wish) -> tuple[str, str, str]:
