@@ -2,9 +2,9 @@
 -- Under a policy the oldest by version, and only those that it lets go (`may_take`).
 -- KEYS   root
 -- ARGV   receipt want lease_ms implicit, then for each owned(in the batch already): gid
--- REPLY  {next_due_ms, version(empty without a policy), oldest(tokens of older versions are masked;
---        empty if none are), then for each group: gid id_json why start(empty without a policy)};
---        only the first three when the lease has ended
+-- REPLY  {next_due_ms, version(that of the whole batch; empty without a policy), oldest(tokens of older
+--        versions are masked; empty if none are), then for each group: gid id_json why start(empty without a
+--        policy)}; only the first three when the lease has ended
 -- include: due.lua
 -- include: next_due.lua
 -- include: taking.lua
@@ -23,10 +23,15 @@ local function fill()
       if redis.call('HGET', at('batch:' .. other), 'handed') then consume(other) end
     end
   end
-  if owned > 0 and redis.call('HGET', batch.key, 'state') ~= 'leased' then return end
+  local before = redis.call('HMGET', batch.key, 'state', 'version', 'oldest')
+  if owned > 0 and before[1] ~= 'leased' then return end
   -- What an earlier call took, but its reply was lost, is in this reply.
   for _, gid in ipairs(redis.call('LRANGE', batch.key .. ':groups', owned, -1)) do
     tell(batch, gid)
+  end
+  if policy and before[2] and before[2] ~= batch.reply[2] and (owned > 0 or #batch.reply > 3) then
+    batch.reply[2], batch.reply[3] = before[2], before[3]
+    return -- a batch is of one version
   end
   local skipped, over = 0, false
   while batch.want > 0 and not over do
