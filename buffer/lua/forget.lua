@@ -1,7 +1,8 @@
--- forget.lua: a fresh run of the task: drop its groups, `limit` a call, then all the rest.
+-- forget.lua: a fresh run of the task: drop its groups and slots, `limit` a call, then all the rest.
+-- The engines still have the version that was published last; the next to publish is the trainer.
 -- KEYS   root
 -- ARGV   limit
--- REPLY  groups dropped; 0 when nothing is left but the settings
+-- REPLY  groups and slots dropped; 0 when nothing is left but the settings and the version
 -- include: policy.lua
 local dropped, left = 0, tonumber(LIMIT)
 for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'used'}) do
@@ -12,13 +13,24 @@ for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'u
   end
   if dropped >= left then return dropped end
 end
+for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, left - dropped - 1)) do
+  local gid = redis.call('HGET', slot_of(id), 'gid')
+  if gid and gid ~= '' then redis.call('UNLINK', group_of(gid), meta_of(gid), partial_of(gid)) end
+  redis.call('ZREM', at('slots'), id)
+  redis.call('UNLINK', slot_of(id))
+  dropped = dropped + 1
+end
 if dropped > 0 then return dropped end
 for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
   local batch = at('batch:' .. receipt)
   redis.call('UNLINK', batch, batch .. ':groups', batch .. ':discarded')
 end
-for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, -1)) do redis.call('UNLINK', slot_of(id)) end
-redis.call('HDEL', at('policy'), 'version') -- until a trainer has published, nobody is admitted
+if policy then
+  redis.call('HDEL', at('policy'), 'trainer', 'saved')
+  redis.call('HSET', at('policy'), 'taken', 0, 'top', policy.version, 'epoch', policy.epoch + 1)
+  policy.taken, outstanding, touched.taken = 0, {}, true
+end
 for _, part in ipairs({'slots', 'starts', 'aged', 'dropped', 'ages', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'unreported',
   'quarantine', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
+save_policy()
 return 0

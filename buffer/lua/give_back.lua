@@ -1,9 +1,11 @@
 -- give_back.lua: a batch comes back: its groups are ready again in their old places, and
 -- the discarded ids it reported are reported with another batch.
 -- include: slots.lua
--- Taken since the last publication, but not trained on: another may be taken.
+-- Taken since the last publication, but it is not trained on, or is to be again: another may be taken.
 local function untake(gid)
-  if policy and redis.call('HGET', meta_of(gid), 'under') == tostring(policy.epoch) then count_taken(-1) end
+  if not policy then return end
+  if redis.call('HGET', meta_of(gid), 'under') == tostring(policy.epoch) then count_taken(-1) end
+  redis.call('HDEL', meta_of(gid), 'under')
 end
 
 local function put_back(gid)

@@ -10,7 +10,7 @@ end
 
 local function doze()
   if set.idle == 1 then return end
-  for _, index in ipairs({'open', 'ready', 'leased', 'slots', 'waiting'}) do
+  for _, index in ipairs({'open', 'ready', 'leased', 'slots', 'waiting', 'parked', 'again'}) do
     if redis.call('EXISTS', at(index)) == 1 then return end
   end
   redis.call('HSET', at('config'), 'idle', 1)

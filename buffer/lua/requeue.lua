@@ -2,7 +2,7 @@
 -- KEYS   root
 -- ARGV   gid
 -- REPLY  1, or 0 when nothing of it is kept
--- include: slots.lua
+-- include: give_back.lua
 -- include: idle.lua
 local meta = redis.call('HMGET', meta_of(GID), 'state', 'bytes', 'why')
 local kept = {quarantined = true, invalid = true, expired = true, consumed = true}
@@ -12,6 +12,7 @@ let_go(GID)
 for _, index in ipairs({'kept', 'delivered', 'discarded'}) do redis.call('ZREM', at(index), GID) end
 redis.call('HDEL', at('quarantine'), GID)
 redis.call('HDEL', meta_of(GID), 'closed')
+untake(GID)
 count('bytes', tonumber(meta[2] or '0'))
 count('requeued', 1)
 make_ready(GID, meta[1] == 'quarantined' and (meta[3] or 'count') or 'judged')
