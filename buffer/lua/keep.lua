@@ -21,7 +21,10 @@ local function keep(group, id_json)
   end
   room.bytes = room.bytes + group.added
   if not group.known then room.groups = room.groups + 1 end
-  if group.state ~= 'open' then return end
+  if group.state ~= 'open' then
+    if policy and too_old(group.start) then ripen(gid) end -- the item lowered its start
+    return
+  end
   if set.custom ~= 1 and group.n >= set.finish_at then
     if group.known then leave_open(gid) end
     local slot = group.maker and group.maker.id or group.slot

@@ -60,7 +60,7 @@ local function group_of_slot(slot_id, fence, id_json, id, round)
   end
   group.maker = slot
   group.parks = redis.call('EXISTS', partial_of(slot.gid)) == 1
-  group.full = not group.closed and no_room(not group.known)
+  group.full = not group.closed and no_room(false) -- it had room when the slot was granted
   return group
 end
 
@@ -86,7 +86,10 @@ local function stand(group, lowest)
   tally(start, 1)
   group.start, group.counted = start, '1'
   group.assumed = (group.maker or group.slot) and 0 or 1
-  if group.state == 'ready' then redis.call('ZADD', at('aged'), aged_score(start), group.gid) end
+  if group.state == 'ready' then
+    local finished = redis.call('HGET', meta_of(group.gid), 'finished')
+    redis.call('ZADD', at('aged'), aged_score(start, finished), group.gid)
+  end
 end
 
 -- What was parked of an item that is whole now, or parked again.

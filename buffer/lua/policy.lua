@@ -104,7 +104,7 @@ end
 
 local function call_waiters()
   if redis.call('EXISTS', at('waiting')) == 0 then return end
-  local room = room_for_slots()
+  local room, called = room_for_slots(), 0
   if room < 1 then return end
   for ask, want in each_waiter(0) do
     local bell = at('turn:' .. ask)
@@ -112,8 +112,8 @@ local function call_waiters()
       redis.call('RPUSH', bell, '1')
       redis.call('PEXPIRE', bell, 60000)
     end
-    room = room - want
-    if room < 1 then return end
+    room, called = room - want, called + 1
+    if room < 1 or called == 32 then return end -- who comes has the next ones called
   end
 end
 

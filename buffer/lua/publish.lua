@@ -5,6 +5,7 @@
 -- REPLY  {done, version, line, stale(groups past the bound), returned}; done is 0 when another
 --        trainer publishes
 -- include: give_back.lua
+-- include: idle.lua
 local version = tonumber(VERSION)
 local given = redis.call('HMGET', at('policy'), 'groups_per_version', 'version', 'line', 'trainer', 'epoch')
 if not given[1] then return redis.error_reply('NOPOLICY ' .. ROOT) end
@@ -77,7 +78,7 @@ local function bring_back(gid)
   redis.call('PERSIST', group_of(gid))
   redis.call('ZADD', at('ready'), meta[2], gid)
   redis.call('HSET', meta_of(gid), 'state', 'ready', 'returned', now,
-    'start', math.min(version, tonumber(meta[3])), 'orphan', 1)
+    'start', math.min(version, tonumber(meta[3] or version)), 'orphan', 1)
   count('bytes', tonumber(meta[1] or '0'))
   stand_by_age(gid)
   return 1
@@ -100,11 +101,11 @@ local function begin_line()
   for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('used'), version, '+inf')) do
     returned = returned + bring_back(gid)
   end
-  count('lines', 1)
   count('returned_by_line', returned)
   return returned
 end
 
+wake()
 redis.call('HSET', at('policy'), 'trainer', OWNER)
 local stale, returned = 0, 0
 if not last then
@@ -112,7 +113,6 @@ if not last then
   adopt()
 elseif version > last then
   begin(false)
-  count('published', 1)
   stale = ripen_all()
 elseif version < last or took_over then
   returned = begin_line()

@@ -33,9 +33,11 @@ local function park_group(gid, start)
   touched.taken = true
 end
 
+local ripened = 0 -- by this script
+
 ripen = function(gid)
   local meta = redis.call('HMGET', meta_of(gid), 'assumed', 'id')
-  count('ripened', 1)
+  ripened = ripened + 1
   redis.call('ZINCRBY', at('dropped'), 1, instance_of(gid))
   if policy.when_old == 'drop' or meta[1] == '1' then return discard(gid, 'stale') end
   make_again(gid, 1)
@@ -68,7 +70,7 @@ local function ripen_all()
   local old = false
   for start, n in pairs(outstanding) do old = old or n > 0 and too_old(start) end
   if not old then return 0 end
-  local before = tonumber(redis.call('HGET', at('state'), 'ripened') or '0')
+  local before = ripened
   for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, -1)) do
     local slot = redis.call('HMGET', slot_of(id), 'start', 'gid', 'counts')
     local start = tonumber(slot[1] or policy.version)
@@ -84,5 +86,5 @@ local function ripen_all()
     local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted')
     if meta[2] == '1' and too_old(tonumber(meta[1])) then ripen(gid) end
   end
-  return tonumber(redis.call('HGET', at('state'), 'ripened') or '0') - before
+  return ripened - before
 end

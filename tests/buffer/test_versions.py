@@ -503,15 +503,32 @@ async def test_a_published_version_wakes_who_waits_for_it(bench: Bench) -> None:
     assert await bench.buffer.published(11, wait=0.0) == 11
 
 
-async def test_a_fresh_run_of_the_task_waits_for_its_trainer(bench: Bench) -> None:
-    slots = await bench.buffer.admit(3)
+async def test_a_fresh_run_of_the_task_goes_on_under_its_version(bench: Bench) -> None:
+    slots = await bench.buffer.admit(3, instances=["a", "b", "c"])
     await fill(bench, slots[0], "a")
     await slots[1].park([item("b", "u0", None)])
+    await bench.buffer.take(1)
     await bench.buffer.reset()
-    assert await bench.buffer.admit(1) == []
-    await bench.buffer.publish(0)
-    assert await under_way(bench) == {}
-    assert len(await bench.buffer.admit(10)) == 6
+    now = await bench.buffer.versions()
+    assert (now.version, now.outstanding, now.taken, now.slots) == (10, {}, 0, 0)
+    found = await bench.buffer.admit(10, instances=["c", "b", "a"])
+    assert [slot.instance_id for slot in found[:3]] == ["c", "b", "a"], "none of them is skipped"
+    assert len(found) == 6
+    with pytest.raises(SlotLost):
+        await fill(bench, slots[2], "c")
+
+
+async def test_a_trainer_of_a_fresh_run_needs_not_take_over(bench: Bench) -> None:
+    await bench.buffer.publish(12, saved=11)
+    await bench.buffer.reset()
+    other = RolloutBuffer(bench.redis, "math", TaskConfig(group_size=2))
+    assert (await other.publish(0)).version == 0
+    now = await other.versions()
+    assert (now.version, now.saved, now.outstanding) == (0, None, {})
+    assert len(await other.admit(10)) == 6
+    with pytest.raises(TrainerReplaced):
+        await bench.buffer.publish(13)
+    await other.aclose()
 
 
 def test_a_generator_without_a_loop_holds_slots_too(redis: Any) -> None:

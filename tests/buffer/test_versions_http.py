@@ -53,14 +53,14 @@ async def test_a_generator_and_a_trainer_meet_over_http(client: httpx.AsyncClien
     await said(client.post(f"{AT}/items", json={"items": items}))
     held = [{"id": slot["id"], "fence": slot["fence"]} for slot in found]
     renewed = await said(client.post(f"{AT}/slots/renew", json={"slots": held}))
-    assert renewed == {"version": 10, "late": [], "lost": [held[0]["id"]]}
+    assert renewed == {"version": 10, "lease": 60.0, "late": [], "lost": [held[0]["id"]]}
     taken = await said(client.post(f"{AT}/take", json={}))
     assert (taken["meta_info"]["version"], taken["meta_info"]["ages"]) == (10, [0])
     assert (await publish(client, 12, saved=11)) == {
         "version": 12, "line": 1, "stale": 0, "returned": 0
     }  # fmt: skip
     late = await said(client.post(f"{AT}/slots/renew", json={"slots": held[1:2]}))
-    assert late == {"version": 12, "late": [held[1]["id"]], "lost": []}
+    assert late == {"version": 12, "lease": 60.0, "late": [held[1]["id"]], "lost": []}
     now = await said(client.get(f"{AT}/versions"))
     assert (now["version"], now["outstanding"], now["slots"]) == (12, {"2": 3}, 3)
 
@@ -71,7 +71,9 @@ async def test_what_is_parked_over_http_goes_on(client: httpx.AsyncClient) -> No
     body = {"fence": slot["fence"], "items": [parted]}
     park = f"{AT}/slots/{slot['id']}/park"
     assert await said(client.post(park, json=body)) == {"parked": 1}
-    assert (await client.post(park, json=body)).status_code == 410
+    assert await said(client.post(park, json=body)) == {"parked": 1}, "a repeat"
+    further = {"fence": slot["fence"], "items": [{**parted, "segment": 1}]}
+    assert (await client.post(park, json=further)).status_code == 410
     (other,) = await slots(client, 1)
     assert other["partial"] == [{**parted, "status": "partial", "segment": 0}]
     gone = await client.post(f"{AT}/items", json={"items": [under(slot, "a", 0)]})
