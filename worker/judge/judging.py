@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeGuard
 
 from worker.errors import RequestRefused, SandboxFailure, SandboxUnfit
-from worker.execution import RetryPolicy, Work, attempted, kills_cancelled, outlives
+from worker.execution import SPARE, RetryPolicy, Work, attempted, kills_cancelled, outlives
 from worker.judge.compare import accepts
 from worker.judge.models import JudgeRequest, JudgeResult, Kept, Letter
 from worker.judge.program import text_of
@@ -22,6 +22,8 @@ from worker.sandbox.protocol import JudgingSandbox, Sandbox
 from worker.turn import JobAtHand
 
 log = logging.getLogger("penstock.worker")
+
+_TO_REPORT = 3.0  # seconds, from the last verdict to the result
 
 
 async def judge_job(
@@ -68,7 +70,7 @@ async def judge(
         attempt = by_runs.go_on
     else:
         assert judges(sandbox, request)  # noqa: S101 - as was just seen
-        attempt = partial(sandbox.judge, request, suite)
+        attempt = partial(_within_the_job, sandbox, request, suite, _end_of(at_hand))
     work = Work(
         attempt, request.longest, outlives(sandbox, _blank(request)), kills_cancelled(sandbox),
         refusal=by_runs.refusal if by_runs is not None else None,
@@ -83,6 +85,20 @@ async def judge(
     if "M" in result.verdicts:
         log.warning("no verdict: %s", result.masked_because, extra={"attempts": spent["attempts"]})
     return result.model_copy(update=spent | {"correlation_id": request.correlation_id})
+
+
+def _end_of(at_hand: JobAtHand) -> float:
+    return asyncio.get_running_loop().time() + at_hand.seconds - SPARE - _TO_REPORT
+
+
+async def _within_the_job(
+    sandbox: JudgingSandbox, request: JudgeRequest, suite: Suite, ends: float
+) -> JudgeResult:
+    """What is known by the end of the job's time is told, and not lost with the job."""
+    left = ends - asyncio.get_running_loop().time() - request.compiling
+    if left < request.total:
+        request = request.model_copy(update={"total_seconds": max(left, _TO_REPORT)})
+    return await sandbox.judge(request, suite)
 
 
 def _blank(request: JudgeRequest) -> CodeRequest:
@@ -119,14 +135,13 @@ class OneRunACase:
     async def go_on(self) -> JudgeResult:
         """Judge the cases that are left. Raises the sandbox's failure."""
         loop = asyncio.get_running_loop()
-        if self._ends_at is None and self._request.total_seconds is not None:
-            self._ends_at = loop.time() + self._request.total_seconds
+        self._ends_at = self._ends_at or loop.time() + self._request.total
         while (index := len(self._done)) < len(self._suite):
             if self._enough():
                 self._done.append("S")
-            elif self._ends_at is not None and loop.time() >= self._ends_at:
+            elif loop.time() >= self._ends_at:
                 self._say(index, "S", "total_seconds")
-            elif self._known.compile_result and self._known.compile_result.return_code != 0:
+            elif self._does_not_compile():
                 self._say(index, "C", self._known.reasons[index - 1])
             else:
                 await self._try(index)
@@ -143,6 +158,11 @@ class OneRunACase:
     def _enough(self) -> bool:
         most = self._request.failures_until_stop
         return most is not None and sum(each not in "PMS" for each in self._done) >= most
+
+    def _does_not_compile(self) -> bool:
+        """Nor with any other case."""
+        compiled = self._known.compile_result
+        return bool(compiled and compiled.return_code) and not self._request.compiles_each_case
 
     async def _try(self, index: int) -> None:
         try:

@@ -27,6 +27,7 @@ from worker.models import (
 MAX_CASES = 10_000
 MAX_INLINE = 256 << 10  # bytes of all cases that travel with the request; more go as a suite
 WALL_FACTOR = 3.0
+LONGEST = 3600.0  # seconds for all cases, if the request does not say less
 
 VERDICTS = {
     "P": "passed",
@@ -73,6 +74,9 @@ class Checker(_Strict):
                to 116 points, 3 its own fault: the case is masked
     open_r1    `input answer output` as arguments; prints a number, 1 or 100 is right
     scalebox   files stdin.txt, stdout.txt (expected) and answer.txt (printed); 0 right, 1 wrong
+
+    One that fails masks its case: it ends by a signal, by a limit, or in Python by an exception.
+    An `AssertionError` alone says that the program is wrong.
     """
 
     code: Annotated[str, utf8(MAX_CODE)]
@@ -111,14 +115,15 @@ class JudgeRequest(Message):
 
     mode         stdin: the input is what the program reads; function: the input is the arguments
                  of `function`, a JSON value a line; check: as stdin, and each case has code behind
-                 the program; interactive: the `interactor` has the input, and talks to the program
+                 the program, compiled with it if the language is; interactive: the `interactor` has
+                 the input, and talks to the program
     run_timeout  seconds of processor time of one case. `wall_timeout` is by the clock: unset, three
                  times as much, and then a program that waits for a processor is not ended
     overrides    by a case's index
     stop         none: all cases run; first, or a number: after so many that failed the others are
                  skipped, at once
     keep         of which cases the outputs come back, `keep_bytes` of the head and of the tail
-    total_seconds  for all cases together; those that are cut off are skipped
+    total_seconds  for all cases together, unset an hour; those that are cut off are skipped
     """
 
     REFUSAL: ClassVar[type[PenstockError]] = RequestRefused
@@ -171,8 +176,10 @@ class JudgeRequest(Message):
             return "has no cases: a program is judged on at least one"
         if (self.mode == "function") != bool(self.function):
             return "names a `function` in mode function, and only there"
-        if self.mode in ("function", "check") and self.language != "python":
-            return f"has mode {self.mode}, which is for Python, and language {self.language!r}"
+        if self.mode == "function" and self.language != "python":
+            return f"has mode function, which is for Python, and language {self.language!r}"
+        if self.compiles_each_case and self.checker is not None:
+            return f"has a checker, and in {self.language!r} assertions that are compiled in"
         if (self.mode == "interactive") != (self.interactor is not None):
             return "has an `interactor` in mode interactive, and only there"
         if self.mode not in ("function", "check") and any(case.check for case in self.cases or ()):
@@ -213,11 +220,29 @@ class JudgeRequest(Message):
         return [self.limits(index) for index in (-1, *self.overrides)]
 
     @property
+    def compiles_each_case(self) -> bool:
+        """Whether assertions make another program of each case; Python has them run behind it."""
+        return self.mode == "check" and self.language != "python"
+
+    @property
+    def total(self) -> float:
+        """Seconds for all cases together."""
+        return self.total_seconds or LONGEST
+
+    @property
+    def compiling(self) -> float:
+        """Seconds of a processor that compiling may take, before the first case."""
+        return self.compile_timeout * (1 + bool(self.checker) + bool(self.interactor))
+
+    @property
     def longest(self) -> float:
         """Seconds that judging may take, compiling included."""
-        walls = self.count * max(own.wall_timeout or 0.0 for own in self.all_limits)
-        compiling = self.compile_timeout * (1 + bool(self.checker) + bool(self.interactor))
-        return compiling + min(walls, self.total_seconds or 3600.0)
+        each = max(own.wall_timeout or 0.0 for own in self.all_limits)
+        if self.checker is not None:
+            each += WALL_FACTOR * self.checker.timeout
+        if self.compiles_each_case:
+            each += self.compile_timeout
+        return self.compiling + min(self.count * each, self.total)
 
 
 class Kept(BaseModel):

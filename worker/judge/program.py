@@ -5,7 +5,8 @@ import json
 import tokenize
 from io import StringIO
 
-from worker.judge.models import JudgeRequest
+from worker.errors import SandboxUnfit
+from worker.judge.models import Checker, JudgeRequest
 from worker.judge.suite import Case
 
 # Code for such tasks is written as if all this were there.
@@ -61,22 +62,43 @@ print(json.dumps(result) if as_json else result)
 """
 
 
-# A sandbox may put a function of this name among the builtins, and see whether it was called: a
-# program that ends itself before its assertions returns 0 as well.
-DONE = "__penstock_done__"
-_DONE = f"""
-__import__("builtins").__dict__.get("{DONE}", bool)()
-"""
-
-
 def text_of(request: JudgeRequest, case: Case) -> str:
     """What a case of this request runs. The same text for every case that has no `check`."""
-    done = _DONE if case.check else ""
+    if case.check and request.mode not in ("check", "function"):
+        raise SandboxUnfit(
+            f"a case of the suite has a `check`, and the request's mode {request.mode} runs none: "
+            "ask for mode check",
+            reason="suite_unfit",
+        )
     if request.mode == "function":
         expected = b"".join(case.expected or ()).decode(errors="replace")
         given = case.input.decode(errors="replace") if case.check else ""
-        return program_of(request.code, case.check + done, request.function, given, expected)
-    return program_of(request.code, case.check + done, None, None, None) if done else request.code
+        return program_of(request.code, case.check, request.function, given, expected)
+    return program_of(request.code, case.check, None, None, None) if case.check else request.code
+
+
+# Python ends a script that does not compile, or raises, by 1: the code by which a checker says
+# `wrong`. This one ends it by 3, testlib's code for a checker's own fault; or by 8, its code for
+# an end of file: an interactor whose program has hung up.
+_CHECKER = """\
+def _failed(kind, problem, trace):
+    import sys
+    sys.__excepthook__(kind, problem, trace)
+    codes = {{AssertionError: 1, EOFError: 8, BrokenPipeError: 8}}
+    sys.exit(next((code for known, code in codes.items() if issubclass(kind, known)), 3))
+
+
+__import__("sys").excepthook = _failed
+del _failed
+exec(compile({code}, "checker.py", "exec", dont_inherit=True))
+"""
+
+
+def checker_text(checker: Checker) -> str:
+    """What runs in a checker's place, or an interactor's: the same, if it is no Python."""
+    if checker.language != "python":
+        return checker.code
+    return _CHECKER.format(code=repr(checker.code))
 
 
 def program_of(

@@ -34,6 +34,7 @@ from worker.judge.suite import Case
 KEPT = 256 << 20  # bytes of cases that a worker remembers
 _TRIES = 4
 _AHEAD = 2
+_PACKS = 8  # that a program has open: cases side by side are in neighbouring ones
 
 _here: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RedisTarget, "SuiteReader"]]
 _here = weakref.WeakKeyDictionary()
@@ -139,7 +140,7 @@ class StoredSuite:
         self._reader = reader
         self._packs = [digests for _, digests in packs]
         self._ends = list(accumulate(count for count, _ in packs))
-        self._rows: dict[int, list[Any]] = {}  # of the packs that were read
+        self._rows: OrderedDict[int, list[Any]] = OrderedDict()  # of the last packs that were read
         self._ahead: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -178,7 +179,12 @@ class StoredSuite:
     async def _row(self, index: int) -> Any:
         pack, at = self._place(index)
         if pack not in self._rows:
-            self._rows[pack] = json.loads(await self._joined(self._packs[pack]))
+            rows = json.loads(await self._joined(self._packs[pack]))
+            self._rows[pack] = rows
+            while len(self._rows) > _PACKS:
+                self._rows.popitem(last=False)
+            return rows[at]
+        self._rows.move_to_end(pack)
         return self._rows[pack][at]
 
     def _place(self, index: int) -> tuple[int, int]:

@@ -14,6 +14,8 @@ from worker.errors import SandboxBroken
 from worker.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from worker.judge.suite import Case, InlineSuite
 from worker.sandbox.local import LocalSandbox
+from worker.sandbox.local.judging.lane import Lane, LaneLost
+from worker.sandbox.local.outcome import Outcome, Step
 
 from .conftest import STARTS, config_for
 from .judged import in_turn, judge
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[LocalSandbox]:
     """Judges every case of a program in one jail, so that each could meet the one before."""
     sandbox = LocalSandbox(config_for(request.param))
-    sandbox._judging.has_a_core = lambda: False  # type: ignore[method-assign]
+    sandbox._judging.cores.most = 1
     yield sandbox
     await sandbox.close()
 
@@ -271,20 +273,43 @@ def _supervisor_of(server: int) -> int:
     )
 
 
-@pytest.mark.parametrize("whom", ["server", "supervisor"])
-async def test_a_sandbox_that_is_killed_is_our_failure_and_leaves_nothing(
-    sandbox: LocalSandbox, whom: str
-) -> None:
-    name = f"sleeper-{secrets.token_hex(8)}"
-    judging = await begin_to_sleep(sandbox, name)
+def kill(sandbox: LocalSandbox, whom: str) -> None:
     server = sandbox._jails._server
     assert server is not None
     pid = server.ready["pid"] if whom == "server" else _supervisor_of(server.ready["pid"])
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(SandboxBroken):
-        await judging
+
+
+@pytest.mark.parametrize("whom", ["server", "supervisor"])
+async def test_a_sandbox_that_is_killed_costs_no_verdict_that_is_known_and_leaves_nothing(
+    sandbox: LocalSandbox, whom: str
+) -> None:
+    """The case is run again; one that loses its jail once more is masked."""
+    name = f"sleeper-{secrets.token_hex(8)}"
+    judging = await begin_to_sleep(sandbox, name)
+    (first,) = processes_named(name)
+    kill(sandbox, whom)
+    async with asyncio.timeout(60):
+        while processes_named(name) in ([], [first]):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    kill(sandbox, whom)
+    result = await judging
+    assert (result.verdicts, result.reasons) == ("PM", {1: "jail_lost"})
     await until_there(name, count=0)
     assert (await judge(sandbox, "print(1)", [("", "1\n")])).verdicts == "P"
+
+
+async def test_a_sandbox_that_fails_before_there_is_a_verdict_is_our_failure(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole is tried again then, by the worker's own rule."""
+    monkeypatch.setattr(Lane, "run", lost)
+    with pytest.raises(SandboxBroken, match="a fuse"):
+        await judge(sandbox, "print(1)", [("", "1\n")] * 5)
+
+
+async def lost(*_: object) -> Step:
+    raise LaneLost(Outcome("infrastructure", "ns", error="a fuse"))
 
 
 async def test_a_program_ends_with_whoever_asked_for_it(sandbox: LocalSandbox) -> None:

@@ -5,19 +5,23 @@ import base64
 import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from worker.errors import SandboxBroken
+from worker.errors import SandboxBroken, SandboxUnfit
 from worker.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from worker.judge.suite import Case, InlineSuite
-from worker.sandbox.local import LocalSandbox, ServerConfig
+from worker.sandbox.local import CAPS, Jails, LocalSandbox, ServerConfig
 from worker.sandbox.local.inside import confine
 from worker.sandbox.local.inside.root import HEADERS
 from worker.sandbox.local.isolation.levels import Level
 from worker.sandbox.local.judging import header
+from worker.sandbox.local.judging.builds import Build
+from worker.sandbox.local.languages import LANGUAGES
+from worker.sandbox.local.outcome import Outcome, Step
 
 from .conftest import reachable_python
 from .judged import Cases, in_turn, judge
@@ -81,6 +85,11 @@ async def test_the_weaker_levels_judge_as_well(level: Level) -> None:
             result = await judge(sandbox, SUM[language], cases, language=language)
             assert result.verdicts == "WWPW", result
             assert result.isolation == level
+        for code, verdicts in CHECKED.items():
+            await check_assertions(sandbox, code, verdicts)
+        talks = {"mode": "interactive", "interactor": {"code": "", "language": "python"}}
+        with pytest.raises(SandboxUnfit, match=f"needs the level 'ns', and this is '{level}'"):
+            await judge(sandbox, "", [("", None)], **talks)
         checked = {"checker": {"code": CHECKER, "language": "python"}}
         assert (await judge(sandbox, "print(9)", [("", "8\n")], **checked)).verdicts == "P"
     finally:
@@ -142,6 +151,38 @@ async def test_one_who_gives_up_takes_the_build_from_nobody(counting: ServerConf
         await sandbox.close()
 
 
+async def test_who_has_less_time_to_compile_takes_none_from_the_others(
+    sandbox: LocalSandbox,
+) -> None:
+    """Each who asks with other limits compiles by these, unless it is made already."""
+    code = f"{BOMB}\nint main() {{}}"
+    asked = [
+        judge(sandbox, code, [("", None)], language="c", compile_timeout=seconds)
+        for seconds in (0.3, 120.0)
+    ]
+    hasty, patient = await asyncio.gather(*asked)
+    assert (hasty.verdicts, patient.verdicts) == ("C", "P")
+    assert (await asked_again(sandbox, code)).verdicts == "P"
+
+
+async def asked_again(sandbox: LocalSandbox, code: str) -> JudgeResult:
+    return await judge(sandbox, code, [("", None)], language="c", compile_timeout=0.3)
+
+
+async def test_what_did_not_compile_is_compiled_again(sandbox: LocalSandbox) -> None:
+    """The machine may have been short of something."""
+    await sandbox._start()
+    before = sandbox._judging.builds.compiled
+    for _ in range(2):
+        assert (await judge(sandbox, "int main( {", [("", None)], language="c")).verdicts == "C"
+    assert sandbox._judging.builds.compiled == before + 2
+
+
+async def test_what_a_compiler_said_counts_as_kept(sandbox: LocalSandbox) -> None:
+    said = Step("finished", 0, b"", bytes(100_000), 0.0, 0.0, 0, 0)
+    assert Build(LANGUAGES["c"], "main.c", {"main": b"x"}, said).size > 100_000
+
+
 async def test_builds_are_kept_within_their_size(sandbox: LocalSandbox) -> None:
     small = LocalSandbox(cache_mb=0)
     try:
@@ -157,10 +198,68 @@ async def test_what_does_not_compile_is_told_once(sandbox: LocalSandbox) -> None
     assert result.verdicts == "CCC"
     assert result.compile_result is not None
     assert "error" in (result.compile_result.stderr or "")
-    bomb = "#define A(x) x x x x x x x x x x\nint a[] = {A(A(A(A(A(A(A(A(1,))))))))}; int main() {}"
+    bomb = BOMB.replace("1,", "A(A(1,))") + "\nint main() {}"
     result = await judge(sandbox, bomb, [("", None)] * 2, language="c", compile_timeout=0.3)
     assert result.verdicts == "CC"
     assert set(result.reasons.values()) == {"compile_timeout"}
+
+
+TEN = " ".join(["__VA_ARGS__"] * 10)
+BOMB = f"#define A(...) {TEN}\nint a[] = {{A(A(A(A(A(A(1,))))))}};"  # a second or two
+
+
+async def test_a_case_with_a_larger_limit_is_held_to_the_cap_as_well(sandbox: LocalSandbox) -> None:
+    for limit in ({"memory_limit_mb": 1 << 20}, {"run_timeout": 3600.0, "wall_timeout": 3600.0}):
+        small = LocalSandbox(caps=replace(CAPS, wall=100.0))
+        with pytest.raises(SandboxUnfit, match="above this sandbox's cap"):
+            await judge(small, "", [("", None)] * 2, overrides={1: limit}, wall_timeout=50.0)
+        await small.close()
+
+
+async def test_a_suite_with_assertions_that_nobody_asked_to_run_is_refused(
+    sandbox: LocalSandbox,
+) -> None:
+    request = JudgeRequest(
+        code="int main() {}", language="c", suite={"sha256": "0" * 64, "count": 1}
+    )
+    with pytest.raises(SandboxUnfit, match="has a `check`"):
+        await sandbox.judge(request, InlineSuite([Case(check="assert False")]))
+
+
+async def test_assertions_in_a_language_that_is_compiled_are_compiled_in(
+    sandbox: LocalSandbox,
+) -> None:
+    cases = [
+        JudgeCase(check="int main() { return f(1) != 2; }"),
+        JudgeCase(check="int main() { return f(1) != 3; }"),
+        JudgeCase(check="int main() { return g(1); }"),
+        JudgeCase(input="4", check='#include <stdio.h>\nint main() { int n; scanf("%d", &n);'
+                                   ' printf("%d", f(n)); }', expected="5"),
+    ]  # fmt: skip
+    request = JudgeRequest(
+        code="int f(int x) { return x + 1; }", language="c", mode="check", cases=cases,
+        wall_timeout=60.0, compile_timeout=60.0,
+    )  # fmt: skip
+    result = await sandbox.judge(request, InlineSuite.of(cases))
+    assert result.verdicts == "PECP", result
+    assert result.reasons == {1: "exit", 2: "compile_error"}
+    assert "g" in (result.of_case(2).compile_result.stderr or "")  # type: ignore[union-attr]
+
+
+async def test_lanes_that_are_cancelled_before_they_begin_are_counted_off(
+    sandbox: LocalSandbox,
+) -> None:
+    cases: Cases = [("", "1")] * 40
+    for stop in ("first", "none"):
+        await judge(sandbox, "print(2)", cases, stop=stop)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await judge(sandbox, "import time; time.sleep(100)", cases)
+    cores = sandbox._judging.cores
+    cores.busy += 1
+    asyncio.ensure_future(asyncio.sleep(0)).add_done_callback(cores.end_lane)
+    while cores.busy:  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 class Counted(InlineSuite):
@@ -233,20 +332,31 @@ async def test_a_function_is_called_with_json(sandbox: LocalSandbox) -> None:
     assert result.verdicts == "PW", result
 
 
-@pytest.mark.parametrize(
-    ("code", "verdict"),
-    [("def f(): return 1", "P"), ("def f(): return 2", "E"), ("import os; os._exit(0)", "E"),
-     ("raise SystemExit", "E")],
-)  # fmt: skip
-async def test_assertions_pass_only_if_they_were_reached(
-    sandbox: LocalSandbox, code: str, verdict: str
-) -> None:
+GUESSES = (
+    "for at in range(3, 64):\n    try: os.write(at, bytes(16) + b'.')\n    except OSError: pass"
+)
+CHECKED = {  # a program, whose assertions hold or not, and its verdicts
+    "def f(): return 1": "PP",
+    "def f(): return 2": "EP",
+    "import os; os._exit(0)": "EE",
+    "raise SystemExit": "EE",
+    f"import os\n{GUESSES}\nos._exit(0)": "EE",
+    "import os; os.close(2); os.close(1)\ndef f(): return 1": "PP",
+}
+
+
+async def check_assertions(sandbox: LocalSandbox, code: str, verdicts: str) -> None:
     cases = [JudgeCase(check="assert f() == 1"), JudgeCase(check="assert f() < 3")]
     request = JudgeRequest(code=code, cases=cases, mode="check", wall_timeout=60.0)
     result = await sandbox.judge(request, InlineSuite.of(cases))
-    assert result.verdicts[0] == verdict, result
+    assert result.verdicts == verdicts, result
     if "exit" in code.lower():
-        assert result.reasons[0] == "ended_early"
+        assert result.reasons == {0: "ended_early", 1: "ended_early"}
+
+
+@pytest.mark.parametrize("code", CHECKED)
+async def test_assertions_pass_only_if_they_were_reached(sandbox: LocalSandbox, code: str) -> None:
+    await check_assertions(sandbox, code, CHECKED[code])
 
 
 async def test_a_tasks_files_are_there_for_each_case_as_they_were_given(
@@ -342,6 +452,27 @@ async def test_an_interactor_talks_with_the_program(sandbox: LocalSandbox) -> No
     silent = "input()"
     late = await judge(sandbox, silent, cases[:1], **{**given, "wall_timeout": 1.0})
     assert late.verdicts == "T"
+
+
+async def test_a_header_that_cannot_be_put_away_is_none_and_its_folder_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def made(*_: object, **__: object) -> Outcome:
+        return Outcome("finished", "ns", files={"main": b"made"})
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    jails = Jails()
+    monkeypatch.setattr(jails, "exchange", made)
+    monkeypatch.setattr(header.Header, "_put", full)
+    one = header.Header(str(tmp_path))
+    for _ in range(2):
+        one.options(LANGUAGES["cpp"], b"#include <bits/stdc++.h>", jails)
+    assert one._making is not None
+    await asyncio.wait([one._making])
+    await one.close()
+    assert (one.size, os.path.exists(one.folder)) == (0, False)
 
 
 PRECOMPILED = "#include <bits/stdc++.h>\nint main() { std::cout << PRECOMPILED + %d; }"

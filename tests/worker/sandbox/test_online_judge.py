@@ -134,6 +134,35 @@ def test_a_special_judge_decides(url) -> None:
     assert [test["passed"] for test in answer["tests"]] == [True, False]
 
 
+def test_a_special_judge_that_fails_accepts_nothing_and_refuses_nothing(url) -> None:
+    extra = {"special_judge_program": "raise ValueError('broken')", "run_all_cases": True}
+
+    def asked(completion: str, status: int) -> Any:
+        config = scalebox("stdin_stdout", PAIRS[:2], extra=extra)
+        return ask(url, "common_evaluate_batch", status, completion=completion, config=config)
+
+    assert "special judge failed" in asked(PYTHON, 422)["detail"]
+    assert asked("```python\nraise SystemExit(1)\n```", 200)["accepted"] is False
+
+
+def test_a_program_that_ends_before_its_test_is_not_accepted(url) -> None:
+    config = {"language": "python", "provided_data": {"test": {"code": "assert f(1) == 2"}}}
+
+    for code in ("raise SystemExit", "import os; os._exit(0)", "__penstock_done__()"):
+        answer = ask(url, "submit", completion=f"```python\n{code}\n```", config=config)
+        assert answer["accepted"] is False
+
+
+def test_a_test_in_another_language_is_compiled_with_the_program(url) -> None:
+    def asked(wanted: int) -> Any:
+        test = {"code": f"int main() {{ return f(1) != {wanted}; }}"}
+        config = {"language": "cpp", "provided_data": {"test": test}}
+        completion = "```cpp\nint f(int x) { return x + 1; }\n```"
+        return ask(url, "submit", completion=completion, config=config)["accepted"]
+
+    assert (asked(2), asked(3)) == (True, False)
+
+
 @pytest.mark.parametrize("code", ["import os\nos._exit(0)", "print(4)"])
 def test_what_ends_early_or_prints_one_answer_is_not_accepted(url, code) -> None:
     """Upstream's servers accept the first with no test at all."""

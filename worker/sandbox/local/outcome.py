@@ -42,6 +42,7 @@ class Step:
     cpu: float
     memory_peak: int
     processes_peak: int
+    marked: bool = True  # False: a script was to come to its end, and ended before
 
 
 @dataclass(frozen=True)

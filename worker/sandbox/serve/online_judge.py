@@ -103,7 +103,8 @@ async def submit(judge: Judge, asked: Submit) -> Answer:
         )
     test = row.get("test")
     if isinstance(test, dict) and "code" in test:  # AutoEval: the program ends well, or does not
-        return await _evaluated(judge, asked, [JudgeCase()], _FUSION, behind=str(test["code"]))
+        check = [JudgeCase(check=str(test["code"]))]
+        return await _evaluated(judge, asked, check, _FUSION, behind=check[0].check)
     return await _evaluated(judge, asked, row, _FUSION)
 
 
@@ -140,12 +141,10 @@ async def _evaluated(
     options = _options(config, compare)
     if not code:
         return HTTPStatus.OK, _answer(asked, "", "", behind, [])
-    request, suite = request_here(full, cases, options)
+    request, suite = request_here(code, cases, options)
     result = await judge.judge(request, suite)
-    if "M" in result.verdicts and not (request.checker or set(result.verdicts) - {"M"}):
-        return HTTPStatus.GATEWAY_TIMEOUT, {
-            "detail": f"the sandbox failed, the program did not: {result.masked_because}"
-        }
+    if "M" in result.verdicts and not set(result.verdicts) & set("WECTL"):
+        return _unknown(result)
     tests = [
         {
             "passed": letter == "P",
@@ -158,6 +157,17 @@ async def _evaluated(
     return HTTPStatus.OK, _answer(asked, code, full, behind, tests) | {
         "accepted": set(result.verdicts) == {"P"}
     }
+
+
+def _unknown(result: JudgeResult) -> Answer:
+    """No failure of the program is known, and its success is not: neither is an answer."""
+    why = result.masked_because
+    if why.startswith("checker"):
+        said = result.message or result.comments.get(result.verdicts.index("M"), "")
+        return HTTPStatus.UNPROCESSABLE_ENTITY, {
+            "detail": f"the special judge failed, the program did not: {why} {said}".strip()
+        }
+    return HTTPStatus.GATEWAY_TIMEOUT, {"detail": f"the sandbox failed, the program did not: {why}"}
 
 
 def _options(config: JudgeConfig, compare: Compare) -> JudgeOptions:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from . import files, kernel, program, root, template, wire
+from . import files, kernel, program, root, template, verdict, wire
 from .jail import Namespaces
 from .job import Clock, Job
 from .meter import Meter
@@ -110,7 +110,9 @@ class Bench:
         counted = evidence.forget_peak() if evidence else False
         meter = Meter({**self._limits, "cpu": order["cpu"]}, evidence, self._pids_of_case)
         running.started = time.monotonic()
-        self._begin(order["script"] or self._script, [*given, *(end for _, end in pipes)])
+        mark = verdict.new_mark() if marks else b""
+        script = order["script"] or self._script
+        self._begin(script, mark, [*given, *(end for _, end in pipes)])
         clock = Clock(running.started, order["wall"], order["patient"])
         cpu, memory = self._watch(running, meter, clock)
         duration = time.monotonic() - running.started
@@ -120,11 +122,11 @@ class Bench:
         if running.gave_way and evidence:
             evidence.take_back()
         report = facts(running, meter, evidence, duration)
-        marked = any(_marked(end) for end, _ in marks)
+        report["marked"] = all(verdict.is_marked(end, mark) for end, _ in marks)
         spoilt = self._over or bool(evidence and evidence.passed())
         wire.write(
             self._channel.fileno(),
-            wire.pack({**report, "spoilt": spoilt, "marked": marked}, [*streams.values()]),
+            wire.pack({**report, "spoilt": spoilt}, [*streams.values()]),
         )
         for end, _ in pipes:
             os.close(end)
@@ -133,9 +135,9 @@ class Bench:
             self._clean = self._state()
         return not spoilt
 
-    def _begin(self, script: str, ends: list[int]) -> None:
+    def _begin(self, script: str, mark: bytes, ends: list[int]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen in a moment
-            wire.send(self._line, script.encode() or b" ", ends)
+            wire.send(self._line, script.encode() + b"\0" + mark, ends)
         for at in ends:
             os.close(at)
 
@@ -214,9 +216,3 @@ class Bench:
             if hung_up or at in (self._job.reply, self._place.server):
                 os._exit(1)  # nobody waits any more; all that is in the jail ends with its init
         return [at for at, _ in ready]
-
-
-def _marked(end: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        return bool(os.read(end, 1))
-    return False

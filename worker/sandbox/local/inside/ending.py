@@ -52,8 +52,16 @@ def settle() -> None:
     _older, _last = frozenset(_modules) - {"__main__"}, next(reversed(_modules))
 
 
-def run(script: str, arguments: Sequence[str] = (), code: types.CodeType | None = None) -> NoReturn:
-    """Do as `python script` does, or run cells; then end. `code` is the script's, if known."""
+def run(
+    script: str,
+    arguments: Sequence[str] = (),
+    code: types.CodeType | None = None,
+    reached: Callable[[], object] | None = None,
+) -> NoReturn:
+    """Do as `python script` does, or run cells; then end. `code` is the script's, if known.
+
+    A script that comes to its own last line, and does not end itself before, has `reached` it.
+    """
     main, left = _main_module(script)
     sys.modules["__main__"] = main
     sys.argv[:] = [script, *arguments]
@@ -66,6 +74,8 @@ def run(script: str, arguments: Sequence[str] = (), code: types.CodeType | None 
                 if script:
                     # Compiled here: what is wrong with it is reported without frames of ours.
                     exec(code or compile(*source_of(script), dont_inherit=True), main.__dict__)  # noqa: S102
+                    if reached:
+                        reached()
                 else:
                     cells.serve(main.__dict__)
                 exit_code = 0

@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.machinery import FrozenImporter, PathFinder
 from typing import Any, NoReturn
 
@@ -28,7 +29,9 @@ from .place import Place, Refused
 _COMPLAINT = 3
 _ORDER = cells.CHANNEL  # the line by which the order comes, before a session's channel is there
 BUILT = b"built"  # said before the order: the place is there, to be confined to
-ORDER = struct.Struct("i??")  # which step; whether stdin, and a session's channel, come with it
+MARK = _ORDER  # where a script marks that it came to its end
+# Which step; whether stdin, a session's channel, and a place for a mark come with it; the mark.
+ORDER = struct.Struct("i???16s")
 _MOST_FDS = 8
 _NOT_LOADED = (errno.ENOENT, errno.ENOEXEC, errno.ELIBBAD, errno.EINVAL, errno.EACCES)
 _CANNOT_BE_RUN = 127  # as a shell says it
@@ -74,7 +77,7 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
         os.chdir(place.home)
         place.confine()
         interpreter(place.home)
-        step, header = _take_order(place)
+        step, header, mark = _take_order(place)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
         surround(place, header["env"])
         if step["argv"]:
@@ -86,7 +89,7 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
         os._exit(125)
     os.close(_COMPLAINT)
     script = step["script"] and f"{place.home}/{step['script']}"
-    ending.run(script, step.get("arguments", ()))
+    ending.run(script, step.get("arguments", ()), reached=marker(mark))
 
 
 def check_environment(given: dict[str, str]) -> None:
@@ -154,25 +157,31 @@ def take_places(sources: list[int]) -> None:
     os.closerange(_ORDER + 1, 1 << 16)
 
 
-def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Which step of which request it is; joins its cgroups, and takes its limits and stdin."""
+def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+    """Which step of which request it is, and its mark; joins its cgroups, and takes its limits and
+    stdin."""
     line = wire.at(_ORDER)
     message, fds = wire.receive(line, ORDER.size, _MOST_FDS)
     line.close()
     if not message:
         os._exit(0)  # none will come
-    step, stdin, session = ORDER.unpack(message)
+    step, stdin, session, marks, mark = ORDER.unpack(message)
     request, *joins = fds
     if stdin:
         os.dup2(joins.pop(0), 0)
-    channel = joins.pop(0) if session else None
+    channel = joins.pop(0) if session or marks else None
     header = wire.header(request)
     limit(place, header["limits"], joins)
     limit_time(header["limits"])
     if channel is not None:
-        os.dup2(channel, cells.CHANNEL)
+        os.dup2(channel, cells.CHANNEL, inheritable=session)
     os.closerange(_ORDER if channel is None else cells.CHANNEL + 1, 1 << 16)
-    return header["steps"][step], header
+    return header["steps"][step], header, mark if marks else b""
+
+
+def marker(mark: bytes) -> Callable[[], object] | None:
+    """Makes the mark, if there is one: a program that ends itself before is known by its lack."""
+    return partial(os.write, MARK, mark) if mark else None
 
 
 def surround(place: Place, env: dict[str, str]) -> None:

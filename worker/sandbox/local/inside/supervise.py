@@ -9,14 +9,15 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from . import cases, files, program, wire
+from . import cases, files, program, verdict, wire
 from .job import CASES, PROGRAM, Clock, Job
 from .meter import Evidence, Meter
 from .place import Place, Refused
-from .verdict import Running, close, complaint
+from .verdict import Running
 from .wire import Socket
 
 _MOST_FDS = 16
@@ -105,10 +106,16 @@ def _run_steps(
             if step["argv"][0].startswith("./"):
                 job.place.allow_to_run(step["argv"][0])
         meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids)
-        _begin(running, job, number, stdin if step is header["steps"][-1] else b"")
+        marks = os.pipe() if step.get("mark") else ()
+        mark = verdict.new_mark() if marks else b""
+        given = stdin if step is header["steps"][-1] else b""
+        _begin(running, job, number, given, mark, marks[1:])
         clock = Clock(running.started, step["wall"], step.get("patient", False))
         _watch(running, job, meter, step, clock, header["limits"]["output"])
-        result = close(running, meter, job.evidence)
+        result = verdict.close(running, meter, job.evidence)
+        if marks:
+            result["marked"] = verdict.is_marked(marks[0], mark)
+            os.close(marks[0])
         results.append(result)
         blobs += running.streams.values()
         status = result["status"]
@@ -142,18 +149,20 @@ def _dismiss(running: Running) -> None:
     os.waitpid(running.pid, 0)
 
 
-def _begin(running: Running, job: Job, number: int, stdin: bytes) -> None:
-    order = program.ORDER.pack(number, bool(stdin), job.channel is not None)
-    channel = [] if job.channel is None else [job.channel]
+def _begin(
+    running: Running, job: Job, number: int, stdin: bytes, mark: bytes, marks: Sequence[int]
+) -> None:
+    order = program.ORDER.pack(number, bool(stdin), job.channel is not None, bool(mark), mark)
+    channel = [*marks] if job.channel is None else [job.channel]
     given = [job.request, *([files.sealed(stdin)] if stdin else []), *channel, *job.joins]
     try:
         wire.send(running.line, order, given)
     except (BrokenPipeError, ConnectionResetError) as gone:
-        raise RuntimeError(complaint(running) or gone) from None
+        raise RuntimeError(verdict.complaint(running) or gone) from None
     running.line.close()
     running.started = time.monotonic()
-    if job.channel is not None:
-        os.close(job.channel)
+    for at in channel:
+        os.close(at)
 
 
 def _watch(

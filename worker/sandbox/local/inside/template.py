@@ -4,7 +4,6 @@ It is confined once, and its forks inherit that. No signal of theirs reaches it,
 into it, and it holds nothing of any case: what a case reads is a descriptor that it hands on.
 """
 
-import builtins
 import contextlib
 import os
 import signal
@@ -20,8 +19,6 @@ from .jail import Namespaces
 _SAYING, _LINE = 3, 4  # complaints, and the line by which orders come
 LONGEST_ORDER = 4096  # the path of a script in place of the usual one
 MOST_FDS = 4  # stdin, stdout, stderr, and for the mark of an end
-_MARK = 4
-DONE = "__penstock_done__"  # a builtin that makes the mark
 REPORT = struct.Struct("idQ")  # wait status, seconds of processor time, bytes of memory
 
 
@@ -53,14 +50,15 @@ def _serve(line: wire.Socket, place: Namespaces, header: dict[str, Any]) -> prog
     code: CodeType | None = None
     tried = False
     while True:
-        said, ends = wire.receive(line, LONGEST_ORDER, MOST_FDS)
-        if not said:
+        order, ends = wire.receive(line, LONGEST_ORDER, MOST_FDS)
+        if not order:
             os._exit(0)
-        script = said.decode().strip()
+        name, _, mark = order.partition(b"\0")
+        script = name.decode()
         usual = bool(script) and script == header["script"]
         if (case := os.fork()) == 0:
             line.close()  # left to be found unclosed, it would cost a warning that none sees
-            return partial(_become, place, ends, header, script, code if usual else None)
+            return partial(_become, place, ends, header, script, code if usual else None, mark)
         for at in ends:
             os.close(at)
         status, seconds, memory = _wait_for(case)
@@ -109,15 +107,15 @@ def _become(
     header: dict[str, Any],
     script: str,
     code: CodeType | None,
+    mark: bytes,
 ) -> NoReturn:
     try:
         os.setsid()
         for target, at in enumerate(ends[:3]):
             os.dup2(at, target)
         if ends[3:]:
-            os.dup2(ends[3], _MARK, inheritable=False)
-            setattr(builtins, DONE, partial(os.write, _MARK, b"."))
-        os.closerange(_MARK + 1 if ends[3:] else _LINE, max(ends) + 1)
+            os.dup2(ends[3], program.MARK, inheritable=False)
+        os.closerange(program.MARK + bool(mark), max(ends) + 1)
         os.chdir(place.home)
         program.limit_time(header["limits"])
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
@@ -128,7 +126,7 @@ def _become(
     except BaseException as problem:  # noqa: BLE001  it is told as our failure
         _complain(_SAYING, problem)
     os.close(_SAYING)
-    ending.run(script, header["arguments"], code)
+    ending.run(script, header["arguments"], code, program.marker(mark))
 
 
 def _complain(saying: int, problem: BaseException) -> NoReturn:

@@ -32,6 +32,7 @@ _FORK_ERRORS = (_NO_THREAD, b"annot fork")
 _BUSY = b"Resource temporarily unavailable"  # a refused fork; but a busy lock or socket, too
 _COMPLAINT_SIZE = 4096
 _CHUNK = 1 << 16
+MARK_SIZE = 16
 
 
 class Running:
@@ -61,6 +62,18 @@ class Running:
             self.verdict = self.verdict or "output_limit"
             return False
         return bool(chunk)
+
+
+def new_mark() -> bytes:
+    """What a script says at its end: nobody has said it before, and no program knows it."""
+    return os.urandom(MARK_SIZE)
+
+
+def is_marked(end: int, mark: bytes) -> bool:
+    try:
+        return mark in os.read(end, _CHUNK)
+    except BlockingIOError:
+        return False
 
 
 def close(running: Running, meter: Meter, evidence: Evidence | None) -> dict[str, Any]:

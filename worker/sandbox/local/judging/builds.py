@@ -52,7 +52,8 @@ class Build:
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.files.values())) + 4096
+        said = (self.compiled.stdout, self.compiled.stderr) if self.compiled else ()
+        return sum(map(len, [*self.files.values(), *said])) + 4096
 
     def command(self, python: str, given: Mapping[str, bytes], folder: str = PROGRAM) -> list[str]:
         """Empty for the warm interpreter."""
@@ -67,7 +68,7 @@ class Builds:
         self._most = most_bytes
         self._size = 0
         self._kept: OrderedDict[str, Build] = OrderedDict()
-        self._under_way: dict[str, _UnderWay] = {}
+        self._under_way: dict[tuple[str, Limits], _UnderWay] = {}
         self.header: Header | None = None  # while the sandbox runs, if there is room for it
         self.compiled = 0  # how many times a compiler was run
 
@@ -88,28 +89,29 @@ class Builds:
         if build := self._kept.get(key):
             self._kept.move_to_end(key)
             return build
-        if key not in self._under_way:
+        joined = (key, limits)  # of one that compiles with less, the failure is its own
+        if joined not in self._under_way:
             if self.header and not given:
                 argv[1:1] = self.header.options(found, source[script], self._jails)
             step = {**steps[0], "argv": argv}
             compiling = self._compile(found, script, {**given, **source}, step, limits)
-            self._under_way[key] = _UnderWay(asyncio.ensure_future(compiling))
-        return await self._wait_for(key)
-
-    async def _wait_for(self, key: str) -> Build:
-        """The last who gives up ends the compiler."""
-        one = self._under_way[key]
-        one.waiting += 1
-        try:
-            build = await asyncio.shield(one.task)
-        finally:
-            one.waiting -= 1
-            if (one.task.done() or not one.waiting) and self._under_way.get(key) is one:
-                del self._under_way[key]
-                one.task.cancel()
-        if build.compiled and build.compiled.status == "finished" and key not in self._kept:
+            self._under_way[joined] = _UnderWay(asyncio.ensure_future(compiling))
+        build = await self._wait_for(joined)
+        if build.ok and key not in self._kept:  # a failure may be the machine's
             self._keep(key, build)
         return build
+
+    async def _wait_for(self, joined: tuple[str, Limits]) -> Build:
+        """The last who gives up ends the compiler."""
+        one = self._under_way[joined]
+        one.waiting += 1
+        try:
+            return await asyncio.shield(one.task)
+        finally:
+            one.waiting -= 1
+            if (one.task.done() or not one.waiting) and self._under_way.get(joined) is one:
+                del self._under_way[joined]
+                one.task.cancel()
 
     async def _compile(
         self,

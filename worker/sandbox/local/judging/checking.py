@@ -5,6 +5,7 @@ Its own failure masks the case: it says nothing about the program.
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,15 +16,25 @@ from worker.judge.models import Checker, Letter
 from worker.judge.suite import Case
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.judging.builds import Build
-from worker.sandbox.local.judging.lane import Errand, Lane, Ran
+from worker.sandbox.local.judging.lane import Errand, Lane
 from worker.sandbox.local.limits import Limits
 from worker.sandbox.local.outcome import Step
 
 CHECKER_WALL = 3.0  # times its seconds of processor time
+_PATIENCE = 10.0  # seconds more, for an interactor behind its program
 _OUTPUT = 1 << 20  # bytes, of what it says
 _COMMENT = 1000  # characters
 _WRONG = (1, 2, 4, 8)
 _POINTS, _PARTIAL = 7, range(16, 117)
+# How interpreters and runtimes report that a program failed, and by which code they end it. It is
+# the same as that of a verdict, but a checker that failed has none to give.
+_CRASHES = {
+    "java": (1, re.compile(rb'\AException in thread "main" ')),
+    "go": (2, re.compile(rb"\A(panic|fatal error): ")),
+    "rust": (101, re.compile(rb"\A\s*thread 'main'.* panicked at ")),
+    "nodejs": (1, re.compile(rb"\n\nNode\.js v[\d.]+\s*\Z")),
+}
+_CRASHES["typescript"] = _CRASHES["nodejs"]
 _SAID_POINTS = re.compile(r"points?\s+([-+]?\d+(?:\.\d+)?)")
 # Files as a protocol's programs expect them: (name, which of the case's texts), then arguments.
 _FILES: Mapping[str, Mapping[str, str]] = {
@@ -56,17 +67,18 @@ class Checking:
     ) -> None:
         self._checker = checker
         self._limits = replace(limits, cpu=checker.timeout, output=_OUTPUT)
+        self._life = life
         arguments = _ARGUMENTS[checker.protocol]
         self._lane = Lane(jails, build, self._limits, {}, arguments, life)
 
     async def check(self, case: Case, printed: bytes) -> Said:
         ran = await self._lane.run(self._errand(self._files(case, printed)))
-        return said_by(self._checker, ran.step)
+        return said_by(self._checker, ran)
 
-    async def interact(self, case: Case, lane: Lane, errand: Errand) -> tuple[Ran, Said]:
-        """Joined by pipes: what one prints, the other reads."""
+    async def interact(self, case: Case, lane: Lane, errand: Errand) -> tuple[Step, Said, bool]:
+        """Joined by pipes: what one prints, the other reads. The last is whether it ended first."""
         with _pipes() as (to_program, from_interactor, to_interactor, from_program):
-            theirs = replace(self._errand(self._files(case, b"")), wall=errand.wall + 10.0)
+            theirs = replace(self._errand(self._files(case, b"")), wall=self._life)
             ours = replace(errand, ends=(to_program, from_program))
             theirs = replace(theirs, ends=(to_interactor, from_interactor))
             both = (
@@ -74,12 +86,23 @@ class Checking:
                 asyncio.ensure_future(self._lane.run(theirs)),
             )
             try:
-                ran, spoke = await asyncio.gather(*both)
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                hung_up = not both[0].done()
+                ran = await both[0]
+                return ran, await self._last_word(both[1]), hung_up
             finally:
                 for one in both:
                     one.cancel()
                 await asyncio.wait(both)
-        return ran, said_by(self._checker, spoke.step)
+
+    async def _last_word(self, speaking: "asyncio.Future[Step]") -> Said:
+        """The program has ended, so that it reads an end of file; one that hangs says nothing."""
+        try:
+            async with asyncio.timeout(_PATIENCE + CHECKER_WALL * self._checker.timeout):
+                return said_by(self._checker, await speaking)
+        except TimeoutError:
+            await self._lane.close()
+            return Said("M", "checker_timeout")
 
     def _files(self, case: Case, printed: bytes) -> dict[str, bytes]:
         expected = next(iter(case.expected or ()), b"")
@@ -100,7 +123,14 @@ def said_by(checker: Checker, step: Step) -> Said:
         return Said("M", "checker_timeout")
     if step.status != "finished" or step.return_code is None or step.return_code < 0:
         return Said("M", "checker_error", _text(step.stderr))
+    if _crashed(checker.language, step):
+        return Said("M", "checker_error", _text(step.stderr))
     return _PROTOCOLS[checker.protocol](step, step.return_code)
+
+
+def _crashed(language: str, step: Step) -> bool:
+    code, report = _CRASHES.get(language, (None, None))
+    return report is not None and step.return_code == code and bool(report.search(step.stderr))
 
 
 def _testlib(step: Step, code: int) -> Said:
@@ -110,10 +140,12 @@ def _testlib(step: Step, code: int) -> Said:
     if code in _WRONG:
         return Said("W", "checker", comment)
     if code == _POINTS and (found := _SAID_POINTS.search(comment)):
-        return Said("W", "points", comment, float(found[1]))
+        points = float(found[1])
+        if math.isfinite(points):
+            return Said("W", "points", comment, points)
     if code in _PARTIAL:
-        points = float(code - _PARTIAL.start)
-        return Said("P" if points == 100.0 else "W", "points", comment, points)
+        share = float(code - _PARTIAL.start)
+        return Said("P" if share == 100.0 else "W", "points", comment, share)
     return Said("M", "checker_error", comment)
 
 
@@ -124,7 +156,7 @@ def _open_r1(step: Step, code: int) -> Said:
         points = float(words[0])
     except (IndexError, ValueError):
         return Said("M", "checker_error", _text(step.stderr))
-    if code:
+    if code or not math.isfinite(points):
         return Said("M", "checker_error", _text(step.stderr))
     right = points in (1.0, 100.0)
     return Said("P" if right else "W", "" if right else "checker", points=points)

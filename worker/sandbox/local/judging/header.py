@@ -5,7 +5,6 @@ it where every jail shows this folder, and nobody can write to it.
 """
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
@@ -59,7 +58,11 @@ class Header:
         if made is None:
             log.warning("%s was not precompiled: %s", _NAME, outcome.error or outcome.stderr[:500])
             return
-        await asyncio.to_thread(self._put, made)
+        try:
+            await asyncio.to_thread(self._put, made)
+        except OSError as problem:  # a full disk, for one: programs compile without it
+            log.warning("%s was not precompiled: %s", _NAME, problem)
+            return
         self.size = len(made)
 
     def _put(self, made: bytes) -> None:
@@ -73,8 +76,7 @@ class Header:
     async def close(self) -> None:
         if self._making is not None:
             self._making.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._making
+            await asyncio.wait([self._making])
         janitor.remove(self.folder)
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)

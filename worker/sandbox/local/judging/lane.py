@@ -58,16 +58,8 @@ class Errand:
     stdin: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
     text: str = ""  # a program of its own, in place of the build's: Python's only
-    marks: bool = False  # whether its text says that it came to its end
+    marks: bool = False  # whether it is a script that must come to its end
     ends: tuple[FileIO, FileIO] | None = None  # for stdin and stdout; closed here once it has them
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a case ended; whether it made the mark of its end, where that is known."""
-
-    step: Step
-    marked: bool = True
 
 
 class Lane:
@@ -93,7 +85,7 @@ class Lane:
         self._ending: asyncio.Future[Outcome] | None = None
         self._stays = jails.level == "ns"
 
-    async def run(self, errand: Errand) -> Ran:
+    async def run(self, errand: Errand) -> Step:
         """Raises `LaneLost` where the sandbox, and not the case, failed."""
         if errand.memory != self._limits.memory:
             await self.close()
@@ -111,7 +103,7 @@ class Lane:
             )
             raise LaneLost(lost) from None
 
-    async def _in_the_same_jail(self, errand: Errand, files: Mapping[str, bytes]) -> Ran:
+    async def _in_the_same_jail(self, errand: Errand, files: Mapping[str, bytes]) -> Step:
         channel = await self._open()
         order = {
             "cpu": errand.cpu,
@@ -139,9 +131,8 @@ class Lane:
         facts, blobs = wire.unpack(said)
         if facts.pop("spoilt"):
             await self.close()
-        marked = facts.pop("marked")
         stdout, stderr = blobs if len(blobs) == 2 else (b"", blobs[0])
-        return Ran(step_of(facts, stdout, stderr), marked or not errand.marks)
+        return step_of(facts, stdout, stderr)
 
     async def _open(self) -> socket.socket:
         if self._channel is not None:
@@ -173,7 +164,7 @@ class Lane:
                 return ending.result()
         return None
 
-    async def _in_a_jail_of_its_own(self, errand: Errand, files: Mapping[str, bytes]) -> Ran:
+    async def _in_a_jail_of_its_own(self, errand: Errand, files: Mapping[str, bytes]) -> Step:
         build = self._build
         all_files = {**files, **build.files}
         argv = build.command(self._jails.config.python, files, folder="")
@@ -183,6 +174,7 @@ class Lane:
             "arguments": self._arguments,
             "wall": errand.wall,
             "patient": errand.patient,
+            "mark": errand.marks,
         }
         limits = replace(self._limits, cpu=errand.cpu, wall=errand.wall)
         header = header_of(limits, all_files, (), build.language.env, [step], (), build.executable)
@@ -194,7 +186,7 @@ class Lane:
         step_taken = outcome.run
         if step_taken.status == "finished" and step_taken.cpu > errand.cpu:
             step_taken = replace(step_taken, status="time_limit", return_code=None)
-        return Ran(step_taken)
+        return step_taken
 
     async def close(self) -> None:
         self._channel = self._ending = None
