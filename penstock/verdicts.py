@@ -1,6 +1,6 @@
 """A judged program on the terminal: a bar while it is judged, then a table of verdicts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.options import console, for_data
@@ -11,15 +11,26 @@ _SHOWN = 60  # characters of what a failed case printed
 
 
 @contextmanager
-def judging_bar(count: int) -> Iterator[None]:
-    """On a terminal; how far the worker has got it does not say, so the bar says how long."""
+def judging_bar(count: int) -> Iterator[Callable[[int], None] | None]:
+    """On a terminal: what is to be called with the case that the worker is at; else nothing.
+
+    Until it is at one, the bar says how long it takes.
+    """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = TextColumn("judging {task.fields[count]} cases"), BarColumn(), TimeElapsedColumn()
     shown = console(stderr=True)
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
-        bar.add_task("", total=None, count=count)
-        yield
+    if not shown.is_terminal:
+        yield None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=shown, transient=True) as bar:
+        task = bar.add_task(f"judging {count} cases", total=None)
+
+        def at(index: int) -> None:
+            said = f"judging case {index + 1} of {count}"
+            bar.update(task, description=said, total=count, completed=index)
+
+        yield at
 
 
 def print_verdicts(result: JudgeResult) -> None:

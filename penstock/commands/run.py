@@ -1,6 +1,8 @@
 """`penstock run`: one program through the queue, as if it had run here."""
 
+import contextlib
 import sys
+import uuid
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +17,7 @@ from penstock.verdicts import judging_bar, print_verdicts, verdicts_exit_code
 from worker.errors import QueueError, RequestRefused, start_a_worker
 from worker.judge.asking import JudgeOptions, cases_of
 from worker.judge.formats import Cases
+from worker.judge.progress import listening
 from worker.models import LANGUAGES, CodeRequest, CodeResult
 from worker.queue.code_queue import CodeQueue
 
@@ -88,7 +91,7 @@ def command(
         code_queue = CodeQueue(url, queue, no_workers_after=86400.0)
         try:
             if judged_on is not None:
-                return _judged(code_queue, request, judged_on, as_json=as_json)
+                return _judged(url, code_queue, request, judged_on, as_json=as_json)
             result = code_queue.sync.run(request)
         except QueueError as failure:
             say(f"penstock: {failure}", err=True)
@@ -109,11 +112,16 @@ def _read_cases(file: BinaryIO, request: CodeRequest) -> Cases:
         raise click.UsageError(f"--cases {file.name}: {refusal}") from None
 
 
-def _judged(queue: CodeQueue, request: CodeRequest, cases: Cases, *, as_json: bool) -> int:
+def _judged(
+    url: str, queue: CodeQueue, request: CodeRequest, cases: Cases, *, as_json: bool
+) -> int:
     options: JudgeOptions = {
         "language": request.language, "run_timeout": request.run_timeout, "keep": "failures",
     }  # fmt: skip
-    with judging_bar(len(cases.cases)):
+    with judging_bar(len(cases.cases)) as at, contextlib.ExitStack() as held:
+        if at is not None:
+            options |= {"progress": True, "correlation_id": uuid.uuid4().hex}
+            held.enter_context(listening(url, options["correlation_id"], at))
         result = queue.sync.judge(request.code, cases, **options)
     if as_json:
         click.echo(result.model_dump_json())

@@ -33,6 +33,7 @@ class JudgeOptions(TypedDict, total=False):
     keep_bytes: int
     keep_total: int
     total_seconds: float
+    progress: bool
     labels: dict[str, str]
     correlation_id: str
 

@@ -15,6 +15,7 @@ from worker.execution import SPARE, RetryPolicy, Work, attempted, kills_cancelle
 from worker.judge.compare import accepts
 from worker.judge.models import JudgeRequest, JudgeResult, Kept, Letter
 from worker.judge.program import text_of
+from worker.judge.progress import Watched
 from worker.judge.reading import reader_here
 from worker.judge.suite import Case, InlineSuite, Suite
 from worker.models import CodeRequest, CodeResult
@@ -36,6 +37,8 @@ async def judge_job(
         return JudgeResult.of_failure(failure, request.count).model_copy(
             update={"correlation_id": request.correlation_id}
         )
+    if request.progress and at_hand.target is not None:
+        suite = Watched(suite, reader_here(at_hand.target).client, request.correlation_id)
     try:
         return await judge(request, suite, at_hand, sandbox, policy)
     finally:

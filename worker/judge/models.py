@@ -124,6 +124,8 @@ class JudgeRequest(Message):
                  skipped, at once
     keep         of which cases the outputs come back, `keep_bytes` of the head and of the tail
     total_seconds  for all cases together, unset an hour; those that are cut off are skipped
+    progress     whether the worker says meanwhile which case it is at, for
+                 `worker.judge.progress.listening`
     """
 
     REFUSAL: ClassVar[type[PenstockError]] = RequestRefused
@@ -148,6 +150,7 @@ class JudgeRequest(Message):
     keep_bytes: Annotated[int, Field(ge=0, le=1 << 20)] = 1024
     keep_total: Annotated[int, Field(ge=0, le=16 << 20)] = 64 << 10
     total_seconds: Seconds | None = None
+    progress: bool = False
     labels: dict[Label, Label] = Field(default_factory=dict, max_length=64)
     correlation_id: str = Field(default="", pattern=r"^[\x21-\x7e]{0,128}$")
 

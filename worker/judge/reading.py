@@ -58,7 +58,7 @@ class SuiteReader:
     """Values by their digests, each fetched once while it is remembered."""
 
     def __init__(self, target: RedisTarget, kept: int = KEPT) -> None:
-        self._client: Any = connect_async(target)
+        self.client: Any = connect_async(target)
         self._most = kept
         self._size = 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()
@@ -101,7 +101,7 @@ class SuiteReader:
     async def _asked(self, key: str) -> bytes | None:
         for attempt in range(1, _TRIES + 1):
             try:
-                value: bytes | None = await self._client.get(key)
+                value: bytes | None = await self.client.get(key)
             except (RedisError, OSError) as problem:
                 if attempt == _TRIES:
                     raise SandboxUnreachable(
@@ -117,7 +117,7 @@ class SuiteReader:
         now = asyncio.get_running_loop().time()
         if now < self._renewed.get(digest, -RENEW) + RENEW:
             return
-        async with self._client.pipeline(transaction=False) as pipe:
+        async with self.client.pipeline(transaction=False) as pipe:
             for key in (suite_key(digest), *map(blob_key, blobs)):
                 pipe.expire(key, TTL)
             try:
@@ -130,7 +130,7 @@ class SuiteReader:
         """Hang up."""
         for task in list(self._coming.values()):
             task.cancel()
-        await self._client.aclose()
+        await self.client.aclose()
 
 
 class StoredSuite:

@@ -17,6 +17,7 @@ from tests.worker.scripted_answers import Answer
 from worker import CodeQueue, JobFailed, RequestRefused, jobs
 from worker.allowed import allowed
 from worker.judge import JudgeCase, read_cases
+from worker.judge.progress import listening
 from worker.judge.store import SuiteStore, value_of
 from worker.queue import submitting
 
@@ -222,3 +223,22 @@ async def test_a_job_holds_no_more_than_the_name_of_a_large_suite(redis) -> None
     assert sum(map(len, job.values())) < 3000
     assert b"judge_code python 4 bytes 4 cases" in job[b"description"]
     assert json.dumps(large(4)[0].input).encode() not in job[b"data"]
+
+
+def test_who_asks_for_progress_hears_which_case_the_worker_is_at(real_redis) -> None:
+    heard: list[int] = []
+
+    def published() -> int:
+        stats = real_redis.info("commandstats")
+        return int(stats.get("cmdstat_publish", {"calls": 0})["calls"])
+
+    before = published()
+    with at_work(real_redis, sandbox=ECHO):
+        queue = CodeQueue(real_redis)
+        assert queue.sync.judge("", [RIGHT] * 30).verdicts == "P" * 30
+        assert published() == before  # who does not ask pays nothing
+        with listening(real_redis, "mine", heard.append):
+            queue.sync.judge("", [RIGHT] * 30, progress=True, correlation_id="mine")
+            until(lambda: heard, "the case that it is at")
+
+    assert set(heard) <= set(range(30))
