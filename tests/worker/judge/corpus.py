@@ -80,7 +80,7 @@ VARIANTS: dict[str, tuple[str, str]] = {
 SLOW: dict[str, tuple[str, str]] = {
     "endless": ("while True: pass", "TTT"),
     "asleep": ("import time; time.sleep(1000)", "TTT"),
-    "too much memory": ("x = bytearray(1 << 33)", "EEE"),
+    "too much memory": ("x = bytearray(1 << 33)", "LLL"),
 }
 
 # Programs that pass there and not here, or the other way round, by variant, and why. Its reward by
