@@ -7,215 +7,195 @@ nothing is found compiled already.
     queue        `CodeQueue.judge`, and a worker process with the embedded sandbox
     runs         what `score` did before: a run of the embedded sandbox for each case, 16 at once
     plain        subprocesses in line, compiled once, nothing isolated: the floor
-    prime_code   verl's, where `--peer prime_code=FOLDER` names its `utils/reward_score`; Python
-                 alone, all cases right
+    verl client  verl's reward, a request for each case to `penstock sandbox serve`
+    prime_code   verl's other reward, Python alone, all cases right
+    scalebox     ScaleBox's worker, Python alone, all cases right
+    costs        how the judge grows: its wall beside its parts, traffic to Redis, an early stop
+
+verl's two need `--peer verl=FOLDER`, its `utils/reward_score`; ScaleBox's needs
+`--peer scalebox=FOLDER`, its source. Those that compile for each case do so for a few cases only.
 """
 
-import asyncio
-import itertools
 import json
 import random
-import shutil
+import statistics
 import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from bench._judge_doors import Doors
+from bench._judge_programs import KINDS, Kind, cases, plainly
 from bench.peers import FOLDERS, environment
 from bench.suite import Ratio, Suite, Target
-from ground import EmbeddedServer, bundled_server
-from worker import CodeQueue, CodeRequest
-from worker.judge.asking import JudgeOptions, request_here
-from worker.judge.formats import Cases, read_cases
-from worker.judge.models import JudgeResult
-from worker.sandbox.local import LocalSandbox
+from worker.judge.formats import Cases
+from worker.judge.store import value_of
 
-_PYTHON = "print(sum(map(int, input().split())))\n"
-_CPP = """#include <bits/stdc++.h>
-int main() { long long n, s = 0; while (std::cin >> n) s += n; std::cout << s << std::endl; }
-"""
-_GO = """package main
-import ("bufio"; "fmt"; "os")
-func main() {
-    in := bufio.NewReader(os.Stdin)
-    n, s := 0, 0
-    for { if _, err := fmt.Fscan(in, &n); err != nil { break }; s += n }
-    fmt.Println(s)
-}
-"""
-# The program, the mark of a comment, its file, and how it is compiled, if it is.
-_LANGUAGES: dict[str, tuple[str, str, str, list[str]]] = {
-    "python": (_PYTHON, "#", "main.py", []),
-    "cpp": (_CPP, "//", "main.cpp", ["g++", "-O2", "-std=c++17", "-o", "main", "main.cpp"]),
-    "go": (_GO, "//", "main.go", ["go", "build", "-o", "main", "main.go"]),
-}
-_COMPILER = {"cpp": "g++", "go": "go"}
-_PATIENT: JudgeOptions = {"compile_timeout": 120.0, "run_timeout": 30.0}
-_AT_ONCE = 16
-_NUMPY = "numpy==2.2.6"  # which its files import
-_PRIME = Path(__file__).parent / "judge_contenders" / "prime_code.py"
-
-_number = itertools.count()
+_PEERS = [
+    "aiofiles==25.1.0", "aiohttp==3.14.5", "databases==0.9.0", "fastapi==0.165.0",
+    "numpy==2.2.6", "psutil==7.2.2", "pyyaml==6.0.3", "requests==2.34.2", "structlog==26.1.0",
+    "tenacity==9.2.1",
+]  # fmt: skip
+_CONTENDERS = Path(__file__).parent / "judge_contenders"
+_FEW = 4  # cases, where each one compiles
+_GOALS: Mapping[str, float] = {"python": 5, "cpp": 50, "cpp iostream": 20, "go": 12, "java": 8}
+_AGAINST_VERL: Mapping[str, float] = {"python": 5, "cpp": 20, "cpp iostream": 20}
+_COMMANDS = "Redis commands of 1,000 cases beside 250"
+_LARGE = 10_000  # bytes of each input of a large suite
 
 
 def measure(quick: bool) -> Suite:
     """All contenders, over the languages that are here."""
-    languages = [name for name in _LANGUAGES if shutil.which(_COMPILER.get(name, "python3"))]
-    counts = {name: 50 if name == "python" or not quick else 10 for name in languages}
-    cases = {name: _cases(count) for name, count in counts.items()}
-    ours = _Ours()
-    ways: dict[str, Callable[[str, str, Cases], None]] = {
-        "judge": ours.judge,
-        "queue": ours.queue,
-        "runs": ours.runs,
-        "plain": _plain,
+    kinds = {name: kind for name, kind in KINDS.items() if kind.here}
+    count = 20 if quick else 50
+    many, few = cases(count), cases(_FEW)
+    doors = Doors()
+
+    def over(
+        way: Callable[[Kind, Cases], object], *, compiles_each: bool = False
+    ) -> Callable[[], dict[str, float]]:
+        """A way may tell its own seconds: a peer's, without the start of its interpreter."""
+
+        def run() -> dict[str, float]:
+            found = {}
+            for name, kind in kinds.items():
+                some = few if compiles_each and kind.compiler else many
+                began = time.perf_counter()
+                itself = way(kind, some)
+                seconds = itself if isinstance(itself, float) else time.perf_counter() - began
+                found[f"{name} cases/s"] = len(some.cases) / seconds
+            return found
+
+        return run
+
+    contenders: dict[str, Callable[[], Mapping[str, float]]] = {
+        "judge": over(doors.judge),
+        "queue": over(doors.queue),
+        "runs": over(doors.runs, compiles_each=True),
+        "plain": over(lambda kind, some: plainly(kind, kind.new(), some)),
+        "costs": lambda: _costs(doors, kinds, many),
     }
-    contenders = {name: _run_of(way, cases) for name, way in ways.items()}
-    if "prime_code" in FOLDERS:
-        python = environment("prime-code", [_NUMPY])
-        contenders["prime_code"] = lambda: {"python cases/s": _prime(python, cases["python"])}
-    peers = [name for name in contenders if name not in ("judge", "queue")]
-    metric = {name: f"{name} cases/s" for name in languages}
+    if "verl" in FOLDERS:
+        contenders["verl client"] = over(
+            lambda kind, some: _peer("verl_client.py", "verl", kind, some, doors.url),
+            compiles_each=True,
+        )
+        contenders["prime_code"] = lambda: _python_alone("prime_code.py", "verl", many)
+    if "scalebox" in FOLDERS:
+        contenders["scalebox"] = lambda: _python_alone("scalebox.py", "scalebox", many)
+    peers = {
+        name: list(kinds) if name in ("runs", "plain", "verl client") else ["python"]
+        for name in contenders
+        if name not in ("judge", "queue", "costs")
+    }
     return Suite(
         contenders=contenders,
-        rounds=2 if quick else 5,
-        conditions={f"{name} cases": count for name, count in counts.items()},
+        rounds=1 if quick else 2,
+        conditions={"cases": count, "cases of those that compile for each": _FEW},
         ratios=[
-            *(
-                Ratio(metric[name], "judge", peer)
-                for name in languages
-                for peer in peers
-                if peer != "prime_code" or name == "python"
-            ),
-            *(Ratio(metric[name], "queue", "judge") for name in languages),
+            *(Ratio(f"{kind} cases/s", "judge", peer) for peer in peers for kind in peers[peer]),
+            *(Ratio(f"{kind} cases/s", "queue", "judge") for kind in kinds),
         ],
-        targets=[
-            Target("judge python cases/s vs runs", at_least=5),
-            Target("judge python cases/s vs plain", at_least=8),
-            *([Target("judge cpp cases/s vs runs", at_least=20)] if "cpp" in languages else []),
-            *([Target("judge go cases/s vs runs", at_least=12)] if "go" in languages else []),
-            Target("queue python cases/s vs judge", at_least=1 / 1.15),
-        ],
-        clean_up=ours.stop,
+        targets=list(_targets(kinds, peers)),
+        clean_up=doors.stop,
     )
 
 
-def _cases(count: int) -> Cases:
-    draw = random.Random(count)
-    rows = [[draw.randrange(1000) for _ in range(20)] for _ in range(count)]
-    return read_cases(
-        {
-            "inputs": [" ".join(map(str, row)) + "\n" for row in rows],
-            "outputs": [f"{sum(row)}\n" for row in rows],
-        }
-    )
+def _targets(kinds: Mapping[str, Kind], peers: Mapping[str, object]) -> list[Target]:
+    """What the judge was built to reach."""
+    against: dict[str, Mapping[str, float]] = {"runs": _GOALS, "plain": {"python": 8}}
+    if "verl client" in peers:
+        against |= {"verl client": _AGAINST_VERL}
+    if "scalebox" in peers:
+        against |= {"scalebox": {"python": 1.5}}
+    rates = [
+        Target(f"judge {kind} cases/s vs {peer}", at_least=goal)
+        for peer, goals in against.items()
+        for kind, goal in goals.items()
+        if kind in kinds
+    ]
+    walls = [
+        Target(f"costs {name} wall beside its parts", at_most=1.25)
+        for name, kind in kinds.items()
+        if kind.compiler
+    ]
+    return [
+        *rates,
+        *walls,
+        Target("queue python cases/s vs judge", at_least=1 / 1.15),
+        Target(f"costs {_COMMANDS}", at_most=1.1),
+        Target("costs 16 samples' bytes beside one suite", at_most=1.1),
+        Target("costs first of 100 fails beside one case", at_most=1.2),
+    ]
 
 
-def _run_of(
-    way: Callable[[str, str, Cases], None], cases: Mapping[str, Cases]
-) -> Callable[[], dict[str, float]]:
-    def run() -> dict[str, float]:
-        found = {}
-        for language, some in cases.items():
-            text, comment, *_ = _LANGUAGES[language]
-            code = f"{text}{comment} {next(_number)}\n"
-            began = time.perf_counter()
-            way(code, language, some)
-            found[f"{language} cases/s"] = len(some.cases) / (time.perf_counter() - began)
-        return found
-
-    return run
-
-
-class _Ours:
-    """A sandbox on a loop of its own, and a worker with another one."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._sandbox = LocalSandbox()
-        self._folder = tempfile.mkdtemp(prefix="penstock-bench-")
-        self._server = EmbeddedServer(self._folder, binary=bundled_server())
-        self._queue = CodeQueue(self._server.url, "bench", no_workers_after=60)
-        self._worker = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "worker", "bench", "--sandbox", "local",
-             "--redis-url", self._server.url],
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        self.judge(_PYTHON, "python", _cases(1))
-        self.queue(_PYTHON, "python", _cases(1))
-
-    def judge(self, code: str, language: str, cases: Cases) -> None:
-        request, suite = request_here(code, cases, _PATIENT | {"language": language})
-        _all_right(self._wait(self._sandbox.judge(request, suite)))
-
-    def queue(self, code: str, language: str, cases: Cases) -> None:
-        _all_right(self._queue.sync.judge(code, cases, **(_PATIENT | {"language": language})))
-
-    def runs(self, code: str, language: str, cases: Cases) -> None:
-        async def all_of_them() -> None:
-            room = asyncio.Semaphore(_AT_ONCE)
-
-            async def one(given: str, expected: object) -> None:
-                async with room:
-                    result = await self._sandbox.run(
-                        CodeRequest(code=code, language=language, stdin=given,
-                                    compile_timeout=120, run_timeout=30)
-                    )  # fmt: skip
-                    if result.stdout != expected:
-                        raise RuntimeError(f"{language}: {result.stderr:.200}")
-
-            await asyncio.gather(*(one(case.input, case.expected) for case in cases.cases))
-
-        self._wait(all_of_them())
-
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def stop(self) -> None:
-        self._wait(self._sandbox.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._worker.terminate()
-        self._worker.wait()
-        self._server.stop()
-        shutil.rmtree(self._folder)
+def _costs(doors: Doors, kinds: Mapping[str, Kind], many: Cases) -> dict[str, float]:
+    found = {
+        f"{name} wall beside its parts": _beside_its_parts(doors, kind, many)
+        for name, kind in kinds.items()
+        if kind.compiler
+    }
+    python = KINDS["python"]
+    found[_COMMANDS] = doors.traffic(python, cases(1000))[0] / doors.traffic(python, cases(250))[0]
+    suite = _large_suite()
+    size = sum(len(value_of(raw)) for raw in suite.packed.blobs.values())
+    found["16 samples' bytes beside one suite"] = doors.traffic(python, suite, 16)[1] / size
+    found["first of 100 fails beside one case"] = _stopped(doors, 100) / _stopped(doors, 1)
+    return found
 
 
-def _all_right(result: JudgeResult) -> None:
-    if set(result.verdicts) != {"P"}:
-        raise RuntimeError(f"{result.verdicts}: {result.message} {result.compile_result}")
+def _beside_its_parts(doors: Doors, kind: Kind, some: Cases) -> float:
+    """The wall of it all, beside its own compile and as many runs without isolation, in line."""
+    began = time.perf_counter()
+    result = doors.judge(kind, some)
+    wall = time.perf_counter() - began
+    compiled = result.compile_result
+    if compiled is None or compiled.execution_time is None:
+        raise RuntimeError(f"{kind.language}: nothing was compiled")
+    return wall / (compiled.execution_time + plainly(kind, kind.new(), some)[1])
 
 
-def _plain(code: str, language: str, cases: Cases) -> None:
-    _, _, name, compiler = _LANGUAGES[language]
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, name).write_text(code)
-        if compiler:
-            subprocess.run(compiler, cwd=folder, check=True)
-        command = ["./main"] if compiler else [sys.executable, name]
-        for case in cases.cases:
-            ran = subprocess.run(
-                command, cwd=folder, input=case.input, capture_output=True, text=True, check=True
-            )
-            if ran.stdout != case.expected:
-                raise RuntimeError(f"{language}: {ran.stdout!r}")
+def _large_suite() -> Cases:
+    """New each time: a program that prints the sum of the first line's numbers, and much below."""
+    some = cases(100)
+    draw = random.Random()
+    return Cases([
+        case.model_copy(update={"input": f"{case.input}{draw.randbytes(_LARGE // 2).hex()}\n"})
+        for case in some.cases
+    ])  # fmt: skip
 
 
-def _prime(python: Path, cases: Cases) -> float:
+def _stopped(doors: Doors, count: int) -> float:
+    """Seconds of a program whose first case fails, and ends it; the median of a few."""
+    some, seconds = cases(count), []
+    for _ in range(9):
+        began = time.perf_counter()
+        result = doors.judge(KINDS["python"], some, "print('wrong')", stop="first")
+        seconds.append(time.perf_counter() - began)
+        if result.verdicts != "W" + "S" * (count - 1):
+            raise RuntimeError(result.verdicts)
+    return statistics.median(seconds)
+
+
+def _python_alone(program: str, peer: str, some: Cases) -> dict[str, float]:
+    seconds = _peer(program, peer, KINDS["python"], some)
+    return {"python cases/s": len(some.cases) / seconds}
+
+
+def _peer(program: str, peer: str, kind: Kind, some: Cases, url: str = "") -> float:
+    """One run in the peers' environment; the seconds of the call itself."""
     given = {
-        "code": f"{_PYTHON}# {next(_number)}",
-        "inputs": [case.input for case in cases.cases],
-        "outputs": [case.expected for case in cases.cases],
+        "code": kind.new(),
+        "language": kind.language,
+        "inputs": [case.input for case in some.cases],
+        "outputs": [case.expected for case in some.cases],
+        "url": url,
     }
     said = subprocess.run(
-        [str(python), str(_PRIME), str(FOLDERS["prime_code"])],
+        [str(environment("judge-peers", _PEERS)), str(_CONTENDERS / program), str(FOLDERS[peer])],
         input=json.dumps(given), capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     found = json.loads(said.splitlines()[-1])
     if found["score"] != 1.0:
-        raise RuntimeError(f"prime_code: {found}")
-    return len(cases.cases) / float(found["seconds"])
+        raise RuntimeError(f"{program}: {found}")
+    return float(found["seconds"])

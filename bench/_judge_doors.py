@@ -1,0 +1,109 @@
+"""Our judge by its three doors: in this process, on a queue, and over HTTP."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from bench._judge_programs import KINDS, Kind, cases
+from ground import EmbeddedServer, bundled_server
+from ground.redis.connect import connect
+from worker import CodeQueue, CodeRequest
+from worker.judge.asking import JudgeOptions, request_here
+from worker.judge.formats import Cases
+from worker.judge.models import JudgeResult
+from worker.sandbox.local import LocalSandbox
+
+_PATIENT: JudgeOptions = {"compile_timeout": 120.0, "run_timeout": 30.0}
+_AT_ONCE = 16
+
+
+class Doors:
+    """A sandbox on a loop of its own, a worker with another one, and a server with a third."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._sandbox = LocalSandbox()
+        self._folder = tempfile.mkdtemp(prefix="penstock-bench-")
+        self._server = EmbeddedServer(self._folder, binary=bundled_server())
+        self._queue = CodeQueue(self._server.url, "bench", no_workers_after=60)
+        penstock = [sys.executable, "-m", "penstock"]
+        self._worker = subprocess.Popen(
+            [*penstock, "worker", "bench", "--sandbox", "local", "--redis-url", self._server.url],
+            stderr=subprocess.DEVNULL,
+        )
+        self._http = subprocess.Popen(
+            [*penstock, "sandbox", "serve", "--port", "0"],
+            env=os.environ | {"PENSTOCK_SANDBOX_MEMORY_MB": "1024"},
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert self._http.stdout is not None
+        self.url = self._http.stdout.readline().strip()
+        for name in ("python", "cpp", "cpp", "cpp"):  # the second C++ has the header compiled
+            if KINDS[name].here:
+                self.judge(KINDS[name], cases(1))
+                self.queue(KINDS[name], cases(1))
+
+    def judge(self, kind: Kind, some: Cases, code: str = "", **options: Any) -> JudgeResult:
+        given: Any = _PATIENT | {"language": kind.language, **options}
+        request, suite = request_here(code or kind.new(), some, given)
+        result: JudgeResult = self._wait(self._sandbox.judge(request, suite))
+        return result if code else _all_right(result)
+
+    def queue(self, kind: Kind, some: Cases) -> JudgeResult:
+        options = _PATIENT | {"language": kind.language}
+        return _all_right(self._queue.sync.judge(kind.new(), some, **options))
+
+    def runs(self, kind: Kind, some: Cases) -> None:
+        code = kind.new()
+
+        async def all_of_them() -> None:
+            room = asyncio.Semaphore(_AT_ONCE)
+
+            async def one(given: str, expected: object) -> None:
+                async with room:
+                    result = await self._sandbox.run(
+                        CodeRequest(code=code, language=kind.language, stdin=given,
+                                    compile_timeout=120, run_timeout=30)
+                    )  # fmt: skip
+                    if result.stdout != expected:
+                        raise RuntimeError(f"{kind.language}: {result.stderr:.200}")
+
+            await asyncio.gather(*(one(case.input, case.expected) for case in some.cases))
+
+        self._wait(all_of_them())
+
+    def traffic(self, kind: Kind, some: Cases, samples: int = 1) -> tuple[int, int]:
+        """Commands to Redis, and bytes into it, of so many programs on the same cases."""
+        with connect(self._server.url) as client:
+            before = client.info("stats")
+            for _ in range(samples):
+                self.queue(kind, some)
+            after = client.info("stats")
+        names = "total_commands_processed", "total_net_input_bytes"
+        commands, received = (int(after[name]) - int(before[name]) for name in names)
+        return commands, received
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        self._wait(self._sandbox.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        for process in (self._worker, self._http):
+            process.terminate()
+            process.wait()
+        self._server.stop()
+        shutil.rmtree(self._folder)
+
+
+def _all_right(result: JudgeResult) -> JudgeResult:
+    if set(result.verdicts) != {"P"}:
+        raise RuntimeError(f"{result.verdicts}: {result.message} {result.compile_result}")
+    return result
