@@ -22,6 +22,7 @@ from worker.sandbox.local.limits import MB, Limits
 from worker.sandbox.local.outcome import Step
 
 _FEW = 4  # cases that one lane has done before another would be ready
+_MANY = 12  # cases for which another is made at once, if no failure can end them
 _LARGE = 1 << 20  # bytes; longer ones are compared beside the event loop
 _GRACE = 60.0  # of a jail's life beyond that of its program
 _TRIES = 2  # of one case
@@ -110,6 +111,11 @@ class Trial:
             if self._lanes:
                 await asyncio.wait(self._lanes)
 
+    def _widen(self, enough: int) -> None:
+        cores = self._workshop.cores
+        if self._found.end - self._next > enough and cores.busy < cores.most:
+            self._start_lane()
+
     def _start_lane(self) -> None:
         self._workshop.cores.busy += 1
         lane = asyncio.ensure_future(self._lane())
@@ -126,10 +132,10 @@ class Trial:
             while self._next < self._found.end:
                 index = self._lanes[itself] = self._next
                 self._next += 1
+                if self._request.failures_until_stop is None:
+                    self._widen(_MANY)
                 self._enter(index, *await self._tried(index, lane, checking))
-                cores = self._workshop.cores
-                if self._found.end - self._next > _FEW and cores.busy < cores.most:
-                    self._start_lane()
+                self._widen(_FEW)
         finally:
             for each in (lane, checking):
                 if each:
