@@ -42,6 +42,10 @@ SUM = {
     " System.out.println(new Other().same(s)); } }\nclass Other { int same(int s) { return s; } }",
     "nodejs": "let s = 0; for (const x of require('fs').readFileSync(0, 'utf8').split(/\\s+/))"
     " s += Number(x); console.log(s)",
+    "typescript": "import * as fs from 'fs';\n"
+    "const xs: number[] = fs.readFileSync(0, 'utf8').trim().split(/\\s+/).map(Number);\n"
+    "enum Start { At = 0 }\n"
+    "console.log(xs.reduce((a: number, b: number): number => a + b, Start.At));",
     "rust": "use std::io::*; fn main() { let mut t = String::new();"
     " stdin().read_to_string(&mut t).unwrap();"
     ' println!("{}", t.split_whitespace().map(|x| x.parse::<i32>().unwrap()).sum::<i32>()); }',

@@ -27,6 +27,8 @@ HELLO = {
     "func main() { io.Copy(os.Stdout, os.Stdin); os.Exit(3) }",
     "rust": "fn main() { let mut s = String::new(); std::io::stdin().read_line(&mut s).unwrap();"
     ' print!("{}", s); std::process::exit(3); }',
+    "typescript": "import * as fs from 'fs';\nconst text: string = fs.readFileSync(0, 'utf8');\n"
+    "process.stdout.write(text); process.exit(3);",
     "ruby": "print STDIN.read; exit 3",
     "lua": "io.write(io.read('a')); os.exit(3)",
     "php": "<?php echo file_get_contents('php://stdin'); exit(3);",

@@ -18,6 +18,8 @@ CPP = ("g++", "-std=c++17", "-O2", "-pthread")
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu*", "/usr/local/lib")
 # A compiler's life is too short for the second compiler and for threads that collect garbage.
 _SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1")
+# Types are taken out and not checked; a package that was not given is looked for as it runs.
+_BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=warning")
 # Sandbox Fusion has this one there always: what MultiPL-E's Java programs use. Debian's is here.
 _JARS = ("/usr/share/java/javatuples.jar",)
 
@@ -73,6 +75,13 @@ LANGUAGES = {
         made=("main",),
     ),
     "nodejs": Language("main.js", ("node", "{script}"), install="nodejs"),
+    "typescript": Language(
+        "main.ts",
+        ("node", "./main.js"),
+        ("esbuild", "{script}", *_BUNDLED, "--outfile=main.js"),
+        "esbuild nodejs",
+        made=("main.js",),
+    ),
     "go": Language(
         "main.go", ("./main",), ("go", "build", "-o", "main", "{script}"), "golang", made=("main",)
     ),
@@ -185,8 +194,8 @@ def arguments(
     script = f"{folder}/{script}" if folder else script
     stands = {"python": python, "script": script, "classpath": classpath}
     filled = [argument.format(**stands) for argument in command]
-    if folder and filled and filled[0].startswith("./"):
-        filled[0] = folder + filled[0].removeprefix(".")
+    if folder:
+        filled = [f"{folder}{one[1:]}" if one.startswith("./") else one for one in filled]
     return filled
 
 
