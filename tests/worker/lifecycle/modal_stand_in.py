@@ -71,6 +71,7 @@ class Cloud:
         self.refuse_creates: list[GRPCError] = []
         self.lost_answers: list[GRPCError] = []  # of sandboxes that were made all the same
         self.throttled_for = 0.0  # seconds after which Modal's client is told to ask again
+        self.outputs_late = 0.0  # seconds by which what a command prints comes after its end
         self.creates = 0
 
     def living(self) -> list[Box]:
@@ -272,6 +273,9 @@ class Commands:
         running = self.cloud.processes[asked.exec_id]
         is_err = asked.file_descriptor == router.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDERR
         source = running.process.stderr if is_err else running.process.stdout
+        if self.cloud.outputs_late:
+            await running.process.wait()
+            await asyncio.sleep(self.cloud.outputs_late)
         while data := await source.read(65536):
             await stream.send_message(router.TaskExecStdioReadResponse(data=data))
 
@@ -333,7 +337,7 @@ class StandIn:
             target=lambda: asyncio.run(self._serve(started)), daemon=True
         )
         self._thread.start()
-        assert started.wait(30)
+        assert started.wait(100)
         return self
 
     def __exit__(self, *_: object) -> None:

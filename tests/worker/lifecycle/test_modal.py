@@ -174,3 +174,13 @@ async def test_a_start_that_fails_for_good_says_how_often_it_was_tried(life, mod
     modal_cloud.refuse_creates = [GRPCError(Status.FAILED_PRECONDITION, "no capacity")] * 2
     with pytest.raises(StartFailed, match="after 2 attempts"):
         await life.start()
+
+
+async def test_a_file_is_read_to_its_end_however_late_it_comes(life, modal_cloud, monkeypatch):
+    from worker.lifecycle.modal import provider
+
+    monkeypatch.setattr(provider, "_LAST_WORDS", 0.01)
+    async with life.open() as sandbox:
+        await sandbox.write_file("a", b"whole")
+        modal_cloud.outputs_late = 0.3
+        assert await sandbox.read_file("a") == b"whole"

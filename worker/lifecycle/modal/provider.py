@@ -9,7 +9,7 @@ import asyncio
 import errno
 import math
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from ground.recent import Recent
@@ -48,7 +48,10 @@ _WRITE = f'{_NO_FOLDER}; mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 # By a shell, whose 127 and 126 say that a program is missing, or cannot be executed.
 _RUN = 'cd -- "${1:-.}" || exit 126; shift; exec "$@"'
 _PIECE = 1 << 20
-_LAST_WORDS = 2.0  # seconds for what a command that has ended wrote; a child may hold its streams
+# A command that has ended may have left a child that holds its streams open. What comes in is read
+# for so many seconds, and on for as long as it is more in that time than such a child says.
+_LAST_WORDS = 2.0
+_MANY_WORDS = 1 << 16
 _CREDENTIALS = "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run `modal token new`"
 
 _FATAL = (
@@ -117,6 +120,10 @@ class ModalProvider:
             await sandbox.detach.aio()
 
     async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
+        return await self._exec(ref, command)
+
+    async def _exec(self, ref: SandboxRef, command: Command, *, whole: bool = False) -> ExecResult:
+        """`whole`: a command that leaves no child, and whose output is read to its end."""
         words = ["sh", "-c", _RUN, "sh", command.cwd, *command.argv]
         sandbox = await self._sandbox(ref.id)
         process = await sandbox.exec.aio(
@@ -128,7 +135,10 @@ class ModalProvider:
         feeding = asyncio.ensure_future(_feed(process.stdin, command.stdin))
         try:
             code = await process.wait.aio()
-            await asyncio.wait(reading, timeout=_LAST_WORDS)
+            if not whole:
+                await _last_words(reading, (out, err))
+            elif not await _all_words(reading, command.timeout):
+                code = -1
         except failures.ExecTimeoutError:
             code = -1
         finally:
@@ -141,7 +151,7 @@ class ModalProvider:
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:
         read = Command(["sh", "-c", _READ, "sh", path], 300)
-        return _done(ref, await self.exec(ref, read), "read", path).stdout
+        return _done(ref, await self._exec(ref, read, whole=True), "read", path).stdout
 
     async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
         write = Command(["sh", "-c", _WRITE, "sh", path], 300, stdin=content)
@@ -245,6 +255,27 @@ async def _feed(stdin: Any, content: bytes) -> None:
 async def _read(stream: Any, into: bytearray) -> None:
     async for piece in stream:
         into += piece
+
+
+Reading = Sequence["asyncio.Future[None]"]
+
+
+async def _all_words(reading: Reading, within: float) -> bool:
+    """Whether both streams have ended. Raises what broke one of them off."""
+    done, pending = await asyncio.wait(reading, timeout=within)
+    for each in done:
+        each.result()
+    return not pending
+
+
+async def _last_words(reading: Reading, heard: Sequence[bytearray]) -> None:
+    """Until both streams have ended, or say little more."""
+    before = -_MANY_WORDS
+    while sum(map(len, heard)) - before >= _MANY_WORDS:
+        before = sum(map(len, heard))
+        _, pending = await asyncio.wait(reading, timeout=_LAST_WORDS)
+        if not pending:
+            return
 
 
 def _done(ref: SandboxRef, told: ExecResult, what: str, path: str) -> ExecResult:
