@@ -57,7 +57,7 @@ conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION
 	RQ_SOURCE=$(CURDIR)/$(RQ) $(BIN)/python -m pytest tests/worker/test_rq_itself.py
 
 soak: $(VENV)/.installed ## the long versions of the chaos and property tests
-	$(BIN)/python -m pytest -m soak --timeout 3600
+	$(BIN)/python -m pytest -m soak --timeout 3600 --hypothesis-profile=default
 
 lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest $(TESTS)
@@ -106,7 +106,7 @@ $(VENV)/.runs: pyproject.toml | python
 
 $(VENV)/.installed: $(VENV)/.runs
 	@echo "installing what its tests need, this once; a minute or so"
-	@$(BIN)/$(PIP) install --editable '.[dev]' || { $(NO_PACKAGES); }
+	@$(BIN)/$(PIP) install 'penstock-rl[dev]' || { $(NO_PACKAGES); }
 	@touch $@
 
 $(LOWEST)/.installed: pyproject.toml | python
