@@ -4,8 +4,6 @@ import asyncio
 import math
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from limiter import TokenBucket
 from tests.harness import killing
 
@@ -62,7 +60,7 @@ async def test_a_token_is_spent_at_the_grant_and_not_given_back(redis):
     gate = TokenBucket(redis, "g", rate=0.01, burst=1)
     await gate.status()
     redis.hset("penstock:gate:{g}", "tokens", "1")
-    (await gate.acquire(timeout=30)).release()
+    (await gate.acquire(timeout=100)).release()
     wait = await gate.try_acquire()
     assert not wait
     assert 90 < wait < math.inf
@@ -74,7 +72,7 @@ async def test_a_raised_rate_lets_waiters_in_sooner(redis):
     while (await gate.status()).waiting != 1:  # noqa: ASYNC110
         await asyncio.sleep(0.002)
     await gate.configure(rate=1000.0, burst=20)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         assert await waiting
 
 
@@ -82,14 +80,13 @@ def takes_many(url: str, number: int) -> list[int]:
     gate = TokenBucket(url, "g", rate=RATE, burst=BURST, lease=60)
 
     def one(_: int) -> int:
-        with gate.hold(timeout=60) as permit:
+        with gate.hold(timeout=100) as permit:
             return permit.fence
 
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(one, range(number)))
 
 
-@pytest.mark.timeout(90)
 def test_two_processes_at_a_paced_gate_both_get_on(private_redis):
     """The head of the line, in one process, may be the one that the other waits behind."""
     server = private_redis(aof=False)

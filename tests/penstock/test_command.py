@@ -47,7 +47,7 @@ def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def until(holds: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while not holds():
         assert time.monotonic() < deadline, otherwise
         time.sleep(0.02)
@@ -270,7 +270,7 @@ def answering(reply: bytes) -> Iterator[str]:
         thread.start()
         yield f"redis://127.0.0.1:{door.getsockname()[1]}"
         door.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(100)
 
 
 def test_a_server_that_is_loading_is_refused(scratch: Path) -> None:
@@ -417,7 +417,7 @@ def test_a_demo_whose_picture_has_no_place_does_not_begin(
     said = refusal(run("demo", *options, PENSTOCK_DATA_DIR="file/state"))
     assert said.startswith("--picture: " if options else "PENSTOCK_DATA_DIR: ")
     assert "name a folder that you may write to, or --picture FILE" in said
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90
 
 
 def test_a_demo_with_a_wrong_sandbox_setting_does_not_begin(scratch: Path) -> None:
@@ -437,8 +437,10 @@ def test_a_demo_without_a_sandbox_says_so(scratch: Path) -> None:
 def test_every_execution_is_in_a_ledger_that_the_demo_does_not_keep(
     scratch: Path, private_redis: Callable[..., PrivateRedis]
 ) -> None:
-    """Programs are counted where they run: the killed worker's have begun, and never ended."""
+    """Programs are counted where they run: the killed worker's have begun, and never ended. On a
+    Redis that is named nothing else is left."""
     server = private_redis()
+    server.ask("SET", "mine", 1)
     result = run(
         "demo", "--jobs", "16", "--json", "--picture", str(scratch / "demo.svg"),
         PENSTOCK_REDIS_URL=server.url, LEDGER_URL=server.url, PYTHONPATH=str(Path.cwd()),
@@ -450,6 +452,9 @@ def test_every_execution_is_in_a_ledger_that_the_demo_does_not_keep(
 
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         begun, ended = client.lrange("ledger:begun", 0, -1), client.lrange("ledger:ended", 0, -1)
+        left = client.keys()
+        # RQ 3 leaves a lock of its own for a while.
+        kept = {key for key in left if client.ttl(key) == -1}
     died = {entry.split()[0] for entry in begun if entry not in ended}
     assert len(died) <= 1, "more than one process died"
     ran = [entry.split()[1] for entry in begun]
@@ -457,31 +462,17 @@ def test_every_execution_is_in_a_ledger_that_the_demo_does_not_keep(
     assert len(set(ran)) == outcome["jobs"] == outcome["finished"]
     assert outcome["jobs"] <= len(ended) <= len(ran) <= outcome["executions"]
     assert outcome["executions"] > outcome["jobs"], "nobody died in the middle of a job"
-
-
-def test_the_demo_leaves_nothing_on_a_redis_that_is_named(
-    scratch: Path, private_redis: Callable[..., PrivateRedis]
-) -> None:
-    import redis
-
-    server = private_redis()
-    with redis.Redis.from_url(server.url) as client:
-        client.set("mine", 1)
-        path = {"PENSTOCK_REDIS_URL": server.url, "PATH": "/usr/bin:/bin"}
-        result = run("demo", "--jobs", "12", *picture_in(scratch), **path)
-        assert result.returncode == 0, result.stderr
-        assert (Path(sys.prefix, "bin", "activate")).is_file() is ("/activate " in result.stderr)
-        assert "10/10  programs run to their end" in result.stdout
-        assert "penstock up" in result.stderr
-        left = client.keys()
-        assert not [key for key in left if b"penstock" in key]
-        # RQ 3 leaves a lock of its own for a while.
-        assert [key for key in left if client.ttl(key) == -1] == [b"mine"]
+    assert [key for key in left if "penstock" in key] == []
+    assert kept == {"mine", "ledger:begun", "ledger:ended"}
 
 
 def test_the_demo_runs_on_the_primary_behind_a_sentinel(scratch: Path, sentinel_pair) -> None:
-    result = run("demo", "--jobs", "12", *picture_in(scratch), PENSTOCK_REDIS_URL=sentinel_pair.url)
+    named = {"PENSTOCK_REDIS_URL": sentinel_pair.url, "PATH": "/usr/bin:/bin"}
+    result = run("demo", "--jobs", "12", *picture_in(scratch), **named)
     assert result.returncode == 0, result.stderr
+    assert (Path(sys.prefix, "bin", "activate")).is_file() is ("/activate " in result.stderr)
+    assert "10/10  programs run to their end" in result.stdout
+    assert "penstock up" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -498,7 +489,7 @@ def test_a_demo_that_is_ended_on_the_way_leaves_no_process(
     for worker in crew_of(scratch):  # one that is killed removes nothing
         assert f"TMPDIR={folder}/" in (worker / "environ").read_text()
     demo.send_signal(number)
-    _, said = demo.communicate(timeout=60)
+    _, said = demo.communicate(timeout=100)
     assert demo.returncode == code
     assert "Traceback" not in said
     assert "does not answer" not in said

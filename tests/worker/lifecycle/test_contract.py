@@ -1,7 +1,9 @@
 """Every provider of session sandboxes that we have keeps the contract that users run on theirs."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +14,19 @@ from worker.lifecycle import Provider
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import FOLDER
 
+# The level of isolation changes where commands run and files lie. The other checks (names, tags,
+# ends, large files on the way) are made at both levels only in the long run.
+AT_EACH_LEVEL = ("a_command", "commands", "files_come", "a_missing_file", "a_folder")
 
-@pytest.fixture(params=["ns", "landlock"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local sandboxes in a folder of this test's own, at each level of isolation."""
-    if request.param == "landlock":
-        at_landlock(monkeypatch)
-    monkeypatch.setenv(FOLDER, str(tmp_path / "boxes"))
+
+def at_both_levels() -> list[Any]:
+    return [
+        pytest.param(
+            level, check, id=f"{level}-{check}",
+            marks=[] if level == "ns" or check.name.startswith(AT_EACH_LEVEL) else pytest.mark.soak,
+        )
+        for level, check in itertools.product(["ns", "landlock"], provider_contract())
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +39,13 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudThread]:
         yield cloud
 
 
-@pytest.mark.usefixtures("folder")
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("check", provider_contract(), ids=str)
-def test_the_local_provider(check: Check[Provider]) -> None:
+@pytest.mark.parametrize(("level", "check"), at_both_levels())
+def test_the_local_provider(
+    level: str, check: Check[Provider], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if level == "landlock":
+        at_landlock(monkeypatch)
+    monkeypatch.setenv(FOLDER, str(tmp_path / "boxes"))
     check.run(LocalProvider)
 
 
@@ -44,7 +55,6 @@ def test_the_cloud_of_our_tests(check: Check[Provider], cloud: CloudThread) -> N
 
 
 @LEAVES_OPEN
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("check", provider_contract(), ids=str)
 async def test_modal_by_its_stand_in(check: Check[Provider], modal_provider: Provider) -> None:
     await check(lambda: modal_provider)
