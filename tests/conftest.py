@@ -1,5 +1,6 @@
 """The Redis a test runs on, and others it may break."""
 
+import contextlib
 import gc
 import signal
 from collections.abc import Callable, Iterator
@@ -19,6 +20,12 @@ from worker.queue import engine
 
 # A shell has what it begins in the background ignore Ctrl-C; tests, and what they start, obey it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+with contextlib.suppress(ImportError):  # verl's environment has no hypothesis
+    import hypothesis
+
+    # The same examples each time; `make soak` draws others.
+    hypothesis.settings.load_profile("ci")
 
 gc.disable()  # until all tests are loaded
 

@@ -12,7 +12,7 @@ FEW = 5
 OTHERS = [*queue.PINS, "rq", "rq simple", "rq simple x1", "rq simple x2", "penstock long"]
 
 
-@pytest.mark.timeout(300)  # it starts fifteen processes
+@pytest.mark.timeout(600)  # it starts fifteen processes
 def test_what_is_measured_is_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_few(run):
         return lambda *given: run(*given[:-1], FEW)

@@ -20,7 +20,7 @@ import httpx
 TASK = "chaos"
 SIZE = 4
 BATCH = 40
-client = httpx.Client(timeout=20)
+client = httpx.Client(timeout=150)
 
 
 def main() -> None:

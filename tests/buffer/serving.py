@@ -73,14 +73,14 @@ class ServerProcess:
         """SIGKILL."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(100)
             self._process = None
 
     def stop(self) -> int:
         """SIGTERM, and its exit status."""
         assert self._process is not None
         self._process.terminate()
-        status = self._process.wait(30)
+        status = self._process.wait(100)
         self._process = None
         return status
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from tests.harness import patient
 from tests.harness.scripted_model import Answer, said
 from tests.harness.servers import until
 
@@ -50,7 +49,7 @@ class SlimeClient:
         }
         if self.dialect:
             payload["dialect"] = self.dialect
-        answer = httpx.post(f"{self.url}/start_rollout", json=payload, timeout=10)
+        answer = patient.post(f"{self.url}/start_rollout", json=payload)
         answer.raise_for_status()
         assert answer.json() == {"message": "Rollout started"}
 
@@ -67,7 +66,7 @@ class SlimeClient:
         return self._newest(results)
 
     def _fetch(self, results: list[dict[str, Any]], infos: list[dict[str, Any]]) -> bool:
-        answer = httpx.post(f"{self.url}/get_rollout_data", json={}, timeout=100)
+        answer = patient.post(f"{self.url}/get_rollout_data", json={})
         answer.raise_for_status()
         said = answer.json()
         if said["success"]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import ground
 from tests.architecture.source import ROOT
 from tests.buffer.serving import ServerProcess
+from tests.harness import patient
 from tests.harness.scripted_model import Answer, said, scripted_model
 from tests.harness.servers import PrivateRedis, until
 from tests.worker.concurrent.crew import at_work
@@ -52,11 +52,11 @@ def test_a_model_runs_code_through_the_queue_and_its_trajectories_reach_the_trai
             "num_process": "2", "input_file": str(tmp_path / "rows.jsonl"),
             "remote_engine_url": model.url, "remote_buffer_url": server.url,
         }  # fmt: skip
-        httpx.post(f"{server.url}/start_rollout", json=payload, timeout=30).raise_for_status()
+        patient.post(f"{server.url}/start_rollout", json=payload).raise_for_status()
         at = f"{server.url}/v1/tasks/code_tool"
         until(lambda: stats(at).get("stored") == 12, "every trajectory", 60)
         raw = [item for n in range(3) for item in group(at, f"product-{n}")]
-        batch = httpx.post(f"{at}/take", json={}, timeout=30).json()
+        batch = patient.post(f"{at}/take", json={}).json()
     worker_client.close()
     for item in raw:
         roles = [turn["role"] for turn in item["messages"]]
@@ -69,11 +69,11 @@ def test_a_model_runs_code_through_the_queue_and_its_trajectories_reach_the_trai
 
 
 def stats(at: str) -> dict[str, int]:
-    found: dict[str, int] = httpx.get(f"{at}/stats", timeout=30).json()
+    found: dict[str, int] = patient.get(f"{at}/stats").json()
     return found
 
 
 def group(at: str, name: str) -> list[dict[str, Any]]:
-    answer = httpx.get(f"{at}/group", params={"instance_id": name}, timeout=30)
+    answer = patient.get(f"{at}/group", params={"instance_id": name})
     found: list[dict[str, Any]] = answer.json()["items"]
     return found

@@ -109,7 +109,7 @@ def test_a_generator_makes_what_the_policy_has_room_for_and_no_more(bench: Bench
             assert bench.call("GET", "/versions")["outstanding"] == {}
             assert bench.begun_questions() == 4 * (version - 4)
             bench.call("POST", "/versions", version=version + 1, owner="trainer")
-    assert process.wait(60) == 0
+    assert process.wait(100) == 0
     assert seen == {(name, number): 2 for name in "abc" for number in (0, 1)}
 
 
@@ -122,7 +122,7 @@ def test_the_groups_of_a_killed_generator_are_made_by_another(bench: Bench) -> N
     process.wait()
     other = bench.generator()
     items = bench.taken(6, 5)
-    assert other.wait(60) == 0
+    assert other.wait(100) == 0
     made = Counter((item["instance_id"], item["round_number"]) for item in items)
     assert made == {(name, number): 2 for name in "abc" for number in (0, 1)}
     assert bench.call("GET", "/versions")["slots"] == 0

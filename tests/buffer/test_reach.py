@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -13,6 +12,7 @@ import ground
 from buffer.http import rollouts
 from tests.buffer.serving import ServerProcess, served
 from tests.buffer.slime_clients import SlimeClient, questions, sums
+from tests.harness import patient
 from tests.harness.scripted_model import scripted_model
 from tests.harness.servers import PrivateRedis, until
 
@@ -78,7 +78,7 @@ async def test_a_file_in_a_named_folder_is_read(
         async with served(redis, input_folders="elsewhere, data") as client:
             start = {**START, "input_file": file, "task_type": "math", "num_epoch": number}
             assert (await client.post("/start_rollout", json=start)).status_code == 200
-            assert (await asyncio.wait_for(given.get(), 10))["input_file"] == file
+            assert (await asyncio.wait_for(given.get(), 100))["input_file"] == file
 
 
 @pytest.mark.parametrize("name", ["remote_engine_url", "remote_buffer_url"])
@@ -109,14 +109,13 @@ async def test_the_servers_token_reaches_its_generator_and_is_not_kept(
         url = "http://any:s3cret@127.0.0.1:8889"
         answer = await client.post("/start_rollout", json={**START, "remote_buffer_url": url})
         assert answer.status_code == 200
-        url = (await asyncio.wait_for(given.get(), 10))["remote_buffer_url"]
+        url = (await asyncio.wait_for(given.get(), 100))["remote_buffer_url"]
     assert url.startswith("http://any:s3cret@127.0.0.1:8889/tasks/math/rollouts/")
     kept = redis.hgetall("penstock:buffer:{default/math}:rollout")
     assert kept
     assert "s3cret" not in str(kept)
 
 
-@pytest.mark.timeout(240)
 def test_slimes_clients_reach_a_server_with_a_token_by_its_url(
     real_redis: object, shared_server: PrivateRedis, tmp_path: Path
 ) -> None:
@@ -127,11 +126,11 @@ def test_slimes_clients_reach_a_server_with_a_token_by_its_url(
         scripted_model(sums) as model,
     ):
         for url in (server.url, server.url.replace("//", "//any:wrong@")):
-            answer = httpx.post(f"{url}/get_rollout_data", json={})
+            answer = patient.post(f"{url}/get_rollout_data", json={})
             assert answer.status_code == 401
         known = server.url.replace("//", "//any:s3cret@")
         client = SlimeClient(known, model.url, questions(tmp_path, 4))
         client.start()
         stats = f"{known}/v1/tasks/math/stats"
-        until(lambda: httpx.get(stats).json().get("stored") == 16, "every answer", 120)
+        until(lambda: patient.get(stats).json().get("stored") == 16, "every answer", 120)
         assert "s3cret" not in server.log.read_text()

@@ -15,6 +15,7 @@ import ground
 from buffer import RolloutBuffer, TaskConfig
 from tests.buffer.conftest import item
 from tests.buffer.serving import JSON, ServerProcess
+from tests.harness import patient
 from tests.harness.remains import until_nothing_runs_in
 from tests.harness.servers import PrivateRedis, fill_disk_of, server_that_may_fail_to_save, until
 
@@ -25,7 +26,7 @@ HEAD = "Host: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 @pytest.fixture
 def server(real_redis: object, running: ServerProcess) -> ServerProcess:
-    httpx.put(f"{running.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
+    patient.put(f"{running.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
     return running
 
 
@@ -44,7 +45,7 @@ def fill(url: str) -> None:
 
 
 def stats(server: ServerProcess) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{server.url}/v1{AT}/stats", timeout=30).json()
+    found: dict[str, Any] = patient.get(f"{server.url}/v1{AT}/stats").json()
     return found
 
 
@@ -52,15 +53,15 @@ def test_a_server_with_a_redis_of_its_own_goes_on_when_that_is_killed(tmp_path: 
     data = tmp_path / "data"
     own = {"PENSTOCK_REDIS_URL": "", "PENSTOCK_DATA_DIR": str(data)}
     with ServerProcess("", tmp_path, **own) as server:
-        httpx.put(f"{server.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
+        patient.put(f"{server.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
         items = {"items": [item("g", "1", 1)]}
-        httpx.post(f"{server.url}/v1{AT}/items", json=items).raise_for_status()
+        patient.post(f"{server.url}/v1{AT}/items", json=items).raise_for_status()
         redis = ground.running_server(data)
         assert redis is not None
         with contextlib.closing(ground.connect(redis)) as client:
             info: Any = client.info("server")
         os.kill(info["process_id"], signal.SIGKILL)
-        until(lambda: httpx.get(f"{server.url}/healthz").status_code == 200, "the server")
+        until(lambda: patient.get(f"{server.url}/healthz").status_code == 200, "the server")
         assert stats(server)["stored"] == 1
         assert "redis ended; it is started again with its data" in server.log.read_text()
     until_nothing_runs_in(data)
@@ -73,13 +74,13 @@ def test_a_redis_whose_disk_is_full_is_503_with_its_words_and_no_traceback(
         server_that_may_fail_to_save(tmp_path / "redis") as redis,
         ServerProcess(redis.url, tmp_path, PENSTOCK_REDIS_PATIENCE="0.5") as server,
     ):
-        httpx.put(f"{server.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
+        patient.put(f"{server.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
         fill_disk_of(redis)
         write = {"items": [item("g", "1", 1)]}
         answers = [
-            httpx.post(f"{server.url}/v1{AT}/items", json=write, timeout=30),
-            httpx.post(f"{server.url}{AT}/buffer/write", json=item("g", "1", 1), timeout=30),
-            httpx.put(f"{server.url}/v1{AT}", json={"group_size": 2}, timeout=30),
+            patient.post(f"{server.url}/v1{AT}/items", json=write),
+            patient.post(f"{server.url}{AT}/buffer/write", json=item("g", "1", 1)),
+            patient.put(f"{server.url}/v1{AT}", json={"group_size": 2}),
         ]
         assert [answer.status_code for answer in answers] == [503, 503, 503]
         assert all("MISCONF" in answer.json()["message"] for answer in answers)
@@ -101,7 +102,7 @@ def test_a_batch_whose_reader_went_away_is_ready_again(
     assert stats(server)["leased_groups"] == GROUPS
     reader.close()
     until(lambda: stats(server)["ready_groups"] == GROUPS, "the batch to come back")
-    found = httpx.post(f"{server.url}{AT}/get_rollout_data", json={}, timeout=60).json()
+    found = patient.post(f"{server.url}{AT}/get_rollout_data", json={}).json()
     assert len(found["data"]["data"]) == 2 * GROUPS
 
 
@@ -109,12 +110,12 @@ def test_a_batch_that_arrived_is_consumed_and_can_be_fetched_again(
     server: ServerProcess, shared_server: PrivateRedis
 ) -> None:
     fill(shared_server.url)
-    first = httpx.post(f"{server.url}{AT}/get_rollout_data", json={}, timeout=60).json()
-    second = httpx.post(f"{server.url}{AT}/get_rollout_data", json={}, timeout=60).json()
+    first = patient.post(f"{server.url}{AT}/get_rollout_data", json={}).json()
+    second = patient.post(f"{server.url}{AT}/get_rollout_data", json={}).json()
     assert second["success"] is False
     until(lambda: stats(server)["consumed"] == GROUPS, "the batch to be consumed")
     receipt = first["data"]["meta_info"]["receipt"]
-    again = httpx.get(f"{server.url}/v1{AT}/batches/{receipt}", timeout=60).json()
+    again = patient.get(f"{server.url}/v1{AT}/batches/{receipt}").json()
     fetched = [found for group in again["groups"] for found in group["items"]]
     assert fetched == first["data"]["data"]
 
@@ -122,13 +123,13 @@ def test_a_batch_that_arrived_is_consumed_and_can_be_fetched_again(
 def test_an_item_of_50_mb_is_refused_and_the_server_goes_on(server: ServerProcess) -> None:
     body = b'{"instance_id": "a", "x": "' + b"y" * 50_000_000 + b'"}'
     try:
-        answer = httpx.post(
+        answer = patient.post(
             f"{server.url}{AT}/buffer/write", content=body, headers=JSON, timeout=60
         )
         assert answer.status_code == 413
     except httpx.TransportError:
         pass  # refused before it was all sent: the connection is closed under the writer
-    assert httpx.post(f"{server.url}{AT}/buffer/write", json=item("a", "u")).status_code == 200
+    assert patient.post(f"{server.url}{AT}/buffer/write", json=item("a", "u")).status_code == 200
 
 
 def test_a_writer_that_stops_in_the_middle_harms_nobody(server: ServerProcess) -> None:
@@ -139,10 +140,10 @@ def test_a_writer_that_stops_in_the_middle_harms_nobody(server: ServerProcess) -
             f"POST {AT}/buffer/write HTTP/1.1\r\n{HEAD}Content-Length: 500\r\n\r\n{{".encode()
         )
         lines.append(line)
-    assert httpx.post(f"{server.url}{AT}/buffer/write", json=item("a", "u")).status_code == 200
+    assert patient.post(f"{server.url}{AT}/buffer/write", json=item("a", "u")).status_code == 200
     for line in lines:
         line.close()
-    assert httpx.post(f"{server.url}{AT}/buffer/write", json=item("a", "v")).status_code == 200
+    assert patient.post(f"{server.url}{AT}/buffer/write", json=item("a", "v")).status_code == 200
     assert stats(server)["stored"] == 2
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.buffer.serving import ServerProcess
 from tests.buffer.slime_clients import SlimeClient, questions, sums
+from tests.harness import patient
 from tests.harness.scripted_model import Answer, ScriptedModel, scripted_model
 from tests.harness.servers import PrivateRedis, until
 
@@ -139,7 +139,7 @@ def drained(client: SlimeClient, groups: int) -> dict[str, int]:
         lambda: client._fetch(client.fetched, []) or len(client.fetched) >= groups * size,
         f"{groups} groups", 90,
     )  # fmt: skip
-    assert httpx.post(f"{client.url}/get_rollout_data", json={}).json()["success"] is False
+    assert patient.post(f"{client.url}/get_rollout_data", json={}).json()["success"] is False
     counts = Counter(item["instance_id"] for item in client.fetched)
     assert all(count % size == 0 for count in counts.values())
     return {name: count // size for name, count in counts.items()}

@@ -11,6 +11,8 @@ import pytest
 from docs.site import pages
 from tests.architecture.source import ROOT
 
+pytestmark = pytest.mark.timeout(600)  # a busy machine is no finding
+
 # What a browser fetches by itself. A link that a reader follows is none.
 FETCHED = re.compile(
     r"<(?:script|img|iframe|source)[^>]*\bsrc=[\"']?(?:https?:)?//"

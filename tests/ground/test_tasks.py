@@ -22,7 +22,7 @@ async def test_a_loop_ends_though_its_cancellation_was_swallowed() -> None:
     await waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 100)
 
 
 async def test_it_does_nothing_where_nobody_cancelled() -> None:

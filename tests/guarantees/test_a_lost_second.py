@@ -27,7 +27,7 @@ from worker import CodeQueue, ResultExpired
 from worker.lifecycle import SandboxLifecycle
 from worker.lifecycle.reaper.reaper import Reaper
 
-SOON = 30.0
+SOON = 100.0
 
 
 @pytest.fixture

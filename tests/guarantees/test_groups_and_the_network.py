@@ -48,7 +48,7 @@ def test_a_server_that_stands_still_holds_up_no_other(real_redis, shared_server,
     """Servers keep nothing; what one had acknowledged the other one hands out."""
     one = ServerProcess(shared_server.url, tmp_path)
     other = ServerProcess(shared_server.url, tmp_path)
-    with one, other, httpx.Client(timeout=60) as client:
+    with one, other, httpx.Client(timeout=150) as client:
         task = f"{one.url}/v1/tasks/math"
         assert client.put(task, json={"group_size": SIZE}).status_code == 200
         for n in range(SIZE - 1):

@@ -26,7 +26,7 @@ _NAMES = (
     "chromium-headless-shell", "chromium", "chromium-browser", "chrome-headless-shell",
     "google-chrome", "google-chrome-stable",
 )  # fmt: skip
-WITHIN = 60.0
+WITHIN = 100.0
 
 
 def chromium() -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PATIENCE = 60.0
+PATIENCE = 100.0
 LEAST = 50  # statements: with fewer something was not made anew
 
 Work = Callable[[], Coroutine[Any, Any, Any]]

@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 
 from tests.harness import nursery
 
-WITHIN = 60.0
+WITHIN = 100.0
 _AT_ONCE = 4
 
 
@@ -81,7 +81,7 @@ class Outcome:
 def run(scenario: Callable[..., object], *arguments: Any, at: Point | None = None) -> Outcome:
     """Run a scenario in a process to its end, which may be the point. An error in it fails us."""
     with Child(scenario, *arguments, at=at) as child:
-        return child.outcome()
+        return child.outcome(2 * WITHIN)
 
 
 def lines_reached(function: str, scenario: Callable[..., object], *arguments: Any) -> list[Point]:

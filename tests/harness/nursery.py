@@ -162,6 +162,7 @@ def _begin(nursery: int, words: bytes, files: list[int]) -> tuple[dict[str, Any]
     """A child becomes what a process that was started anew would be."""
     leash.fasten(nursery)
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which a run under nohup ignores
     spec = json.loads(words)
     os.environ.clear()
     os.environ.update(spec.pop("environment"))

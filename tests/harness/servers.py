@@ -18,7 +18,7 @@ import ground
 from tests.harness import leash
 
 BINARY = "PENSTOCK_TEST_SERVER"
-STARTS_WITHIN = 30.0
+STARTS_WITHIN = 100.0
 
 
 def server_binary() -> Path:
@@ -256,7 +256,7 @@ class PrivateRedis:
             return
         self._process.send_signal(how)
         self.thaw()
-        self._process.wait(30)
+        self._process.wait(100)
         self._process = None
 
 

@@ -62,7 +62,7 @@ class Terminal:
             assert self.process.poll() is None or words in self.said, self.said
             return words in self.said
 
-        until(shown, f"{words!r} on the screen", within=90)
+        until(shown, f"{words!r} on the screen", within=100)
 
     def press(self, key: bytes) -> None:
         os.write(self._ours, key)
@@ -90,5 +90,5 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self._reader.join(10)
+        self._reader.join(100)
         os.close(self._ours)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 
 async def on_its_shortcut(gate: Any) -> None:

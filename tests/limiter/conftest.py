@@ -36,7 +36,7 @@ def gate_at(name: str) -> Callable[..., TokenBucket]:
 def no_engine_is_left_running_hot() -> Iterator[None]:
     """Whatever happened: an engine with nothing to do does nothing."""
     yield
-    until(_idle, "the engines to come to rest", within=10)
+    until(_idle, "the engines to come to rest", within=100)
 
 
 def _idle() -> bool:

@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Any
 
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 
 async def settled(gate: Any, *, in_flight: int | None = None, waiting: int | None = None) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
-WITHIN = 60.0
+WITHIN = 100.0
 
 
 @dataclass(frozen=True)

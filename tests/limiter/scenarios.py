@@ -77,7 +77,7 @@ def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
     bucket = gates.TokenBucket(url, "interrupted", limit=2, lease=0.6)
 
     async def pair() -> None:
-        async with bucket.hold(timeout=60):
+        async with bucket.hold(timeout=100):
             await asyncio.sleep(0)
 
     async def pairs() -> None:
@@ -108,7 +108,7 @@ def is_interrupted_at_every_line(url: str) -> None:
 
         sys.settrace(interrupting)
         try:
-            permit = gate.sync.acquire(timeout=60)
+            permit = gate.sync.acquire(timeout=100)
             sys.settrace(None)
             permit.release()
             last = left > 0

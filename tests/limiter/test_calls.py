@@ -61,7 +61,7 @@ def test_who_waits_asks_once_however_long_it_takes(real_redis, calls):
     loop.run_until_complete(asyncio.sleep(0.5))
     assert calls.taken() == 0
     held.release()
-    permit = loop.run_until_complete(asyncio.wait_for(waiting, 30))
+    permit = loop.run_until_complete(asyncio.wait_for(waiting, 100))
     assert calls.taken() == 1  # the release, which handed over
     permit.release()
     settled_sync(holder, in_flight=0)

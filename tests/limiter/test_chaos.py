@@ -72,7 +72,7 @@ class Processes:
         counts = Counter()
         for child in self._living:
             with child:
-                outcome = child.outcome(within=120)
+                outcome = child.outcome(within=250)
             assert not outcome.killed
             assert outcome.returned.pop("failures") == []
             counts.update(outcome.returned)

@@ -11,7 +11,7 @@ from tests.harness import killing
 from tests.harness.servers import until
 from tests.limiter.in_flight import Observer, in_line, served, served_in_turn, settled
 
-SOON = 30.0
+SOON = 100.0
 
 
 # A process keeps the first terms it hears of a gate, so each test has gates of its own.

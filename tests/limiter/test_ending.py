@@ -60,14 +60,14 @@ def test_the_reader_of_grants_ends_when_redis_is_gone(private_redis, readers):
     server.kill()
     engines.stop_all()
     for reader in ours:
-        reader.join(30)
+        reader.join(100)
     assert not readers()
 
 
 def test_a_process_that_has_waited_ends_without_a_word(real_redis, shared_server):
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", WAITED_ONCE, shared_server.url],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "waited\n", "")
 
@@ -81,5 +81,5 @@ def test_a_process_ends_though_redis_is_frozen(private_redis):
     with process:
         assert process.stdout.readline() == "waited\n"
         server.freeze()
-        _, errors = process.communicate("\n", timeout=60)
+        _, errors = process.communicate("\n", timeout=100)
     assert (process.returncode, "Exception" in errors) == (0, False)

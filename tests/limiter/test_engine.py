@@ -30,7 +30,7 @@ async def test_a_broken_key_is_everybodys_error_and_mending_it_is_enough(redis, 
     assert "WRONGTYPE" in str(outcomes[0])
     assert len(exchanges) < 10
     redis.delete(key)
-    async with gate.hold(timeout=30):
+    async with gate.hold(timeout=100):
         pass
     await settled(gate, in_flight=0)
 
@@ -53,7 +53,7 @@ async def test_an_error_of_one_command_leaves_no_caller_without_an_answer(redis,
 @pytest.mark.parametrize("letter", [{"no": "letter"}, {"at": "x"}, {"at": 1, "grants": "id"}])
 async def test_a_letter_that_cannot_be_read_ends_nobody(redis, gate, caplog, letter):
     held = [await gate.acquire() for _ in range(2)]
-    waiting = asyncio.create_task(gate.acquire(timeout=30))
+    waiting = asyncio.create_task(gate.acquire(timeout=100))
     while not (await gate.status()).waiting:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.001)
     redis.xadd(gate._client.unit.commands.inbox, letter)
@@ -99,7 +99,7 @@ def test_who_asks_as_the_engine_ends_is_answered(gate):
             thread.start()
         engines.stop_all()
         for thread in threads:
-            thread.join(30)
+            thread.join(100)
         assert len(answers) == 4
     settled_sync(gate, in_flight=0, waiting=0)
 
@@ -129,8 +129,8 @@ def test_a_failing_engine_refuses_everybody_and_the_next_one_serves(gate, monkey
     monkeypatch.setattr(threading, "excepthook", lambda _: failed.set())
     unit = gate._client.unit
     unit.engine.post(unit, lambda: 1 / 0)
-    assert failed.wait(30)
-    waiter.join(30)
+    assert failed.wait(100)
+    waiter.join(100)
     assert "internal error" in str(refused[0])
     assert gate.sync.status().in_flight == 2  # until their leases end
     del held

@@ -199,10 +199,10 @@ def test_a_forked_child_has_the_gate_but_not_its_parents_permits(real_redis):
 def test_a_child_forked_while_threads_wait_is_not_stuck(real_redis):
     gate = TokenBucket(real_redis, "g", limit=1)
     held = gate.sync.acquire()
-    waiter = threading.Thread(target=lambda: gate.sync.acquire(timeout=30).release())
+    waiter = threading.Thread(target=lambda: gate.sync.acquire(timeout=100).release())
     waiter.start()
     settled_sync(gate, waiting=1)
     assert in_a_child(lambda: gate.sync.status().waiting) == 1
     held.release()
-    waiter.join(30)
+    waiter.join(100)
     assert not waiter.is_alive()

@@ -146,7 +146,7 @@ def test_a_thread_interrupted_as_it_waits_leaves_the_line(gate):
     signal.signal(signal.SIGUSR1, before)
     settled_sync(gate, in_flight=1, waiting=0)
     held.release()
-    assert gate.sync.acquire(timeout=30)
+    assert gate.sync.acquire(timeout=100)
 
 
 def test_a_thread_interrupted_at_any_line_of_an_acquire_keeps_no_permit(shared_server):
@@ -188,7 +188,7 @@ def test_a_loop_that_is_closed_with_waiters_holds_up_nobody(gate):
     loop.run_until_complete(settled(gate, waiting=1))
     loop.close()
     held.release()
-    with gate.hold(timeout=30):
+    with gate.hold(timeout=100):
         pass
     settled_sync(gate, in_flight=0, waiting=0)
     abandoned._log_destroy_pending = False
@@ -199,7 +199,7 @@ def test_a_loop_that_is_closed_with_waiters_holds_up_nobody(gate):
 def test_a_permit_that_nobody_holds_any_more_is_given_back(gate):
     gate.sync.acquire()
     gc.collect()
-    assert gate.sync.acquire(timeout=30)
+    assert gate.sync.acquire(timeout=100)
 
 
 def test_releasing_twice_gives_back_once(redis):
@@ -221,4 +221,4 @@ async def test_a_silent_redis_is_named_and_nothing_is_granted():
         await gate.acquire(timeout=0.1)
     with pytest.raises(GateUnavailable):
         await gate.status()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90

@@ -19,7 +19,7 @@ ROUND = 0.1
 def test_six_jobs_at_a_limit_of_three_take_two_rounds_and_keep_their_order(redis):
     gate, observer = TokenBucket(redis, "g", limit=3), Observer()
     rounds: list[None] = []
-    all_inside = threading.Barrier(3, action=lambda: rounds.append(None), timeout=60)
+    all_inside = threading.Barrier(3, action=lambda: rounds.append(None), timeout=100)
 
     def seen(number: int) -> int:
         with observer:
@@ -66,7 +66,7 @@ def works_at_a_shared_gate(url: str, jobs: int) -> int:
     )
 
     def job(_: int) -> None:
-        with gate.hold(timeout=60):
+        with gate.hold(timeout=100):
             inside()
             time.sleep(0.01)
             server.decr("inside")
@@ -119,6 +119,6 @@ async def test_a_start_that_fails_gives_its_permit_back(redis):
     gate = StartingGate(redis, limit=1)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="no image"):
-            async with gate.hold(timeout=30):
+            async with gate.hold(timeout=100):
                 raise RuntimeError("no image")
     assert (await gate.status()).in_flight == 0

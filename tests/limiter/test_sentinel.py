@@ -9,7 +9,7 @@ from limiter import TokenBucket
 from tests.harness.servers import until
 from tests.limiter.in_flight import in_line, served, served_in_turn
 
-SOON = 30.0
+SOON = 100.0
 
 
 _numbers = itertools.count()

@@ -18,7 +18,7 @@ from tests.limiter.by_shortcut import on_its_shortcut, takes_it
 from tests.limiter.in_flight import Observer, in_line, served, settled
 
 SHORT = 1.5  # a lease that a test waits for
-SOON = 30.0
+SOON = 100.0
 
 
 @pytest.fixture

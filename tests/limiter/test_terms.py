@@ -152,7 +152,7 @@ async def test_a_second_gate_object_with_other_terms_is_told_too(redis, caplog):
 async def test_enforced_terms_are_written_whole(redis):
     await TokenBucket(redis, "g", limit=3, rate=1.0).status()
     gate = TokenBucket(redis, "g", limit=5, enforce=True)
-    (await gate.acquire(timeout=5)).release()
+    (await gate.acquire(timeout=100)).release()
     status = await gate.status()
     assert (status.limit, status.rate, status.burst) == (5, None, None)
 
@@ -202,7 +202,7 @@ def test_threads_change_a_gate_with_the_same_words(redis):
     status = gate.status()
     assert (status.limit, status.rate, status.burst, status.paused) == (2, 50.0, 2, True)
     gate.resume()
-    assert gate.acquire(timeout=10)
+    assert gate.acquire(timeout=100)
 
 
 async def in_line(gate: Any, number: int) -> None:

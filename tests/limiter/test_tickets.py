@@ -23,12 +23,12 @@ async def test_who_asks_again_with_its_ticket_goes_before_those_who_came_later(g
     order: list[str] = []
 
     async def take(name: str, ticket: str = "") -> None:
-        permit = await gate.acquire(ticket=ticket, timeout=30)
+        permit = await gate.acquire(ticket=ticket, timeout=100)
         order.append(name)
         permit.release()
 
     first = await gate.acquire()
-    second = asyncio.create_task(gate.acquire(timeout=30))
+    second = asyncio.create_task(gate.acquire(timeout=100))
     await waiting(gate, 1)
     late = asyncio.create_task(take("late"))
     await waiting(gate, 2)

@@ -27,8 +27,8 @@ def monitor(redis_url: str, **environment: str) -> Iterator[str]:
             return False
 
     try:
-        until(answers, "the monitor", within=60)
+        until(answers, "the monitor", within=100)
         yield url
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(100)

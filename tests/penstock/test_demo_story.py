@@ -20,7 +20,7 @@ async def test_who_was_to_strike_says_nothing_once_the_demo_has_failed(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
 
     def strikes(_: str) -> NoReturn:
-        assert gone.wait(60)
+        assert gone.wait(100)
         raise redis.ConnectionError("Connection closed by server.")
 
     async def fails(*_: object) -> NoReturn:

@@ -27,7 +27,7 @@ def an_item(question: str, sample: int) -> dict[str, Any]:
 async def timed_out(buffer: RolloutBuffer, question: str) -> None:
     """A group of which one item came in time."""
     await buffer.write(an_item(question, 0))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while question not in await buffer.unreported():
             await buffer.sweep()
 
@@ -39,7 +39,7 @@ async def test_a_group_that_timed_out_is_heard_of_with_the_next_batch(
     await buffer.write_many([an_item("whole", 0), an_item("whole", 1)])
     told: list[Any] = []
     trainer = Trainer(buffer, told.append)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         await trainer.train(2)
     assert (trainer.delivered, trainer.timed_out, told) == (1, ["stray"], ["stray"])
 
@@ -48,7 +48,7 @@ async def test_a_group_that_timed_out_is_heard_of_without_a_batch(buffer: Rollou
     await timed_out(buffer, "stray")
     told: list[Any] = []
     trainer = Trainer(buffer, told.append)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         await trainer.train(1)
     assert (trainer.delivered, trainer.timed_out, told) == (0, ["stray"], ["stray"])
 
@@ -59,7 +59,7 @@ async def test_a_group_that_was_told_before_its_batch_is_counted_once(
     await timed_out(buffer, "stray")
     told: list[Any] = []
     trainer = Trainer(buffer, told.append)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         await trainer.train(1)
         await buffer.write_many([an_item("whole", 0), an_item("whole", 1)])
         await trainer.train(2)

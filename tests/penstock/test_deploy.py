@@ -98,7 +98,7 @@ class Deployment:
     def end(self) -> None:
         for process in reversed(self.processes):
             process.terminate()
-            process.wait(60)
+            process.wait(100)
 
     def here(self, word: str) -> str:
         """The same word outside of a container."""
@@ -161,7 +161,7 @@ def test_redis_without_its_password_does_not_start_and_says_what_to_do(
     script = deployment.here(SERVICES["redis"]["command"][0].replace("$$", "$"))
     started = subprocess.run(
         [shell, option, script], env=deployment.environment("redis"), text=True,
-        capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=200, check=False,
     )  # fmt: skip
     assert started.returncode == 1
     assert "make secrets" in started.stderr
@@ -199,7 +199,7 @@ def test_a_health_check_of_a_service_loads_next_to_nothing() -> None:
         "except SystemExit as ended:\n    print(ended.code, 'click' in sys.modules)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
     )
     assert (ran.stdout, ran.stderr.count("\n")) == ("1 False\n", 1), ran.stderr
 
@@ -211,28 +211,28 @@ def test_the_image_is_compiled_for_a_user_who_can_write_nothing() -> None:
     assert "/opt/penstock/lib" in compiled
 
 
-@pytest.mark.timeout(300)  # some twenty processes, one after the other
+@pytest.mark.timeout(600)  # some twenty processes, one after the other
 def test_every_service_starts_is_healthy_and_runs_a_program(deployment: Deployment) -> None:
     with ThreadPoolExecutor() as asking:
         assert not any(asking.map(deployment.healthy, OURS)), "healthy before it started"
     deployment.start("redis")
-    until(lambda: deployment.healthy("redis"), "redis", within=60)
+    until(lambda: deployment.healthy("redis"), "redis", within=100)
     others = [name for name in OURS if name != "redis"]
     for name in others:
         deployment.start(name)
     for name in others:
-        until(lambda name=name: deployment.healthy(name), name, within=60)
+        until(lambda name=name: deployment.healthy(name), name, within=100)
     env = deployment.environment("worker")
     ran = subprocess.run(
         [BIN / "penstock", "run", "-"], input="print(6 * 7)", env=env, text=True,
-        capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=200, check=False,
     )  # fmt: skip
     assert ran.stdout == "42\n", ran.stderr
 
 
 def test_redis_itself_is_told_to_stop(deployment: Deployment) -> None:
     deployment.start("redis")
-    until(lambda: deployment.healthy("redis"), "redis", within=60)
+    until(lambda: deployment.healthy("redis"), "redis", within=100)
     deployment.end()
     assert deployment.processes[0].returncode == 0, "it shuts down, and keeps its last second"
     assert processes_in(deployment.folder / "data") == []

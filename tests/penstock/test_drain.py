@@ -24,7 +24,7 @@ def test_half_the_workers_end_under_running_jobs_none_is_lost_and_none_runs_twic
     workers = {
         name: penstock_worker(real_redis, *options, "--name", name, **quiet) for name in WORKERS
     }
-    until(lambda: real_redis.hlen("ran") == count, "all to run at once", within=120)
+    until(lambda: real_redis.hlen("ran") == count, "all to run at once", within=250)
 
     for name in LEAVING:
         workers[name].send_signal(signal.SIGTERM)
@@ -37,9 +37,9 @@ def test_half_the_workers_end_under_running_jobs_none_is_lost_and_none_runs_twic
     real_redis.xadd("gates", {"open": 1})
 
     for name in LEAVING:
-        assert workers[name].wait(60) == 128 + signal.SIGTERM
+        assert workers[name].wait(100) == 128 + signal.SIGTERM
     everything = count + later
-    until(lambda: queue.finished_job_registry.count == everything, "all to finish", within=120)
+    until(lambda: queue.finished_job_registry.count == everything, "all to finish", within=250)
     until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
     ran = real_redis.hgetall("ran")
     assert (len(ran), set(ran.values())) == (everything, {b"1"})
@@ -47,7 +47,7 @@ def test_half_the_workers_end_under_running_jobs_none_is_lost_and_none_runs_twic
     assert by <= set(STAYING), "one that was told to end took more"
     for name in STAYING:
         workers[name].send_signal(signal.SIGTERM)
-        assert workers[name].wait(60) == 128 + signal.SIGTERM
+        assert workers[name].wait(100) == 128 + signal.SIGTERM
     for worker in workers.values():
         worker.communicate()
 

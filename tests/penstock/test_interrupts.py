@@ -59,7 +59,7 @@ def interrupted(name: str, folder: Path, moment: float) -> None:
     done = {0, 1} if name == "doctor" else {0} if name in WELL_ENDED else set()
     assert code in {130, 1, -signal.SIGINT} | done, f"{what}: {code}, {terminal.said}"
     assert code != 1 or name == "doctor" or "Traceback" in terminal.said, f"{what}: {terminal.said}"
-    until(lambda: processes_of(folder) == [], f"nothing left of {what}", within=60)
+    until(lambda: processes_of(folder) == [], f"nothing left of {what}", within=100)
 
 
 @pytest.mark.parametrize("name", LASTING)
@@ -80,4 +80,4 @@ def test_a_second_ctrl_c_ends_the_demo_at_once_and_leaves_no_process(tmp_path: P
         terminal.press(Terminal.CTRL_C)
         terminal.press(Terminal.CTRL_C)
         assert terminal.ends() in (130, -signal.SIGINT), terminal.said
-    until(lambda: processes_of(tmp_path) == [], "nothing left", within=60)
+    until(lambda: processes_of(tmp_path) == [], "nothing left", within=100)

@@ -300,7 +300,7 @@ class Pods:
         )  # fmt: skip
 
     def get(self, name: str, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.ports[name]}{path}", headers=headers, timeout=30)
+        return httpx.get(f"http://127.0.0.1:{self.ports[name]}{path}", headers=headers, timeout=150)
 
     def healthy(self, name: str) -> bool:
         try:
@@ -322,7 +322,7 @@ class Pods:
     def end(self) -> None:
         for process in reversed(self.processes):
             process.terminate()
-            process.wait(60)
+            process.wait(100)
 
 
 @pytest.fixture
@@ -347,18 +347,18 @@ def as_keda_reads(exposition: str, selector: str) -> float:
     )
 
 
-@pytest.mark.timeout(300)  # a dozen processes, one after the other
+@pytest.mark.timeout(600)  # a dozen processes, one after the other
 def test_every_pod_starts_is_healthy_and_the_monitor_tells_keda_of_the_jobs(pods: Pods) -> None:
     for name in DEPLOYMENTS:
         assert not pods.healthy(name), "healthy before it started"
         pods.start(name)
     for name in DEPLOYMENTS:
-        until(lambda name=name: pods.healthy(name), name, within=60)
+        until(lambda name=name: pods.healthy(name), name, within=100)
 
     env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     ran = subprocess.run(
         [sys.executable, "-m", "penstock", "run", "-"], input="print(6 * 7)", text=True,
-        env=env | {"PENSTOCK_REDIS_URL": pods.url}, capture_output=True, timeout=60, check=False,
+        env=env | {"PENSTOCK_REDIS_URL": pods.url}, capture_output=True, timeout=200, check=False,
     )  # fmt: skip
     assert ran.stdout == "42\n", ran.stderr
 

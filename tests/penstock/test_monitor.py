@@ -16,6 +16,7 @@ from buffer import RolloutBuffer, TaskConfig
 from ground.process import from_thread
 from limiter import TokenBucket
 from penstock.monitor.page import page
+from tests.harness import patient
 from tests.harness.servers import PrivateRedis
 from tests.penstock.serving import monitor
 from tests.worker.concurrent import chores
@@ -34,7 +35,7 @@ JSON = {"Content-Type": "application/json"}
 def guarded(shared_server: PrivateRedis, real_redis: ground.Client) -> Iterator[httpx.Client]:
     with (
         monitor(shared_server.url, PENSTOCK_MONITOR_TOKEN="secret") as url,
-        httpx.Client(base_url=url, headers=TOKEN, timeout=30) as client,
+        httpx.Client(base_url=url, headers=TOKEN, timeout=150) as client,
     ):
         yield client
 
@@ -48,12 +49,12 @@ def make_task(redis: ground.Client, name: str) -> None:
 def test_all_but_health_is_behind_the_token(guarded: httpx.Client) -> None:
     for path in ("/", "/api/fleet", "/api/events", "/metrics", "/api/jobs/x", "/api/gates/x"):
         for headers in ({}, {"Authorization": "Bearer wrong"}):
-            assert httpx.get(guarded.base_url.join(path), headers=headers).status_code == 401
-    shown = httpx.get(guarded.base_url.join("/"))
+            assert patient.get(guarded.base_url.join(path), headers=headers).status_code == 401
+    shown = patient.get(guarded.base_url.join("/"))
     assert "A token is needed" in shown.text
     assert "script-src 'sha256-" in shown.headers["content-security-policy"]
     assert guarded.get("/").status_code == 200
-    assert httpx.get(guarded.base_url.join("/healthz")).json()["status"] == "healthy"
+    assert patient.get(guarded.base_url.join("/healthz")).json()["status"] == "healthy"
     assert "penstock_workers" in guarded.get("/metrics").text
 
 
@@ -186,8 +187,8 @@ def test_without_a_token_it_shows_and_changes_nothing(
 ) -> None:
     TokenBucket(real_redis, "code", limit=2).sync.configure(limit=2)
     with monitor(shared_server.url) as url:
-        assert httpx.get(f"{url}/").status_code == 200
-        assert httpx.get(f"{url}/api/fleet?workers=9").json()["may_act"] is False
-        refused = httpx.post(f"{url}/api/gates/code", json={"paused": True})
+        assert patient.get(f"{url}/").status_code == 200
+        assert patient.get(f"{url}/api/fleet?workers=9").json()["may_act"] is False
+        refused = patient.post(f"{url}/api/gates/code", json={"paused": True})
         assert refused.status_code == 403
         assert "PENSTOCK_MONITOR_TOKEN" in refused.json()["message"]

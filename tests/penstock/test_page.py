@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 import ground
 from buffer import GroupFunctions, RolloutBuffer, TaskConfig
 from ground.process import from_thread
 from limiter import TokenBucket
-from tests.harness import killing
+from tests.harness import killing, patient
 from tests.harness.browser import Browser
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis
@@ -205,7 +204,7 @@ def test_a_connection_that_hangs_is_said_and_replaced(browser: Browser, url: str
     live = "document.getElementById('live').textContent"
     page = browser.open(f"{url}/#token=secret")
     page.until(live, lambda said: said.startswith("live"))
-    monitor_process = httpx.get(f"{url}/healthz").json()["pid"]
+    monitor_process = patient.get(f"{url}/healthz").json()["pid"]
     os.kill(monitor_process, signal.SIGSTOP)  # the connection stays, and brings nothing
     try:
         page.until(live, lambda said: "has said nothing for 6 s" in said)

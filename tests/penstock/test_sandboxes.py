@@ -142,9 +142,9 @@ def test_a_reaper_by_itself_ends_what_the_dead_left_until_it_is_told_to_end(
         env=os.environ | {f"PENSTOCK_{name}": value for name, value in given.items()},
         stderr=subprocess.PIPE,
     )  # fmt: skip
-    until(lambda: cloud.live == 0, "its end", within=60)
+    until(lambda: cloud.live == 0, "its end", within=100)
     reaper.send_signal(signal.SIGTERM)
-    _, said = reaper.communicate(timeout=60)
+    _, said = reaper.communicate(timeout=100)
     assert reaper.returncode == 128 + signal.SIGTERM
     first, *others = said.decode().splitlines()
     assert first.startswith("watching the session sandboxes of every run on redis://")

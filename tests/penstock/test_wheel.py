@@ -92,7 +92,7 @@ def test_the_doctor_still_speaks_when_another_project_wrote_over_the_package(
     try:
         result = subprocess.run(
             [installed / "penstock", "doctor"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
         )  # fmt: skip
     finally:
         (site / "penstock" / "__init__.py").write_text(ours)
@@ -104,7 +104,7 @@ def test_the_doctor_still_speaks_when_another_project_wrote_over_the_package(
 def test_the_benchmarks_stay_with_the_source(installed: Path, tmp_path: Path) -> None:
     command = [installed / "penstock", "bench", "gates"]
     result = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("penstock: the benchmarks are not part of the package; clone")

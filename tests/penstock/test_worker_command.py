@@ -12,7 +12,7 @@ import pytest
 import ground
 from limiter import existing_gate
 from penstock.commands.worker import command
-from tests.harness import leash
+from tests.harness import leash, patient
 from tests.harness.servers import PrivateRedis, free_port, until, url_of
 from tests.penstock.commands import CHORES, HERE, penstock_worker
 from tests.worker.concurrent import chores
@@ -23,7 +23,7 @@ from worker.errors import start_a_worker
 def test_a_burst_runs_what_is_queued_under_the_gate(real_redis) -> None:
     jobs = [open_queue(real_redis).enqueue(chores.add, 1, n) for n in range(5)]
     worker = penstock_worker(real_redis, *CHORES, "--burst", "--gate", "code", "--gate-limit", "2")
-    assert worker.wait(60) == 0
+    assert worker.wait(100) == 0
     assert [job.return_value() for job in jobs] == [1, 2, 3, 4, 5]
     assert existing_gate(real_redis, "code").sync.status().limit == 2
     worker.communicate()
@@ -32,7 +32,7 @@ def test_a_burst_runs_what_is_queued_under_the_gate(real_redis) -> None:
 def test_the_old_name_of_the_gates_option_goes_on_working_with_a_warning(real_redis) -> None:
     job = open_queue(real_redis).enqueue(chores.add, 1, 1)
     worker = penstock_worker(real_redis, *CHORES, "--burst", "--limit", "code", "--gate-limit", "2")
-    _, said = worker.communicate(timeout=60)
+    _, said = worker.communicate(timeout=100)
     assert (worker.returncode, job.return_value()) == (0, 2)
     assert existing_gate(real_redis, "code").sync.status().granted == 1
     assert b"--limit is now called --gate" in said
@@ -46,7 +46,7 @@ def test_it_takes_the_queues_in_order_and_ends_warmly_with_ctrl_c(real_redis) ->
         worker.send_signal(signal.SIGINT)
         until(lambda: real_redis.hexists("rq:worker:w1", "shutdown_requested_date"), "its word")
         real_redis.rpush("go", 1)
-        assert worker.wait(30) == 0
+        assert worker.wait(100) == 0
         worker.communicate()
     assert first.get_status() == "finished"
 
@@ -61,7 +61,7 @@ def test_a_signal_that_is_not_ctrl_c_ends_it_warmly_too_and_is_in_its_exit_code(
         worker.send_signal(number)
         until(lambda: real_redis.hexists("rq:worker:w1", "shutdown_requested_date"), "its word")
         real_redis.rpush("go", 1)
-        assert worker.wait(30) == 128 + number
+        assert worker.wait(100) == 128 + number
         worker.communicate()
     assert job.get_status() == "finished"
 
@@ -74,7 +74,7 @@ def test_under_nohup_the_end_of_the_terminal_does_not_end_it(real_redis) -> None
         until(lambda: job.get_status() == "started", "the job")
         worker.send_signal(signal.SIGHUP)
         real_redis.rpush("go", 1)
-        assert worker.wait(30) == 0
+        assert worker.wait(100) == 0
         worker.communicate()
     assert job.get_status() == "finished"
 
@@ -82,7 +82,7 @@ def test_under_nohup_the_end_of_the_terminal_does_not_end_it(real_redis) -> None
 @pytest.mark.parametrize("queue", ["urgent code", "code\n", "a\x1b[2J"])
 def test_two_names_in_one_word_are_no_queue(real_redis, queue: str) -> None:
     worker = penstock_worker(real_redis, queue)
-    _, said = worker.communicate(timeout=60)
+    _, said = worker.communicate(timeout=100)
     assert worker.returncode == 2
     assert b"is not a queue's name; separate names by spaces: penstock worker urgent code" in said
     assert b"\x1b" not in said
@@ -96,7 +96,7 @@ def test_it_runs_what_it_was_told_to_and_nothing_else(real_redis, environment) -
     own = queue.enqueue(chores.fail, "it was run")
     other = queue.enqueue("os.getpid")
     worker = penstock_worker(real_redis, *HERE, "--burst", **environment)
-    _, said = worker.communicate(timeout=60)
+    _, said = worker.communicate(timeout=100)
     assert worker.returncode == 0
     assert b"can run anything here" not in said
     refused, run = "the function 'os.getpid' is not allowed on this worker", "it was run"
@@ -110,7 +110,7 @@ def test_a_worker_that_cannot_run_programs_leaves_them_in_their_queue(real_redis
     queue = "it's_$mine"
     job = open_queue(real_redis, queue).enqueue("worker.jobs.run_code", {"code": "print(42)"})
     worker = penstock_worker(real_redis, "--burst", queue)
-    _, said = worker.communicate(timeout=60)
+    _, said = worker.communicate(timeout=100)
     assert worker.returncode == 2
     assert b"PENSTOCK_SANDBOX_FUSION_URL: is not set" in said
     assert b"penstock worker --sandbox local" in said
@@ -119,7 +119,7 @@ def test_a_worker_that_cannot_run_programs_leaves_them_in_their_queue(real_redis
     words = shlex.split(advice)
     assert words[:2] == ["penstock", "worker"]
     worker = penstock_worker(real_redis, *words[2:], "--burst")
-    _, said = worker.communicate(timeout=60)
+    _, said = worker.communicate(timeout=100)
     assert job.return_value()["run_result"]["stdout"] == "42\n", said.decode()
 
 
@@ -128,7 +128,7 @@ def test_nor_does_it_start_where_the_embedded_sandbox_cannot(real_redis) -> None
     worker = penstock_worker(
         real_redis, *HERE, "--burst", "--name", "unfit", PENSTOCK_SANDBOX_PYTHON="/bin/true"
     )
-    _, said = worker.communicate(timeout=60)
+    _, said = worker.communicate(timeout=100)
     assert worker.returncode not in (0, None)
     assert b"sandbox level 'ns' is unavailable: /bin/true cannot be run" in said
     assert b"Traceback" not in said
@@ -146,7 +146,7 @@ def test_a_queues_name_is_quoted_in_the_advice_for_a_shell(name) -> None:
 
 def test_a_wrong_option_is_refused_in_one_sentence(real_redis) -> None:
     worker = penstock_worker(real_redis, "--concurrency", "0")
-    _, said = worker.communicate(timeout=60)
+    _, said = worker.communicate(timeout=100)
     assert worker.returncode == 2
     assert b"PENSTOCK_CONCURRENCY: must be greater than or equal to 1" in said
 
@@ -169,12 +169,12 @@ def test_a_worker_tells_its_own_health_and_figures_to_those_with_the_token(
             return False
         return answer.status_code == 200 and answer.json()["state"] in ("started", "idle")
 
-    until(idle, "the worker", within=60)
-    assert httpx.get(f"{url}/metrics").status_code == 401
+    until(idle, "the worker", within=100)
+    assert patient.get(f"{url}/metrics").status_code == 401
     known = {"Authorization": "Bearer secret"}
-    page = httpx.get(f"{url}/metrics", headers=known).text
+    page = patient.get(f"{url}/metrics", headers=known).text
     assert "penstock_worker_running{" in page
     assert "process_resident_memory_bytes" in page
-    assert httpx.get(f"{url}/else", headers=known).status_code == 404
+    assert patient.get(f"{url}/else", headers=known).status_code == 404
     process.terminate()
-    assert process.wait(60) == 128 + signal.SIGTERM
+    assert process.wait(100) == 128 + signal.SIGTERM

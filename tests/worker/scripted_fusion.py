@@ -77,7 +77,7 @@ class ScriptedFusion:
         )
         self._port = self._server.sockets[0].getsockname()[1]
 
-    def wait_until(self, said: Callable[[], bool], timeout: float = 30.0) -> None:
+    def wait_until(self, said: Callable[[], bool], timeout: float = 100.0) -> None:
         """Block until a condition over the counters holds; it is asked after each change."""
         with self._changed:
             assert self._changed.wait_for(said, timeout), self.stats()

@@ -224,7 +224,7 @@ def test_the_job_class_gives_every_worker_the_same_check(kind, real_redis, share
         kind, shared_server.url, "--burst", "--job-class", "worker.AllowedJob",
         PENSTOCK_ALLOW="tests.worker.concurrent.chores.add tests.worker.concurrent.chores.told",
     )  # fmt: skip
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=100)
     assert process.returncode == 0, said.decode()
     assert "the function 'os.getpid' is not allowed" in why(bad)
     assert "the callback 'tests.worker.concurrent.chores.on_success' is not allowed" in why(

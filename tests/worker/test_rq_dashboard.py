@@ -40,7 +40,7 @@ class Dashboard:
         )  # fmt: skip
 
     def page(self, path: str) -> str:
-        with urllib.request.urlopen(self._at + path, timeout=30) as answer:
+        with urllib.request.urlopen(self._at + path, timeout=150) as answer:
             return answer.read().decode()
 
     def data(self, path: str) -> Any:
@@ -48,7 +48,7 @@ class Dashboard:
 
     def press(self, path: str) -> Any:
         request = urllib.request.Request(self._at + path, data=b"", method="POST")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=150) as answer:
             return json.loads(answer.read())
 
     def answers(self) -> bool:

@@ -15,7 +15,7 @@ from tests.harness.servers import blocked
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.parking import Parking
 
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 
 @pytest.fixture

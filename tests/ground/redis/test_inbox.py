@@ -8,7 +8,7 @@ from ground.redis.connection import Connection
 from ground.redis.inbox import Inbox
 from tests.harness.servers import until
 
-PATIENCE = 60.0
+PATIENCE = 100.0
 
 
 def test_an_inbox_that_is_idle_for_long_goes_on_by_a_new_connection(

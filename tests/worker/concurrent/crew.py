@@ -62,7 +62,7 @@ def at_work(client: Any, *names: str, **settings: Any) -> Iterator[ConcurrentWor
         yield worker
     finally:
         worker._call(worker.request_stop_here)
-        thread.join(20)
+        thread.join(100)
         assert not thread.is_alive(), "the worker does not stop"
 
 

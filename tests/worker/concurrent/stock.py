@@ -35,7 +35,7 @@ def call(url: str, command: str, *words: str) -> str:
     """What `rq info` and the like say."""
     return subprocess.run(
         [RQ, command, "-u", url, *words],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=True,
     ).stdout  # fmt: skip
 
 

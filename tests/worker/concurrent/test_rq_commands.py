@@ -151,7 +151,7 @@ def test_send_shutdown_lets_what_runs_be_finished(real_redis, started) -> None:
     until(lambda: real_redis.hexists("rq:worker:ours", "shutdown_requested_date"), "its stop")
     left = stock.enqueue(real_redis, code="2")
     fusion.finish_held()
-    assert process.wait(30) == 0
+    assert process.wait(100) == 0
     assert (running.get_status(), left.get_status()) == ("finished", "queued")
 
 

@@ -398,7 +398,7 @@ def test_a_worker_that_ends_lets_rqs_maintenance_finish(real_redis, monkeypatch)
 
     monkeypatch.setattr(ConcurrentWorker, "run_maintenance_tasks", maintenance)
     with at_work(real_redis):
-        assert begun.wait(30)
+        assert begun.wait(100)
     assert ended.is_set()
 
 
@@ -407,12 +407,12 @@ def test_a_worker_that_ends_coldly_waits_for_no_maintenance(real_redis, monkeypa
 
     def maintenance(_: Any) -> None:
         begun.set()
-        tested.wait(60)
+        tested.wait(100)
 
     monkeypatch.setattr("worker.concurrent.worker._LAST_WORK", 60.0)  # more than `at_work` waits
     monkeypatch.setattr(ConcurrentWorker, "run_maintenance_tasks", maintenance)
     with at_work(real_redis) as worker:
-        assert begun.wait(30)
+        assert begun.wait(100)
         assert worker._shift is not None
         worker._call(worker._shift.stop_cold)
     tested.set()
@@ -427,7 +427,7 @@ def is_told_to_stop_at_its_end(url: str) -> bool:
         over.set()
 
     def maintenance(worker: Any) -> None:
-        assert over.wait(30)
+        assert over.wait(100)
         os.kill(os.getpid(), signal.SIGTERM)
         until(lambda: worker._shutdown_requested_date is not None, "the worker to be told")
 
@@ -567,7 +567,7 @@ def rq_worker(url: str, *options: str) -> Iterator[Any]:
         yield process
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(100) == 0
 
 
 def test_what_a_stock_worker_took_and_never_began_runs_after_all(real_redis, queue) -> None:

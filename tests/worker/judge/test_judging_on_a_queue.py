@@ -100,7 +100,7 @@ def test_threads_that_judge_at_once_share_what_sends_their_suites(redis, monkeyp
 
     class Slow(SuiteStore):
         def __init__(self, *given) -> None:
-            together.wait(10)
+            together.wait(100)
             super().__init__(*given)
 
     monkeypatch.setattr(submitting, "SuiteStore", Slow)

@@ -394,7 +394,7 @@ class CloudThread:
         work = self.cloud.serve(started.set)
         self._thread = threading.Thread(target=lambda: asyncio.run(work), daemon=True)
         self._thread.start()
-        assert started.wait(30)
+        assert started.wait(100)
         return self
 
     def __exit__(self, *_: object) -> None:

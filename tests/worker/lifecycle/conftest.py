@@ -90,7 +90,7 @@ def at_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until(holds: Callable[[], object]) -> None:
     """Until something is so that tells nobody when it comes to be."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

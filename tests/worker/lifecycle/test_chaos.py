@@ -96,7 +96,7 @@ async def nothing_left(url: str, address: str) -> float:
         url, CloudProvider(address), run="chaos", settings=settings(), max_starting=CAP
     )
     gate = StartingGate(url, limit=CAP)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while (
             ask(address, "stats")["live"]
             or life.registry.look().count

@@ -11,7 +11,7 @@ from worker.lifecycle import StartFailed
 
 async def until_gone(cloud, life, reaper=None):
     """Until nothing lives and nothing is registered, whoever has to end it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while cloud.live or life.registry.look().count:
             if reaper is not None:
                 await reaper.look(wait=False)

@@ -40,14 +40,14 @@ def begin(tmp_path: Path, source: str) -> Iterator[Run]:
         return begun[-1]
 
     yield begin
-    begin("import os; os._exit(0)").communicate(timeout=60)
+    begin("import os; os._exit(0)").communicate(timeout=100)
     for process in begun:
         process.kill()
         process.communicate()
 
 
 def ran(program: "subprocess.Popen[str]") -> tuple[str, str, int]:
-    printed, told = program.communicate(timeout=60)
+    printed, told = program.communicate(timeout=100)
     return printed, told, program.returncode
 
 
@@ -77,7 +77,7 @@ def test_one_that_catches_an_interruption_gets_another(begin, tmp_path):
 def test_one_that_ignores_them_takes_the_interpreter_with_it(begin, tmp_path):
     ignores = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
     deaf = killed_while_busy(begin, tmp_path, f"{ignores}\nx = 1\n{BUSY}")
-    deaf.communicate(timeout=60)  # its end is that of what it printed
+    deaf.communicate(timeout=100)  # its end is that of what it printed
     printed, told, code = ran(begin("print(x)"))
     assert (printed, code) == ("", 1)
     assert told.startswith("[a new interpreter: the variables of earlier programs are gone]\n")
@@ -88,7 +88,7 @@ def test_a_program_whose_caller_was_killed_before_its_turn_never_runs(begin, tmp
     until((tmp_path / ".penstock-interpreter").exists, "the interpreter")
     second = begin("open('ran', 'w').close()")
     second.kill()
-    second.communicate(timeout=60)
+    second.communicate(timeout=100)
     (tmp_path / "go").touch()
     assert ran(first) == ("", "", 0)
     assert ran(begin("print('next')")) == ("next\n", "", 0)

@@ -25,7 +25,7 @@ async def watched(private_redis, cloud):
     sandbox = await life.start()
     life.keeper.drop(sandbox.name, sandbox._box.take)
     reaper = Reaper(server.url, run="test", settings=settings)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         # Until it acts, and says when the sandbox's own lease ends.
         renew(life, sandbox, 60.0)
         while (await reaper.look())["test"].due < 2 * LEASE:  # noqa: ASYNC110
@@ -107,7 +107,7 @@ async def test_no_office_is_kept_for_a_look_that_never_ends(real_redis, caplog):
     stuck, other = Offices(1.0, 0.0), Offices(1.0, 0.0)
     await stuck.stand(registry, "modal")
     keeping = asyncio.create_task(stuck.keep())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while await other.stand(registry, "modal") is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert "another reaper may take over" in caplog.text
@@ -157,7 +157,7 @@ async def test_a_reaper_leaves_what_it_cannot_reach_to_one_that_can(lifecycle, c
 
 
 async def until_ended(reaper, cloud):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while cloud.live:
             await reaper.look(wait=False)
             await asyncio.sleep(0.05)

@@ -17,7 +17,7 @@ from worker.lifecycle import SandboxLifecycle, StartFailed
 from worker.lifecycle.reaper.reaper import Reaper
 
 
-async def ended(cloud, reaper, within=30):
+async def ended(cloud, reaper, within=100):
     """Look until nothing lives."""
     async with asyncio.timeout(within):
         while cloud.live:
@@ -25,7 +25,7 @@ async def ended(cloud, reaper, within=30):
             await asyncio.sleep(0.05)
 
 
-async def empty(life, reaper, within=30):
+async def empty(life, reaper, within=100):
     async with asyncio.timeout(within):
         while life.registry.look().count or (await gate_of(life).status()).in_flight:
             await reaper.look()
@@ -196,12 +196,12 @@ async def test_an_unregistered_sandbox_is_spared_while_it_is_young(lifecycle, cl
     cloud.ask("create", name="another-fleets", tags=tags | {"penstock-fleet": "other"}, image="",
               ttl=600)  # fmt: skip
     eye = reaper(sandbox_grace=0.5)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not (found := (await eye.look(wait=False))["test"]).young:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert found.strays == []
     assert cloud.live == 2
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while cloud.live > 1:
             await eye.look(wait=False)
             await asyncio.sleep(0.05)
@@ -219,7 +219,7 @@ async def test_the_strays_of_each_run_are_ended_whatever_runs_share_a_provider(
         cloud.ask("create", name=f"penstock-{run}", tags=tags, image="", ttl=600)
         life.registry.close()
     eye = reaper()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while cloud.live:
             await eye.look(wait=False)
             await asyncio.sleep(0.05)
@@ -342,7 +342,7 @@ async def test_a_sandbox_past_its_providers_time_to_live_is_forgotten(lifecycle,
     assert not await life.stop(sandbox)
     eye = reaper()
     assert "cannot terminate" in (await eye.look_at("test")).failed[sandbox.name]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while life.registry.look().count:
             await eye.look_at("test")
             await asyncio.sleep(0.05)
@@ -366,7 +366,7 @@ async def test_jobs_go_on_while_a_provider_is_made_and_one_that_is_missing_is_to
 
     def makes(name):
         begun.set()
-        made.append(going_on.wait(20))  # in vain where the event loop waits for this
+        made.append(going_on.wait(100))  # in vain where the event loop waits for this
         raise SettingError("provider", "is missing")
 
     monkeypatch.setattr("worker.lifecycle.provider.provider_named", makes)

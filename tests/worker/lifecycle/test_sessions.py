@@ -51,7 +51,7 @@ async def test_however_many_ask_it_is_opened_once(lifecycle, cloud):
 async def test_who_waits_for_an_opener_that_fails_opens_it_himself(lifecycle, cloud):
     cloud.set(latency=[0.2, 0.2], create=["fail", "ok"])
     first, second = lifecycle(start_attempts=1), lifecycle()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         failing = asyncio.create_task(first.session("s").__aenter__())
         await until(lambda: first.registry.look().count)
         async with second.session("s") as sandbox:
@@ -67,7 +67,7 @@ async def test_an_opener_that_is_killed_gives_way(private_redis, cloud):
     at = killing.before("worker.lifecycle.starting:Starter.start")
     with killing.Child(uses_a_session, server.url, cloud.address, at=at) as opener:
         assert opener.outcome().killed
-    async with asyncio.timeout(60), life.session("sample-7") as sandbox:
+    async with asyncio.timeout(100), life.session("sample-7") as sandbox:
         assert await sandbox.is_alive()
     life.registry.close()
 
@@ -93,7 +93,7 @@ async def test_a_session_that_idles_is_ended_and_opened_afresh(lifecycle, cloud,
     async with life.session("s") as sandbox:
         first = sandbox.id
     eye = reaper(sandbox_lease=0.6)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while cloud.live:
             await eye.look(wait=False)
             await asyncio.sleep(0.05)
@@ -141,7 +141,7 @@ async def test_an_opener_that_is_cancelled_at_the_last_moment_leaves_its_session
 
     def slowly(name, fence, counter):
         loop.call_soon_threadsafe(settling.set)
-        assert go_on.wait(30)
+        assert go_on.wait(100)
         return forget(name, fence, counter)
 
     monkeypatch.setattr(life.registry, "forget", slowly)

@@ -132,7 +132,7 @@ async def test_a_provider_that_cancels_itself_has_failed(lifecycle, cloud, monke
 
     monkeypatch.setattr(cloud.provider, step, cancels_first)
     life = lifecycle()
-    async with asyncio.timeout(30), life.open() as sandbox:
+    async with asyncio.timeout(100), life.open() as sandbox:
         states = {record.name: record.state for record in life.registry.look().records}
         assert states[sandbox.name] == "READY"
     assert len(calls) == 2

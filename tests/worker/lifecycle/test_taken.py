@@ -105,7 +105,7 @@ async def test_a_start_that_is_taken_gives_up_that_sandbox_and_tries_another(
     await until(lambda: cloud.live)
     (record,) = life.registry.look().records
     await reaper().end("test", [record.name], "by hand")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         sandbox = await start
     assert sandbox.name != record.name
     await life.stop(sandbox)

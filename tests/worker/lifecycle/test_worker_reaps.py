@@ -27,6 +27,6 @@ async def test_a_worker_with_nothing_to_do_ends_what_the_dead_left(
         owner.wait_for("open")
         owner.kill()
     with killing.Child(works, url):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             while cloud.live:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

@@ -11,7 +11,7 @@ from worker import CodeQueue
 from worker.queue.engine import client_engine
 
 QUEUE = "rq:queue:code"
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 
 async def a_forked_child_submits(target) -> None:

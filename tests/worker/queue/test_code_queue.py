@@ -104,7 +104,7 @@ def test_the_sync_face_does_the_same(redis, queue, fusion):
     while redis.llen("rq:queue:code") < 2:
         pass
     run_queued(redis)
-    waiting.join(30)
+    waiting.join(100)
     assert not waiting.is_alive()
     last = queue.sync.submit("4")
     last.cancel()
@@ -276,7 +276,7 @@ async def test_a_cancelled_job_is_taken_off_its_queue(redis, queue, fusion):
 async def test_a_handle_outlives_the_engine_of_its_process(redis, queue):
     handle = await queue.submit("print(42)")
     await asyncio.to_thread(engine.stop_all)
-    await asyncio.wait_for(handle.cancel(), 5)
+    await asyncio.wait_for(handle.cancel(), 100)
     assert [each async for each in queue.as_completed([handle])] == [handle]
     with pytest.raises(JobCancelled):
         await handle.result()
@@ -287,9 +287,9 @@ async def test_a_handle_of_another_process_refuses_in_a_sentence(redis, queue, m
     with monkeypatch.context() as forked:
         forked.setattr(handle._order.client.engine, "stopped", True)
         with pytest.raises(QueueError, match=f"job {handle.id} belongs to another process"):
-            await asyncio.wait_for(handle.result(), 5)
+            await asyncio.wait_for(handle.result(), 100)
         with pytest.raises(QueueError, match=f"job {handle.id} belongs to another process"):
-            await asyncio.wait_for(handle.cancel(), 5)
+            await asyncio.wait_for(handle.cancel(), 100)
 
 
 @pytest.mark.parametrize(("abandon", "left"), [("cancel", 0), ("keep", 1)])
@@ -428,7 +428,7 @@ async def test_one_queue_serves_several_loops_and_threads(redis, queue, fusion):
     while redis.llen("rq:queue:code") < 8:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.001)
     await work(redis)
-    await asyncio.to_thread(lambda: [thread.join(30) for thread in threads])
+    await asyncio.to_thread(lambda: [thread.join(100) for thread in threads])
     assert results == [True] * 8
 
 

@@ -34,7 +34,7 @@ from worker.queue.engine import JobEngine, JobShortcut
 from worker.queue.engine import client_engine as engine_of
 from worker.queue.orders import Orders, Waiting
 
-PATIENCE = 60.0
+PATIENCE = 100.0
 NEVER = 3600.0
 
 

@@ -31,7 +31,7 @@ from worker.queue.engine import client_engine as engine_of
 from worker.queue.order import SCRIPTS, withdraw
 from worker.queue.orders import Orders
 
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 
 @pytest.fixture

@@ -78,14 +78,14 @@ def test_without_a_limit_the_gate_must_exist(redis) -> None:
 
 def test_no_permit_is_held_while_a_sandbox_is_busy(real_redis, fusion, attempts) -> None:
     """With one permit, a case that backs off does not stand in the way of the others."""
-    attempts(3)
-    fusion.programs = {"busy\n\n": Answer.busy(retry_after=0.5)}
+    attempts(2)
+    fusion.programs = {"busy\n\n": Answer.busy(retry_after=1.5)}
     free_while_waiting = []
     semaphore = GateSemaphore(real_redis, "code", limit=1)
 
     def look() -> None:
         fusion.wait_until(lambda: fusion.requests == 1)
-        free_while_waiting.append(semaphore.acquire(timeout=20))
+        free_while_waiting.append(semaphore.acquire(timeout=100))
         free_while_waiting.append(fusion.requests)
         semaphore.release()
 

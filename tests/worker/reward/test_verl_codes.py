@@ -449,7 +449,7 @@ def test_a_stand_in_for_the_call_gets_verls_arguments_and_the_semaphore_holds(mo
             now += 1
             most = max(most, now)
             asked.append((sandbox_fusion_url, code, compile_timeout, memory_limit_mb, language))
-        meeting.wait(20)
+        meeting.wait(100)
         with guard:
             now -= 1
         if stdin == "2":
@@ -501,7 +501,7 @@ def test_an_interrupt_waits_for_no_case_that_has_not_begun(monkeypatch) -> None:
         asked.append(stdin)
         if stdin == "0":
             raise KeyboardInterrupt
-        told.wait(60)
+        told.wait(100)
         return {"status": "Success", "run_result": {"status": "Finished", "stdout": stdin}}, None
 
     monkeypatch.setattr("worker.reward.check.ThreadPoolExecutor", Executor)
@@ -525,7 +525,7 @@ def test_on_a_queue_the_worker_holds_the_permit_and_the_caller_none(real_redis, 
     assert results == [True] * 5
     assert fusion.peak == 1
     assert metadata[0]["api_response"]["attempts"] == 1
-    assert semaphore.acquire(timeout=20)
+    assert semaphore.acquire(timeout=100)
     semaphore.release()
 
 

@@ -18,7 +18,7 @@ def run(*options: str) -> "subprocess.CompletedProcess[str]":
     """`tests/docs` runs it as it stands."""
     command = [sys.executable, "examples/gsm8k/run.py", *options]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
 
 

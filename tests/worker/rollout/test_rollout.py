@@ -221,7 +221,7 @@ async def test_calls_of_one_turn_run_side_by_side() -> None:
 
     class Meeting(Quiet):
         async def execute(self, instance_id: str, parameters: dict[str, Any], **_: Any) -> Any:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 await met.wait()
             return ToolResponse(text=parameters["code"]), 0.1, {}
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 # One for all: each would read the machine's certificates anew, for as long as many programs take.
-CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+CLIENT = httpx.Client(timeout=150, limits=httpx.Limits(max_keepalive_connections=0))
 START = [sys.executable, "-m", "penstock", "sandbox", "serve", "--port", "0"]
 
 

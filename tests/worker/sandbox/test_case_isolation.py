@@ -252,7 +252,7 @@ async def begin_to_sleep(sandbox: LocalSandbox, name: str) -> "asyncio.Task[Judg
 
 async def until_there(name: str, count: int) -> None:
     """A namespace that is killed ends in its own time."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while len(processes_named(name)) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

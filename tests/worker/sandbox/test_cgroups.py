@@ -143,7 +143,7 @@ async def test_its_weight_is_then_a_quarter_of_the_usual() -> None:
         if hierarchy is None or not hierarchy._files.weight:
             pytest.skip("no cgroup that divides the processor can be made here")
         running = asyncio.ensure_future(jails.run(Program("while True: pass", limits=PATIENT)))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             while set(weights(hierarchy)) != {USUAL[hierarchy.kind] // 4}:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         running.cancel()

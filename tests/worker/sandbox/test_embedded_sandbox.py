@@ -183,7 +183,7 @@ async def test_a_keeper_ends_when_nobody_asks_any_more(folder) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
-        await asyncio.wait_for(Keeper(LocalSandbox(), path, idle=0.01).serve(listening), 30)
+        await asyncio.wait_for(Keeper(LocalSandbox(), path, idle=0.01).serve(listening), 100)
     assert not path.exists()
 
 

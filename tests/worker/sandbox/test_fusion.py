@@ -254,7 +254,7 @@ async def test_no_call_outlasts_its_deadline(fusion, answer):
     assert (type(failure), failure.reason) == (SandboxTimeout, "timeout")
     assert "within 0.3 s" in str(failure)
     assert failure.may_be_running is True
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90
     await sandbox.close()
     fusion.wait_until(lambda: fusion.open_connections == 0)
 
@@ -384,7 +384,7 @@ async def test_a_run_cancelled_at_any_moment_does_not_hold_up_the_next(fusion, t
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
     patient = SHORT.model_copy(update={"run_timeout": 60.0})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         assert (await sandbox.run(patient)).ok
     await sandbox.close()
 

@@ -110,7 +110,7 @@ def test_a_killed_client_takes_everything_with_it(level: str) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as client:
         assert client.stdout is not None
         server = int(client.stdout.readline())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         # The server, three inits, three programs and the child of each.
         while len(below := [server, *descendants(server)]) < 10:
             assert time.monotonic() < deadline, "they did not start"
@@ -213,7 +213,7 @@ def test_what_outlives_fork_server_and_inits_is_ended_and_its_files_removed() ->
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as client:
         assert client.stdout is not None
         server = int(client.stdout.readline())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         while len(below := descendants(server)) < 9:  # with what three programs have started
             assert time.monotonic() < deadline, "they did not start"
             time.sleep(0.01)

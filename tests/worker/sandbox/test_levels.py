@@ -234,7 +234,7 @@ def test_what_an_init_leaves_before_it_has_a_group_of_its_own_dies_alone(tmp_pat
     """A program is refused, and its process, made ahead, has not run at all yet."""
     said = subprocess.run(
         [sys.executable, "-c", LEAVES_ONE_WITHOUT_A_GROUP, str(tmp_path)],
-        start_new_session=True, capture_output=True, text=True, timeout=60, check=False,
+        start_new_session=True, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
@@ -259,7 +259,7 @@ def test_the_janitor_leaves_alone_what_preloaded_modules_keep_in_their_home(tmp_
     """Some are still being imported as the first files are removed."""
     said = subprocess.run(
         [sys.executable, "-c", KEEPS_FILES_OF_ITS_OWN, str(tmp_path)],
-        start_new_session=True, capture_output=True, text=True, timeout=60, check=False,
+        start_new_session=True, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert (said.stdout, said.stderr) == ("True\n", "")
     assert list(tmp_path.iterdir()) == []

@@ -44,7 +44,7 @@ def test_what_cannot_be_weighed_keeps_nobody_from_looking_and_counts_in_full(
     waiting: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go = threading.Event()
-    monkeypatch.setattr(scales, "_proportional", lambda *_: let_go.wait(60))
+    monkeypatch.setattr(scales, "_proportional", lambda *_: let_go.wait(100))
     looking = meter(SMALL, waiting)
     assert looking.sample() is None
     assert looking.sample() is None

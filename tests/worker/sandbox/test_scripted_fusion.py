@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def call(url, path, body=None, headers=None):
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=150)
     try:
         payload = None if body is None else json.dumps(body)
         connection.request("GET" if body is None else "POST", path, payload, headers or {})
@@ -164,5 +164,5 @@ def test_as_a_process_it_is_scripted_and_read_over_http():
         assert call(url, "/nowhere")[0] == 404
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(100) == 0
         process.stdout.close()

@@ -16,7 +16,7 @@ def overlapping(url: str, number: int) -> tuple[int, int]:
     now = int(client.incr("overlap"))
     if now > 1:
         client.set("met", 1)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not client.exists("met") and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(SECONDS)

@@ -89,6 +89,6 @@ def test_verl_finds_it_by_its_name() -> None:
          "print(core_algos.get_adv_estimator_fn('masked_grpo').__module__)"],
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{EXAMPLE.parent}",
                           "VERL_USE_EXTERNAL_MODULES": "masked_grpo"},
-        capture_output=True, text=True, timeout=100, check=True,
+        capture_output=True, text=True, timeout=200, check=True,
     ).stdout  # fmt: skip
     assert said.strip().splitlines()[-1] == "masked_grpo"

@@ -118,7 +118,7 @@ def test_basic_multi_process_init(url, real_redis) -> None:
     for _ in range(2):
         run = subprocess.run(
             [sys.executable, "-c", program], env=os.environ | {"PENSTOCK_REDIS_URL": url},
-            capture_output=True, text=True, timeout=100, check=True,
+            capture_output=True, text=True, timeout=200, check=True,
         )  # fmt: skip
         assert json.loads(run.stdout) == [4, 2]
         until(lambda: here.get_current_count() == 1, "the other's permit")

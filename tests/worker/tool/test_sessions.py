@@ -192,7 +192,7 @@ def test_a_session_whose_end_fails_in_an_unforeseen_way_keeps_no_other_from_endi
     for session in ("odd", "t-1"):
         ends.over.put((url, session))
     try:
-        assert ended.get(timeout=30) == "t-1"
+        assert ended.get(timeout=100) == "t-1"
     finally:
         ends.over.put(None)
     assert "unforeseen" in caplog.text
