@@ -27,7 +27,7 @@ demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lo
 test: check tests ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
 
 tests: $(VENV)/.installed ## the tests alone
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n 6 --dist worksteal $(TESTS)
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
 	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \
