@@ -12,6 +12,8 @@ TOOLS = {"ruff", "mypy", "hatchling"}
 groups = [project["dependencies"], *project["optional-dependencies"].values()]
 
 for line in dict.fromkeys(line for group in groups for line in group):
+    if line.startswith(f"{project['name']}["):  # another group of our own
+        continue
     requirement, _, marker = line.partition(";")
     found = re.fullmatch(r"([A-Za-z0-9_-]+)(?:\[.*])?[>=]=([0-9.]+)", requirement.strip())
     if found is None:
