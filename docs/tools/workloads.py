@@ -65,6 +65,7 @@ SIDES = {
     ),
     "tool": (("penstock tool",), ("ray",)),
     "sandbox": (("penstock",), ("plain python -c", "bubblewrap")),
+    "judge": (("judge",), ("plain", "verl client", "prime_code", "scalebox")),
     "starts, even load": (("fleet gate, even",), ("share a worker, even",)),
 }  # fmt: skip
 # Why each is so. One that is behind and has no reason here ends `make docs`.
@@ -75,6 +76,9 @@ REASONS = {
     ("queue", "wait memory MB"): "Growth of the worker's memory, with 256 jobs at once.",
     ("buffer", "read ms per 1,000 items"): "Items come from Redis; slime's are in its memory.",
     ("sandbox", "cpu"): "It does not wait for its program, whose time is missing.",
+    ("judge", "python"): "It isolates no program, and six cases share a process.",
+    ("judge", "cpp iostream"): "It isolates no program.",
+    ("judge", "go"): "It isolates no program, and Go keeps its compiled packages.",
     ("starts", "simulated s"): "With an even load, a fixed share per worker is never too small.",
 }  # fmt: skip
 
