@@ -45,12 +45,12 @@ format: $(VENV)/.installed ## rewrite the code in its format
 bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
 	$(BIN)/python -m bench --quick --without ray
 
-conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) ## verl itself, its reward tests, RQ's own, slime's clients and Sandbox Fusion's tests (VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… FUSION_SOURCES=… name them)
+conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) ## verl itself, its reward tests, RQ's own, slime's clients and Sandbox Fusion's tests (VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… FUSION_SOURCES=… name them)
 	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py \
 	  tests/worker/tool/test_masked_grpo.py tests/worker/tool/test_masking_in_verl.py \
 	  tests/worker/reward/test_verl_itself.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
-	$(BIN)/python -m pytest tests/buffer/test_conformance.py
+	$(BIN)/python -m pytest tests/buffer/test_conformance.py tests/buffer/test_slime_async.py
 	$(BIN)/python -m pytest tests/worker/reward/test_verl_codes.py -k verls_own_tests
 	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/worker/sandbox/test_fusion_itself.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check psutil
