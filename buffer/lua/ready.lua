@@ -7,8 +7,11 @@ local function leave_open(gid)
   redis.call('PERSIST', group_of(gid))
 end
 
--- It waits for no slot any more.
+-- It waits for no slot any more. Mostly no group does: that is asked once a script.
+local anyone_waits
 local function leave_queues(gid)
+  if anyone_waits == nil then anyone_waits = redis.call('EXISTS', at('parked'), at('again')) > 0 end
+  if not anyone_waits then return end
   redis.call('ZREM', at('parked'), gid)
   redis.call('ZREM', at('again'), gid)
 end

@@ -15,6 +15,7 @@ local function make_again(gid, tried)
   redis.call('HSET', meta_of(gid), 'attempt', attempt)
   redis.call('PERSIST', meta_of(gid))
   redis.call('ZADD', at('again'), now, gid)
+  anyone_waits = true
   count('bytes', -tonumber(meta[2] or '0'))
   count('again', 1)
   if meta[4] then
@@ -28,6 +29,7 @@ end
 -- An open group that nobody makes waits for the next slot, with all that it has.
 local function park_group(gid, start)
   redis.call('ZADD', at('parked'), start, gid)
+  anyone_waits = true
   redis.call('PERSIST', meta_of(gid))
   redis.call('PERSIST', group_of(gid))
   touched.taken = true
