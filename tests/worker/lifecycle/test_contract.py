@@ -12,7 +12,6 @@ from tests.worker.lifecycle.conftest import LEAVES_OPEN, at_landlock
 from worker.contract import Check, provider_contract
 from worker.lifecycle import Provider
 from worker.lifecycle.local import LocalProvider
-from worker.lifecycle.local.provider import FOLDER
 
 # The level of isolation changes where commands run and files lie. The other checks (names, tags,
 # ends, large files on the way) are made at both levels only in the long run.
@@ -45,7 +44,7 @@ def test_the_local_provider(
 ) -> None:
     if level == "landlock":
         at_landlock(monkeypatch)
-    monkeypatch.setenv(FOLDER, str(tmp_path / "boxes"))
+    monkeypatch.setenv("PENSTOCK_LOCAL_SANDBOXES", str(tmp_path / "boxes"))
     check.run(LocalProvider)
 
 

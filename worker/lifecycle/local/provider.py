@@ -34,9 +34,7 @@ from worker.lifecycle.provider import (
     SandboxSpec,
     Verdict,
 )
-
-FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
-
+from worker.lifecycle.settings import LifecycleSettings
 
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -64,7 +62,7 @@ class LocalProvider:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         default = Path(tempfile.gettempdir()) / f"penstock-sandboxes-{os.getuid()}"
-        self._root = Path(folder or os.environ.get(FOLDER) or default).absolute()
+        self._root = Path(folder or LifecycleSettings.load().local_sandboxes or default).absolute()
 
     @property
     def scope(self) -> str:
@@ -77,7 +75,10 @@ class LocalProvider:
         folder = self._folder(name)
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._root.stat().st_uid != os.getuid():
-            raise Unavailable(f"{self._root} belongs to another user; set {FOLDER} to one of yours")
+            raise Unavailable(
+                f"{self._root} belongs to another user; set PENSTOCK_LOCAL_SANDBOXES to a folder"
+                " of yours"
+            )
         folder.mkdir(mode=0o700)  # a name that is taken raises
         about = {
             "name": name, "tags": dict(tags), "ttl": ttl, "env": dict(spec.env),
