@@ -18,6 +18,7 @@ from buffer import BufferSettings, Policy, RolloutBuffer, TaskConfig
 from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
 from docs.tools import python_api, settings_page
+from ground.openapi import add_shared
 from limiter import GateStatus
 from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
@@ -108,11 +109,7 @@ def _http() -> str:
     front = make_app(target, "default", BufferSettings()).app
     if not isinstance(front, Front):
         raise TypeError("what stands behind the buffer's guard is known to have the routes")
-    rows = [
-        (method.upper(), path, _first_line(operation.get("description") or operation["summary"]))
-        for path, methods in front.app.openapi()["paths"].items()
-        for method, operation in methods.items()
-    ]
+    rows = _rows_of(front.app.openapi())
     about = "`penstock buffer serve`, `PENSTOCK_BUFFER_TOKEN`."
     _table(out, "The buffer server", about, rows)
     routes = Monitor(target, "default", may_act=True).routes()
@@ -120,9 +117,12 @@ def _http() -> str:
         (min((route.methods or set()) - {"HEAD"}), route.path, _first_line(route.endpoint.__doc__))
         for route in routes
     ]
-    _table(out, "The monitor", "`penstock monitor`, `PENSTOCK_MONITOR_TOKEN`. Without a token"
-           " every POST is refused with 403. `/api/events` is a stream of server-sent events:"
-           " `history` once, then `fleet` every second, or `trouble`.", shown)  # fmt: skip
+    about = (
+        "`penstock monitor`, `PENSTOCK_MONITOR_TOKEN`. Without a token every POST is refused with"
+        " 403. `/api/events` is a stream of server-sent events: `history` once, then `fleet` every"
+        " second, or `trouble`."
+    )
+    _table(out, "The monitor", about, [*shown, *_watched()])
     app = App(Jails(), Limits(), Line(1, 1, 1.0))
     served = [
         (method, path, _first_line(handle.__doc__))
@@ -133,8 +133,23 @@ def _http() -> str:
         "`penstock sandbox serve`, `PENSTOCK_SANDBOX_TOKEN`. The bodies are Sandbox Fusion's: see"
         " [the differences](sandbox-fusion.md)."
     )
-    _table(out, "The sandbox", about, served)
+    _table(out, "The sandbox", about, [*served, *_watched()])
     return out.getvalue()
+
+
+def _watched() -> list[tuple[str, str, str]]:
+    """The paths that every service's guard answers itself."""
+    document: dict[str, Any] = {"paths": {}, "components": {"schemas": {}}}
+    add_shared(document, refusals={})
+    return _rows_of(document)
+
+
+def _rows_of(document: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [
+        (method.upper(), path, _first_line(operation.get("description") or operation["summary"]))
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
 
 
 def _first_line(text: str | None) -> str:

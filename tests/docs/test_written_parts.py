@@ -7,14 +7,16 @@ import json
 import re
 import tomllib
 from html import unescape
+from pathlib import Path
+
+import pytest
 
 from docs.tools import (
     architecture,
-    headline,
     measured,
     python_api,
+    quoted,
     reference,
-    sizing,
     workloads,
 )
 from penstock.demo.command import summary
@@ -67,20 +69,23 @@ def test_the_picture_of_the_architecture_is_what_the_imports_are() -> None:
     assert set(architecture.PACKAGES) == set(PACKAGES)
 
 
-def test_the_costs_on_the_page_of_sizes_are_what_was_measured() -> None:
-    page = sizing.PAGE.read_text()
-    assert sizing.updated(page) == page, "run `make docs`"
-    assert page.count("per second |") > 3
+@pytest.mark.parametrize("page", quoted.PAGES, ids=lambda page: page.stem)
+def test_the_figures_that_a_page_quotes_are_what_was_measured(page: Path) -> None:
+    assert quoted.updated(page.read_text()) == page.read_text(), "run `make docs`"
 
 
-def test_the_figures_of_the_readme_are_what_was_measured() -> None:
-    assert headline.updated(README) == README, "run `make docs`"
+def test_the_pages_quote_every_number_that_is_kept() -> None:
+    pages = "".join(page.read_text() for page in quoted.PAGES)
+    assert {name for name in quoted.TABLES if f"<!-- costs: {name} -->" not in pages} == set()
     assert README.count("<!-- / -->") > 3
+    assert "<!-- kept: killed scripted kills -->" in README
 
 
 def test_every_route_of_the_monitor_says_what_it_is_for() -> None:
     assert "/api/events" in reference.documents()["http.md"]
     assert "PENSTOCK_REDIS_URL" in reference.documents()["settings.md"]
+    assert reference.documents()["http.md"].count("| GET | `/healthz` |") == 3
+    assert reference.documents()["http.md"].count("| GET | `/metrics` |") == 3
     assert "penstock_gate_in_flight" in {name for name, *_ in reference.metrics()}
 
 
