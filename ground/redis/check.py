@@ -133,7 +133,7 @@ def require_fit(facts: ServerFacts, target: RedisTarget, *, setting: str = SETTI
     if facts.clustered and target.kind != "cluster":
         raise RedisUnfit(
             f"{setting}: {target} is a node of a Redis Cluster. Queues need one primary that is "
-            "in none; gates and the buffer take it as redis+cluster://"
+            "in none; gates, buffer and session sandboxes take it as redis+cluster://"
         )
     if facts.maxmemory and facts.eviction not in ("", "noeviction"):
         raise RedisUnfit(

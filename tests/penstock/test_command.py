@@ -288,8 +288,10 @@ def test_a_server_that_is_too_old_is_refused(scratch: Path) -> None:
         require_fit(old, parse_redis_url("redis://127.0.0.1"))
 
 
-def test_a_cluster_is_refused_for_queues(scratch: Path) -> None:
-    said = refusal(run("demo", PENSTOCK_REDIS_URL="redis+cluster://127.0.0.1:1"))
+@pytest.mark.parametrize("words", ["worker", "run -", "top --once", "monitor", "up", "demo"])
+def test_a_cluster_is_refused_for_queues(scratch: Path, words: str) -> None:
+    """docs/guide/redis.md has this list."""
+    said = refusal(run(*words.split(), PENSTOCK_REDIS_URL="redis+cluster://127.0.0.1:1"))
     assert said.startswith("PENSTOCK_REDIS_URL: RQ's queues need one primary")
 
 
