@@ -66,8 +66,7 @@ docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, r
 	$(BIN)/python -m docs.tools.reference
 	$(BIN)/python -m docs.tools.architecture
 	$(BIN)/python -m docs.tools.measured
-	$(BIN)/python -m docs.tools.headline
-	$(BIN)/python -m docs.tools.sizing write
+	$(BIN)/python -m docs.tools.quoted
 	$(BIN)/python -m docs.tools.picture
 
 site: $(VENV)/.installed ## build the site into build/site/, offline; a warning is a fault

@@ -1,24 +1,28 @@
 """What event loops pay over TLS, where none has a connection of its own: both ways, in turns.
 
-    python -m docs.tools.over_tls
+    python -m docs.tools.over_tls          keeps the ratios in docs/tools/kept/over_tls.json
 
 TLS itself is not in it: the server of the wheel has none. Both go by plain TCP, and what differs is
 the way inside the process.
 """
 
 import asyncio
+import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 from ground import EmbeddedServer
 from ground.redis import loop_connection
 from limiter import TokenBucket
 from worker import CodeQueue
 
+KEPT = Path(__file__).parent / "kept" / "over_tls.json"
 ROUNDS, CALLS, TASKS = 5, 3000, 32
+NAMES = ["acquire, 1", "acquire, 32", "submit, 1", "submit, 32"]
 
 
 def main() -> None:
@@ -28,10 +32,11 @@ def main() -> None:
             for way, rows in found.items():
                 command = [sys.executable, "-m", "docs.tools.over_tls", way, server.url]
                 rows.append([float(word) for word in subprocess.check_output(command).split()])
-    for way, rows in found.items():
-        print(
-            f"{way:8}", *(f"{statistics.median(each):8.0f} us" for each in zip(*rows, strict=True))
-        )
+    own, engine = (
+        [statistics.median(each) for each in zip(*rows, strict=True)] for rows in found.values()
+    )
+    ratios = [over / plain for over, plain in zip(engine, own, strict=True)]
+    KEPT.write_text(json.dumps(dict(zip(NAMES, ratios, strict=True)), indent=1) + "\n")
 
 
 async def measure(url: str) -> list[float]:

@@ -1,7 +1,7 @@
 """What one item costs Redis, in memory and in its one core's time: measured, and written down.
 
-    python -m docs.tools.sizing            measures, and keeps it in docs/tools/sizing.json
-    make docs                              writes the page from that
+    python -m docs.tools.sizing            measures, and keeps it in docs/tools/kept/sizing.json
+    make docs                              writes the pages from that
 
 Memory and CPU seconds are the server's own (`INFO`), so that a busy machine changes little.
 """
@@ -21,21 +21,17 @@ from rq.serializers import JSONSerializer
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
+from docs.tools.quoted import Row
 from ground import EmbeddedServer
 from limiter import TokenBucket
 from worker import CodeQueue, CodeRequest, CodeResult, CommandResult, ConcurrentWorker
 from worker.lifecycle import SandboxLifecycle, SandboxRef, SandboxSpec
 from worker.settings import WorkerSettings
 
-KEPT = Path(__file__).with_name("sizing.json")
-PAGE = Path(__file__).parents[1] / "guide" / "sizing.md"
-START, END = "<!-- measured -->", "<!-- /measured -->"
+KEPT = Path(__file__).parent / "kept" / "sizing.json"
 PROGRAM = "x" * 1000
 ITEM = {"messages": [{"role": "assistant", "content": "x" * 2000}], "extra_info": {}}
-PLANNED = 0.5  # of one core
 MANY = 4000
-
-Row = tuple[str, float | None, float | None]  # what, bytes that stay, microseconds
 
 
 class Server:
@@ -211,21 +207,5 @@ def measure() -> list[Row]:
     return found
 
 
-def updated(page: str) -> str:
-    lines = [
-        "| One | stays in Redis | takes of Redis' core | one Redis at half its core |",
-        "|---|---|---|---|",
-    ]
-    for what, kept, took in json.loads(KEPT.read_text()):
-        memory = "" if kept is None else f"{kept:,.0f} bytes"
-        time = "" if took is None else f"{took:.0f} µs"
-        rate = "" if took is None else f"{round(PLANNED * 1e6 / took, -2):,.0f} per second"
-        lines.append(f"| {what} | {memory} | {time} | {rate} |")
-    before, _, rest = page.partition(START)
-    return before + START + "\n" + "\n".join(lines) + "\n" + END + rest.partition(END)[2]
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] != ["write"]:
-        KEPT.write_text(json.dumps(measure(), indent=1) + "\n")
-    PAGE.write_text(updated(PAGE.read_text()))
+    KEPT.write_text(json.dumps(measure(), indent=1) + "\n")

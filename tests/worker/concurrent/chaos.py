@@ -83,21 +83,22 @@ def finished(client: Any) -> int:
     return int(client.zcard("rq:finished:code")) + int(client.zcard("rq:failed:code"))
 
 
-def in_scripted_sandbox(client: Any, count: int, every: int, within: float) -> None:
+def in_scripted_sandbox(client: Any, count: int, every: int, within: float) -> dict[str, int]:
+    """Counts what ran; docs/tools/killed.py keeps it of the long run."""
     with ScriptedFusion(default=Answer.ok("ok\n", seconds=0.05)) as fusion:
         sandbox = "tests.worker.concurrent.crew.brisk_fusion"
         settings = SETTINGS | {"sandbox_fusion_url": fusion.url, "sandbox": sandbox}
         program = {"code": "{}"} | TIMES
         ids, kills, _ = run_chaos(client, count, every, within, settings, program)
         executions = sum(fusion.executions.values())
-        told = f"{count} jobs, {kills} kills, {executions} executions, {fusion.peak} at once"
-        print(told)  # docs/reference/rq.md has it of the long run
+        counts = {"jobs": count, "kills": kills, "executions": executions, "peak": fusion.peak}
         assert set(fusion.executions) == set(ids)
-        assert count <= executions <= count + kills * LIMIT, told
+        assert count <= executions <= count + kills * LIMIT, counts
         assert fusion.peak <= LIMIT
+        return counts
 
 
-def in_embedded_sandbox(client: Any, count: int, every: int, within: float) -> None:
+def in_embedded_sandbox(client: Any, count: int, every: int, within: float) -> dict[str, int]:
     """Each worker has a fork server of its own, which must not outlive it."""
     with tempfile.TemporaryDirectory() as mark, pytest.MonkeyPatch.context() as environment:
         environment.setenv("PENSTOCK_SANDBOX_EXPOSE", mark)
@@ -105,10 +106,10 @@ def in_embedded_sandbox(client: Any, count: int, every: int, within: float) -> N
         program = {"code": "print('{}')", "run_timeout": 60}
         ids, kills, outputs = run_chaos(client, count, every, within, settings, program)
         claims = int(client.hget("penstock:work:{code}", "claimed"))
-        print(f"{count} jobs, {kills} kills, {claims} claims")
         assert count <= claims <= count + kills * LIMIT
         assert outputs == {id: f"{id}\n" for id in ids}
         until(lambda: processes_named(mark) == [], "every sandbox to be dead")
+        return {"jobs": count, "kills": kills, "executions": claims}
 
 
 def run_chaos(

@@ -1,0 +1,142 @@
+"""Write the figures that pages quote, from what was measured last.
+
+- `<!-- gates: penstock pairs/s, 32 tasks vs ray -->33<!-- / -->` is a target of the suite `gates`,
+  in docs/tools/figures/; `<!-- buffer: library: batch writes/s -->` a contender's metric.
+- `<!-- kept: killed scripted jobs -->` is a number of docs/tools/kept/killed.json.
+- `<!-- costs: jobs -->` and `<!-- /costs -->` surround a table that is made here.
+
+A test fails where a page and the reports differ.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from docs.tools.measured import FIGURES
+
+ROOT = Path(__file__).parents[2]
+KEPT = Path(__file__).parent / "kept"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_QUOTED = re.compile(r"<!-- (\w+): ([^>]+) -->[^<]*<!-- / -->")
+_TABLE = re.compile(r"(<!-- costs: (\w+) -->\n).*?(<!-- /costs -->)", re.DOTALL)
+PLANNED = 0.5  # of one core of Redis
+
+Row = tuple[str, float | None, float | None]  # what, bytes that stay, microseconds
+
+
+def main() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        if (now := updated(text)) != text:
+            page.write_text(now)
+
+
+def updated(page: str) -> str:
+    page = _QUOTED.sub(
+        lambda part: f"<!-- {part[1]}: {part[2]} -->{_figure(*part.groups())}<!-- / -->", page
+    )
+    return _TABLE.sub(lambda part: part[1] + TABLES[part[2]]() + part[3], page)
+
+
+def _figure(suite: str, name: str) -> str:
+    if suite == "kept":
+        found = read_kept(name.split()[0])
+        for key in name.split()[1:]:
+            found = found[key]
+        return _short(found)
+    report = json.loads((FIGURES / f"{suite}.json").read_text())
+    for one in report["targets"]:
+        if one["what"] == name:
+            return _short(one["measured"])
+    contender, _, metric = name.partition(": ")
+    return _short(report["results"][contender][metric]["median"])
+
+
+@cache
+def read_kept(name: str) -> Any:
+    return json.loads((KEPT / f"{name}.json").read_text())
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1.05 else f"{value:.2g}"
+
+
+# Tables
+
+
+def _costs() -> str:
+    rows = []
+    for what, kept, took in read_kept("sizing"):
+        memory = "" if kept is None else f"{kept:,.0f} bytes"
+        time = "" if took is None else f"{took:.0f} µs"
+        rate = "" if took is None else f"{round(PLANNED * 1e6 / took, -2):,.0f} per second"
+        rows.append([what, memory, time, rate])
+    head = ["One", "stays in Redis", "takes of Redis' core", "one Redis at half its core"]
+    return _lines(head, rows)
+
+
+def job_bytes() -> tuple[float, float]:
+    """What one job of 1 kB takes while it waits, and when it has ended."""
+    waits, ended = (kept for what, kept, _ in read_kept("sizing") if what.startswith("a job"))
+    return waits, ended
+
+
+def _jobs() -> str:
+    waits, ended = job_bytes()
+    return _lines(
+        ["With a program of 1 kB", "One job", "100,000 jobs"],
+        [
+            ["queued", f"{waits / 1e3:.1f} kB", f"{waits / 10:,.0f} MB"],
+            ["finished, until `result_ttl` is over", f"{ended / 1e3:.1f} kB",
+             f"{ended / 10:,.0f} MB"],
+        ],
+    )  # fmt: skip
+
+
+_ADVICE = {
+    (50, "1 h"): "",
+    (200, "1 h"): "fits the default of 6 GB",
+    (200, "10 min"): "`CodeQueue(…, result_ttl=600)`",
+    (1000, "1 h"): "shorten `result_ttl`, or raise both numbers",
+}
+_SECONDS = {"1 h": 3600, "10 min": 600}
+
+
+def _results() -> str:
+    ended = job_bytes()[1]
+    rows = []
+    for (rate, kept), advice in _ADVICE.items():
+        takes = rate * _SECONDS[kept] * ended / 1e9
+        if "fits" in advice and takes > 6:
+            raise ValueError(f"{rate} jobs per second no longer fit: {takes:.1f} GB")
+        rows.append([f"{rate:,}", kept, f"{takes:.2g} GB", advice])
+    return _lines(["Jobs per second", "Kept for", "Results take", ""], rows)
+
+
+def _tls() -> str:
+    way = (
+        "An event loop has no connection of its own over TLS. Its calls pass the process's thread."
+    )
+    times = read_kept("over_tls")
+    rows = [
+        ["an acquire that is awaited alone", way, f"{times['acquire, 1']:.2g} times the time"],
+        ["a submit that is awaited alone", "the same", f"{times['submit, 1']:.2g} times the time"],
+        ["32 of them at once", "the same; commands are gathered",
+         f"{times['acquire, 32']:.2g} and {times['submit, 32']:.2g} times"],
+        ["every byte", "encryption, on both ends", "not measured here"],
+    ]  # fmt: skip
+    return _lines(["What", "Why", "How much"], rows)
+
+
+def _lines(head: list[str], rows: list[list[str]]) -> str:
+    written = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n".replace("| --- ", "|---") for cells in written)
+
+
+TABLES = {"all": _costs, "jobs": _jobs, "results": _results, "tls": _tls}
+
+
+if __name__ == "__main__":
+    main()
