@@ -4,6 +4,7 @@ A generator reads that file and sends what it read to those addresses, as the se
 so the server's operator says where files may lie, and may say which addresses may be named.
 """
 
+import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -39,6 +40,23 @@ def _check_file(file: object, folders: str) -> None:
             f"input_file {str(file)[:200]!r} is in no folder that this server may read: "
             "start it with --inputs FOLDER, or set PENSTOCK_INPUT_FOLDERS",
         )
+
+
+def check_readable(payload: dict[str, Any]) -> None:
+    """Refuse a payload whose file is not there now, or cannot be read."""
+    if (file := payload.get("input_file")) is None:
+        return
+    try:
+        with open(file, encoding="utf-8"):
+            pass
+    except IsADirectoryError:
+        pass  # a generator of the user's may read a folder
+    except OSError as fault:
+        raise Refused(
+            400,
+            f"input_file {file[:200]!r} cannot be read on this server, {socket.gethostname()}: "
+            f"{fault.strerror or fault}",
+        ) from None
 
 
 def _check_address(name: str, url: object, allowed: set[str]) -> None:

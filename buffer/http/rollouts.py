@@ -25,7 +25,7 @@ from starlette.requests import Request
 from buffer.errors import GeneratorError
 from buffer.http.answers import Refused
 from buffer.http.desk import Desk
-from buffer.http.reach import check_reach, with_token, without_token
+from buffer.http.reach import check_reach, check_readable, with_token, without_token
 from buffer.item import instance_key
 from buffer.settings import TaskConfig
 from ground import PenstockError, check_name, heed_cancellation, load_script, tagged
@@ -76,6 +76,7 @@ class Rollouts:
         self._desk.rediscover()
         if task in self._desk.generators:
             check_reach(payload, self._desk.settings, self._own_url)
+            await _check_file_of(payload)
         rollout = _rollout_of(task, without_token(payload, self._desk.settings.buffer_token))
         hire = await self._hire(rollout, skip)
         if hire is Hire.RUNS:
@@ -265,6 +266,14 @@ def _task_of(payload: dict[str, Any]) -> str:
     if "/" in task:
         raise Refused(400, f"a task_type has no '/': {task!r}")
     return task
+
+
+async def _check_file_of(payload: dict[str, Any]) -> None:
+    try:
+        await asyncio.to_thread(check_readable, payload)  # it may be on a network's disk
+    except Refused:
+        await asyncio.sleep(_PAUSE)  # slime's client has none between its tries
+        raise
 
 
 def _rollout_of(task: str, payload: dict[str, Any]) -> Rollout:

@@ -1,6 +1,7 @@
 """Is this Redis fit to keep Penstock's state? Checked once, before anything is built on it."""
 
 import re
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -113,11 +114,22 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
             )
         case ResponseError() | RedisClusterException():
             return RedisUnfit(f"{subject} does not serve us: {said}")
+    if isinstance(_cause(failure), ssl.SSLCertVerificationError):
+        return RedisUnavailable(
+            f"{subject} has a certificate that is not trusted here: {said}. Name its authority in "
+            "ssl_ca_certs=FILE of the URL, and use the host name that the certificate has"
+        )
     there = "a Redis that speaks TLS" if target.tls else "a Redis"
     return RedisUnavailable(
         f"{subject} does not answer: {said}. Start {there} there, "
         f"or unset {setting} to use a private one"
     )
+
+
+def _cause(failure: BaseException) -> BaseException:
+    """What lies under it: redis-py wraps errors of TLS, and once more when it has tried again."""
+    under = failure.__cause__ or failure.__context__
+    return _cause(under) if under else failure
 
 
 def require_fit(facts: ServerFacts, target: RedisTarget, *, setting: str = SETTING) -> None:

@@ -21,7 +21,8 @@ _GATE_TOTALS = {
     "lost": "Permits that Redis lost and that had no room when they came back.",
 }
 _JOB_OUTCOMES = (
-    "claimed", "finished", "failed", "stopped", "retried", "returned", "requeued", "dropped",
+    "claimed", "finished", "masked", "failed", "stopped", "retried", "returned", "requeued",
+    "dropped",
 )  # fmt: skip
 
 
@@ -83,7 +84,8 @@ def _enter_queue(sheet: Sheet, queue: Queue) -> None:
     ):  # fmt: skip
         sheet.gauge(f"penstock_queue_{name}", help, value, queue.name)
     for outcome in _JOB_OUTCOMES:
-        sheet.count("penstock_queue_jobs_total", "Jobs of concurrent workers, by outcome.",
+        sheet.count("penstock_queue_jobs_total",
+                    "Jobs of concurrent workers, by outcome; masked ones are finished too.",
                     queue.counters.get(outcome, 0), queue.name, outcome=outcome)  # fmt: skip
 
 

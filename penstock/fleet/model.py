@@ -38,6 +38,8 @@ class Worker:
     born: float
     finished: int
     failed: int
+    masked: int
+    """Of the finished ones, those whose outcome is unknown: `infrastructure`."""
     host: str
     pid: int
     unreachable: tuple[str, ...]

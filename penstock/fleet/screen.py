@@ -140,8 +140,8 @@ def _workers(fleet: Fleet, width: int) -> list[Text]:
     rows: list[_Row] = [(_worker_row(one, fleet.at), _style(one)) for one in fleet.workers]
     total = sum(fleet.worker_states.values())
     return _table(
-        (f"WORKERS {total}", "state", "run", "done", "failed", "since", "job"),
-        rows, width, text={0, 1, 6}, total=total,
+        (f"WORKERS {total}", "state", "run", "done", "failed", "masked", "since", "job"),
+        rows, width, text={0, 1, 7}, total=total,
     )  # fmt: skip
 
 
@@ -150,7 +150,8 @@ def _worker_row(worker: Worker, now: float) -> Sequence[Any]:
     age = f"{now - since:.0f} s" if since else ""
     job = f"silent for {worker.silent:.0f} s" if worker.state == "dead" else worker.job
     name = worker.name if len(worker.name) <= 18 else "…" + worker.name[-17:]
-    return name, worker.state, worker.running, worker.finished, worker.failed, age, job
+    counts = worker.running, worker.finished, worker.failed, worker.masked
+    return name, worker.state, *counts, age, job
 
 
 def _style(worker: Worker) -> str:

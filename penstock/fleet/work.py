@@ -9,12 +9,12 @@ from ground import chunks, tagged
 from penstock.fleet.model import Job, Queue, Worker
 
 SHOWN_JOBS = 30
-# Stock RQ's idle worker is heard of every 405 s.
+# Stock RQ's idle worker has a heartbeat every 405 s.
 SILENT_RQ = 435.0
 _WORKER = (
     "state", "queues", "current_job", "last_heartbeat", "birth", "successful_job_count",
     "failed_job_count", "hostname", "pid", "penstock_gate",
-    "penstock_unreachable",
+    "penstock_unreachable", "penstock_masked",
 )  # fmt: skip
 _JOB = (
     "status", "description", "worker_name", "enqueued_at", "started_at", "ended_at",
@@ -116,7 +116,7 @@ def _less_replaced(workers: list[Worker], now: float) -> list[Worker]:
 
 
 def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float) -> Worker:
-    state, queues, job, heard, birth, done, failed, host, pid, gate, away = row
+    state, queues, job, heard, birth, done, failed, host, pid, gate, away, masked = row
     silent = max(0.0, now - (_moment(heard) or now))
     ours = gate is not None
     dead = beats.get(name, 0.0) < now if ours else silent > SILENT_RQ
@@ -127,6 +127,7 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
         queues=_names(queues), gate=_text(gate),
         running=running, job=_text(job), job_since=0.0, silent=silent,
         born=_moment(birth) or 0.0, finished=int(done or 0), failed=int(failed or 0),
+        masked=int(masked or 0),
         host=_text(host), pid=int(pid or 0),
         unreachable=tuple(_text(away).split()),
     )  # fmt: skip

@@ -180,9 +180,9 @@ function showWorkers(fleet) {
   at("worker-states").textContent = states || "none";
   const wanted = at("find-worker").value.toLowerCase();
   const listed = (everyone || fleet.workers).filter((w) => !wanted || `${w.name} ${w.state} ${w.host} ${w.job} ${w.queues}`.toLowerCase().includes(wanted));
-  fill("workers", [["worker"], ["state"], ["queues"], ["gate"], ["running", 1], ["oldest job"], ["since", 1], ["done", 1], ["failed", 1], ["heard of", 1], ["host"], ["pid", 1]],
+  fill("workers", [["worker"], ["state"], ["queues"], ["gate"], ["running", 1], ["oldest job"], ["since", 1], ["done", 1], ["failed", 1], ["masked", 1], ["last heartbeat", 1], ["host"], ["pid", 1]],
     listed.slice(0, 100), (w) => w.name, (w) => [w.name.slice(0, 24), w.state, w.queues.join(", "), w.gate, w.running,
-      w.job ? link(w.job, () => openJob(w.job)) : "", w.job_since ? age(fleet.at - w.job_since) : "", w.finished, w.failed, `${age(w.silent)} ago`, w.host, w.pid],
+      w.job ? link(w.job, () => openJob(w.job)) : "", w.job_since ? age(fleet.at - w.job_since) : "", w.finished, w.failed, w.masked, `${age(w.silent)} ago`, w.host, w.pid],
     (w) => (w.state === "dead" ? "bad" : w.state === "suspended" ? "warn" : ""));
 }
 

@@ -72,13 +72,32 @@ async def test_a_file_in_a_named_folder_is_read(
     redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     given: Given,
 ) -> None:  # fmt: skip
-    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "rows.jsonl").touch()
     monkeypatch.chdir(tmp_path)
     for number, file in enumerate(("data/rows.jsonl", f"{tmp_path}/data/a/../rows.jsonl")):
         async with served(redis, input_folders="elsewhere, data") as client:
             start = {**START, "input_file": file, "task_type": "math", "num_epoch": number}
             assert (await client.post("/start_rollout", json=start)).status_code == 200
             assert (await asyncio.wait_for(given.get(), 100))["input_file"] == file
+
+
+async def test_a_file_that_is_not_there_is_refused_and_starts_nothing(
+    redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Given
+) -> None:
+    monkeypatch.setattr(rollouts, "_PAUSE", 0.0)
+    async with served(redis, input_folders=str(tmp_path)) as client:
+        start = {**START, "input_file": f"{tmp_path}/rows.jsonl"}
+        answer = await client.post("/start_rollout", json=start)
+        assert answer.status_code == 400
+        message = answer.json()["message"]
+        assert message.startswith(f"input_file '{tmp_path}/rows.jsonl' cannot be read")
+        assert message.endswith("No such file or directory")
+        assert (await client.get("/v1/tasks")).json() == {"tasks": []}
+        assert given.empty()
+        (tmp_path / "rows.jsonl").touch()  # slime's client asks again
+        assert (await client.post("/start_rollout", json=start)).status_code == 200
+        assert (await asyncio.wait_for(given.get(), 60))["input_file"] == start["input_file"]
 
 
 @pytest.mark.parametrize("name", ["remote_engine_url", "remote_buffer_url"])

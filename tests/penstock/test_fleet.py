@@ -26,6 +26,7 @@ from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import at_work, burst, open_queue, work_in_process
 from tests.worker.lifecycle.cloud import CloudThread
 from tests.worker.lifecycle.conftest import quick
+from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeQueue, ConcurrentWorker
 from worker.lifecycle import SandboxLifecycle
@@ -86,6 +87,24 @@ async def test_what_ended_is_told_with_its_times(real_redis: ground.Client) -> N
     assert done.waited is not None
     assert 0 <= done.took < 60
     assert (fleet.queues[0].counters["finished"], fleet.queues[0].counters["failed"]) == (1, 1)
+
+
+async def test_a_program_whose_outcome_is_unknown_counts_as_masked_at_once(
+    real_redis: ground.Client,
+) -> None:
+    """It is a finished job of RQ's, and no heartbeat is waited for."""
+    open_queue(real_redis).enqueue("worker.jobs.run_code", {"code": "1"})
+    with ScriptedFusion(default=Answer(status=500)) as fusion:
+        settings = {"sandbox_fusion_url": fusion.url, "sandbox_attempts": 1}
+        with at_work(real_redis, **settings, job_lease=60.0):
+            until(lambda: real_redis.zcard("rq:finished:code") == 1, "the job")
+            fleet = await look(real_redis)
+    assert [(one.finished, one.failed, one.masked) for one in fleet.workers] == [(1, 0, 1)]
+    assert fleet.queues[0].counters["masked"] == 1
+    lines, history = Console(width=120, file=io.StringIO(), record=True), History()
+    history.add(fleet)
+    lines.print(picture(fleet, history, 120, 40))
+    assert "failed  masked" in lines.export_text()
 
 
 async def test_the_gate_that_holds_a_queue_back_is_named(

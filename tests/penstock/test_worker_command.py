@@ -38,6 +38,18 @@ def test_the_old_name_of_the_gates_option_goes_on_working_with_a_warning(real_re
     assert b"--limit is now called --gate" in said
 
 
+def test_it_logs_which_redis_it_uses_without_the_password(real_redis) -> None:
+    url = url_of(real_redis)
+    named = url.replace("redis://", "redis://default:s3cret@")
+    command = [sys.executable, "-m", "penstock", "--redis-url", named, "worker", *HERE, "--burst"]
+    with leash.start(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as worker:
+        said, _ = worker.communicate(timeout=60)
+    assert f"Redis at {url}" in said
+    assert "s3cret" not in said
+
+
 def test_it_takes_the_queues_in_order_and_ends_warmly_with_ctrl_c(real_redis) -> None:
     urgent = open_queue(real_redis, "urgent")
     first = urgent.enqueue(chores.waits_for, url_of(real_redis), "go")

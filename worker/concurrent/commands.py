@@ -52,7 +52,7 @@ class WorkCommands:
         return self._either("claim", keys, args)
 
     def finish(self, rows: Iterable[tuple[Any, ...]]) -> Command:
-        """Each row: id, execution, ok, ttl, payload, started, notice, hold_us."""
+        """Each row: id, execution, how, ttl, payload, started, notice, hold_us."""
         keys = (self.jobs, self._wip, self._work, self.leases, self._worker_key, self._executions)
         return self._either("finish", keys, (self._worker, *_flat(rows)))
 

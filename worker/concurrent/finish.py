@@ -41,7 +41,8 @@ from worker.notices import NOTICE_LIMIT
 log = logging.getLogger("penstock.worker")
 
 RECORDED, LOST, HAS_DEPENDENTS = 1, 0, 2
-BARE = "bare"  # instead of `ok`: a failure that the script records whatever else the job has
+BARE = "bare"  # a failure that the script records whatever else the job has
+MASKED = "masked"  # it ended, and through no fault of its own its outcome is unknown
 _CHUNK = 200  # ends in one script call: a few milliseconds of the server's time
 _CHUNK_BYTES = 64 << 20  # of results in one call, exceeded by at most one; a server takes 1 GiB
 _LARGEST = 256 << 20  # bytes of one result; a server takes no argument above 512 MiB
@@ -186,7 +187,7 @@ class Finisher:
         raw = self._dumped(outcome.value)
         payload = b"" if outcome.value is None else b64encode(raw)
         notice = raw if self._serializer is JSONSerializer and len(raw) <= NOTICE_LIMIT else b""
-        return self._end(claimed, 1, ttl, payload, notice)
+        return self._end(claimed, MASKED if _is_masked(outcome.value) else 1, ttl, payload, notice)
 
     def _failure_row(self, claimed: ClaimedJob, error: ExcInfo) -> Row | None:
         job = claimed.built  # the user's code may have changed what is left
@@ -208,7 +209,7 @@ class Finisher:
         return self._end(outcome.claimed, BARE, DEFAULT_FAILURE_TTL, payload, b"")
 
     def _end(
-        self, claimed: ClaimedJob, ok: int | str, ttl: int, payload: bytes, notice: bytes
+        self, claimed: ClaimedJob, how: int | str, ttl: int, payload: bytes, notice: bytes
     ) -> Row:
         if len(payload) > _LARGEST:
             raise ValueError(
@@ -218,13 +219,20 @@ class Finisher:
         if b"penstock_reply_to" not in claimed.fields:
             notice = b""
         started, hold_us = f"{claimed.started:.6f}", int(claimed.still_running * 1_000_000)
-        return claimed.id, claimed.execution, ok, ttl, payload, started, notice, hold_us
+        return claimed.id, claimed.execution, how, ttl, payload, started, notice, hold_us
 
     def _dumped(self, value: Any) -> bytes:
         try:
             return bytes(self._serializer.dumps(value))
         except BaseException:  # noqa: BLE001 - as RQ does: a text says that it cannot be written
             return bytes(self._serializer.dumps(UNSERIALIZABLE_RETURN_VALUE_PAYLOAD))
+
+
+def _is_masked(value: Any) -> bool:
+    """As results of code jobs and of judged ones say it. `top` and the metrics count them."""
+    return isinstance(value, dict) and (
+        value.get("error_kind") == "infrastructure" or "M" in str(value.get("verdicts", ""))
+    )
 
 
 def _is_plain(claimed: ClaimedJob) -> bool:

@@ -170,6 +170,22 @@ def gate_of(connection: Redis, settings: WorkerSettings) -> Gate | None:
     return named_gate(connection, settings.gate, settings.gate_limit, lease=lease)
 
 
+async def compare_limit(gate: Gate, wanted: int) -> None:
+    """Log if the gate has another limit than this worker names: then the gate's applies."""
+    try:
+        kept = (await gate.status()).limit
+    except GateError as outage:
+        log.info("gate %r: its limit was not compared with %d: %s", gate.name, wanted, outage)
+        return
+    if kept != wanted:
+        log.warning(
+            "gate %r has the limit %s, which applies; this worker's --gate-limit (or "
+            "PENSTOCK_GATE_LIMIT) of %d is only for a gate that does not exist yet. To change it: "
+            "penstock limits set %s --limit %d",
+            gate.name, "none" if kept is None else kept, wanted, gate.name, wanted,
+        )  # fmt: skip
+
+
 class GateWaiter:
     """Waits at the gate once per worker; the granted permit is for the worker's next job."""
 

@@ -88,6 +88,7 @@ class Shift:
         allow: Allowed,
     ) -> None:
         target, gate = target_of(worker.connection), gate_of(worker.connection, settings)
+        self.gate = gate
         at = GateCommands(gate.name, gate.terms, worker.name) if gate else None
         self.commands = {
             name: WorkCommands(name, worker.name, settings.job_lease, at)

@@ -28,6 +28,7 @@ from ground import SettingError, target_of
 from worker.allowed import SETTING as ALLOW
 from worker.allowed import Allowed, AllowedJob, allowed, checked, require_no_pickle
 from worker.concurrent.heartbeat import Heartbeat
+from worker.concurrent.parking import compare_limit
 from worker.concurrent.rq_ending import CallbackLimit, Ending
 from worker.concurrent.rq_job import replace_current_job, require_rqs_keys_of, warn_unless_json
 from worker.concurrent.shift import Shift
@@ -99,6 +100,7 @@ class ConcurrentWorker(BaseWorker):
         replace_current_job()
         self.bootstrap(logging_level, date_format, log_format)
         setup_loghandlers(logging_level, date_format, log_format, name="penstock")
+        self.log.info("Worker %s: Redis at %s", self.name, target_of(self.connection))
         self._warn_of(settings, allow)
         self.set_state(WorkerStatus.IDLE)
         self._dequeue_strategy = dequeue_strategy
@@ -158,6 +160,9 @@ class ConcurrentWorker(BaseWorker):
         over = asyncio.Event()
         reaping = asyncio.create_task(reap_sandboxes(target))
         self._background = [reaping, asyncio.create_task(self._maintain(over, once=burst))]
+        if shift.gate is not None and settings.gate_limit is not None:
+            comparing = compare_limit(shift.gate, settings.gate_limit)
+            self._background.append(asyncio.create_task(comparing))
         # Until the last step: a signal must not keep the worker from closing its sandboxes.
         with Signals(asyncio.get_running_loop(), self._signalled):
             try:

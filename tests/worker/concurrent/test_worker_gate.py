@@ -8,7 +8,7 @@ import pytest
 from rq import Queue
 
 from ground.redis.connection import Connection
-from limiter import TokenBucket
+from limiter import TokenBucket, existing_gate
 from limiter.commands import GateCommands
 from tests.harness import killing
 from tests.harness.servers import until, url_of
@@ -130,6 +130,21 @@ def test_a_killed_workers_permit_stays_for_as_long_as_its_program_may_run(
         assert fusion.executions.total() == 2
         assert fusion.peak == 1
     assert TokenBucket(real_redis, "code", limit=1).sync.status().in_flight == 0
+
+
+@pytest.mark.parametrize(("named", "said"), [(3, 0), (5, 1)])
+def test_a_worker_that_names_another_limit_than_the_gates_says_which_applies(
+    real_redis, queue, caplog, named: int, said: int
+) -> None:
+    TokenBucket(real_redis, "code", limit=3).sync.status()  # makes the gate
+    job = queue.enqueue(chores.told, url_of(real_redis), "it")
+    with caplog.at_level("WARNING", logger="penstock.worker"):
+        burst(real_redis, **gated(named))
+    assert job.get_status() == "finished"
+    lines = [line for line in caplog.messages if line.startswith("gate 'code' has the limit 3")]
+    assert len(lines) == said
+    assert all("penstock limits set code --limit 5" in line for line in lines)
+    assert existing_gate(real_redis, "code").sync.status().limit == 3
 
 
 @pytest.mark.parametrize("how", ["finished", "paused"])

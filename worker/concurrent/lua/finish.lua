@@ -1,6 +1,7 @@
 -- finish.lua: record how executions ended, and notify the clients that wait for them.
 -- KEYS   jobs wip work running worker executions
--- ARGV   name, then for each: id execution ok(1|0|bare: a failure, whatever else the job has)
+-- ARGV   name, then for each: id execution
+--        how(1|0|masked: ended, and its outcome is unknown|bare: a failure, whatever else the job has)
 --        ttl_s payload started_s notice('' or the result as JSON) hold_us
 -- REPLY  for each: 1 recorded | 0 its lease is not ours any more | 2 it has dependents: RQ's way
 -- include: ungated.lua or gated.lua
@@ -39,6 +40,7 @@ end
 
 -- A batch of ends in RQ's registries, and in the worker's and the queue's figures.
 local registered, ended, worked = { [true] = {}, [false] = {} }, { [true] = 0, [false] = 0 }, 0
+local masked = 0
 
 local function register(id, ok, until_s)
   local registry = registered[ok]
@@ -57,11 +59,13 @@ local function sum_up()
   if call('EXISTS', WORKER) == 1 then
     if ended[true] > 0 then call('HINCRBY', WORKER, 'successful_job_count', ended[true]) end
     if ended[false] > 0 then call('HINCRBY', WORKER, 'failed_job_count', ended[false]) end
+    if masked > 0 then call('HINCRBY', WORKER, 'penstock_masked', masked) end
     call('HINCRBYFLOAT', WORKER, 'total_working_time', format('%.6f', worked))
   end
   rest(WORKER, EXECUTIONS)
   tally('finished', ended[true])
   tally('failed', ended[false])
+  tally('masked', masked)
 end
 
 -- The end of one execution, as RQ writes it, only while its lease is ours.
@@ -85,7 +89,7 @@ local function refuse(id, execution, hold_us)
 end
 
 local function finish(id, execution, how, ttl, payload, started, notice, hold_us)
-  local ok = how == '1'
+  local ok = how == '1' or how == 'masked'
   local key, member, status = job_key(id), id .. ':' .. execution, ok and 'finished' or 'failed'
   local job = try('HMGET', key, 'origin', 'penstock_execution', 'penstock_reply_to', 'dependency_ids',
     'penstock_deaths')
@@ -104,6 +108,7 @@ local function finish(id, execution, how, ttl, payload, started, notice, hold_us
   end
   notify_client(job[3], id, status, notice)
   count_end(ok, now / 1000000 - started)
+  if how == 'masked' then masked = masked + 1 end
   return 1
 end
 
