@@ -77,8 +77,8 @@ class WorkerSettings(Settings):
     job_lease: float = Field(
         30.0,
         ge=0.5,
-        description="Lease of a running job, in seconds. Other workers run a dead worker's jobs"
-        " within this time and a third of it.",
+        description="Seconds of a running job's lease. A dead worker's jobs run elsewhere within"
+        " this and a third of it.",
     )
     job_deaths: int = Field(
         3,

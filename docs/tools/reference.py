@@ -230,6 +230,9 @@ def _contract() -> str:
             " `tests/worker/sandbox/test_contract.py` | none |",
             "| `penstock sandbox serve`, and a Sandbox Fusion without isolation |"
             " `tests/worker/sandbox/test_contract.py` | none |",
+            "| programs in session sandboxes, `worker.lifecycle.code.sessions` |"
+            " `tests/worker/sandbox/test_contract.py` | `memory_has_a_limit`: the sandbox's"
+            " `memory_mb` is the limit, for all programs of a session |",
             "| session sandboxes of one machine, `local`, at the levels `ns` and `landlock` |"
             " `tests/worker/lifecycle/test_contract.py` | none |",
             "| `modal`: Modal's client, with a stand-in for Modal's servers |"

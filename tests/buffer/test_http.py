@@ -24,7 +24,7 @@ START = {
     "remote_engine_url": "http://127.0.0.1:1",
     "remote_buffer_url": "http://127.0.0.1:2",
     "task_type": "outside",
-    "input_file": "/nowhere.jsonl",
+    "input_file": "/dev/null",
     "num_repeat_per_sample": "4",
     "max_tokens": "16",
     "sampling_params": {"max_tokens": 16, "temperature": 1.0, "top_p": 1.0},
