@@ -65,6 +65,7 @@ lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproj
 docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, references, pictures
 	$(BIN)/python -m docs.tools.reference
 	$(BIN)/python -m docs.tools.architecture
+	$(BIN)/python -m docs.tools.processes
 	$(BIN)/python -m docs.tools.measured
 	$(BIN)/python -m docs.tools.quoted
 	$(BIN)/python -m docs.tools.picture

@@ -14,6 +14,7 @@ import pytest
 from docs.tools import (
     architecture,
     measured,
+    processes,
     python_api,
     quoted,
     reference,
@@ -67,6 +68,11 @@ def test_the_prose_of_the_benchmarks_quotes_no_figure() -> None:
 def test_the_picture_of_the_architecture_is_what_the_imports_are() -> None:
     assert architecture.PICTURE.read_text() == architecture.drawn(), "run `make docs`"
     assert set(architecture.PACKAGES) == set(PACKAGES)
+
+
+def test_the_picture_of_processes_is_what_the_commands_say() -> None:
+    assert processes.PICTURE.read_text() == processes.drawn(), "run `make docs`"
+    assert "prefers-color-scheme: dark" in processes.drawn()
 
 
 @pytest.mark.parametrize("page", quoted.PAGES, ids=lambda page: page.stem)
