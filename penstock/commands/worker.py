@@ -48,7 +48,7 @@ Ctrl-C finishes what runs; a second one, a second later, gives it back to its qu
     "that a module defines. May be given several times; '*' is anything.",
 )
 @click.option("--gate", metavar="NAME", help="Take a permit of this gate for each job.")
-@click.option("--limit", "old_gate", hidden=True)  # what `--gate` was called in 0.1
+@click.option("--limit", "old_gate", hidden=True)  # `--gate` in 0.1; 0.3 removes it
 @click.option("--gate-limit", metavar="N", help="The gate's limit, if no such gate exists yet.")
 @click.option(
     "--name",
@@ -132,7 +132,7 @@ def _gate(gate: str | None, old: str | None) -> str | None:
         return gate
     if gate is not None:
         raise click.UsageError("--limit is the old name of --gate; give --gate alone")
-    click.echo("penstock: --limit is now called --gate; the next version refuses --limit", err=True)
+    click.echo("penstock: --limit is now called --gate; 0.3 will refuse --limit", err=True)
     return old
 
 

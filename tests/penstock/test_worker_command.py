@@ -12,6 +12,7 @@ import pytest
 import ground
 from limiter import existing_gate
 from penstock.commands.worker import command
+from penstock.release import __version__
 from tests.harness import leash, patient
 from tests.harness.servers import PrivateRedis, free_port, until, url_of
 from tests.penstock.commands import CHORES, HERE, penstock_worker
@@ -35,7 +36,8 @@ def test_the_old_name_of_the_gates_option_goes_on_working_with_a_warning(real_re
     _, said = worker.communicate(timeout=100)
     assert (worker.returncode, job.return_value()) == (0, 2)
     assert existing_gate(real_redis, "code").sync.status().granted == 1
-    assert b"--limit is now called --gate" in said
+    assert b"--limit is now called --gate; 0.3 will refuse --limit" in said
+    assert __version__ < "0.3", "remove the option, its test and its line in upgrade.md"
 
 
 def test_it_logs_which_redis_it_uses_without_the_password(real_redis) -> None:
