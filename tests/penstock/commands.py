@@ -3,9 +3,13 @@
 import contextlib
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
+from penstock.cli import command
 from tests.harness import commands
 from tests.harness.servers import url_of
 
@@ -57,3 +61,15 @@ def penstock_worker(client: Any, *options: str, **environment: str) -> "subproce
     words = ["--redis-url", url_of(client), "worker", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return commands.start(words, env=clean() | environment, **pipes)
+
+
+def parsed(words: Sequence[str]) -> click.Context:
+    """As `penstock` parses them, without running it."""
+    context = command.make_context("penstock", list(words))
+    while isinstance(context.command, click.Group):
+        name, found, rest = context.command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        assert found is not None
+        context = found.make_context(name, rest, parent=context)
+    return context

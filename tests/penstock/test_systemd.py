@@ -12,10 +12,10 @@ import click
 import pytest
 
 from ground.settings import variables
-from penstock.cli import command
 from penstock.commands.sandbox import _GRACE
 from penstock.variables import settings_models
 from tests.architecture.source import ROOT
+from tests.penstock.commands import parsed
 
 Unit = dict[str, list[str]]
 
@@ -42,18 +42,6 @@ def arguments(unit: Unit) -> list[str]:
     program, *words = shlex.split(start)
     assert program == "/opt/penstock/bin/penstock"
     return words
-
-
-def parsed(words: list[str]) -> click.Context:
-    """As `penstock` parses them, without running it."""
-    context = command.make_context("penstock", list(words))
-    while isinstance(context.command, click.Group):
-        name, found, rest = context.command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
-        assert found is not None
-        context = found.make_context(name, rest, parent=context)
-    return context
 
 
 def test_there_is_a_unit_for_each_service() -> None:
