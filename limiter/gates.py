@@ -12,7 +12,7 @@ from limiter.terms import Terms, check_manner, check_terms
 
 
 class TokenBucket(Gate):
-    """At most `limit` permits in flight, and at most `rate` grants a second, cluster-wide.
+    """At most `limit` permits in flight, and at most `rate` grants per second, cluster-wide.
 
         gate = TokenBucket("redis://10.0.0.5", "code", limit=64)
 

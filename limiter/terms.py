@@ -14,7 +14,7 @@ MOST = 10**9  # more cannot be held, and far above it Lua's numbers are no longe
 
 @dataclass(frozen=True)
 class Terms:
-    """What a gate allows: permits in flight, grants a second, and how many of those at once."""
+    """What a gate allows: permits in flight, grants per second, and how many of those at once."""
 
     limit: int | None = None
     rate: float | None = None
@@ -46,12 +46,12 @@ def check_terms(limit: int | None, rate: float | None, burst: int | None) -> Non
         if count is not None and not (_is_whole(count) and 1 <= count <= MOST):
             raise SettingError(name, f"must be a whole number from 1 to {MOST}, not {count!r}")
     if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):
-        raise SettingError("rate", f"must be above 0 grants a second, not {rate!r}")
+        raise SettingError("rate", f"must be above 0 grants per second, not {rate!r}")
     if rate is not None and burst is not None and burst < rate * LATENESS:
         raise SettingError(
             "burst",
-            f"{burst} cannot reach {rate:g} grants a second: a grant comes some milliseconds after "
-            "its token, and a full bucket earns none meanwhile; give "
+            f"{burst} cannot reach {rate:g} grants per second: a grant comes some milliseconds "
+            "after its token, and a full bucket earns none meanwhile. Give "
             f"{math.ceil(rate * LATENESS)} or more, or a lower rate",
         )
 
@@ -175,7 +175,7 @@ class Agreement:
             made = tuple(float(text) if text else None for text in terms.args())
             if made != kept:
                 log.warning(
-                    "gate %r: this process was made with limit, rate, burst = %s, the gate has %s "
+                    "gate %r: this process was made with limit, rate, burst = %s. The gate has %s "
                     "and keeps it; change it with `penstock limits set`, or construct it with "
                     "enforce=True",
                     self._name, made, kept,

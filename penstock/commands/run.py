@@ -42,8 +42,8 @@ Examples:
   penstock run --timeout 2 --json solution.py | jq .run_result.execution_time
   penstock run --cases cases.json solution.cpp
 
-Its input is empty without -i: stdin is read to its end before the program is sent, which in
-a script's loop or a CI job would take what was meant for others, or wait without end.
+Its input is empty without -i. With -i, stdin is read to its end before the program is sent. In
+a script's loop or a CI job that would take input meant for others, or wait without end.
 
 It exits as the program did: 128 + n after signal n, 124 if its time ran out, 137 at
 another limit. 125: it was not run, or its end is not known, through no fault of its own.

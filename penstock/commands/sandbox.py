@@ -130,7 +130,7 @@ Examples:
     "--concurrency",
     "sandbox_concurrency",
     type=int,
-    help="Programs at once. Default: four a core.",
+    help="Programs at once. Default: four per core.",
 )
 @_of_the_sandbox
 @without_token_option

@@ -75,7 +75,7 @@ def _print_troubles(seen: Iterable[Registered]) -> None:
 Examples:
 
   penstock sandboxes reap
-  penstock sandboxes reap --strays         also those that no registry knows, however young
+  penstock sandboxes reap --strays         also those that no registry knows, of any age
 """),
 )
 @click.option("--strays", is_flag=True, help="End unregistered sandboxes without the grace time.")

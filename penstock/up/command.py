@@ -45,7 +45,7 @@ What ends by itself is started again, after a pause that doubles. State and logs
 @click.option("--workers", type=click.IntRange(0, 256), default=2, show_default=True,
               help="Worker processes.")  # fmt: skip
 @click.option("--permits", type=click.IntRange(1),
-              help="Limit of gate `code`, where that is new; default: four a core.")  # fmt: skip
+              help="Limit of gate `code`, if that is new; default: four per core.")  # fmt: skip
 @settings_options
 def command(workers: int, permits: int | None) -> int:
     """Run all of it on this machine; Ctrl-C ends it cleanly."""

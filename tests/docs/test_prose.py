@@ -1,18 +1,23 @@
 """The README and docs/ are written in plain English, as far as `prose.py` can tell."""
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.architecture.source import ROOT
+from penstock.cli import command
+from tests.architecture.source import PACKAGES, ROOT
 from tests.docs.prose import blocks, faults
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+LEVELS = {"debug", "info", "warning", "error", "exception"}
 GUIDES = [page for page in PAGES if page.parent.name == "guide"]
 
 
@@ -35,6 +40,59 @@ def test_the_docstrings_of_public_names_are_in_plain_english() -> None:
     said = re.findall(r'^ *"""(.*?)"""', page, re.MULTILINE | re.DOTALL)
     assert len(said) > 200
     assert [fault for docstring in said for fault in faults(_as_a_page(docstring))] == []
+
+
+def test_the_help_of_every_command_is_in_plain_english() -> None:
+    said = dict(_helps(command, "penstock"))
+    assert len(said) > 25
+    assert {path: found for path, text in said.items() if (found := faults(text))} == {}
+
+
+def _helps(found: click.Command, path: str) -> Iterator[tuple[str, str]]:
+    """Sentences and options; examples are lines of their own."""
+    epilog = [line for line in (found.epilog or "").splitlines() if not line.startswith("  ")]
+    options = [each.help or "" for each in found.params if isinstance(each, click.Option)]
+    yield path, "\n\n".join([found.help or "", *options, "\n".join(epilog)]).replace("\b", "")
+    if isinstance(found, click.Group):
+        context = click.Context(found)
+        for name in found.list_commands(context):
+            if inner := found.get_command(context, name):
+                yield from _helps(inner, f"{path} {name}")
+
+
+def test_logs_and_errors_are_in_plain_english() -> None:
+    said = [*_messages()]
+    assert len(said) > 500
+    found = {f"{place}: {fault}" for place, text in said for fault in faults(text)}
+    assert found == set()
+
+
+def _messages() -> Iterator[tuple[str, str]]:
+    """What is logged, and what an error says. Before a remedy a semicolon is an end too."""
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if text := _words_of(_message_in(node)):
+                    sentences = re.sub(r"%[-+.\d]*[sdrfg]", "X", text).replace(";", ".")
+                    yield f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", sentences
+
+
+def _message_in(node: ast.AST) -> ast.expr | None:
+    match node:
+        case ast.Call(func=ast.Attribute(attr=level), args=[text, *_]) if level in LEVELS:
+            return text
+        case ast.Raise(exc=ast.Call(args=[*_, text])):
+            return text
+    return None
+
+
+def _words_of(node: ast.expr | None) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(_words_of(value) or "X" for value in values)
+    return ""
 
 
 def _as_a_page(docstring: str) -> str:

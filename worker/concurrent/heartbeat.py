@@ -134,7 +134,7 @@ class Heartbeat:
             requeued, from_hands, *condemned = reply
             if requeued or from_hands:
                 log.warning(
-                    "queue %r: %d jobs of dead workers run again, %d came back from their hands",
+                    "queue %r: %d running and %d claimed jobs of dead workers are queued again",
                     queue, requeued, from_hands,
                 )  # fmt: skip
             if condemned:

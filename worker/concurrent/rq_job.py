@@ -135,8 +135,8 @@ def require_rqs_keys_of(worker: BaseWorker) -> None:
         if has != rqs:
             raise SettingError(
                 option,
-                f"{its.__module__}.{its.__qualname__} has keys of its own, {has!r} for {rqs!r},"
-                " which is where Penstock's scripts look; leave RQ's prefix as it is, or run these"
+                f"{its.__module__}.{its.__qualname__} has keys of its own, {has!r} for {rqs!r}."
+                " Penstock's scripts look only at RQ's; leave RQ's prefix as it is, or run these"
                 " jobs with RQ's own workers",
             )
 
@@ -149,8 +149,8 @@ def warn_unless_json(serializer: Any) -> None:
     """RQ's default is pickle. Without this, a forgotten `--serializer` shows only job by job."""
     if serializer is not JSONSerializer:
         log.warning(
-            "this worker reads jobs with %s, and those of Penstock are JSON, because pickle runs"
-            " any code that is put on a queue; start it with --serializer %s.%s",
+            "this worker reads jobs with %s, and Penstock's jobs are JSON: pickle would run any"
+            " code that is put on a queue; start it with --serializer %s.%s",
             getattr(serializer, "__name__", type(serializer).__name__),
             JSONSerializer.__module__,
             JSONSerializer.__name__,

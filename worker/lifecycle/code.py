@@ -104,8 +104,8 @@ async def _program(sandbox: OpenSandbox, request: CodeRequest) -> list[str]:
         return [command, file]
     if sandbox.meta.get("isolation") == "landlock":
         raise SandboxUnfit(
-            "the Python programs of a session share one interpreter, which they reach by a socket, "
-            "and PENSTOCK_SANDBOX_LEVEL=landlock allows none; run sessions at the level ns, in "
+            "the Python programs of a session share one interpreter, which they reach by a socket. "
+            "PENSTOCK_SANDBOX_LEVEL=landlock allows none; run sessions at the level ns, in "
             "bash, or at another PENSTOCK_SESSION_PROVIDER",
             reason="isolation_unavailable",
         )

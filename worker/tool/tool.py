@@ -197,7 +197,7 @@ class _Workers:
                 _ensure_gate(TokenBucket(target, config.gate, limit=config.rate_limit, patience=1))
             if config.sandbox_fusion_url:
                 log.info(
-                    "where programs run is the workers' to know: start them with "
+                    "the workers decide where programs run: start them with "
                     "PENSTOCK_SANDBOX_FUSION_URL=%s",
                     config.sandbox_fusion_url,
                 )
