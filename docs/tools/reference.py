@@ -67,8 +67,10 @@ EXIT_CODES = """\
 def _cli() -> str:
     parts = [
         "# The command\n\nWritten from the code by `make docs`; `penstock COMMAND --help` says the"
-        " same.\n\nData goes to stdout, all messages go to stderr. Every listing has `--json`. Colours"
-        " are for terminals, unless `NO_COLOR` is set.\n\n" + EXIT_CODES + "\nShell completion:"
+        " same.\n\nData goes to stdout, all messages go to stderr. Every listing has `--json`."
+        " Colours are for terminals, unless `NO_COLOR` is set.\n\n"
+        + EXIT_CODES
+        + "\nShell completion:"
         ' `eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"` in `~/.bashrc`, or `zsh_source`;'
         " for fish, `_PENSTOCK_COMPLETE=fish_source penstock | source`.\n"
     ]
