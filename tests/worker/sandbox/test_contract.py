@@ -1,5 +1,6 @@
 """Every sandbox that we have keeps the contract that users run on theirs."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -89,7 +90,17 @@ QUICK = {
 def test_programs_in_session_sandboxes(
     check: Check[Sandbox], real_redis: ground.Client, tmp_path: Path
 ) -> None:
-    check.run(lambda: in_sessions(real_redis, LocalProvider(tmp_path)))
+    try:
+        check.run(lambda: in_sessions(real_redis, LocalProvider(tmp_path)))
+    finally:
+        asyncio.run(end_all(LocalProvider(tmp_path)))
+
+
+async def end_all(provider: Provider) -> None:
+    """Sessions outlive their worker: another one may go on with them."""
+    for ref in [ref async for ref in provider.list({})]:
+        await provider.terminate(ref.id)
+    await provider.close()
 
 
 def in_sessions(redis: ground.Client, provider: Provider) -> SessionSandbox:
