@@ -85,7 +85,14 @@ def remove(names: tuple[str, ...]) -> None:
             say(f"{store.remove(name).name}: removed")
 
 
-@command.command("gc")
+@command.command(
+    "gc",
+    epilog=examples("""
+Examples:
+
+  penstock images gc      after images were removed
+"""),
+)
 @settings_options
 def collect() -> None:
     """Delete layers that no image names and no sandbox uses."""

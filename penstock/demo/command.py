@@ -116,7 +116,7 @@ def told(outcome: Outcome) -> list[tuple[str, str]]:
     """What happened: numbers, and what they are of."""
     again = "program" if outcome.repeated == 1 else "programs"
     return [
-        (f"{outcome.finished}/{outcome.jobs}", "programs run to their end, in the embedded sandbox"),
+        (f"{outcome.finished}/{outcome.jobs}", "programs run to their end, in a real sandbox"),
         ("1", f"worker killed in the middle of a job; it ended with {outcome.killed}"),
         (str(outcome.repeated), f"{again} run again by others, after "
          f"{outcome.permit_back_after:.1f} s; {outcome.executions} executions in all"),

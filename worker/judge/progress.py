@@ -50,7 +50,7 @@ class Watched:
         try:
             await self._client.publish(self._channel, index)
         except (RedisError, OSError) as problem:
-            log.debug("nobody is told how far judging has got: %s", problem)
+            log.debug("the progress of a judging was not published: %s", problem)
 
     async def close(self) -> None:
         if self._saying is not None:
