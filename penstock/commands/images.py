@@ -52,7 +52,14 @@ def add(path: Path, name: str) -> None:
             say(f"{image.name}: {_layers(len(image.layers))}, {_size(image.bytes)}")
 
 
-@command.command("ls")
+@command.command(
+    "ls",
+    epilog=examples("""
+Examples:
+
+  penstock images ls
+"""),
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
 @settings_options
 def list_images(as_json: bool) -> None:
@@ -74,7 +81,14 @@ def list_images(as_json: bool) -> None:
     for_data().print(table)
 
 
-@command.command("rm")
+@command.command(
+    "rm",
+    epilog=examples("""
+Examples:
+
+  penstock images rm debian:12
+"""),
+)
 @click.argument("names", nargs=-1, required=True)
 @settings_options
 def remove(names: tuple[str, ...]) -> None:

@@ -102,11 +102,17 @@ def test_every_route_of_the_monitor_says_what_it_is_for() -> None:
 
 def test_the_picture_shows_the_demo_of_today() -> None:
     picture = unescape((ROOT / "docs" / "pictures" / "demo.svg").read_text()).replace("\xa0", " ")
-    numbers = dict.fromkeys(Outcome.__dataclass_fields__, 1) | {"server": "", "killed": -9}
-    outcome = Outcome(**numbers)
-    for words in summary(outcome).columns[1].cells:
-        longest = max(re.split(r"[\d.]+", str(words)), key=len).strip()
-        assert longest in picture, "run `make docs`"
+    # A busy machine runs two programs again, and the line says so.
+    for one, more in zip(_told_by_the_demo(1), _told_by_the_demo(2), strict=True):
+        assert one in picture or more in picture, "run `make docs`"
+
+
+def _told_by_the_demo(repeated: int) -> list[str]:
+    """The longest words of each line, between its numbers."""
+    numbers = dict.fromkeys(Outcome.__dataclass_fields__, 1)
+    outcome = Outcome(**numbers | {"server": "", "killed": -9, "repeated": repeated})
+    return [max(re.split(r"[\d.]+", str(words)), key=len).strip()
+            for words in summary(outcome).columns[1].cells]  # fmt: skip
 
 
 def test_every_dependency_has_its_reason() -> None:
