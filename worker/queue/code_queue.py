@@ -7,7 +7,7 @@ token, and runs once.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Literal, Unpack
 
 from ground import (
@@ -17,7 +17,6 @@ from ground import (
     target_of,
 )
 from ground.redis.answers import LoopAnswer
-from worker.errors import JobFailed
 from worker.judge.asking import CaseSource, JudgeOptions
 from worker.judge.models import JudgeResult
 from worker.models import CodeResult
@@ -142,20 +141,8 @@ class CodeQueue:
         verl's, LiveCodeBench's, CodeContests' and other datasets'. They go to Redis once,
         for all programs. Call `read_cases` once, and pass its result for each program.
         """
-        asked = await asyncio.to_thread(Asked, code, cases, options)
-        for round in asked.rounds(self._submitter, token, timeout):
-            if round.sends:
-                await asyncio.to_thread(round.send)
-            answer = LoopAnswer()
-            outcome: Any
-            try:
-                outcome = await self._awaited(round.submit(answer), answer)
-            except JobFailed as failure:
-                outcome = failure
-            result = round.read(outcome)
-            if round.is_last(result):
-                return result
-        raise AssertionError("the last round has the last word")
+        asked = await asyncio.to_thread(Asked, self._submitter, code, cases, options)
+        return await asked.judged(token, timeout, asyncio.to_thread, self._outcome_of)
 
     async def submit(
         self,
@@ -183,6 +170,10 @@ class CodeQueue:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} at {self.target}>"
+
+    async def _outcome_of(self, submit: Callable[[LoopAnswer], Order]) -> Any:
+        answer = LoopAnswer()
+        return await self._awaited(submit(answer), answer)
 
     async def _awaited(self, order: Order, answer: LoopAnswer) -> Any:
         try:

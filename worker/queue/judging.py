@@ -7,12 +7,11 @@ A worker of a release that knows no judging fails the job, and the caller gets m
 import logging
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from ground.redis.answers import Answer
 from worker.errors import JobFailed
 from worker.judge.asking import CaseSource, JudgeOptions, cases_of, queued_request
 from worker.judge.models import JudgeRequest, JudgeResult
@@ -21,61 +20,77 @@ from worker.queue.handle import json_of
 from worker.queue.order import JUDGE, Order
 from worker.queue.submitting import Submitter
 
+T = TypeVar("T")
+Blocking = Callable[[Callable[[], None]], Awaitable[None]]
+OutcomeOf = Callable[
+    [Callable[[Any], Order]], Awaitable[Any]
+]  # of what is submitted with an answer
+
 log = logging.getLogger("penstock.queue")
 
 _UNKNOWN = ("is not allowed on this worker", "Invalid attribute name", "has no attribute")
 
 
 class Asked:
-    """One call to judge: its request, and the suite if the cases are not in it."""
+    """One call to judge: its cases read, its request, and where it goes."""
 
-    def __init__(self, code: str, cases: CaseSource, options: JudgeOptions) -> None:
+    def __init__(
+        self, submitter: Submitter, code: str, cases: CaseSource, options: JudgeOptions
+    ) -> None:
+        self._submitter = submitter
         self._cases = cases_of(cases)
-        self.request = queued_request(code, self._cases, options)
+        self._request = queued_request(code, self._cases, options)
 
-    def rounds(
-        self, submitter: Submitter, token: str | None, timeout: float | None
-    ) -> "Iterator[Round]":
-        """One job, and another if a worker misses a part of the suite."""
+    async def judged(
+        self,
+        token: str | None,
+        timeout: float | None,  # noqa: ASYNC109
+        blocking: Blocking,
+        outcome_of: OutcomeOf,
+    ) -> JudgeResult:
+        """By one job, and another if a worker misses a part of the suite.
+
+        It waits by what its caller gives: in coroutines, or with a thread that blocks
+        (`without_a_loop`).
+        """
         ends = math.inf if timeout is None else time.monotonic() + timeout
-        yield Round(self, submitter, token, timeout, again=False)
+        result = await self._round(token, timeout, blocking, outcome_of, again=False)
+        if self._request.suite is None or not _misses_suite(result):
+            return result
         left = None if timeout is None else max(ends - time.monotonic(), 0.001)
         another = None if token is None else f"{token[:120]}-again"
-        yield Round(self, submitter, another, left, again=True)
+        return await self._round(another, left, blocking, outcome_of, again=True)
 
-    def send(self, submitter: Submitter, *, again: bool) -> None:
-        """The suite, if there is one and it is not known to be there. Blocks."""
-        if self.request.suite is not None:
-            submitter.suites().send(self._cases.packed, again=again)
+    async def _round(
+        self,
+        token: str | None,
+        timeout: float | None,  # noqa: ASYNC109
+        blocking: Blocking,
+        outcome_of: OutcomeOf,
+        *,
+        again: bool,
+    ) -> JudgeResult:
+        if self._request.suite is not None:
+            await blocking(partial(self._send, again=again))
+        submit = partial(self._submitter.submit, self._request, timeout, token)
+        try:
+            outcome = await outcome_of(submit)
+        except JobFailed as failure:
+            outcome = failure
+        return read_judged(outcome, self._request)
+
+    def _send(self, *, again: bool) -> None:
+        """The suite, if it is not known to be there."""
+        self._submitter.suites().send(self._cases.packed, again=again)
 
 
-@dataclass(frozen=True)
-class Round:
-    """One job for it."""
-
-    asked: Asked
-    submitter: Submitter
-    token: str | None
-    timeout: float | None
-    again: bool
-
-    @property
-    def sends(self) -> bool:
-        return self.asked.request.suite is not None
-
-    def send(self) -> None:
-        self.asked.send(self.submitter, again=self.again)
-
-    def submit(self, answer: Answer) -> Order:
-        return self.submitter.submit(self.asked.request, self.timeout, self.token, answer)
-
-    def read(self, outcome: Any) -> JudgeResult:
-        """The verdicts."""
-        return read_judged(outcome, self.asked.request)
-
-    def is_last(self, result: JudgeResult) -> bool:
-        """Unless its worker missed a part of the suite, and it is the first."""
-        return self.again or not (self.sends and _misses_suite(result))
+def without_a_loop(judged: Coroutine[Any, Any, T]) -> T:
+    """The value of a coroutine that waits for nothing but what blocks its thread."""
+    try:
+        judged.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise AssertionError("it has given way, and there is no loop")
 
 
 def read_judged(outcome: Any, request: JudgeRequest) -> JudgeResult:

@@ -1,15 +1,14 @@
 """A code queue's face for code that blocks its thread."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Unpack
 
 from ground.redis.answers import ThreadAnswer
-from worker.errors import JobFailed
 from worker.judge.asking import CaseSource, JudgeOptions
 from worker.judge.models import JudgeResult
 from worker.models import CodeResult
 from worker.queue.handle import SyncHandle, read_outcome, sync_as_completed
-from worker.queue.judging import Asked
+from worker.queue.judging import Asked, without_a_loop
 from worker.queue.order import Order
 from worker.queue.submitting import Program, Submitter
 
@@ -40,19 +39,8 @@ class SyncCodeQueue:
         token: str | None = None,
         **options: Unpack[JudgeOptions],
     ) -> JudgeResult:
-        for round in Asked(code, cases, options).rounds(self._submitter, token, timeout):
-            if round.sends:
-                round.send()
-            answer = ThreadAnswer()
-            outcome: Any
-            try:
-                outcome = self._awaited(round.submit(answer), answer)
-            except JobFailed as failure:
-                outcome = failure
-            result = round.read(outcome)
-            if round.is_last(result):
-                return result
-        raise AssertionError("the last round has the last word")
+        asked = Asked(self._submitter, code, cases, options)
+        return without_a_loop(asked.judged(token, timeout, _at_once, self._outcome_of))
 
     def submit(
         self, program: Program, *, timeout: float | None = None, token: str | None = None
@@ -64,6 +52,10 @@ class SyncCodeQueue:
 
     def as_completed(self, handles: Iterable[SyncHandle]) -> Iterator[SyncHandle]:
         return sync_as_completed(handles)
+
+    async def _outcome_of(self, submit: Callable[[ThreadAnswer], Order]) -> Any:
+        answer = ThreadAnswer()
+        return self._awaited(submit(answer), answer)
 
     def _awaited(self, order: Order, answer: ThreadAnswer) -> Any:
         try:
@@ -88,3 +80,7 @@ class SyncCodeQueue:
             self._submitter.abandon(orders)
             raise
         return [read_outcome(answer.outcome) for answer in answers]
+
+
+async def _at_once(call: Callable[[], None]) -> None:
+    call()
