@@ -19,11 +19,13 @@ from worker.models import CodeRequest
 from worker.queue.code_queue import CodeQueue
 from worker.reward.semaphore import handed_back
 from worker.sandbox.choice import sandbox_here
+from worker.sandbox.protocol import Sandbox
 from worker.settings import WorkerSettings, worker_settings
 
 log = logging.getLogger("penstock.reward")
 
 Answer = dict[str, Any]
+HERE = "local"
 _REDIS = re.compile(r"(rediss?(\+\w+)?|unix)://", re.IGNORECASE)
 
 
@@ -39,7 +41,7 @@ def call_sandbox_api(
     """(the sandbox's answer, None); or (None, why there is none).
 
     In a URL's place may stand a `CodeQueue`, or the `redis://` URL of one called `code`:
-    the program then runs on its workers, under their gate.
+    the program then runs on its workers, under their gate. `local` is the embedded sandbox.
     """
     given: dict[str, Any] = {
         "language": language,
@@ -61,7 +63,8 @@ def _outcome(
     if not sandbox:
         raise SettingError(
             "sandbox_fusion_url",
-            "is empty: name a sandbox, http://host:8080, or a queue's Redis, redis://host:6379",
+            "is empty: name a sandbox, http://host:8080, a queue's Redis, redis://host:6379, or "
+            "the embedded sandbox, local",
         )
     CodeRequest(code="", **given)  # what is wrong with this is not the program's fault
     try:
@@ -77,6 +80,11 @@ def runs_on_queue(sandbox_fusion_url: str | CodeQueue) -> bool:
     """Whether workers run the programs, and take the permits themselves."""
     given = sandbox_fusion_url
     return isinstance(given, CodeQueue) or bool(given and _REDIS.match(given))
+
+
+def embedded() -> Sandbox:
+    """The sandbox of this process."""
+    return sandbox_here(WorkerSettings.load(sandbox=HERE))
 
 
 def _uncompilable(why: str) -> Answer:
@@ -125,6 +133,11 @@ async def _attempt(url: str, request: CodeRequest) -> tuple[Answer | None, Sandb
     """The answer, and what speaks for another attempt: both, where the sandbox says it failed."""
     from worker.sandbox.fusion import SandboxFusion
 
+    if url == HERE:
+        try:
+            return (await embedded().run(request)).dump(), None
+        except SandboxFailure as failure:
+            return None, failure
     sandbox = sandbox_here(WorkerSettings.load(sandbox="fusion", sandbox_fusion_url=url))
     assert isinstance(sandbox, SandboxFusion)  # noqa: S101 - as the settings say
     try:

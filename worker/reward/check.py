@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ground import PenstockError
+from ground.process import from_thread
 from worker.errors import QueueError, RequestRefused, ResultUnreadable
 from worker.judge.asking import JudgeOptions
 from worker.judge.completion import code_of, language_named
@@ -19,8 +20,8 @@ from worker.judge.formats import Cases, checked_case
 from worker.judge.models import JudgeResult
 from worker.judge.program import program_of
 from worker.queue.code_queue import CodeQueue
-from worker.reward.api import Answer, call_sandbox_api, queue_of
-from worker.reward.judged import masked, takes
+from worker.reward.api import HERE, Answer, call_sandbox_api, embedded, queue_of
+from worker.reward.judged import judge, masked, takes
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.settings import RewardSettings
 from worker.reward.verdict import Code, blank, is_unknown, judged
@@ -113,7 +114,8 @@ def check_correctness(
     program, one per case, and `fn_name`, the function to call with the inputs. A case of
     assertions with a blank input and no output does not call the function.
     On a queue all cases are one job, in which the program is compiled once. The workers hold the
-    permits, and `concurrent_semaphore` is not taken. A server is asked for each case.
+    permits, and `concurrent_semaphore` is not taken. `local`, the embedded sandbox of this process,
+    judges them in one call. A server is asked for each case.
     """
     if not in_outs or "inputs" not in in_outs or "outputs" not in in_outs:
         return [-1], [{"error": "Invalid input/output data"}]
@@ -131,7 +133,7 @@ def check_correctness(
         generation, function, sandbox_fusion_url, None if queue else concurrent_semaphore,
         timeout, memory_limit_mb, language,
     )  # fmt: skip
-    if queue is not None:
+    if queue is not None or sandbox_fusion_url == HERE:
         judged = _judged_at_once(program, queue, inputs, outputs, asserts)
         if judged is not None:
             return judged
@@ -139,9 +141,13 @@ def check_correctness(
 
 
 def _judged_at_once(
-    program: "_Program", queue: CodeQueue, inputs: list[Any], outputs: list[Any], asserts: list[str]
+    program: "_Program",
+    queue: CodeQueue | None,
+    inputs: list[Any],
+    outputs: list[Any],
+    asserts: list[str],
 ) -> tuple[list[Any], list[Metadata]] | None:
-    """By one job. None: the cases, or the code, are such that each is tried by itself."""
+    """By one job, or one call. None: a case, or the code, is such that each is tried by itself."""
     try:
         cases = Cases(
             [
@@ -155,18 +161,35 @@ def _judged_at_once(
             ],
             program.function,
         )  # fmt: skip
-        if not takes(queue, program.language, cases):
-            return None
-        result = queue.sync.judge(program.code, cases, **program.options)
+        if queue is not None:
+            result = queue.sync.judge(program.code, cases, **program.options)
+        else:
+            with holding(program.semaphore):
+                here = from_thread(_judged_here(program, cases))
+            if here is None:
+                return None
+            result = here
     except RequestRefused:
         return None  # a request for each says which one is wrong
     except QueueError as failure:
         result = masked(failure, len(inputs))
+    except PenstockError as failure:  # the gate's: no permit, so no program
+        result = JudgeResult(verdicts="M" * len(inputs), error_reason=str(failure))
+    if tried := result.verdicts.find("C") + 1:  # as verl: the others are not tried
+        rest = "C" * (len(inputs) - tried)
+        result = result.model_copy(update={"verdicts": result.verdicts[:tried] + rest})
     pairs = [
         program.said_of(result, index, given, expected)
         for index, (given, expected) in enumerate(zip(inputs, outputs, strict=True))
     ]
     return [code for code, _ in pairs], [metadata for _, metadata in pairs]
+
+
+async def _judged_here(program: "_Program", cases: Cases) -> JudgeResult | None:
+    sandbox = embedded()
+    if not takes(sandbox, program.language):
+        return None
+    return await judge(program.code, cases, sandbox, program.options)
 
 
 def _mismatched(count: int) -> tuple[list[Any], list[Metadata]]:

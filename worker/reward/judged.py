@@ -8,10 +8,8 @@ from worker.queue.code_queue import CodeQueue
 from worker.sandbox.protocol import Sandbox
 
 
-def takes(on: object, language: str, cases: Cases) -> bool:
-    """Whether it judges them. What is left out is tried case by case."""
-    if any(case.check for case in cases.cases) and language != "python":
-        return False  # the program is another one in each case, and compiled each time
+def takes(on: object, language: str) -> bool:
+    """Whether it judges programs of this language. Others are tried case by case."""
     if isinstance(on, CodeQueue):
         return True
     return hasattr(on, "judge") and language in getattr(on, "judged_languages", ())

@@ -10,6 +10,7 @@ from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work, work_in_process
 from tests.worker.scripted_answers import Answer, outcome
 from worker import CodeQueue, CodeRequest, CodeResult, RequestRefused, SandboxFusion
+from worker.judge.models import JudgeResult
 from worker.reward import Case, score
 from worker.sandbox.local import LocalSandbox
 
@@ -261,6 +262,15 @@ async def test_the_first_failure_ends_the_others_inside(counting) -> None:
     assert verdicts[1] == "wrong"
     assert verdicts[-1] == "skipped"
     assert counting.judged == 1
+
+
+async def test_what_a_time_for_all_has_cut_off_is_no_failure(counting) -> None:
+    async def cut_off(*_: object) -> JudgeResult:
+        return JudgeResult(verdicts="PS", reasons={1: "total_seconds"})
+
+    counting.judge = cut_off
+    found = await score("", [Case("1", "1")] * 2, on=counting)
+    assert (found.value, found.reason) == (None, "total_seconds")
 
 
 async def test_one_job_of_a_queue_scores_a_program(real_redis) -> None:

@@ -9,6 +9,7 @@ from tests.worker.concurrent.crew import at_work
 from worker import CodeQueue
 from worker.reward import RewardUnknown, check_correctness, compute_score
 from worker.reward.verdict import blank
+from worker.sandbox.local import LocalSandbox
 
 ENDS: list[tuple[str, str, Any, str]] = [
     ("print(input())", "python", True, "success"),
@@ -36,6 +37,41 @@ def test_every_end_has_verls_code_and_status(worker, real_redis) -> None:
         assert set(blank(0, "", "", None)) == set(metadata[0])
         assert metadata[1]["status"] in (status, "compile_error_skipped")
     assert int(real_redis.hget("penstock:work:{code}", "claimed")) == len(ENDS)
+
+
+def test_the_embedded_sandbox_of_this_process_judges_all_cases_in_one_call(monkeypatch) -> None:
+    asked: list[object] = []
+    judge = LocalSandbox.judge
+
+    async def counted(sandbox, request, suite):
+        asked.append(request)
+        return await judge(sandbox, request, suite)
+
+    monkeypatch.setattr(LocalSandbox, "judge", counted)
+    monkeypatch.setattr(LocalSandbox, "run", None)
+    given = {"inputs": ["7", "7"], "outputs": ["7", "7\n"]}
+    for code, language, result, status in ENDS:
+        results, metadata = check_correctness("local", given, code, 2, 512, language)
+        assert (results, metadata[0]["status"]) == ([result, result], status), code
+    assert len(asked) == len(ENDS)
+
+
+def test_a_program_that_no_judge_takes_is_tried_here_case_by_case() -> None:
+    results, _ = check_correctness("local", {"inputs": ["1"], "outputs": ["1"]}, "\ud800")
+    assert results == [-4]
+
+
+def test_assertions_in_another_language_are_one_job(worker, real_redis) -> None:
+    """As verl has it, what does not compile ends it: later cases are not tried."""
+    code = "```c\nint f(int x) { return x + 1; }\n```"
+    wrong = ("f(1) != 2", "f(1) != 3", "f(0) != 1")
+    checks = [f"int main() {{ return {what}; }}" for what in wrong]
+    assert compute_score(worker, None, 512, code, {"assert_case": checks})[0] == 2 / 3
+    broken = [checks[0], "not C", checks[2]]
+    value, metadata = compute_score(worker, None, 512, code, {"assert_case": broken})
+    assert value == 1 / 3
+    assert [case["status"] for case in metadata][1:] == ["compile_error", "compile_error_skipped"]
+    assert int(real_redis.hget("penstock:work:{code}", "claimed")) == 2
 
 
 def test_the_metadata_says_what_was_printed(worker) -> None:
