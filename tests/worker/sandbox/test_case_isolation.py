@@ -46,6 +46,12 @@ LEFT = {  # what one case does, what the next one looks for, and what it must fi
         " os.listxattr('/var/tmp'))",
         "False 0o40755 []",
     ),
+    "what was read": (
+        f"for folder in {FOLDERS}: os.listdir(folder)\nopen(__file__).read()",
+        f"seen = [os.stat(name) for name in (*{FOLDERS}, '/run/program', __file__)]\n"
+        "print([each.st_atime_ns > each.st_ctime_ns for each in seen].count(True))",
+        "0",
+    ),
     "a folder that is closed": ("os.chmod('.', 0)", "open('a', 'w').close(); print(1)", "1"),
     "a full disk": (
         "try:\n    with open('big', 'wb') as file:\n        while True: file.write(bytes(1 << 20))"
