@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ground
-from buffer import Batch, Policy, RolloutBuffer, Slot, SlotLost, TaskConfig
+from buffer import Batch, GroupFunctions, Policy, RolloutBuffer, Slot, SlotLost, TaskConfig
 from tests.buffer.conftest import Bench, item
 from tests.harness.cluster import Cluster
 
@@ -38,7 +38,26 @@ steps = st.one_of(
     st.tuples(st.just("publish"), st.integers(1, 2), st.booleans()),
     st.tuples(st.just("publish"), st.just(1), st.just(False)),
     st.tuples(st.just("back"), st.integers(1, 3)),
+    st.tuples(st.just("set"), st.integers(0, 3), st.integers(0, 1)),
+    st.tuples(st.just("wait_long")),
+    st.tuples(st.just("reset")),
 )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a schedule is played under."""
+
+    when_old: str
+    order: str = "old"
+    judged: bool = False  # a custom is_valid_group says when a group is finished
+    lost: bool = False  # the reply of every call is lost once, so that it is repeated
+
+    def policy(self, when_old: str, max_age: int) -> Policy:
+        return Policy(
+            groups_per_version=G, max_age=max_age, depth=min(D, max_age), when_old=when_old,
+            order=self.order, attempts=ATTEMPTS, slot_lease=LEASE, longest=1e6,
+        )  # fmt: skip
 
 
 @dataclass
@@ -46,7 +65,8 @@ class Group:
     """One prompt's group, from its slot to the trainer; `state` is where it stands."""
 
     start: int
-    state: str  # slot, open, parked, again, ready, leased, used, gone
+    state: str  # slot, open, whole, parked, again, ready, leased, used, gone
+    made: bool = True  # by a slot
     items: int = 0
     parts: bool = False
     attempt: int = 1
@@ -61,8 +81,10 @@ class Group:
 class Model:
     """The contract, with a dict."""
 
-    def __init__(self, when_old: str) -> None:
-        self.when_old = when_old
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.when_old = rules.when_old
+        self.max_age = K
         self.version = self.top = 10
         self.publication = 1
         self.taken = 0
@@ -71,13 +93,13 @@ class Model:
         self.ticks = 0  # what one step brings about has one time; its order is then by name
 
     def outstanding(self) -> Counter[int]:
-        states = ("slot", "open", "parked", "ready")
-        return Counter(group.start for group in self.groups.values() if group.state in states)
+        return Counter(group.start for group in self.groups.values() if group.state in UNDER_WAY)
 
     def admit(self, n: int, fresh: list[str]) -> list[str]:
         parked = sorted((g.start, gid) for gid, g in self.groups.items() if g.state == "parked")
         again = sorted((g.order, gid) for gid, g in self.groups.items() if g.state == "again")
-        free = max(0, (D + 1) * G - self.taken - self.outstanding().total())
+        depth = min(D, self.max_age)
+        free = max(0, (depth + 1) * G - self.taken - self.outstanding().total())
         found = [gid for _, gid in parked][:n]
         while len(found) < n and free:
             free -= 1
@@ -86,10 +108,11 @@ class Model:
                 self.groups[gid].start = self.version
             else:
                 gid = fresh.pop(0)
-                self.groups[gid] = Group(self.version, "slot")
+                self.groups.setdefault(gid, Group(self.version, "slot"))
             found.append(gid)
         for gid in found:
             self.groups[gid].state = "open" if self.groups[gid].has_data else "slot"
+            self.groups[gid].made = True
         return found
 
     def write(self, gid: str, n: int, lag: int) -> None:
@@ -98,12 +121,18 @@ class Model:
         group.start = min(group.start, self.version - lag)
         if group.items >= SIZE:
             group.parts = False
-            group.state, group.order = "ready", self.ticks
-            if self.too_old(group):
-                self.ripen(group)
+            group.state = "whole"
+            if not self.rules.judged:
+                self.finish(group)
+
+    def finish(self, group: Group) -> None:
+        group.state, group.order = "ready", self.ticks
+        if self.too_old(group):
+            self.ripen(group)
 
     def end(self, gid: str, *, back: bool, lapsed: bool = False) -> None:
         group = self.groups[gid]
+        group.made = False
         if not group.has_data:
             if back or lapsed:
                 self.again(group, tried=int(lapsed))
@@ -120,7 +149,7 @@ class Model:
         group.order = self.ticks
 
     def too_old(self, group: Group) -> bool:
-        return group.start < self.version - K and self.when_old != "keep"
+        return group.start < self.version - self.max_age and self.when_old not in ("keep", "mask")
 
     def ripen(self, group: Group) -> None:
         if self.when_old == "drop":
@@ -135,13 +164,15 @@ class Model:
         older = self.outstanding()
         for s in (s for s in older if s < start):
             sum_ = sum(n for other, n in older.items() if other <= s)
-            room = min(room, (max(s + K - self.version, 0) + 1) * G - self.taken - sum_)
+            room = min(room, (max(s + self.max_age - self.version, 0) + 1) * G - self.taken - sum_)
         return room
 
     def take(self, n: int) -> list[str]:
         found: list[str] = []
+        self.judge()
         ready = sorted(
-            (g.start, g.order, gid) for gid, g in self.groups.items() if g.state == "ready"
+            ((g.start, g.order, gid) for gid, g in self.groups.items() if g.state == "ready"),
+            reverse=self.rules.order == "fresh",
         )
         for start, _, gid in ready:
             if len(found) == n or self.may_take(start) < 1:
@@ -151,6 +182,11 @@ class Model:
             self.taken += 1
             found.append(gid)
         return found
+
+    def judge(self) -> None:
+        for group in self.groups.values():
+            if group.state == "whole":
+                self.finish(group)
 
     def give_back(self, gid: str) -> None:
         group = self.groups[gid]
@@ -171,7 +207,7 @@ class Model:
 
     def _ripen_all(self) -> None:
         for group in self.groups.values():
-            if group.state in ("slot", "open", "parked", "ready") and self.too_old(group):
+            if group.state in UNDER_WAY and self.too_old(group):
                 self.ripen(group)
 
     def back(self, version: int) -> None:
@@ -182,86 +218,127 @@ class Model:
             under_now = group.under[1] >= version
             if group.state in ("leased", "used") and under_now:
                 group.state = "ready"
-            if group.state in ("slot", "open", "parked", "ready", "leased"):
+            if group.state in (*UNDER_WAY, "leased"):
                 group.start = min(group.start, version)
         if self.saved is not None:
             self.saved = min(self.saved, version)
         self._ripen_all()
 
+    def set(self, when_old: str, max_age: int) -> None:
+        self.when_old, self.max_age = when_old, max_age
+        self._ripen_all()
 
+    def time_out(self) -> None:
+        """Groups that nobody makes, and that wait for no slot, have too few items by now."""
+        for group in self.groups.values():
+            if group.state == "open" and not group.made:
+                group.state = "gone"
+
+    def reset(self) -> None:
+        self.groups.clear()
+        self.taken, self.saved, self.top = 0, None, self.version
+
+
+UNDER_WAY = ("slot", "open", "whole", "parked", "ready")
 schedules = st.lists(steps, min_size=10, max_size=60)
-policies = st.sampled_from(["wait", "drop", "again", "keep"])
+policies = st.builds(
+    lambda how, judged, lost: Rules(*how, judged, lost),
+    st.sampled_from([
+        ("wait", "old"), ("wait", "old"), ("drop", "old"), ("again", "old"), ("keep", "old"),
+        ("mask", "old"), ("drop", "fresh"), ("mask", "fresh"), ("again", "fresh"),
+    ]),
+    st.booleans(),
+    st.booleans(),
+)  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(policies, schedules)
-def test_every_schedule_keeps_the_contract(when_old: Any, schedule: list[Any]) -> None:
-    asyncio.run(_on_fake(when_old, schedule))
+def test_every_schedule_keeps_the_contract(rules: Rules, schedule: list[Any]) -> None:
+    asyncio.run(_on_fake(rules, schedule))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @settings(max_examples=2000, deadline=None)
 @given(policies, schedules)
-def test_thousands_of_schedules_keep_it(when_old: Any, schedule: list[Any]) -> None:
-    asyncio.run(_on_fake(when_old, schedule))
+def test_thousands_of_schedules_keep_it(rules: Rules, schedule: list[Any]) -> None:
+    asyncio.run(_on_fake(rules, schedule))
 
 
 LONG: list[Any] = [
     step
     for version in range(6)
     for step in (
-        ("admit", 4), ("fill", 0), ("write", 0, 1, 1), ("park", 0), ("fill", 1), ("die",),
-        ("take", 2), ("ack", 0), ("publish", 1, version == 2), ("end", 0, True),
+        ("admit", 4), ("fill", 0), ("write", 0, 1, 1), ("end", 0, False), ("admit", 2), ("park", 0),
+        ("fill", 1), ("die",), ("take", 2), ("ack", 0), ("publish", 1, version == 2),
+        ("end", 0, True), ("set", 1 + version % 3, version % 2),
         *([("back", 2)] if version == 4 else []),
+        *([("wait_long",)] if version in (1, 5) else []),
+        *([("reset",)] if version == 3 else []),
     )
+]  # fmt: skip
+RULES = [
+    Rules("wait"), Rules("wait", judged=True, lost=True), Rules("drop", lost=True),
+    Rules("again", "fresh"), Rules("keep", judged=True), Rules("mask", lost=True),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("when_old", ["wait", "drop", "again", "keep"])
-async def test_a_long_schedule_keeps_it_on_a_server(real_redis: Any, when_old: Any) -> None:
-    await Play(Bench(real_redis, _buffer(real_redis)), when_old).run(LONG)
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_a_long_schedule_keeps_it_on_a_server(real_redis: Any, rules: Rules) -> None:
+    await Play(real_redis, real_redis, rules).run(LONG)
 
 
-async def test_a_long_schedule_keeps_it_on_a_cluster(redis_cluster: Cluster) -> None:
+@pytest.mark.parametrize("rules", RULES[1:3], ids=str)
+async def test_a_long_schedule_keeps_it_on_a_cluster(redis_cluster: Cluster, rules: Rules) -> None:
     client = ground.connect(redis_cluster.target)
-    await Play(Bench(client, _buffer(redis_cluster.target)), "wait").run(LONG)
+    await Play(client, redis_cluster.target, rules).run(LONG)
     client.close()
 
 
-def _buffer(where: Any) -> RolloutBuffer:
-    return RolloutBuffer(where, "math", CONFIG)
+def _finished(group: Any, least: int, task: str) -> tuple[bool, bool]:
+    whole = len(group[1]) >= least
+    return whole, whole
 
 
-async def _on_fake(when_old: Any, schedule: list[Any]) -> None:
+async def _on_fake(rules: Rules, schedule: list[Any]) -> None:
     options = {"server": fakeredis.FakeServer()}
     target = ground.RedisTarget("fake", (("fake", 0),), options=options)
     client = ground.connect(target)
-    await Play(Bench(client, _buffer(target)), when_old).run(schedule)
+    await Play(client, target, rules).run(schedule)
     client.close()
 
 
 class Play:
     """One schedule, on the scripts and on the model."""
 
-    def __init__(self, bench: Bench, when_old: Any) -> None:
-        self.bench, self.buffer, self.model = bench, bench.buffer, Model(when_old)
+    def __init__(self, client: Any, where: Any, rules: Rules) -> None:
+        functions = GroupFunctions(is_valid_group=_finished) if rules.judged else None
+        self.buffer = RolloutBuffer(where, "math", CONFIG, functions=functions)
+        self.bench, self.model, self.rules = Bench(client, self.buffer), Model(rules), rules
         self.slots: dict[str, Slot] = {}
         self.batches: dict[str, tuple[Batch, list[str]]] = {}
         self.prompts = 0
-        self.saves = False
-        self.when_old = when_old
+        self.played: list[Any] = []
+        if rules.lost:
+            self._lose_replies()
+
+    def _lose_replies(self) -> None:
+        call = self.buffer._task.call
+
+        async def twice(script: str, *args: Any) -> Any:
+            await call(script, *args)
+            return await call(script, *args)
+
+        self.buffer._task.call = twice  # type: ignore[method-assign]
 
     async def run(self, schedule: list[Any]) -> None:
-        policy = Policy(
-            groups_per_version=G, max_age=K, depth=D, when_old=self.when_old, attempts=ATTEMPTS,
-            slot_lease=LEASE, longest=1e6,
-        )  # fmt: skip
-        await self.buffer.set_policy(policy)
+        await self.buffer.set_policy(self.rules.policy(self.rules.when_old, K))
         await self.buffer.publish(10, saved=10)
         self.model.saved = 10
         for what, *arguments in schedule:
             self.model.ticks += 1
+            self.played.append((what, *arguments))
             await getattr(self, what)(*arguments)
             self.bench.advance(0.005)  # no two groups finish in one millisecond
             await self.buffer.sweep()
@@ -273,18 +350,20 @@ class Play:
         expected = {model.version - start: n for start, n in model.outstanding().items()}
         assert now.version == model.version
         assert now.taken == model.taken
-        assert {age: n for age, n in now.outstanding.items() if n} == expected
+        assert {age: n for age, n in now.outstanding.items() if n} == expected, self.played
         states = Counter(group.state for group in model.groups.values())
         assert (now.parked, now.again) == (states["parked"], states["again"])
         assert sum(now.ready.values()) == states["ready"]
 
     def held(self, n: int) -> str | None:
         """The n-th slot that somebody makes, in both worlds."""
-        live = [gid for gid in self.slots if self.model.groups[gid].state in ("slot", "open")]
+        live = [gid for gid in self.slots if self.alive(gid)]
         return live[n] if n < len(live) else None
 
     async def admit(self, n: int) -> None:
-        fresh = [f"g{number}" for number in range(self.prompts, self.prompts + n)]
+        groups = self.model.groups
+        loose = [gid for gid in groups if groups[gid].state == "open" and not groups[gid].made]
+        fresh = loose[:1] + [f"g{number}" for number in range(self.prompts, self.prompts + n)]
         self.prompts += n
         found = await self.buffer.admit(n, instances=fresh)
         expected = self.model.admit(n, list(fresh))
@@ -323,7 +402,7 @@ class Play:
             await self.slots[gid].park([item(gid, f"{gid}-1", None, version_start=10)])
             self.model.groups[gid].start = min(self.model.groups[gid].start, 10)
             self.model.groups[gid].parts = True
-            self.model.groups[gid].state = "parked"
+            self.model.groups[gid].state, self.model.groups[gid].made = "parked", False
             if self.model.groups[gid].start > self.model.version:
                 self.model.groups[gid].start = self.model.version
             await self.refused(gid)
@@ -333,17 +412,18 @@ class Play:
         with pytest.raises(SlotLost):
             await self.buffer.write(item(gid, "late", 0), slot=self.slots.pop(gid))
 
-    async def die(self) -> None:
+    async def die(self, seconds: float = LEASE + 1) -> None:
         """All generators do."""
         live = sorted((int(self.slots[gid].fence), gid) for gid in self.slots if self.alive(gid))
-        self.bench.advance(LEASE + 1)
+        self.bench.advance(seconds)
         await self.buffer.sweep()
         for _, gid in live:
             self.model.end(gid, back=True, lapsed=True)
         self.slots.clear()
 
     def alive(self, gid: str) -> bool:
-        return self.model.groups[gid].state in ("slot", "open")
+        group = self.model.groups.get(gid)
+        return group is not None and group.state in ("slot", "open") and group.made
 
     async def take(self, n: int) -> None:
         batch = await self.buffer.take(n)
@@ -351,8 +431,8 @@ class Play:
         assert ([] if batch is None else [name for name, _ in batch.groups]) == expected
         if batch is not None:
             assert batch.version == self.model.version
-            if self.when_old != "keep":
-                assert max(batch.ages) <= K
+            if self.model.when_old not in ("keep", "mask"):
+                assert max(batch.ages) <= self.model.max_age
             self.batches[batch.receipt] = (batch, expected)
 
     async def ack(self, n: int) -> None:
@@ -362,7 +442,8 @@ class Play:
                 return
             await self.buffer.ack(batch)
             for gid in gids:
-                kept = self.model.groups[gid].under[1] >= (self.model.saved or 0)
+                saved = self.model.saved
+                kept = saved is not None and self.model.groups[gid].under[1] >= saved
                 self.model.groups[gid].state = "used" if kept else "gone"
 
     async def release(self, n: int) -> None:
@@ -373,6 +454,31 @@ class Play:
             await self.buffer.release(batch)
             for gid in gids:
                 self.model.give_back(gid)
+
+    async def set(self, max_age: int, other: int) -> None:
+        """The policy changes while it is in force."""
+        ways = [self.rules.when_old, "keep" if self.rules.order == "fresh" else "wait"]
+        await self.buffer.set_policy(self.rules.policy(ways[other], max_age))
+        self.model.set(ways[other], max_age)
+
+    async def wait_long(self) -> None:
+        """Nobody comes for longer than any lease and any group's time."""
+        if self.rules.judged:
+            await self.buffer.available()
+            self.model.judge()
+        self.model.time_out()
+        await self.die(100_001)
+        for _, gids in self.batches.values():
+            for gid in gids:
+                if self.model.groups[gid].state == "leased":
+                    self.model.give_back(gid)
+        self.batches.clear()
+
+    async def reset(self) -> None:
+        await self.buffer.reset()
+        self.model.reset()
+        self.slots.clear()
+        self.batches.clear()
 
     async def publish(self, by: int, save: bool) -> None:
         version = self.model.version + by
