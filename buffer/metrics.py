@@ -71,7 +71,7 @@ def _enter(
                     stats.get(name, 0), *where, outcome=name.removesuffix("_items"))  # fmt: skip
 
 
-_SLOTS = ("granted", "done", "back", "lapsed", "old")
+_SLOTS = ("granted", "done", "back", "lapsed", "overdue", "old")
 
 
 async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
@@ -89,6 +89,8 @@ async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
     gauge("slots", "Slots that are out.", now.slots)
     for age, n in now.outstanding.items():
         gauge("outstanding", "Slots, open and ready groups by age in versions.", n, age=str(age))
+    for age, n in now.ready.items():
+        gauge("outstanding_ready", "Of the outstanding ones, the ready groups.", n, age=str(age))
     for what, n in {"parked": now.parked, "again": now.again, "asks": now.waiting}.items():
         gauge("waiting", "Groups that wait for a slot, and asks that do.", n, what=what)
     for what, mean in generation_seconds(stats).items():
@@ -96,6 +98,10 @@ async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
     for what in _SLOTS:
         sheet.count("penstock_buffer_slots_total", "What became of slots since the run began.",
                     stats.get(f"slots_{what}", 0), *where, outcome=what)  # fmt: skip
+    sheet.count("penstock_buffer_admission_wait_seconds_total", "Time in the line of granted asks.",
+                stats.get("admission_waited_ms", 0) / 1000, *where)  # fmt: skip
+    sheet.count("penstock_buffer_admissions_waited_total", "Slots granted to asks in the line.",
+                stats.get("admissions_waited", 0), *where)  # fmt: skip
     sheet.count("penstock_buffer_masked_tokens_total", "Tokens delivered but too old to train on.",
                 stats.get("masked_tokens", 0), *where)  # fmt: skip
     ages = [(str(age), n) for age, n in now.ages.items()]

@@ -15,14 +15,18 @@ end
 
 local want, wishes, fence = tonumber(WANT), each_wish(), nil
 
-local function leave_line()
-  redis.call('ZREM', at('waiting'), ASK)
-  redis.call('HDEL', at('asks'), ASK)
+local function leave_line(n)
+  if redis.call('ZREM', at('waiting'), ASK) == 1 and n > 0 then
+    count('admission_waited_ms', now - tonumber(redis.call('HGET', at('asks'), 'since:' .. ASK) or now))
+    count('admissions_waited', n)
+  end
+  redis.call('HDEL', at('asks'), ASK, 'since:' .. ASK)
   redis.call('DEL', at('turn:' .. ASK))
 end
 
 local function wait_in_line()
   redis.call('HSET', at('asks'), ASK, string.format('%d %d', want, now + LIVES_MS))
+  redis.call('HSETNX', at('asks'), 'since:' .. ASK, string.format('%d', now))
   redis.call('ZADD', at('waiting'), 'NX', redis.call('HINCRBY', at('policy'), 'tickets', 1), ASK)
 end
 
@@ -119,10 +123,10 @@ if #reply == 3 and want > 0 then
       'PX', policy.slot_lease_ms)
     tell_slots()
   end
-  if n == 0 and LIVES_MS ~= '0' then wait_in_line() else leave_line() end
+  if n == 0 and LIVES_MS ~= '0' then wait_in_line() else leave_line(n) end
   count('slots_granted', n)
 elseif want == 0 then
-  leave_line()
+  leave_line(0)
 end
 touched.taken = policy and policy.taken -- others in the line may have their turn
 save_policy()

@@ -45,7 +45,8 @@ local function do_due(limit)
   end
   if not policy then return done end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', at('slots'), '-inf', now, 'LIMIT', 0, limit)) do
-    end_slot(id, 'lapsed')
+    local granted = tonumber(redis.call('HGET', slot_of(id), 'granted') or now)
+    end_slot(id, now - granted >= policy.longest_ms and 'overdue' or 'lapsed')
     done = done + 1
   end
   if policy.saved then

@@ -92,7 +92,7 @@ local function each_waiter(from)
       local want, lives = string.match(redis.call('HGET', at('asks'), ask) or '', '^(%d+) (%d+)$')
       if want and tonumber(lives) > now then return ask, tonumber(want) end
       redis.call('ZREM', at('waiting'), ask)
-      redis.call('HDEL', at('asks'), ask)
+      redis.call('HDEL', at('asks'), ask, 'since:' .. ask)
       from = from - 1
     end
   end

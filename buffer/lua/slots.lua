@@ -46,7 +46,7 @@ ripen = function(gid)
 end
 
 -- A slot ends unfinished. `how`: `back`, the group is for another slot; `lapsed`, the same and it
--- counts as an attempt; `done`, its generator has no more items; `old`, it is past the bound.
+-- counts as an attempt; `overdue`, the same for one that was held for too long; `done`, its generator has no more items; `old`, it is past the bound.
 local function end_slot(id, how)
   local gid = redis.call('HGET', slot_of(id), 'gid')
   if not gid then return end
@@ -60,7 +60,7 @@ local function end_slot(id, how)
   if how == 'old' then return ripen(gid) end
   if group[2] ~= '1' then -- it has no item yet, nor a parked one
     if how == 'done' then return redis.call('UNLINK', meta_of(gid)) end
-    return make_again(gid, how == 'lapsed' and 1 or 0)
+    return make_again(gid, how == 'back' and 0 or 1)
   end
   if how == 'done' and redis.call('EXISTS', partial_of(gid)) == 0 then return end
   park_group(gid, tonumber(group[3]))

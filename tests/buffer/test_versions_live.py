@@ -254,3 +254,30 @@ async def test_a_repeated_write_after_its_group_was_parked_is_a_repeat(bench: Be
     await bench.buffer.write(one, slot=slot)
     await slot.end(back=True)
     assert await bench.buffer.write(one, slot=slot) is Outcome.REPEATED
+
+
+async def test_a_slot_that_was_held_too_long_is_told_from_a_dead_holders(bench: Bench) -> None:
+    await begun(bench, slot_lease=60.0, longest=50.0)
+    await bench.buffer.admit(1, instances=["a"])
+    bench.advance(61)
+    await bench.buffer.sweep()
+    await begun(bench, slot_lease=60.0, longest=500.0)
+    await bench.buffer.admit(1)
+    bench.advance(61)
+    await bench.buffer.sweep()
+    stats = await bench.buffer.stats()
+    assert (stats["slots_overdue"], stats["slots_lapsed"]) == (1, 1)
+
+
+async def test_the_time_that_asks_waited_is_counted(bench: Bench) -> None:
+    held = await bench.buffer.admit(6)
+    ask = asyncio.create_task(bench.buffer.admit(1, wait=60))
+    while not (await bench.buffer.versions()).waiting:  # noqa: ASYNC110 - another connection waits
+        await asyncio.sleep(0.01)
+    bench.advance(7)
+    await held[0].end()
+    assert len(await ask) == 1
+    stats = await bench.buffer.stats()
+    assert stats["admissions_waited"] == 1
+    assert stats["admission_waited_ms"] >= 7000
+    assert bench.redis.hlen(bench.key("asks")) == 0
