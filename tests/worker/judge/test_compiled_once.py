@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import killing
-from tests.worker.concurrent.crew import HEIR, LEASE, at_work, work_in_process
+from tests.worker.concurrent.crew import HEIR, at_work, work_in_process
 from tests.worker.judge.counting_compiler import BUILT, FOLDER, CountingSandbox, install
 from worker import CodeQueue, RetryPolicy
 from worker.judge import JudgeCase
@@ -75,11 +75,11 @@ async def test_a_worker_that_takes_over_compiles_once_for_all_cases(real_redis) 
     queue = CodeQueue(real_redis)
     judged = asyncio.create_task(queue.judge(BUILT, FIFTY, **HOW, timeout=200))
     doomed = killing.before("worker.judge.suite:InlineSuite.case", hit=17)
-    settings = {"job_lease": LEASE, "sandbox": SANDBOX}
+    settings = HEIR | {"sandbox": SANDBOX}  # a sandbox takes its time to start on a busy machine
     with killing.Child(work_in_process, address, ["code"], settings, at=doomed) as child:
         assert (await asyncio.to_thread(child.outcome)).killed
     assert not judged.done()
-    with killing.Child(work_in_process, address, ["code"], HEIR | {"sandbox": SANDBOX}):
+    with killing.Child(work_in_process, address, ["code"], {"sandbox": SANDBOX}):
         result = await judged
 
     assert result.verdicts == "P" * 50
