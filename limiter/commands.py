@@ -4,6 +4,7 @@ The headers of `limiter/lua/*.lua` say the same; this is their only caller.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from ground import Script, load_script, tagged
@@ -40,10 +41,8 @@ class GateCommands:
         released: Sequence[tuple[str, int]] = (),
     ) -> Command:
         """Each ask: id, lane, score ('' if new), term in microseconds."""
-        args: list[Any] = [alive_us, int(join), len(released)]
-        for row in (*released, *asks):
-            args += row
-        return self._command(_ACQUIRE, *args)
+        rows = chain(*released, *asks)
+        return (*self._begins[_ACQUIRE.sha], alive_us, int(join), len(released), *rows)
 
     def release(self, permits: Iterable[tuple[str, int]]) -> Command:
         return self._command(_RELEASE, *_flat(permits))

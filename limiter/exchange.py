@@ -4,7 +4,7 @@ What got no reply stays in the ledger and is sent again: every script is idempot
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from limiter.terms import Terms
 
 _CHUNK = 500  # requests in one script call: keeps a call below a millisecond or two
 
-Permits = list[tuple[str, int]]  # each an id and its fence
+Permits = Sequence[tuple[str, int]]  # each an id and its fence
 
 
 class GateUnit(Ledger):
@@ -28,8 +28,9 @@ class GateUnit(Ledger):
         """Every command to send now, each with what reads its reply."""
         if self.doubt_ends_at <= now:
             self.end_doubt()
-        for ask in self.deadlines.passed(now):
-            self.time_out(ask)
+        if self.deadlines.first <= now:
+            for ask in self.deadlines.passed(now):
+                self.time_out(ask)
         beating = self.beat_at <= now
         if beating and not (self.line or self.leases):
             self.beat_at, beating = NEVER, False
@@ -40,7 +41,13 @@ class GateUnit(Ledger):
             turns += self._cancellations()
         if beating:
             turns += self._heartbeat()
-        turns += self._give_and_take(list(self.fresh.values()), list(self.releases.items()))
+        released = list(self.releases.items())
+        if released and (len(released) > _CHUNK or not self.fresh):
+            turns += map(self._release, chunks(released, _CHUNK))
+            released = []
+        for asks in chunks(list(self.fresh.values()), _CHUNK):
+            turns.append(self._acquire(asks, released))  # releases ride with the first
+            released = []
         if self.tries:
             turns += map(self._acquire, chunks(list(self.tries.values()), _CHUNK))
         for call in self.calls:
@@ -48,14 +55,6 @@ class GateUnit(Ledger):
         if not turns and self.look_at <= now:
             turns.append(Exchange(self.commands.sweep(), self.read_time))
         return turns
-
-    def _give_and_take(self, asks: list[Ask], released: Permits) -> list[Exchange]:
-        """Releases ride with the first acquire if it can hold them all, else go before it."""
-        if asks and len(released) <= _CHUNK:
-            first, *others = chunks(asks, _CHUNK)
-            return [self._acquire(first, released), *map(self._acquire, others)]
-        before = [self._release(permits) for permits in chunks(released, _CHUNK)]
-        return [*before, *map(self._acquire, chunks(asks, _CHUNK))]
 
     def exchanged(self, now: float) -> None:
         """All that was due then was answered: a heartbeat, too."""
@@ -92,9 +91,9 @@ class GateUnit(Ledger):
         for asks in chunks(list(self.line.values()), _CHUNK):
             yield self._acquire(asks)
 
-    def _acquire(self, asks: list[Ask], released: Permits | None = None) -> Exchange:
+    def _acquire(self, asks: list[Ask], released: Permits = ()) -> Exchange:
         """All of them join the line, or none does."""
-        term, released = self.term_us, released or []
+        term = self.term_us
         rows = [(ask.id, ask.lane, ask.score, term + ask.hold_us) for ask in asks]
         command = self.commands.acquire(rows, term, join=asks[0].join, released=released)
         return Exchange(command, partial(self.read_asks, asks, released), asks)
@@ -134,11 +133,11 @@ class GateUnit(Ledger):
             self.granted(id, fence, sent)
         look_at = sent + wake / 1e6 if wake >= 0 and self.line else NEVER
         if at >= self.server_time:
-            self.look_at, self.server_time = NEVER, at
-        self.look_at = min(look_at, self.look_at)  # the inbox may have brought later news
+            self.look_at, self.server_time = look_at, at
+        elif look_at < self.look_at:  # the inbox has brought later news
+            self.look_at = look_at
 
     def read_asks(self, asks: list[Ask], released: Permits, reply: list[Any], sent: float) -> None:
-        self._gave_back(released)
         self.agreement.see(int(reply[3]))
         if self.agreement.unsettled:
             self.agreement.compare(reply[4:7])
@@ -154,7 +153,9 @@ class GateUnit(Ledger):
                 self._refuse_try(ask, int(reply[1]))
         if self.line:
             self.beat_at = min(self.beat_at, sent + self.heartbeat)
-        self.read_time(reply, sent)
+            if not self.listening:
+                self.engine.wake()  # so that the inbox reads the grants to those in line
+        self.read_release(released, reply, sent)
 
     def _join(self, ask: Ask, score: str) -> None:
         ask.score = score
@@ -172,7 +173,7 @@ class GateUnit(Ledger):
         self.read_time(reply, sent)
 
     def read_renewal(self, leases: list[Lease], reply: list[Any], sent: float) -> None:
-        deadline = self.deadline(sent)
+        deadline = sent + self.trusted
         # A lease that has ended by this process's clock stays lost, whatever the server says.
         self.agreement.see(int(reply[3]))
         for lease, held in zip(leases, reply[4:], strict=True):
@@ -183,12 +184,9 @@ class GateUnit(Ledger):
         self.read_time(reply, sent)
 
     def read_release(self, released: Permits, reply: list[Any], sent: float) -> None:
-        self._gave_back(released)
-        self.read_time(reply, sent)
-
-    def _gave_back(self, released: Permits) -> None:
         for id, _ in released:
             self.releases.pop(id, None)
+        self.read_time(reply, sent)
 
     def read_cancel(self, ids: list[str], reply: list[Any], sent: float) -> None:
         limit, in_flight, holders = reply[3].decode() or "any", int(reply[4]), reply[5].decode()

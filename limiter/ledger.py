@@ -101,6 +101,7 @@ class Host(Protocol):
     settled: list[tuple[Answer, Any]]
 
     def new_id(self) -> str: ...
+    def wake(self) -> None: ...
     def post(self, unit: Any, change: Callable[[], None], answer: Answer | None = None) -> None: ...
     def request(self, unit: Any, change: Callable[[], None], answer: Answer) -> None: ...
 
@@ -111,6 +112,8 @@ class Ledger:
     def __init__(self, engine: Host, name: str, terms: Terms, manner: Manner) -> None:
         self.name = name
         self.lease_seconds = manner.lease
+        # A sixth of the lease is the margin for clock drift and for this process's own delay.
+        self.trusted = manner.lease * 5 / 6
         self.term_us = int(manner.lease * 1_000_000)
         self.heartbeat = manner.heartbeat
         self.patience = manner.patience
@@ -208,10 +211,9 @@ class Ledger:
             return
         self.releases[lease.id] = lease.fence
         # A renewal sent after the release would take the permit again.
-        for call in self.calls.copy():
-            if call.lease is lease:
-                self.settle(call.answer, PermitLost(self.name, lease.id))
-                self.calls.remove(call)
+        for call in [call for call in self.calls if call.lease is lease] if self.calls else ():
+            self.settle(call.answer, PermitLost(self.name, lease.id))
+            self.calls.remove(call)
         self.leases.pop(lease.id, None)
 
     def _forget_lease(self, lease: Lease) -> None:
@@ -364,7 +366,7 @@ class Ledger:
                 self.releases[id] = fence  # a late command ran after its cancellation
             return
         if id not in self.leases:  # it may be read twice: from a reply and from the inbox
-            now, deadline = self.engine.clock(), self.deadline(since)
+            now, deadline = self.engine.clock(), since + self.trusted
             if deadline <= now:
                 self.unsettle()  # the process stood still until it expired: ask again
                 return
@@ -387,10 +389,6 @@ class Ledger:
 
     def settle(self, answer: Answer, outcome: Any) -> None:
         self.engine.settled.append((answer, outcome))
-
-    def deadline(self, since: float) -> float:
-        # A sixth of the lease is the margin for clock drift and for this process's own delay.
-        return since + self.lease_seconds * 5 / 6
 
 
 class _Loss(Answer):

@@ -164,9 +164,9 @@ class Agreement:
 
     def see(self, made: int) -> None:
         """A gate that was made again after a loss of data no longer has the enforced terms."""
-        if self.made not in (0, made):
-            self.unsettled = dict(self._met)
-        self.made = made
+        if made != self.made:
+            self.unsettled = dict(self._met) if self.made else self.unsettled
+            self.made = made
 
     def compare(self, found: list[bytes]) -> None:
         kept = tuple(float(text) if text else None for text in found)

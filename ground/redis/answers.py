@@ -14,6 +14,7 @@ class Answer:
     """Set once by the engine, taken once by the caller."""
 
     __slots__ = ("outcome",)
+    loop: asyncio.AbstractEventLoop | None = None  # the caller's, if it is a coroutine
 
     def __init__(self) -> None:
         self.outcome: Any = None
@@ -52,6 +53,7 @@ class LoopAnswer(Answer):
     """For a coroutine."""
 
     __slots__ = ("future", "loop")
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
         self.outcome: Any = None
@@ -66,10 +68,10 @@ class LoopAnswer(Answer):
 def deliver(answers: Iterable[tuple[Answer, Any]]) -> list[Answer]:
     """Hand each its outcome; returns those whose event loop is gone."""
     here = asyncio._get_running_loop()
-    elsewhere: dict[asyncio.AbstractEventLoop, list[LoopAnswer]] = {}
+    elsewhere: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
     for answer, outcome in answers:
         answer.outcome = outcome
-        if not isinstance(answer, LoopAnswer) or answer.loop is here:
+        if answer.loop is None or answer.loop is here:
             answer.settle()
         else:
             elsewhere.setdefault(answer.loop, []).append(answer)
@@ -82,6 +84,6 @@ def deliver(answers: Iterable[tuple[Answer, Any]]) -> list[Answer]:
     return orphans
 
 
-def _settle_all(batch: list[LoopAnswer]) -> None:
+def _settle_all(batch: list[Answer]) -> None:
     for answer in batch:
         answer.settle()

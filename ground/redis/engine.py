@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
@@ -104,8 +104,6 @@ class Engine:
 
     def deliver(self) -> None:
         """Wake the callers whose outcome is there, without the lock."""
-        if not self.settled:
-            return
         settled: list[tuple[Answer, Any]] = []
         try:
             with self.lock:
@@ -119,21 +117,6 @@ class Engine:
             raise
 
     # For those that have a connection, under the lock
-
-    def digest(self, batch: Batch) -> None:
-        """Read all replies of a unit."""
-        refused: list[tuple[RedisError, Exchange]] = []
-        for exchange, reply in zip(batch.exchanges, batch.replies, strict=True):
-            if isinstance(reply, RedisError):
-                refused.append((reply, exchange))
-            else:
-                exchange.read(reply, batch.sent)
-        batch.unit.carrier = None
-        for error, exchange in refused:  # last: no reply concerns a caller that was refused
-            batch.unit.refuse(error, exchange)
-        batch.unit.exchanged(batch.claimed)
-        if not batch.unit.listening:
-            self._replied(batch.unit)
 
     def stir(self, due: float) -> None:
         """Wake the thread if something is due before it would look."""
@@ -236,9 +219,20 @@ class Engine:
                 self._down_since, self._failures = None, 0
                 for batch in batches:
                     batch.sent = sent
-                    batch.replies = [next(replies) for _ in batch.exchanges]
-                    self.digest(batch)
+                    self._read(batch, replies)
             self.deliver()
+
+    def _read(self, batch: Batch, replies: Iterator[Any]) -> None:
+        refused: list[tuple[RedisError, Exchange]] = []
+        for exchange in batch.exchanges:
+            reply = next(replies)
+            if isinstance(reply, RedisError):
+                refused.append((reply, exchange))
+            else:
+                exchange.read(reply, batch.sent)
+        for error, exchange in refused:  # last: no reply concerns a caller that was refused
+            batch.unit.refuse(error, exchange)
+        batch.end()
 
     def converse(self, commands: list[Command]) -> list[Any]:
         """On this thread: the reply to each."""
@@ -387,11 +381,6 @@ class Engine:
 
     def _tick(self, now: float) -> None:
         """What is due by time, apart from the units."""
-
-    def _replied(self, unit: Unit) -> None:
-        """Replies of a unit whose stream the inbox does not read were read, under the lock."""
-        if unit.awaits_entries:
-            self.wake()
 
     def _last_commands(self) -> list[Command]:
         """The last commands of all."""

@@ -41,7 +41,6 @@ class Host(Protocol):
     def is_down(self) -> bool: ...
     def wake(self) -> None: ...
     def wish(self, shortcut: "Shortcut") -> None: ...
-    def digest(self, batch: Batch) -> None: ...
     def deliver(self) -> None: ...
     def stir(self, due: float) -> None: ...
 
@@ -148,21 +147,22 @@ class Shortcut:
 
     def _guarded(self, work: Callable[[float], None]) -> None:
         """On the loop: do it under the lock; if it fails, the engine goes on."""
+        engine = self._engine
         try:
-            with self._engine.lock:
+            with engine.lock:
                 if self._connection is not None:
-                    work(self._engine.clock())
+                    work(engine.clock())
                 else:
                     self._leave_touched()
-            if self._engine.settled:
-                self._engine.deliver()
-            if self._touched and self._connection is not None and not self._flushing:
+            if engine.settled:
+                engine.deliver()
+            if self._touched and not self._flushing and self._connection is not None:
                 self._flush_soon()  # right after the callers that were woken, and may ask again
         except OSError:
-            with self._engine.lock:
+            with engine.lock:
                 self.cut()
         except BaseException:
-            with self._engine.lock:
+            with engine.lock:
                 self.cut()
             raise
 
@@ -178,21 +178,22 @@ class Shortcut:
             self._guarded(self._send)
 
     def _send(self, now: float) -> None:
-        batches, commands = list[Batch](), list[Command]()
+        engine = self._engine
+        batches: list[Batch] = []
+        commands: list[Command] = []
         for unit in self._touched.copy():
-            self._engine.busy[unit] = None
+            engine.busy[unit] = None
             self._touched.pop(unit, None)  # before the look: what is posted after it touches again
             batch = what_is_due(unit, now)
             if batch is not None:
                 self._flight.append(batch)
                 unit.carrier = self  # afterwards, so that `cut` finds it
                 batches.append(batch)
-                for exchange in batch.exchanges:
-                    commands.append(exchange.command)
+                commands += [exchange.command for exchange in batch.exchanges]
             elif unit.carrier is None:
-                self._engine.stir(unit.due())
+                engine.stir(unit.due())
             elif unit.carrier is not self:
-                self._engine.wake()  # it goes on with what was posted meanwhile
+                engine.wake()  # it goes on with what was posted meanwhile
         if batches and self._connection is not None:
             data = packed(commands)
             if len(data) <= LONGEST:
@@ -215,9 +216,10 @@ class Shortcut:
             if isinstance(reply, Exception):
                 raise ConnectionError(str(reply))  # the engine meets it too, and handles it
             batch = self._flight[0]
-            batch.replies.append(reply)
-            if len(batch.replies) == len(batch.exchanges):
-                self._engine.digest(batch)
+            batch.exchanges[batch.answered].read(reply, batch.sent)
+            batch.answered += 1
+            if batch.answered == len(batch.exchanges):
+                batch.end()
                 if not self._flight:
                     return  # cut, as it was read
                 self._flight.popleft()

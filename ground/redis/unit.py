@@ -70,19 +70,24 @@ class Unit(Protocol):
 
 
 class Batch:
-    """The commands of one unit that are under way together, and their replies so far."""
+    """The commands of one unit that are under way together."""
 
-    __slots__ = ("claimed", "exchanges", "replies", "sent", "unit")
+    __slots__ = ("answered", "claimed", "exchanges", "sent", "unit")
 
     def __init__(self, unit: Unit, exchanges: list[Exchange], claimed: float) -> None:
         self.unit = unit
         self.exchanges = exchanges
         self.claimed = self.sent = claimed
-        self.replies: list[Any] = []
+        self.answered = 0  # how many replies a shortcut has read
 
     @property
     def commands(self) -> list[Command]:
         return [exchange.command for exchange in self.exchanges]
+
+    def end(self) -> None:
+        """All replies have been read."""
+        self.unit.carrier = None
+        self.unit.exchanged(self.claimed)
 
 
 def take_up(unit: Unit) -> None:

@@ -30,7 +30,7 @@ AT_ONCE = 4  # they mostly wait for Redis
 
 # What runs from Redis's grant to the caller's permit, and from its release to Redis.
 BOTH = [
-    engines.Engine.digest, engines.Engine.deliver, exchange.GateUnit.read_asks,
+    unit.Batch.end, engines.Engine.deliver, exchange.GateUnit.read_asks,
     exchange.GateUnit.read_release, ledger.Ledger.granted, ledger.Ledger.release,
     ledger.Ledger.hand_back, answers.deliver, unit.what_is_due, unit.take_up,
     permit.HeldPermit.__init__, permit.HeldPermit.release,
@@ -38,8 +38,8 @@ BOTH = [
 ]  # fmt: skip
 
 BY_THE_ENGINE = [
-    *BOTH, engines.Engine._turn, engines.Engine._exchange, engines.Engine._received,
-    exchange.GateUnit._read_entry, inbox.Inbox._read, inbox.read_streams,
+    *BOTH, engines.Engine._turn, engines.Engine._exchange, engines.Engine._read,
+    engines.Engine._received, exchange.GateUnit._read_entry, inbox.Inbox._read, inbox.read_streams,
     sync_gate.SyncGate._granted, sync_gate.SyncGate.acquire,
     hold.Hold.__aenter__, hold.Hold.__aexit__, hold.Hold.__enter__,
 ]  # fmt: skip

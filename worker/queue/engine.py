@@ -18,7 +18,6 @@ from ground.redis.engine import NEVER, Engine
 from ground.redis.inbox import SILENCE, read_streams, reading
 from ground.redis.loop_connection import LoopConnection, packed
 from ground.redis.shortcut import LATE, Shortcut
-from ground.redis.unit import Unit
 from worker.errors import QueueError
 from worker.queue.order import SCRIPTS, Order
 from worker.queue.orders import Orders, Reader
@@ -60,12 +59,6 @@ class JobEngine(Engine):
 
     def _make_shortcut(self, loop: weakref.ref[asyncio.AbstractEventLoop]) -> Shortcut:
         return JobShortcut(self, loop)
-
-    def _replied(self, unit: Unit) -> None:
-        if isinstance(unit, Orders) and unit.reader is not None and unit.reader.reads:
-            unit.reader.ask()
-        else:
-            super()._replied(unit)
 
     def _last_commands(self) -> list[Command]:
         keys = [key for client in [*self._clients] for key in (client.key, client.stream)]

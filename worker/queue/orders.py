@@ -43,6 +43,7 @@ class Host(Protocol):
     stopped: bool
     settled: list[tuple[Answer, Any]]
 
+    def wake(self) -> None: ...
     def post(self, unit: Any, change: Callable[[], None], answer: Answer | None = None) -> None: ...
 
 
@@ -204,6 +205,10 @@ class Orders:
         if self._beat_at <= now and not self._wanted_again:
             self._beat_at = now + _BEAT  # refused: no sooner than another would be due
         self._wanted_again = False
+        if self.reader is not None and self.reader.reads:
+            self.reader.ask()
+        elif self.waiting and not self.listening:
+            self.engine.wake()  # so that the inbox reads the notices
 
     def _unavailable(self, order: Order, why: object) -> QueueUnavailable:
         return QueueUnavailable(order.hash.queue, str(self.engine.target), why)
