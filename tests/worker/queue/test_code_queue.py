@@ -42,7 +42,9 @@ def queue(redis) -> CodeQueue:
 
 @pytest.fixture
 def hasty(redis) -> CodeQueue:
-    """Looks at its jobs ten times a second."""
+    """Looks at its jobs ten times a second. Some worker lives, so no job is refused."""
+    redis.hset("rq:worker:busy", "birth", "now")
+    redis.sadd("rq:workers:code", "rq:worker:busy")
     return CodeQueue(redis, "code", no_workers_after=0.2)
 
 
@@ -336,24 +338,23 @@ async def test_many_that_are_interrupted_as_they_are_submitted_are_not_run(
     assert redis.llen("rq:queue:code") == 0
 
 
-async def test_a_queue_that_nobody_works_on_is_named(redis, hasty):
+async def test_a_queue_that_nobody_works_on_is_named(redis):
+    alone = CodeQueue(redis, "code", no_workers_after=0.2)
     with pytest.raises(
         NoWorkers,
         match=r"queue 'code': no worker for \d s, and 1 job waits; "
         "start one on the same Redis: penstock worker --sandbox local code, or with Sandbox Fusion "
         "PENSTOCK_SANDBOX_FUSION_URL=http://… penstock worker code",
     ):
-        await hasty.run("print(42)", timeout=60)
+        await alone.run("print(42)", timeout=60)
     for _ in range(2):
         await CodeQueue(redis, "code", abandon="keep").submit("print(42)")
-    with pytest.raises(NoWorkers, match="and 3 jobs wait") as alone:
-        await hasty.run("print(42)", timeout=60)
-    assert alone.value.waiting == 3
+    with pytest.raises(NoWorkers, match="and 3 jobs wait") as refused:
+        await alone.run("print(42)", timeout=60)
+    assert refused.value.waiting == 3
 
 
-async def test_a_queue_with_a_worker_is_waited_for(redis, hasty):
-    redis.hset("rq:worker:busy", "birth", "now")
-    redis.sadd("rq:workers:code", "rq:worker:busy")
+async def test_a_queue_with_a_worker_is_waited_for(hasty):
     with pytest.raises(DeadlineExceeded):
         await hasty.run("print(42)", timeout=0.7)
 
