@@ -1,4 +1,4 @@
-"""Buffer servers as processes, ours and slime's, and what they cost."""
+"""Buffer servers as processes, Penstock's and slime's, and what they cost."""
 
 import json
 import os
@@ -71,7 +71,7 @@ class Server:
             time.sleep(0.1)
 
     @classmethod
-    def ours(cls, redis_url: str) -> Self:
+    def penstock(cls, redis_url: str) -> Self:
         port = _free_port()
         return cls(
             [sys.executable, "-m", "penstock", "buffer", "serve"], port, folder=None,

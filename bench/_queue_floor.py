@@ -19,20 +19,20 @@ from ground import EmbeddedServer, bundled_server
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 
 JOBS, BATCH = 4_000, 128
-OURS = WorkCommands("bench", "w", 30.0, None)
+PENSTOCK = WorkCommands("bench", "w", 30.0, None)
 MOMENT, SECONDS, LATER = "2026-11-21T10:11:12.345678Z", "1790000000.000000", "1790003600"
 WIP, EXECUTIONS = "rq:wip:bench", "rq:worker:w:executions"
 Pairs = list[tuple[bytes, bytes]]
 
 
-def ours(client: Any) -> Callable[[], Pairs]:
+def penstock(client: Any) -> Callable[[], Pairs]:
     def turn() -> Pairs:
-        _, _, _, _, *jobs = client.execute_command(*OURS.claim(BATCH))
+        _, _, _, _, *jobs = client.execute_command(*PENSTOCK.claim(BATCH))
         rows = [(id, execution, 1, 600, b"", SECONDS, b"", 0) for id, execution, _ in jobs]
-        assert all(client.execute_command(*OURS.finish(rows)))
+        assert all(client.execute_command(*PENSTOCK.finish(rows)))
         return [(id, execution) for id, execution, _ in jobs]
 
-    for script in (OURS.claim(1)[1], OURS.finish([])[1]):
+    for script in (PENSTOCK.claim(1)[1], PENSTOCK.finish([])[1]):
         client.script_load(SCRIPTS[script].source)
     return turn
 
@@ -75,7 +75,8 @@ def main(rounds: int) -> None:
             )
             try:
                 took = [
-                    (measure(server.url, ours), measure(server.url, bare)) for _ in range(rounds)
+                    (measure(server.url, penstock), measure(server.url, bare))
+                    for _ in range(rounds)
                 ]
             finally:
                 server.stop()

@@ -24,10 +24,10 @@ Child = subprocess.Popen[str]
 def run_burst(url: str, name: str, kind: str, count: int) -> Metrics:
     """All of a filled queue by a worker process, from its first job to its last."""
     client = filled(url, name, kind, count)
-    before, told = server_seconds(client), _script_calls(client)
+    before, called = server_seconds(client), _script_calls(client)
     with _workers(url, name, 1) as workers:
         used = _worked(workers)[0]
-    server, scripts = server_seconds(client) - before, _script_calls(client) - told
+    server, scripts = server_seconds(client) - before, _script_calls(client) - called
     _require_finished(client, count)
     client.close()
     more = {f"{kind} seconds": used["seconds"], f"{kind} memory MB": used["memory"]}
@@ -116,8 +116,8 @@ def _emptied(url: str) -> Any:
 
 def _require_finished(client: Any, count: int) -> None:
     finished = client.zcard("rq:finished:bench")
-    told = client.hgetall("penstock:work:{bench}"), client.llen("rq:queue:bench")
-    assert finished == count, f"{finished} of {count} jobs were finished: {told}"
+    left = client.hgetall("penstock:work:{bench}"), client.llen("rq:queue:bench")
+    assert finished == count, f"{finished} of {count} jobs were finished: {left}"
 
 
 def _script_calls(client: Any) -> int:

@@ -1,4 +1,4 @@
-"""One worker process of the queue suite, ours or RQ's own.
+"""One worker process of the queue suite, Penstock's or RQ's own.
 
     python -m bench._queue_worker URL NAME
 

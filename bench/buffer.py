@@ -2,7 +2,7 @@
 
 slime's servers run where their folders are named: `--peer slime-v0=…` and
 `--peer slime-v1=…` are `slime_plugins/rollout_buffer` of 3db3545cd and of today.
-Without them ours is measured alone. v0 looks at all groups in every write, so it is
+Without them Penstock is measured alone. v0 looks at all groups in every write, so it is
 measured with no more than 2,000 pending groups.
 
 CPU time is the server's and Redis' together: it says more than a rate where the machine
@@ -95,8 +95,8 @@ class Place:
     def filled(cls, home: Path, servers: int, groups: int) -> Iterator[Self]:
         with ExitStack() as stack:
             redis = stack.enter_context(EmbeddedServer(Path(tempfile.mkdtemp(dir=home))))
-            ours = [stack.enter_context(Server.ours(redis.url)) for _ in range(servers)]
-            yield cls(redis.url, ours, groups)
+            own = [stack.enter_context(Server.penstock(redis.url)) for _ in range(servers)]
+            yield cls(redis.url, own, groups)
 
     def run(self, seconds: float) -> Run:
         def once() -> Mapping[str, float]:
@@ -205,8 +205,8 @@ def _targets(levels: Sequence[int]) -> list[Target]:
         for groups in levels[1:]
     ]
     if "slime-v0" in FOLDERS:
-        ours, theirs = _named("one server", 2_000), _named("slime v0", 2_000)
-        targets.append(Target(f"{ours} writes/s vs {theirs}", at_least=10))
+        own, peer = _named("one server", 2_000), _named("slime v0", 2_000)
+        targets.append(Target(f"{own} writes/s vs {peer}", at_least=10))
     if "slime-v1" in FOLDERS:
         targets.append(Target("one server writes/s vs slime v1", at_least=1.2))
         targets.append(Target("two servers writes/s vs slime v1", at_least=2))

@@ -19,9 +19,9 @@ from bench.peers import environment, run_json
 from bench.suite import Ratio, Suite, Target
 from ground import EmbeddedServer, bundled_server, connect, load_script
 
-OURS = "penstock"
+PENSTOCK = "penstock"
 PROGRAMS = {
-    OURS: "penstock_gate.py",
+    PENSTOCK: "penstock_gate.py",
     "ray": "ray_actor.py",
     "redis-py locks": "redis_locks.py",
     "redis-rate-limiters": "redis_rate_limiters.py",
@@ -38,8 +38,8 @@ GOALS = {  # by how much we are to be faster than Ray
     "pairs/s, 256 tasks at 16 permits": 4,
 }
 OTHERS = ("pairs/s, 32 threads", "hand-over ms, p50", "hand-over ms, p99", "8 x 16 threads, s")
-SHORT, LONG = f"{OURS}, 1 waiting", f"{OURS}, 100,000 waiting"
-LINES = {f"{OURS}, 0 waiting": 0, SHORT: 1, f"{OURS}, 1,000 waiting": 1_000, LONG: 100_000}
+SHORT, LONG = f"{PENSTOCK}, 1 waiting", f"{PENSTOCK}, 100,000 waiting"
+LINES = {f"{PENSTOCK}, 0 waiting": 0, SHORT: 1, f"{PENSTOCK}, 1,000 waiting": 1_000, LONG: 100_000}
 COSTS = tuple(f"server µs per {call}" for call in ("acquire", "cancel", "pair", "release"))
 
 TAKEN = {"alone": 200, "fleet": 8 * (1 + 16 * 5)}  # permits, by the workload's part
@@ -89,17 +89,17 @@ def measure(quick: bool) -> Suite:
 
 def _ratios() -> Iterator[Ratio]:
     for peer in PROGRAMS:
-        if peer != OURS:
-            yield from (Ratio(metric, OURS, peer) for metric in (*GOALS, *OTHERS))
+        if peer != PENSTOCK:
+            yield from (Ratio(metric, PENSTOCK, peer) for metric in (*GOALS, *OTHERS))
     yield from (Ratio(cost, LONG, SHORT) for cost in COSTS)
 
 
 def _targets() -> Iterator[Target]:
     for metric, goal in GOALS.items():
-        yield Target(Ratio(metric, OURS, "ray").name, at_least=goal)
+        yield Target(Ratio(metric, PENSTOCK, "ray").name, at_least=goal)
     for part in TAKEN:
-        yield Target(f"{OURS} acquire calls per permit, {part}", at_most=1.0)
-    yield Target(Ratio("hand-over ms, p99", OURS, "ray").name, at_most=1)
+        yield Target(f"{PENSTOCK} acquire calls per permit, {part}", at_most=1.0)
+    yield Target(Ratio("hand-over ms, p99", PENSTOCK, "ray").name, at_most=1)
     for cost in COSTS:
         yield Target(Ratio(cost, LONG, SHORT).name, at_most=2)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".bench"
-# Source that is not ours to bring, by the peer's name: `--peer NAME=FOLDER`.
+# Source that Penstock may not bring, by the peer's name: `--peer NAME=FOLDER`.
 FOLDERS: dict[str, Path] = {}
 
 

@@ -18,7 +18,7 @@ from bench.peers import environment
 from bench.suite import Ratio, Run, Suite, Target
 from ground import EmbeddedServer, bundled_server
 
-OURS = ("penstock", "penstock gated")
+PENSTOCK = ("penstock", "penstock gated")
 PINS = {
     "saq": ["saq==0.26.4", "typing-extensions==4.15.0", "redis==7.4.1", "hiredis==3.5.0"],
     "arq": ["arq==0.28.0"],
@@ -34,7 +34,7 @@ SINGLY = "enqueued/s, awaited singly"
 def measure(quick: bool) -> Suite:
     home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     server = EmbeddedServer(home, binary=bundled_server())
-    sizes = {"rq": (50, 20), "rq simple": (300, 20)} | dict.fromkeys(OURS, (5_000, 2_500))
+    sizes = {"rq": (50, 20), "rq simple": (300, 20)} | dict.fromkeys(PENSTOCK, (5_000, 2_500))
     sizes |= dict.fromkeys(PINS, (2_000, 1_000))
     fleets = {"rq simple": {"noop": 300, "work": 200}, "penstock": {"noop": 5_000, "work": 400}}
     # Of fewer, the 99th percentile is one pause of the machine.

@@ -56,7 +56,7 @@ class _Loop:
 
 
 def measure(quick: bool) -> Suite:
-    """Plain, bubblewrap, ours; ours preloaded, over HTTP, and through the queue."""
+    """Plain, bubblewrap, Penstock; Penstock preloaded, over HTTP, and through the queue."""
     python = environment("sandbox", [_NUMPY_PINNED])
     count = 40 if quick else 200
     loop = _Loop()
@@ -225,7 +225,7 @@ def _spawned(command: list[str]) -> Once:
 
 
 def _bubblewrapped(bwrap: str, python: Path) -> list[str]:
-    """As much of the host as ours shows, in as many namespaces; no system call filter."""
+    """As much of the host as Penstock shows, in as many namespaces; no system call filter."""
     folders = {str(python.parents[1]), str(python.resolve().parents[1]), "/usr"}
     shown = [part for folder in sorted(folders) for part in ("--ro-bind", folder, folder)]
     links = [

@@ -3,7 +3,7 @@
 The provider is simulated: a cold start is lognormal, and the more are starting, the slower
 each goes, as in a pipeline that is shared. A start that is not ready in 300 s has failed, and
 is tried once more; those are uni-agent's figures. One simulated second takes 20 ms. The gate is
-ours as it is, on a real server; the share is a semaphore in each worker, as upstream's.
+Penstock as it is, on a real server; the share is a semaphore in each worker, as upstream's.
 """
 
 import asyncio

@@ -26,13 +26,13 @@ class Ratio:
     """How a metric of one contender compares to that of a peer, or to another one, by medians."""
 
     metric: str
-    ours: str
+    contender: str
     peer: str
     other: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.ours} {self.metric} vs {self.peer} {self.other}".rstrip()
+        return f"{self.contender} {self.metric} vs {self.peer} {self.other}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def without(suite: Suite, names: Collection[str]) -> Suite:
     Their targets are kept, to be shown as not judged.
     """
     left = {name: once for name, once in suite.contenders.items() if name not in names}
-    ratios = [ratio for ratio in suite.ratios if {ratio.ours, ratio.peer} <= left.keys()]
+    ratios = [ratio for ratio in suite.ratios if {ratio.contender, ratio.peer} <= left.keys()]
     gone = {ratio.name for ratio in suite.ratios} - {ratio.name for ratio in ratios}
     targets = [
         target
@@ -129,5 +129,5 @@ def _spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
 
 
 def _ratio(results: Results, ratio: Ratio) -> float:
-    ours = results[ratio.ours][ratio.metric]["median"]
-    return ours / results[ratio.peer][ratio.other or ratio.metric]["median"]
+    own = results[ratio.contender][ratio.metric]["median"]
+    return own / results[ratio.peer][ratio.other or ratio.metric]["median"]

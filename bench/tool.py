@@ -1,6 +1,6 @@
 """A model's tool calls per second, beside verl's pool of Ray actors; the programs do nothing.
 
-Ours is the whole way: arguments checked, a job on the queue, a permit, a worker process, the
+Penstock's is the whole way: arguments checked, a job on the queue, a permit, a worker process, the
 answer as text. verl's is its pool, called as its tool calls it, with a function that does
 nothing: an actor with threads, and its limiter, another actor. Both have room for 128 calls.
 The programs are in `bench/tool_contenders/`, whose `calling.py` says what each is put through.
@@ -19,8 +19,8 @@ from bench.peers import ROOT, environment, run_json
 from bench.suite import Ratio, Suite, Target
 from ground import EmbeddedServer, bundled_server, connect
 
-OURS, POOL, PEER = "penstock tool", "penstock pool", "ray"
-PROGRAMS = {OURS: "penstock_tool.py", POOL: "penstock_pool.py", PEER: "ray_pool.py"}
+PENSTOCK, POOL, PEER = "penstock tool", "penstock pool", "ray"
+PROGRAMS = {PENSTOCK: "penstock_tool.py", POOL: "penstock_pool.py", PEER: "ray_pool.py"}
 PINS = ["ray==2.60.0"]
 CALLERS = (1, 16, 64)
 ROOM = "128"
@@ -34,14 +34,14 @@ def measure(quick: bool) -> Suite:
         [sys.executable, "-m", "penstock", "worker", "code", "--gate", "code",
          "--gate-limit", ROOM],
         cwd=ROOT,
-        env=_ours(server.url) | {"PENSTOCK_SANDBOX": "bench.tool_contenders.nothing.Nothing"},
+        env=_penstock(server.url) | {"PENSTOCK_SANDBOX": "bench.tool_contenders.nothing.Nothing"},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
     # Of verl's pool, all processes are descendants of the contender's program.
-    environment_of = dict.fromkeys(PROGRAMS, _ours(server.url)) | {
-        OURS: _ours(server.url) | {"BENCH_PIDS": f"{worker.pid} {_pid_of(server)}"},
-        POOL: _ours(server.url) | {"BENCH_PIDS": f"{_pid_of(server)}"},
+    environment_of = dict.fromkeys(PROGRAMS, _penstock(server.url)) | {
+        PENSTOCK: _penstock(server.url) | {"BENCH_PIDS": f"{worker.pid} {_pid_of(server)}"},
+        POOL: _penstock(server.url) | {"BENCH_PIDS": f"{_pid_of(server)}"},
     }
 
     def clean_up() -> None:
@@ -81,19 +81,19 @@ def _pid_of(server: EmbeddedServer) -> int:
     return pid
 
 
-def _ours(url: str) -> dict[str, str]:
+def _penstock(url: str) -> dict[str, str]:
     return dict(os.environ) | {"PENSTOCK_REDIS_URL": url, "PYTHONPATH": str(ROOT)}
 
 
 def _ratios() -> Iterator[Ratio]:
-    for ours in (OURS, POOL):
+    for own in (PENSTOCK, POOL):
         for callers in CALLERS:
-            yield Ratio(f"calls/s, {callers}", ours, PEER)
-            yield Ratio(f"p99 ms, {callers}", ours, PEER)
-            yield Ratio(f"cpu ms a call, {callers}", ours, PEER)
+            yield Ratio(f"calls/s, {callers}", own, PEER)
+            yield Ratio(f"p99 ms, {callers}", own, PEER)
+            yield Ratio(f"cpu ms a call, {callers}", own, PEER)
 
 
 def _targets() -> Iterator[Target]:
     for callers in CALLERS:
-        yield Target(Ratio(f"calls/s, {callers}", OURS, PEER).name, at_least=2)
-        yield Target(Ratio(f"p99 ms, {callers}", OURS, PEER).name, at_most=1)
+        yield Target(Ratio(f"calls/s, {callers}", PENSTOCK, PEER).name, at_least=2)
+        yield Target(Ratio(f"p99 ms, {callers}", PENSTOCK, PEER).name, at_most=1)

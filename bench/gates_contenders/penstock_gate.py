@@ -1,4 +1,4 @@
-"""Ours."""
+"""Penstock's gate."""
 
 import workload
 

@@ -1,4 +1,4 @@
-"""A semaphore of redis-py's locks: `limit` of them by name, and the first free one is ours.
+"""A semaphore of redis-py's locks: `limit` of them by name, and the first free one is taken.
 
 Nobody stands in line: who finds none free sleeps for as long as `Lock.acquire` does.
 """

@@ -51,10 +51,10 @@ def _processor_seconds() -> float:
             fields = stat.read_text().rpartition(")")[2].split()
             pid = int(stat.parent.name)
             parents[pid], ticks[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
-    ours = {os.getpid(), *map(int, os.environ.get("BENCH_PIDS", "").split())}
+    own = {os.getpid(), *map(int, os.environ.get("BENCH_PIDS", "").split())}
     for _ in range(8):  # generations
-        ours |= {pid for pid, parent in parents.items() if parent in ours}
-    return sum(ticks.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
+        own |= {pid for pid, parent in parents.items() if parent in own}
+    return sum(ticks.get(pid, 0) for pid in own) / os.sysconf("SC_CLK_TCK")
 
 
 async def _call(

@@ -33,7 +33,7 @@ def main() -> None:
         outcome, record = play(url, JOBS, Path(folder), screen)
     console.print(summary(outcome))
     drawn = console.export_svg(title="penstock demo")
-    # Fonts from the network are neither ours to load nor needed.
+    # Fonts from the network are neither allowed here nor needed.
     drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
     CHARTS.write_text(charts(record))
     PICTURE.write_text("\n".join(line.rstrip() for line in drawn.splitlines()) + "\n")

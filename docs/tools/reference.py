@@ -166,7 +166,7 @@ def _table(out: io.StringIO, title: str, about: str, rows: list[tuple[str, str, 
 
 
 def metrics() -> list[tuple[str, str, str, str]]:
-    """Name, kind, labels, help of every figure of ours, as a scrape names it."""
+    """Name, kind, labels, help of every figure of Penstock, as a scrape names it."""
     found = {}
     for family in asyncio.run(_families()):
         suffix = "_total" if family.type == "counter" else ""

@@ -23,7 +23,7 @@ class Workload:
     title: str
     suite: str
     metric: str
-    ours: str
+    contender: str
     peers: tuple[str, ...]
     command: str
     settings: str
@@ -94,7 +94,7 @@ def main() -> None:
 
 def table() -> str:
     rows = [
-        f"| {one.title} | {_figure(one, one.ours)} | {peer}: {_figure(one, peer)} "
+        f"| {one.title} | {_figure(one, one.contender)} | {peer}: {_figure(one, peer)} "
         f"| {_times(one, peer)} |"
         for one in WORKLOADS
         for peer in one.peers
@@ -127,10 +127,10 @@ def versions(one: Workload) -> str:
 def behind() -> str:
     """Every shared metric in which the best peer's median is better than Penstock's."""
     rows = []
-    for part, (ours, peers) in SIDES.items():
+    for part, (own, peers) in SIDES.items():
         results = read(part)["results"]
-        for metric in results[ours[0]]:
-            mine = results[ours[0]][metric]
+        for metric in results[own[0]]:
+            mine = results[own[0]][metric]
             others = {peer: results[peer][metric] for peer in peers if metric in results[peer]}
             if not others:
                 continue
@@ -165,8 +165,8 @@ def _best(metric: str, spreads: dict[str, Spread]) -> str:
 
 
 def _times(one: Workload, peer: str) -> str:
-    ours, other = one.spread(one.ours), one.spread(peer)
-    over, under = (ours, other) if _more_is_better(one.metric) else (other, ours)
+    own, other = one.spread(one.contender), one.spread(peer)
+    over, under = (own, other) if _more_is_better(one.metric) else (other, own)
     middle = over["median"] / under["median"]
     least, most = over["min"] / under["max"], over["max"] / under["min"]
     return f"**{middle:.2g}** ({least:.2g}–{most:.2g})"
@@ -197,11 +197,13 @@ def drawn() -> str:
         better = "more is better" if _more_is_better(one.metric) else "less is better"
         rows.append(_text(10, y, f"{one.title}, {_unit(one.metric)}", ' font-weight="600"'))
         rows.append(_text(710, y, better, ' fill="#666" text-anchor="end"'))
-        names = (one.ours, *one.peers)
+        names = (one.contender, *one.peers)
         most = max(one.spread(name)["max"] for name in names)
         for name in names:
             y += 19
-            rows.append(_bar(y, "Penstock" if name == one.ours else name, one.spread(name), most))
+            rows.append(
+                _bar(y, "Penstock" if name == one.contender else name, one.spread(name), most)
+            )
         y += 6
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {y + 12}" '

@@ -55,7 +55,7 @@ def open_checked(target: RedisTarget, *, setting: str = SETTING, timeout: float 
 
 def open_plainly(target: RedisTarget, *, setting: str = SETTING, timeout: float = 5.0) -> Client:
     """`connect`, with a plain error if a Cluster's nodes, which it asks already, do not answer."""
-    with _told_plainly(target, setting):
+    with _plain_errors(target, setting):
         return connect(target, timeout=timeout)
 
 
@@ -64,7 +64,7 @@ def read_facts(client: Client, target: RedisTarget, *, setting: str = SETTING) -
 
     Of a Cluster, those of one node.
     """
-    with _told_plainly(target, setting):
+    with _plain_errors(target, setting):
         client.ping()
         client.eval("return 1", 0)  # all we do is done by scripts: a user must be allowed to
         info = _info(client)
@@ -72,7 +72,7 @@ def read_facts(client: Client, target: RedisTarget, *, setting: str = SETTING) -
 
 
 @contextmanager
-def _told_plainly(target: RedisTarget, setting: str) -> Iterator[None]:
+def _plain_errors(target: RedisTarget, setting: str) -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, RedisClusterException) as failure:

@@ -111,8 +111,8 @@ class Ends:
 
     def came(self, within: float) -> bool:
         """Whether the owner has ended, or this process shall; waits a little for the latter."""
-        told = select.select([self.terminated], [], [], within)[0]
-        return bool(told) or os.getppid() != self.owner
+        signalled = select.select([self.terminated], [], [], within)[0]
+        return bool(signalled) or os.getppid() != self.owner
 
     def wait(self, child: "subprocess.Popen[bytes]") -> None:
         """Return at the first end: the owner's, this process's, the server's."""

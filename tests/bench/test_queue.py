@@ -25,7 +25,7 @@ def test_what_is_measured_is_what_is_compared(monkeypatch: pytest.MonkeyPatch) -
     finally:
         suite.clean_up()
     for ratio in suite.ratios:
-        assert measured[ratio.ours][ratio.metric] > 0
+        assert measured[ratio.contender][ratio.metric] > 0
         assert measured[ratio.peer][ratio.other or ratio.metric] > 0
     known = {ratio.name for ratio in suite.ratios}
     known |= {f"{name} {metric}" for name, metrics in measured.items() for metric in metrics}

@@ -1,4 +1,4 @@
-"""The tool suite: ours, put through what verl's pool is put through."""
+"""The tool suite: Penstock, put through what verl's pool is put through."""
 
 import pytest
 
@@ -9,7 +9,7 @@ def test_what_is_measured_is_what_is_compared(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(tool, "QUICK", "0.05")
     suite = tool.measure(quick=True)
     try:
-        measured = {name: suite.contenders[name]() for name in (tool.OURS, tool.POOL)}
+        measured = {name: suite.contenders[name]() for name in (tool.PENSTOCK, tool.POOL)}
     finally:
         suite.clean_up()
     compared = {ratio.metric for ratio in suite.ratios}

@@ -255,16 +255,16 @@ def _call(method: Any, shadow: Any, **given: Any) -> None:
     method(**given)
 
 
-def _run_callback(kind: str, job: Any, penalty: Any, *told: Any) -> None:
+def _run_callback(kind: str, job: Any, penalty: Any, *details: Any) -> None:
     try:
         from rq import callbacks
     except ImportError:
         callbacks = None  # type: ignore[assignment]
     run = getattr(callbacks, f"execute_{kind}_callback", None)
     if run is not None:
-        run(job, penalty, *told)
+        run(job, penalty, *details)
     else:
-        getattr(job, f"execute_{kind}_callback")(penalty, *told)
+        getattr(job, f"execute_{kind}_callback")(penalty, *details)
 
 
 def _leave_our_callbacks_out(job: Any) -> None:

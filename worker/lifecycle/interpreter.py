@@ -165,10 +165,10 @@ def run(path: str, name: str, main: types.ModuleType) -> int:
 def tell(failure: BaseException) -> None:
     """Its traceback, without the frames of Penstock."""
     inside = failure.__traceback__ and failure.__traceback__.tb_next
-    told = traceback.TracebackException(type(failure), failure, inside)
-    ours = ("<string>", interrupt.__name__)
-    told.stack[:] = [frame for frame in told.stack if (frame.filename, frame.name) != ours]
-    sys.stderr.writelines(told.format())
+    shown = traceback.TracebackException(type(failure), failure, inside)
+    own = ("<string>", interrupt.__name__)
+    shown.stack[:] = [frame for frame in shown.stack if (frame.filename, frame.name) != own]
+    sys.stderr.writelines(shown.format())
 
 
 def code_of(given: object) -> int:

@@ -69,7 +69,7 @@ class Sessions:
                 return self._joined(turn.record)
             if turn.what == "open":
                 return await self._opened(turn, instance, spec)
-            await self._until_told(turn)
+            await self._until_opened(turn)
 
     async def leave(self, sandbox: OpenSandbox) -> None:
         """The turn is over: the session idles from now on, or is given up where it is lost."""
@@ -133,13 +133,13 @@ class Sessions:
         with contextlib.suppress(RedisError, OSError):  # its lease ends, with the same effect
             await asyncio.shield(forget)
 
-    async def _until_told(self, turn: Turn) -> None:
+    async def _until_opened(self, turn: Turn) -> None:
         """Until its opener is done, or may be dead."""
         registry = self._lifecycle.registry
         client: Any = connect_async(registry.target, timeout=None)
         try:
             async with asyncio.timeout(turn.seconds + 0.05):
-                await client.xread({registry.told(turn.name): "0"}, block=0)
+                await client.xread({registry.opening_ended(turn.name): "0"}, block=0)
         except TimeoutError:
             return
         finally:

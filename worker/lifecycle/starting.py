@@ -257,8 +257,8 @@ class Starter:
         return wait
 
     def _verdict(self, problem: BaseException) -> Verdict:
-        ours = TimeoutError | RedisError | GateError | SandboxLost | asyncio.CancelledError
-        if isinstance(problem, ours):
+        known = TimeoutError | RedisError | GateError | SandboxLost | asyncio.CancelledError
+        if isinstance(problem, known):
             return Verdict(Kind.RETRY)
         return self._attempts.provider.classify(problem)
 

@@ -1,4 +1,4 @@
--- beat.lua: a worker lives, and so do its executions of one queue, each while its lease is ours.
+-- beat.lua: a worker lives, and so do its executions of one queue, each while it has the lease.
 -- KEYS   wip running workers
 -- ARGV   lease_us keep_s name moment(now, as RQ writes it),
 --        then for each: id execution fence(of its permit; 0: none) hold_us

@@ -1,7 +1,7 @@
 -- drop.lua: an execution that ends in RQ's own way: its lease, its permit, and its notice.
 -- KEYS   wip work running worker executions
 -- ARGV   id execution reply_to status('' if it is to run again: then there is no notice) hold_us
--- REPLY  1 | 0 its lease was not ours any more
+-- REPLY  1 | 0 its lease was not this worker's any more
 --
 -- It goes in the transaction in which RQ writes the end.
 -- include: ungated.lua or gated.lua

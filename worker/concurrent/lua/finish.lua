@@ -3,7 +3,7 @@
 -- ARGV   name, then for each: id execution
 --        how(1|0|masked: ended, and its outcome is unknown|bare: a failure, whatever else the job has)
 --        ttl_s payload started_s notice('' or the result as JSON) hold_us
--- REPLY  for each: 1 recorded | 0 its lease is not ours any more | 2 it has dependents: RQ's way
+-- REPLY  for each: 1 recorded | 0 its lease is not this worker's any more | 2 it has dependents: RQ's way
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 
@@ -68,7 +68,7 @@ local function sum_up()
   tally('masked', masked)
 end
 
--- The end of one execution, as RQ writes it, only while its lease is ours.
+-- The end of one execution, as RQ writes it, only while this worker has its lease.
 local moment, members, gone, dependents = rq_time(), {}, {}, false
 
 -- Most jobs have none: one command for the whole batch.
@@ -78,8 +78,8 @@ local function look_for_dependents(ids)
   dependents = #keys > 0 and call('EXISTS', unpack(keys)) > 0
 end
 
--- Another worker has the job, or it was deleted while it ran and enqueued again: then the lease is
--- still ours, and ends here.
+-- Another worker has the job, or it was deleted while it ran and enqueued again: then this
+-- worker still has the lease, and it ends here.
 local function refuse(id, execution, hold_us)
   if call('ZSCORE', RUNNING, id .. ':' .. execution) then
     forget(id, execution)

@@ -6,15 +6,15 @@
 -- How many jobs may be claimed now. A permit that was `granted` to this worker is given up
 -- for the first of them; without it the others in the gate's line come first.
 local function permits_for(granted)
-  local ours = fence_of(granted) and 1 or 0
-  if ours == 1 then
+  local given_up = fence_of(granted) and 1 or 0
+  if given_up == 1 then
     free({ granted })
     gate.released = gate.released + 1
     if gate.rate > 0 then gate.tokens = gate.tokens + 1 end
   end
   expire()
-  if ours == 0 then hand_over() end
-  return first_waiter() and ours or math.max(ours, room())
+  if given_up == 0 then hand_over() end
+  return first_waiter() and given_up or math.max(given_up, room())
 end
 
 local function give_permits(jobs, term)

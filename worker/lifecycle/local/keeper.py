@@ -163,8 +163,8 @@ def _in_json(ended: dict[str, Any], out: bytes, err: bytes) -> dict[str, Any]:
         return {"missing": ended["why"]}
     if "errno" in ended:
         return {"error": ended["why"]}
-    told = {"stdout": out, "stderr": err, "content": out}
-    return ended | {name: base64.b64encode(content).decode() for name, content in told.items()}
+    fields = {"stdout": out, "stderr": err, "content": out}
+    return ended | {name: base64.b64encode(content).decode() for name, content in fields.items()}
 
 
 def _the_cell() -> str:

@@ -108,17 +108,17 @@ class LocalProvider:
         asked = {"argv": list(command.argv), "timeout": command.timeout, "cwd": command.cwd}
         asked["env"] = dict(command.env)
         _check_size("its input", command.stdin)
-        said, out, err = await self._told(ref.id, {"op": "exec", **asked}, command.stdin)
+        said, out, err = await self._exchange(ref.id, {"op": "exec", **asked}, command.stdin)
         return ExecResult(said["exit_code"], out, err, said["timed_out"])
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        said, content, _ = await self._told(ref.id, {"op": "read", "path": path})
+        said, content, _ = await self._exchange(ref.id, {"op": "read", "path": path})
         _raise_what_was_met(said, path)
         return content
 
     async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
         _check_size(path, content)
-        said, _, _ = await self._told(ref.id, {"op": "write", "path": path}, content)
+        said, _, _ = await self._exchange(ref.id, {"op": "write", "path": path}, content)
         _raise_what_was_met(said, path)
 
     async def is_alive(self, ref: SandboxRef) -> bool:
@@ -184,7 +184,7 @@ class LocalProvider:
     async def close(self) -> None:
         return
 
-    async def _told(
+    async def _exchange(
         self, id: str, header: dict[str, Any], body: bytes = b""
     ) -> tuple[dict[str, Any], bytes, bytes]:
         """What came of it, and what was read."""

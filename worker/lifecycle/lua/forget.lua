@@ -7,10 +7,10 @@ if not holds(NAME, FENCE) then return 0 end
 local instance = call('HGET', box(NAME), 'instance')
 if instance then
   if call('HGET', SESSIONS, instance) == NAME then call('HDEL', SESSIONS, instance) end
-  -- Whoever waits for the session to be opened reads this, however late.
-  local told = REGISTRY .. ':told:' .. NAME
-  call('XADD', told, '*', 'what', COUNTER)
-  call('EXPIRE', told, 600)
+  -- Callers that wait for the session to be opened read this, however late.
+  local ended = REGISTRY .. ':told:' .. NAME
+  call('XADD', ended, '*', 'what', COUNTER)
+  call('EXPIRE', ended, 600)
 end
 call('DEL', box(NAME))
 call('ZREM', LEASES, NAME)

@@ -29,7 +29,7 @@ local function keep(name, lease)
   call('ZADD', LEASES, number(math.max(stands, now + lease)), name)
 end
 
--- A record as it is told: four parts.
+-- A record in a reply: four parts.
 local function row_of(name, lease)
   return { name, number(lease), call('HGETALL', box(name)), call('HGET', PERMITS, name) or '' }
 end

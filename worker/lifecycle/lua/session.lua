@@ -1,4 +1,4 @@
--- session.lua: the session of an instance: use it, wait for whoever opens it, or open it.
+-- session.lua: the session of an instance: use it, wait while another caller opens it, or open it.
 -- KEYS   registry leases permits sessions
 -- ARGV   instance name owner lease_us
 -- REPLY  {'ready', name, fence, {field, value, …} of its record}

@@ -278,12 +278,12 @@ async def _last_words(reading: Reading, heard: Sequence[bytearray]) -> None:
             return
 
 
-def _done(ref: SandboxRef, told: ExecResult, what: str, path: str) -> ExecResult:
-    if told.timed_out:
+def _done(ref: SandboxRef, ended: ExecResult, what: str, path: str) -> ExecResult:
+    if ended.timed_out:
         raise OSError(f"sandbox {ref.name}: timeout, cannot {what} {path}")
-    if told.exit_code != 0:
-        met = _MET.get(told.exit_code or 0)
+    if ended.exit_code != 0:
+        met = _MET.get(ended.exit_code or 0)
         if met is not None:
             raise type(met)(met.errno, met.strerror, path)
-        raise FileRefused(errno.EIO, told.stderr.decode(errors="replace").strip(), path)
-    return told
+        raise FileRefused(errno.EIO, ended.stderr.decode(errors="replace").strip(), path)
+    return ended

@@ -165,8 +165,8 @@ class Registry:
         """The name of the sandbox that an instance uses; empty where it has none."""
         return as_text(self._try(lambda client: client.hget(self._keys[3], instance)) or b"")
 
-    def told(self, name: str) -> str:
-        """The stream on which those who wait for a session hear that its opening has ended."""
+    def opening_ended(self, name: str) -> str:
+        """The stream by which callers that wait for a session learn that its opening has ended."""
         return tagged("sandbox", self.run, f"told:{name}")
 
     def close(self) -> None:

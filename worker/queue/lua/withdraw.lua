@@ -1,4 +1,4 @@
--- withdraw.lua: take jobs off a queue; those that run are told to stop.
+-- withdraw.lua: take jobs off a queue; those that run get a command to stop.
 -- KEYS   queue
 -- ARGV   ttl_s(of what is left of a job) reply_to(of the process that asks),
 --        then for each job: id submission how('cancel'|'abandon'|'again')

@@ -68,7 +68,7 @@ class ServerConfig:
 
 def launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.Popen[bytes]":
     """Its orders come by `control`; what it complains of goes to `complaints`."""
-    with _told_of(config.python):
+    with _start_errors(config.python):
         return subprocess.Popen(  # noqa: S603
             zygote.command("launch", config.on_the_wire(control)),
             env={"LANG": "C.UTF-8"},
@@ -85,7 +85,7 @@ def launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.P
 
 
 def _prefixes_of(python: str) -> list[str]:
-    with _told_of(python):
+    with _start_errors(python):
         asked = subprocess.run(  # noqa: S603
             [python, "-I", "-c", _PREFIXES],
             stdin=subprocess.DEVNULL,
@@ -105,7 +105,7 @@ def _prefixes_of(python: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _told_of(python: str) -> Iterator[None]:
+def _start_errors(python: str) -> Iterator[None]:
     try:
         yield
     except (OSError, subprocess.SubprocessError) as problem:
