@@ -21,8 +21,7 @@ from ground import (
     running_server,
 )
 from penstock.doctor.finding import Finding, fail, ok, warn
-from penstock.doctor.queues import check_queues
-from penstock.doctor.tasks import check_tasks
+from penstock.doctor.stored import check_queues, check_tasks
 
 # The newest lines that `make test` has passed on.
 TESTED = {"Redis": (7, 0), "Valkey": (9, 1)}

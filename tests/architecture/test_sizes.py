@@ -16,7 +16,6 @@ STAND_ALONE = {
     "buffer/generator/base_generator.py": "public: users' generators import it",
     "penstock/commands/worker_door.py": "loaded with --metrics-port alone: HTTP is slow to import",
     "penstock/doctor/isolation.py": "the doctor has a file a check",
-    "penstock/doctor/queues.py": "the doctor has a file a check",
     "penstock/monitor/page.py": "beside the files that it puts together",
     "penstock/variables.py": "docs.tools.settings_page reads the settings by it too",
     "worker/notices.py": "jobs in Redis hold its name",

@@ -1,15 +1,27 @@
-"""Whether the two ends of a queue write and read alike: JSON, and not RQ's default, pickle."""
+"""What Redis keeps of queues and tasks.
 
+Of a queue, whether its two ends write and read alike: JSON, and not RQ's default, pickle. Of a
+task, whether its policy on versions leaves slow problems their share of the training.
+"""
+
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import redis
 
+from buffer.metrics import generation_seconds
+from ground import RedisTarget
 from penstock.doctor.finding import Finding, ok, warn
+from penstock.fleet.reader import FleetReader
+from penstock.fleet.verdicts import bias
 from penstock.monitor.jobs import error_text, unpacked
 
 _LOOKED_AT = 5  # jobs at each end of a queue
 _OURS = b"worker.jobs."
+_REMEDY = (
+    "`penstock groups versions` names the problems; set when_old to wait or mask, or raise max_age"
+)
 _SAID = ("DeserializationError", "UnpicklingError")
 
 
@@ -52,3 +64,16 @@ def _check_queue(client: redis.Redis, name: str) -> Finding | None:
 def _failure_of(client: redis.Redis, id: str) -> str:
     results: Any = client.xrevrange(f"rq:results:{id}", count=1)
     return error_text(results[0][1].get(b"exc_string")) if results else ""
+
+
+def check_tasks(target: RedisTarget, run: str) -> Iterator[Finding]:
+    """A warning for each task of the run whose discarded groups took longer than the others."""
+    for task, seconds in asyncio.run(_read(target, run)).items():
+        if said := bias(seconds):
+            yield warn(f"task {task}", said, _REMEDY)
+
+
+async def _read(target: RedisTarget, run: str) -> dict[str, dict[str, float]]:
+    async with FleetReader(target, run) as reader:
+        buffers = await reader.open_buffers()
+        return {one.task: generation_seconds(await one.stats()) for one in buffers}
