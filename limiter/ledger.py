@@ -160,7 +160,7 @@ class Ledger:
         call = Call(command, answer, lease.deadline)
 
         def give_back() -> None:
-            self._forget_lease(lease)
+            self.leases.pop(lease.id, None)
             self.call(call)
 
         self.engine.request(self, give_back, answer)
@@ -170,7 +170,7 @@ class Ledger:
 
         def entrust() -> None:
             self._entrusted[lease.id] = None
-            self._forget_lease(lease)
+            self.leases.pop(lease.id, None)
             while len(self._entrusted) > _ENTRUSTED:
                 del self._entrusted[next(iter(self._entrusted))]
 
@@ -214,9 +214,6 @@ class Ledger:
         for call in [call for call in self.calls if call.lease is lease] if self.calls else ():
             self.settle(call.answer, PermitLost(self.name, lease.id))
             self.calls.remove(call)
-        self.leases.pop(lease.id, None)
-
-    def _forget_lease(self, lease: Lease) -> None:
         self.leases.pop(lease.id, None)
 
     def abandon(self, ask: Ask) -> None:
@@ -352,8 +349,7 @@ class Ledger:
             known = (self.line, self.fresh, self.tries, self.leases, self._entrusted)
             if not any(id in ids for ids in known):
                 self.cancels[id] = None
-        self._in_doubt = {}
-        self.doubt_ends_at = NEVER
+        self._in_doubt, self.doubt_ends_at = {}, NEVER
 
     # What came back
 
