@@ -5,16 +5,17 @@ others unanswered go out in one write. An error that is a reply is raised to its
 error that breaks the connection is raised to all callers that wait on it; the next request opens
 a new one. Nothing is sent again by itself.
 
-Replies are read in one of three ways: with hiredis by `QuickReplies`, as the bytes arrive; else
-by a task that waits for each (`_read`); and with a fake server by one call for each request.
+`AsyncConnection` opens connections and keeps the requests without replies. A `Transport` sends and
+reads: `FastTransport` with hiredis, else `SlowTransport`.
 """
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from redis.exceptions import (
     ConnectionError,
@@ -33,33 +34,42 @@ try:
 except ImportError:  # it is an extra
     Reader = None  # type: ignore[assignment, misc]
 
-possible = Reader is not None
+
+class Transport(Protocol):
+    """A connection that was just opened. It calls `replied` for each reply, in order, an error that
+    is a reply too; and `lost` when it ends."""
+
+    def send(self, commands: list[Command]) -> None:
+        """Send them as soon as the server takes them; raises if they cannot be packed."""
+
+    def end(self) -> None:
+        """Call nothing any more."""
 
 
-class QuickReplies(asyncio.Protocol):
-    """Takes over a connection that was just opened; an error that is a reply is one."""
+Replied = Callable[[Any], None]
+Lost = Callable[[BaseException], None]
 
-    def __init__(
-        self,
-        connection: Any,
-        replied: Callable[[Any], None],
-        lost: Callable[[BaseException], None],
-    ) -> None:
-        self._replied, self._lost = replied, lost
+
+class FastTransport(asyncio.Protocol):
+    """With hiredis: takes over redis-py's transport, and reads replies as the bytes arrive."""
+
+    def __init__(self, connection: Any, replied: Replied, lost: Lost) -> None:
+        self._connection, self._replied, self._lost = connection, replied, lost
         self._reader = Reader(
             protocolError=InvalidResponse, replyError=connection._parser.parse_error
         )
         self._transport = connection._writer.transport
-        if (
-            self._transport.is_closing()
-        ):  # redis-py's protocol already got `connection_lost`; this one never would
+        # redis-py's protocol already got `connection_lost`; this one never would.
+        if self._transport.is_closing():
             raise ConnectionError("the server hung up")
         self._redis_protocol = self._transport.get_protocol()
         self._transport.set_protocol(self)
 
-    def write(self, commands: bytes) -> None:
-        """Send now what the server takes; the transport sends the rest."""
-        self._transport.write(commands)
+    def send(self, commands: list[Command]) -> None:
+        self._transport.write(b"".join(packed(self._connection, commands)))
+
+    def end(self) -> None:
+        """The transport is closed with redis-py's connection."""
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -74,20 +84,61 @@ class QuickReplies(asyncio.Protocol):
         self._lost(failure or ConnectionError("the server hung up"))
 
 
+class SlowTransport:
+    """Without hiredis, or to a fake server: a task sends and reads by redis-py."""
+
+    def __init__(self, connection: Any, replied: Replied, lost: Lost) -> None:
+        self._connection, self._replied, self._lost = connection, replied, lost
+        self._unsent: list[tuple[int, list[bytes]]] = []  # how many commands, and their bytes
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, commands: list[Command]) -> None:
+        self._unsent.append((len(commands), packed(self._connection, commands)))
+        if self._task is None:
+            self._task = asyncio.create_task(self._converse())
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _converse(self) -> None:
+        try:
+            while self._unsent:
+                count, data = self._unsent.pop(0)
+                await self._connection.send_packed_command(data)
+                for _ in range(count):
+                    self._replied(await self._reply())
+        except (RedisError, OSError) as failure:
+            self._lost(failure)
+        finally:
+            self._task = None
+
+    async def _reply(self) -> Any:
+        try:
+            return await self._connection.read_response()
+        except ResponseError as refusal:
+            return refusal
+
+
 Request = tuple[Command, "asyncio.Future[Any]", float]  # and when it was asked
 
 
 class Opened:
     """One connection to the server, and its requests that have no reply yet."""
 
-    def __init__(self) -> None:
-        self.connection: Any = None
+    def __init__(
+        self,
+        connection: Any,
+        transport: Callable[[Any, Replied, Lost], Transport],
+        replied: Callable[["Opened", Any], None],
+        lost: Callable[["Opened", BaseException], None],
+    ) -> None:
+        self.connection = connection
         self.asked: deque[Request] = deque()
-        self.replies: QuickReplies | None = None
         self.replied_at = 0.0  # by the loop's clock
         self.watched = False
         self.overdue: Request | None = None
-        self.reading: asyncio.Task[None] | None = None  # without `QuickReplies`
+        self.transport = transport(connection, partial(replied, self), partial(lost, self))
 
     @property
     def due_since(self) -> float:
@@ -112,8 +163,9 @@ class AsyncConnection:
     def __init__(self, target: RedisTarget, scripts: Mapping[str, Script], timeout: float) -> None:
         # redis-py's own timeouts cost a task for each write: `_watch` has one for all requests.
         self._client: Any = connect_async(target, timeout=None)
-        self._timeout = timeout
-        self._fake = target.kind == "fake"
+        fake = target.kind == "fake"
+        self._timeout = math.inf if fake else timeout  # a fake server is never silent
+        self._transport_kind = SlowTransport if Reader is None or fake else FastTransport
         self._scripts = scripts
         self._opened: Opened | None = None
         self._unfinished: set[Opened] = set()  # that one, and older ones with requests unanswered
@@ -137,15 +189,15 @@ class AsyncConnection:
     def break_off(self) -> None:
         """Stop waiting for replies: all callers get a `ConnectionError`."""
         failure = ConnectionError("broken off")
-        for task in self._at_work():
-            task.cancel()
-        self._sending = None
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
         refuse(self._taken(), failure)
         for opened in [*self._unfinished]:
             self._hang_up(opened, failure)
 
     async def close(self) -> None:
-        while waiting := [*self._at_work(), *self._unanswered()]:
+        while waiting := self._unfinished_work():
             await asyncio.wait(waiting)
         for opened in [*self._unfinished]:
             self._hang_up(opened, ConnectionError("closed"))
@@ -153,13 +205,10 @@ class AsyncConnection:
             await asyncio.wait(self._closing)
         await self._client.aclose()
 
-    def _at_work(self) -> list["asyncio.Task[None]"]:
-        tasks = (self._sending, *(opened.reading for opened in self._unfinished))
-        return [task for task in tasks if task is not None]
-
-    def _unanswered(self) -> "list[asyncio.Future[Any]]":
-        asked = (answer for opened in self._unfinished for _, answer, _ in opened.asked)
-        return [answer for answer in asked if not answer.done()]
+    def _unfinished_work(self) -> "list[asyncio.Future[Any]]":
+        asked = [answer for opened in self._unfinished for _, answer, _ in opened.asked]
+        sending = [] if self._sending is None else [self._sending]
+        return [*sending, *(answer for answer in asked if not answer.done())]
 
     # Requests
 
@@ -167,9 +216,8 @@ class AsyncConnection:
         self._new += requests
         if self._sending is not None:
             return
-        opened = self._opened
-        if opened is not None and opened.replies is not None and not opened.asked:
-            self._put(opened, opened.replies)
+        if self._opened is not None and not self._opened.asked:
+            self._put(self._opened)
         else:
             self._sending = asyncio.create_task(self._send())
 
@@ -179,10 +227,8 @@ class AsyncConnection:
             while self._new:
                 if self._opened is None:
                     self._opened = await self._open()
-                elif self._opened.replies is not None:
-                    self._put(self._opened, self._opened.replies)
                 else:
-                    await self._put_slowly(self._opened)
+                    self._put(self._opened)
         except Exception as wrong:  # noqa: BLE001 - it is for those who asked
             failure = wrong
         finally:
@@ -191,19 +237,12 @@ class AsyncConnection:
                 refuse(self._taken(), failure)
 
     async def _open(self) -> Opened:
-        opened = Opened()
+        async with asyncio.timeout(self._timeout):
+            connection = await self._client.connection_pool.get_connection()
         try:
-            if not self._fake:
-                async with asyncio.timeout(self._timeout):
-                    opened.connection = await self._client.connection_pool.get_connection()
-                if possible:
-                    opened.replies = QuickReplies(
-                        opened.connection,
-                        partial(self._replied, opened),
-                        partial(self._hang_up, opened),
-                    )
-        except BaseException as failure:
-            self._hang_up(opened, failure)
+            opened = Opened(connection, self._transport_kind, self._replied, self._hang_up)
+        except Exception:
+            self._close_soon(connection)
             raise
         self._unfinished.add(opened)
         return opened
@@ -212,38 +251,17 @@ class AsyncConnection:
         batch, self._new = self._new, []
         return batch
 
-    def _packed(self, opened: Opened) -> list[bytes]:
-        """The new requests as bytes, now unanswered there; or refused, if they cannot be packed."""
+    def _put(self, opened: Opened) -> None:
+        """Send the new requests; refuse them if they cannot be packed."""
         batch = self._taken()
-        data: list[bytes] = []
         try:
-            if not self._fake:
-                data = packed(opened.connection, [command for command, _, _ in batch])
+            opened.transport.send([command for command, _, _ in batch])
         except Exception as wrong:  # noqa: BLE001 - it is for those who asked
             refuse(batch, wrong)
         else:
             opened.asked.extend(batch)
-        return data
-
-    def _put(self, opened: Opened, replies: QuickReplies) -> None:
-        replies.write(b"".join(self._packed(opened)))
-        if not opened.watched:
-            self._watch(opened)
-
-    async def _put_slowly(self, opened: Opened) -> None:
-        data = self._packed(opened)
-        try:
-            if data:
-                async with asyncio.timeout(self._timeout):
-                    await opened.connection.send_packed_command(data)
-        except (RedisError, OSError) as failure:
-            self._hang_up(opened, failure)
-        except asyncio.CancelledError as failure:
-            self._hang_up(opened, failure)
-            raise
-        else:
-            if opened.reading is None and opened.asked:
-                opened.reading = asyncio.create_task(self._read(opened))
+            if not opened.watched:
+                self._watch(opened)
 
     # Replies
 
@@ -272,24 +290,6 @@ class AsyncConnection:
         else:
             self._hang_up(opened, TimeoutError(f"no reply within {self._timeout:g} s"))
 
-    async def _read(self, opened: Opened) -> None:
-        try:
-            while opened.asked:
-                self._replied(opened, await self._reply(opened, opened.asked[0][0]))
-        except (RedisError, OSError, asyncio.CancelledError) as failure:
-            self._hang_up(opened, failure)
-        finally:
-            opened.reading = None
-
-    async def _reply(self, opened: Opened, command: Command) -> Any:
-        try:
-            if self._fake:
-                return await self._client.execute_command(*command)
-            async with asyncio.timeout(self._timeout):
-                return await opened.connection.read_response()
-        except ResponseError as refusal:
-            return refusal
-
     def _settle(self, command: Command, answer: "asyncio.Future[Any]", reply: Any) -> None:
         if isinstance(reply, NoScriptError) and command[0] == "EVALSHA":
             whole = ("EVAL", self._scripts[command[1]].source, *command[2:])
@@ -304,18 +304,20 @@ class AsyncConnection:
     # The end of a connection
 
     def _hang_up(self, opened: Opened, failure: BaseException) -> None:
+        if opened not in self._unfinished:
+            return
         self._unfinished.discard(opened)
         if self._opened is opened:
             self._opened = None
-        if isinstance(failure, asyncio.CancelledError):
-            failure = ConnectionError("broken off")
         asked, opened.asked = opened.asked, deque()
-        if opened.connection is not None:
-            closing = asyncio.get_running_loop().create_task(self._close(opened.connection))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-            opened.connection = None
+        opened.transport.end()
+        self._close_soon(opened.connection)
         refuse(asked, failure)
+
+    def _close_soon(self, connection: Any) -> None:
+        closing = asyncio.get_running_loop().create_task(self._close(connection))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def _close(self, connection: Any) -> None:
         with contextlib.suppress(RedisError, OSError):
