@@ -154,7 +154,7 @@ def refuse(requests: Iterable[Request], failure: BaseException) -> None:
 
 
 _GOODBYE = 1.0  # seconds
-_LOOK = 0.001
+_LOOK = 0.1
 
 
 class AsyncConnection:
