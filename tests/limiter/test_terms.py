@@ -90,7 +90,7 @@ async def test_a_change_that_cannot_work_is_refused(redis):
 
 
 async def test_a_burst_that_could_not_reach_the_rate_is_refused_with_one_that_can(redis):
-    with pytest.raises(SettingError, match=r"burst: 1 cannot reach 500 grants .* give 10 or more"):
+    with pytest.raises(SettingError, match=r"burst: 1 cannot reach 500 grants .* Give 10 or more"):
         TokenBucket(redis, "g", rate=500, burst=1)
     assert (await TokenBucket(redis, "g", rate=500, burst=10).status()).burst == 10
     assert (await TokenBucket(redis, "slow", rate=50, burst=1).status()).burst == 1
@@ -98,12 +98,12 @@ async def test_a_burst_that_could_not_reach_the_rate_is_refused_with_one_that_ca
 
 async def test_a_change_of_rate_or_burst_is_checked_with_the_other_as_it_stands(redis):
     gate = TokenBucket(redis, "g", rate=50, burst=1)
-    with pytest.raises(SettingError, match="give 10 or more"):
+    with pytest.raises(SettingError, match="Give 10 or more"):
         await gate.configure(rate=500)
     await gate.configure(rate=500, burst=10)
-    with pytest.raises(SettingError, match="give 10 or more"):
+    with pytest.raises(SettingError, match="Give 10 or more"):
         await gate.configure(burst=1)
-    with pytest.raises(SettingError, match="give 10 or more"):
+    with pytest.raises(SettingError, match="Give 10 or more"):
         gate.sync.configure(burst=1)
     status = await gate.status()
     assert (status.rate, status.burst) == (500, 10)
