@@ -74,6 +74,12 @@ class Jails:
         """What holds a tree to its memory: a cgroup, or sampling."""
         return self._hierarchy.kind if self._hierarchy else "sampling"
 
+    @property
+    def cgroups(self) -> list[str]:
+        """The marks beside which the groups of its programs are made."""
+        marks = self._hierarchy.marks if self._hierarchy else []
+        return [str(mark.folder) for mark in marks]
+
     def show_headers(self, folder: str) -> None:
         """Before it starts: programs may read what is in this folder."""
         self.config = replace(self.config, headers=folder)

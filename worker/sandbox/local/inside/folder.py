@@ -115,6 +115,17 @@ class Folder:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
 
+    def kill_all(self) -> None:
+        """By groups, which nobody can leave: a bomb dies at once."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if (group := os.getpgid(int(pid))) != os.getpgrp():
+                    os.killpg(group, signal.SIGKILL)
+                os.kill(int(pid), signal.SIGKILL)
+
+    def terminals(self) -> str:
+        return "/dev/ptmx"  # of the machine: init opens it, and no program can
+
     def leave(self) -> bool:
         try:
             return janitor.remove(self.scratch, until=time.monotonic() + _MOMENT)

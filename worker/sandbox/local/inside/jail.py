@@ -27,6 +27,7 @@ NAMESPACES = (
     | kernel.NEW_CGROUP
 )
 _MASKED = ("keys", "key-users", "kcore", "timer_list", "sched_debug", "sysrq-trigger")
+_MOST_TERMINALS = 64
 _PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 # Without access times, a folder does not show one case that another has read it.
 _SCRATCH = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME
@@ -132,6 +133,18 @@ class Namespaces:
             raise RuntimeError("not the init of a namespace")
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
+
+    def kill_all(self) -> None:
+        self.kill(0)
+
+    def terminals(self) -> str:
+        """Of the session's own; a kernel that refuses them leaves it without."""
+        with contextlib.suppress(OSError):
+            options = f"newinstance,ptmxmode=0666,mode=620,max={_MOST_TERMINALS}"
+            kernel.mount(
+                "devpts", root.TERMINALS, "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, options
+            )
+        return root.TERMINALS + "/ptmx"
 
     def leave(self) -> bool:
         return True  # everything ends with the namespaces

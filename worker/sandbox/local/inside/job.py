@@ -6,7 +6,7 @@ from .meter import Evidence, Meter, wants_to_run
 from .place import Place
 from .verdict import Running
 
-PROGRAM, SESSION, CASES = "program", "session", "cases"
+PROGRAM, SESSION, CASES, COMMANDS = "program", "session", "cases", "commands"
 TICK = 0.02
 FIRST_LOOK = 0.005
 _SHORT, _SHORT_COMPILE = 0.05, 0.5  # seconds of processor time
@@ -19,8 +19,8 @@ class Job(NamedTuple):
 
     request: int
     reply: int
-    what: str  # one of the three above
-    channel: int | None  # a session's, or that by which cases come
+    what: str  # one of the four above
+    channel: int | None  # an interpreter's, or that by which cases or commands come
     joins: list[int]  # what a program joins its cgroups by
     evidence: Evidence | None
     place: Place

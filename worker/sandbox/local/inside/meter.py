@@ -32,6 +32,10 @@ class Evidence(NamedTuple):
             return "process_limit"
         return "memory_limit" if _count(self.memory_events, b"oom_kill") else None
 
+    def counted(self) -> tuple[int, int]:
+        """How often one was killed for the tree's memory, and how often a fork was refused."""
+        return _count(self.memory_events, b"oom_kill"), _count(self.process_events, b"max")
+
     def give_way(self) -> bool:
         """Leave most of the processor to others that want it; False where it cannot be divided."""
         return self._times(1 / _SHARE)

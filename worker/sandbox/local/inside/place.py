@@ -73,6 +73,12 @@ class Place(Protocol):
     def kill(self, program: int) -> None:
         """Kill all that is left of the program."""
 
+    def kill_all(self) -> None:
+        """Kill all that init has below it, whichever command it is of."""
+
+    def terminals(self) -> str:
+        """What a new terminal is had from by opening it; it may be missing."""
+
     def leave(self) -> bool:
         """As init ends: remove what it made; False if more is left than a moment suffices for."""
 

@@ -17,8 +17,15 @@ SCRATCH = "/run/scratch"
 COVERED = "/run/covered"
 HEADERS = "/run/headers"
 PROGRAM = "/run/program"  # where it lies while it runs on case after case
+TERMINALS = "/dev/pts"  # empty, but in a session
 DEVICES = ("null", "zero", "full", "random", "urandom")
-_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_LINKS = {
+    "ptmx": "pts/ptmx",
+    "fd": "/proc/self/fd",
+    "stdin": "fd/0",
+    "stdout": "fd/1",
+    "stderr": "fd/2",
+}
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SETTINGS = ("ld.so.cache", "alternatives", "localtime", "ssl/certs", "ssl/openssl.cnf", "fonts")
 # What Debian's builds of these find their own libraries and extensions by.
@@ -125,7 +132,7 @@ def _expose(source: str, path: str = "") -> None:
 
 
 def _devices() -> None:
-    os.makedirs("/dev", exist_ok=True)
+    os.makedirs(TERMINALS, exist_ok=True)
     for name in DEVICES:
         os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
         kernel.mount(f"{OLD}/dev/{name}", f"/dev/{name}", None, kernel.MS_BIND)

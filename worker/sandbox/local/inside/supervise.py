@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from . import cases, files, program, verdict, wire
-from .job import CASES, PROGRAM, Clock, Job
+from . import cases, commands, files, program, verdict, wire
+from .job import CASES, COMMANDS, PROGRAM, Clock, Job
 from .meter import Evidence, Meter
 from .place import Place, Refused
 from .verdict import Running
@@ -77,6 +77,9 @@ def _run(job: Job, first: Running | Exception) -> tuple[dict[str, Any], list[byt
         if job.what == CASES:
             _dismiss(first)
             return cases.serve(job, header, given), []
+        if job.what == COMMANDS:
+            _dismiss(first)
+            return commands.serve(job, header), []
         job.place.furnish(header["limits"])
         files.write(job.place, header["files"], given)
         for name in header["executable"]:

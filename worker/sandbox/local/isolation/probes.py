@@ -64,7 +64,7 @@ class Probe:
 
 
 _IN_A_CHILD = "needs(os.waitstatus_to_exitcode(os.wait()[1]) == 0)"
-_DEVICES = "null zero full random urandom fd stdin stdout stderr shm"
+_DEVICES = "null zero full random urandom fd stdin stdout stderr shm ptmx pts"
 
 _THE_RUNNERS_OWN = {
     "connect to a host port": "socket.create_connection(('127.0.0.1', goal['port']), 5)",
@@ -85,6 +85,7 @@ _THE_RUNNERS_OWN = {
     "see other processes": "needs(sum(name.isdigit() for name in os.listdir('/proc')) > 2)",
     "see /sys": "needs(os.listdir('/sys'))",
     "see the host's devices": f"needs(set(os.listdir('/dev')) - set('{_DEVICES}'.split()))",
+    "see the host's terminals": "needs(os.listdir('/dev/pts'))",
 }
 
 # Outside the jail another process of the same user stands for the supervisor.

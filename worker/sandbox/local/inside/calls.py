@@ -1,0 +1,342 @@
+"""What a session's client asks of its files: done by a fork of init that is confined as a command.
+
+Content comes on descriptor 0 and goes to 1; what came of it goes to 2, as JSON. A name may lead
+anywhere that a program of the session could go, and nowhere else.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import select
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from . import kernel
+
+PIECE = 1 << 18
+MOST_ENTRIES = 100_000
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_INOTIFY_INIT, _INOTIFY_ADD = {"x86_64": (294, 254)}.get(kernel.MACHINE, (26, 27))
+_CREATED, _DELETED, _MOVED_FROM, _MOVED_TO = 0x100, 0x200, 0x40, 0x80
+_MODIFIED, _ATTRIBUTES, _OVERFLOW, _FOLDER, _ONLY_FOLDER = 0x2, 0x4, 0x4000, 0x40000000, 0x01000000
+_WATCHED = _CREATED | _DELETED | _MOVED_FROM | _MOVED_TO | _MODIFIED | _ATTRIBUTES | _ONLY_FOLDER
+_EVENT = struct.Struct("iIII")
+_SIZES = struct.Struct("!IQ")
+
+
+def window(size: list[int]) -> bytes:
+    """A terminal's size, in columns and rows, as the kernel takes it."""
+    return struct.pack("4H", size[1], size[0], 0, 0)
+
+
+def resident(pid: str) -> int:
+    """A process's memory, in bytes."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0  # it has ended
+
+
+def prepared(order: dict[str, Any]) -> int | None:
+    """What a call needs that no program may make: before it is confined."""
+    if order.get("call") != "watch":
+        return None
+    try:
+        return kernel.syscall("inotify_init1", _INOTIFY_INIT, os.O_CLOEXEC)
+    except OSError as problem:
+        if problem.errno == errno.EMFILE:
+            problem.strerror = "this machine watches as much as fs.inotify.max_user_instances says"
+        raise
+
+
+def answer(order: dict[str, Any], scratch: str, kept: int) -> NoReturn:
+    """Do it, and end. Its refusals are those of `open`."""
+    code = 0
+    try:
+        said: dict[str, Any] = {
+            "value": _CALLS[order["call"]](scratch=scratch, kept=kept, **order["given"])
+        }
+    except (OSError, ValueError, RecursionError) as problem:
+        number = getattr(problem, "errno", None) or errno.EINVAL
+        why = getattr(problem, "strerror", None) or str(problem)
+        code, said = 1, {"errno": number, "why": why}
+    _put(2, json.dumps(said).encode())
+    os._exit(code)
+
+
+def _put(at: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(at, view) :]
+
+
+def _named(path: str) -> str:
+    """Absolute; its last part may be a link."""
+    if not path:
+        raise FileNotFoundError(errno.ENOENT, "an empty path")
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _read(path: str, **_: Any) -> None:
+    at = os.open(_named(path), _READ)
+    found = os.fstat(at)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "Not a regular file")
+    while piece := os.read(at, PIECE):
+        _put(1, piece)
+
+
+def _write(path: str, size: int | None, mode: int | None, **_: Any) -> dict[str, Any]:
+    path = _named(path)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    if mode is not None:
+        os.umask(0)
+    at = os.open(path, _NEW, 0o666 if mode is None else mode)
+    taken = 0
+    while piece := os.read(0, PIECE):
+        _put(at, piece)
+        taken += len(piece)
+    if size is not None and taken != size:
+        raise OSError(errno.EIO, f"{taken:,} of {size:,} bytes came before the sender hung up")
+    if mode is not None and stat.S_IMODE(os.fstat(at).st_mode) != mode:
+        os.fchmod(at, mode)  # of a file that was there; refused without namespaces
+    os.close(at)
+    return _entry(path)
+
+
+def _entry(path: str) -> dict[str, Any]:
+    found = os.lstat(path)
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+    kind = kinds.get(stat.S_IFMT(found.st_mode), "other")
+    return {
+        "path": path, "kind": kind, "size": found.st_size, "mode": stat.S_IMODE(found.st_mode),
+        "user": _name_of("passwd", found.st_uid), "group": _name_of("group", found.st_gid),
+        "modified": found.st_mtime, "target": os.readlink(path) if kind == "link" else "",
+    }  # fmt: skip
+
+
+_known: dict[tuple[str, int], str] = {}
+
+
+def _name_of(file: str, number: int) -> str:
+    if (name := _known.get((file, number))) is None:
+        name = str(number)
+        with contextlib.suppress(OSError), open(f"/etc/{file}", errors="replace") as lines:
+            name = next((f[0] for line in lines if (f := line.split(":"))[2:3] == [name]), name)
+        _known[file, number] = name
+    return name
+
+
+def _stat(path: str, **_: Any) -> dict[str, Any]:
+    return _entry(_named(path))
+
+
+def _list(path: str, depth: int, **_: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    folders = [(_named(path), 1)]
+    while folders:
+        folder, level = folders.pop()
+        names = _names(folder, must_be_there=level == 1)
+        for name in sorted(names):
+            with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+                entry = _entry(os.path.join(folder, name))
+                found.append(entry)
+                if entry["kind"] == "folder" and level < depth:
+                    folders.append((entry["path"], level + 1))
+        if len(found) > MOST_ENTRIES:
+            raise OSError(errno.E2BIG, f"more than {MOST_ENTRIES:,} entries; list less of them")
+    return sorted(found, key=lambda entry: str(entry["path"]))
+
+
+def _names(folder: str, must_be_there: bool) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (PermissionError, FileNotFoundError):
+        if must_be_there:
+            raise
+        return []
+
+
+def _make(path: str, **_: Any) -> bool:
+    path = _named(path)
+    if os.path.isdir(path):
+        return False
+    try:
+        os.makedirs(path)
+    except FileExistsError:
+        if os.path.isdir(path):  # another was faster
+            return False
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    return True
+
+
+def _move(path: str, to: str, **_: Any) -> dict[str, Any]:
+    path, to = _named(path), _named(to)
+    os.makedirs(os.path.dirname(to), exist_ok=True)
+    os.rename(path, to)  # all that a session may write to is one file system
+    return _entry(to)
+
+
+def _remove(path: str, **_given: Any) -> None:
+    path = _named(path)
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+        return
+    for _, folders, names, at in os.fwalk(path, topdown=False, follow_symlinks=False):
+        for name in names:
+            os.unlink(name, dir_fd=at)
+        for name in folders:
+            try:
+                os.rmdir(name, dir_fd=at)
+            except NotADirectoryError:  # a link to a folder
+                os.unlink(name, dir_fd=at)
+    os.rmdir(path)
+
+
+def _watch(path: str, recursive: bool, kept: int, **_: Any) -> None:
+    """A line of JSON for each change; `null` as the first."""
+    watched: dict[int, str] = {}
+
+    def add(folder: str) -> Iterator[str]:
+        """Watch it; what lies in it by then may have come unseen."""
+        at = kernel.syscall("inotify_add_watch", _INOTIFY_ADD, kept, os.fsencode(folder), _WATCHED)
+        watched[at] = folder
+        if recursive:
+            for name in _names(folder, must_be_there=False):
+                inner = os.path.join(folder, name)
+                yield inner
+                if os.path.isdir(inner) and not os.path.islink(inner):
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        yield from add(inner)
+
+    list(add(_named(path)))
+    _put(1, b"null\n")
+    hung_up = select.poll()
+    hung_up.register(1, select.POLLERR)
+    hung_up.register(kept, select.POLLIN)
+    while kept in {at for at, _ in hung_up.poll()}:
+        for kind, changed, is_folder in _events(os.read(kept, 1 << 16), watched):
+            changes = [{"kind": kind, "path": changed}]
+            if is_folder and recursive and kind == "create":
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    changes += [{"kind": "create", "path": inner} for inner in add(changed)]
+            _put(1, b"".join(json.dumps(change).encode() + b"\n" for change in changes))
+
+
+def _events(read: bytes, watched: dict[int, str]) -> Iterator[tuple[str, str, bool]]:
+    kinds = {_CREATED: "create", _DELETED: "remove", _MOVED_FROM: "rename", _MOVED_TO: "create",
+             _MODIFIED: "write", _ATTRIBUTES: "chmod"}  # fmt: skip
+    at = 0
+    while at < len(read):
+        number, mask, _, size = _EVENT.unpack_from(read, at)
+        name = read[at + _EVENT.size : at + _EVENT.size + size].rstrip(b"\0")
+        at += _EVENT.size + size
+        if mask & _OVERFLOW:
+            raise OSError(errno.EOVERFLOW, "more changes than could be told; watch it again")
+        kind = next((word for bit, word in kinds.items() if mask & bit), "")
+        if kind and name and number in watched:
+            yield kind, os.path.join(watched[number], os.fsdecode(name)), bool(mask & _FOLDER)
+
+
+def _pack(scratch: str, **_: Any) -> None:
+    """All that the session has written, for `_unpack` in another one: folders before what is in
+    them, and of a file with several names the content once."""
+    seen: dict[int, str] = {}
+    for folder, folders, names in os.walk(scratch):
+        for name in (*folders, *names):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                _pack_one(path, os.path.relpath(path, scratch), seen)
+
+
+def _pack_one(path: str, name: str, seen: dict[int, str]) -> None:
+    found = os.lstat(path)
+    times = [found.st_atime_ns, found.st_mtime_ns]
+    about: dict[str, Any] = {"name": name, "mode": stat.S_IMODE(found.st_mode), "times": times}
+    if stat.S_ISDIR(found.st_mode):
+        _put_about({**about, "kind": "folder"})
+    elif stat.S_ISLNK(found.st_mode):
+        _put_about({**about, "kind": "link", "target": os.readlink(path)})
+    elif not stat.S_ISREG(found.st_mode):
+        return  # a socket or a pipe is of use to none but its makers
+    elif first := seen.get(found.st_ino):
+        _put_about({**about, "kind": "same", "target": first})
+    else:
+        if found.st_nlink > 1:
+            seen[found.st_ino] = name
+        at = os.open(path, _READ | os.O_NOFOLLOW)
+        size = os.fstat(at).st_size
+        _put_about({**about, "kind": "file"}, size)
+        while size:
+            piece = os.read(at, min(PIECE, size)) or bytes(min(PIECE, size))  # it has shrunk
+            _put(1, piece)
+            size -= len(piece)
+        os.close(at)
+
+
+def _put_about(about: dict[str, Any], size: int = 0) -> None:
+    text = json.dumps(about).encode()
+    _put(1, _SIZES.pack(len(text), size) + text)
+
+
+def _take(size: int) -> bytes:
+    taken = b""
+    while len(taken) < size:
+        if not (piece := os.read(0, size - len(taken))):
+            raise OSError(errno.EIO, "the copy was cut")
+        taken += piece
+    return taken
+
+
+def _unpack(scratch: str, **_: Any) -> None:
+    folders = []
+    while start := os.read(0, 1):
+        length, size = _SIZES.unpack(start + _take(_SIZES.size - 1))
+        about = json.loads(_take(length))
+        path = os.path.join(scratch, about["name"])
+        match about["kind"]:
+            case "folder":
+                os.makedirs(path, exist_ok=True)
+                folders.append((path, about))
+                continue
+            case "link":
+                with contextlib.suppress(FileExistsError):
+                    os.symlink(about["target"], path)
+                continue
+            case "same":
+                os.link(os.path.join(scratch, about["target"]), path)
+                continue
+        at = os.open(path, _NEW | os.O_NOFOLLOW, about["mode"] | 0o600)
+        while size:
+            piece = os.read(0, min(PIECE, size))
+            if not piece:
+                raise OSError(errno.EIO, "the copy was cut")
+            _put(at, piece)
+            size -= len(piece)
+        _dress(at, about)
+        os.close(at)
+    for path, about in reversed(folders):
+        _dress(path, about)
+
+
+def _dress(what: int | str, about: dict[str, Any]) -> None:
+    with contextlib.suppress(PermissionError):  # refused without namespaces
+        os.chmod(what, about["mode"])
+        os.utime(what, ns=tuple(about["times"]))
+
+
+_CALLS: dict[str, Callable[..., Any]] = {
+    "read": _read, "write": _write, "stat": _stat, "list": _list, "make": _make, "move": _move,
+    "remove": _remove, "watch": _watch, "pack": _pack, "unpack": _unpack,
+}  # fmt: skip

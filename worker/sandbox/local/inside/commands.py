@@ -1,0 +1,257 @@
+"""The init of a session: it starts commands and calls on files, and says how each of them ended.
+
+Only its client can give it orders. Every command is a fork of it that confines itself and becomes
+the command, or does the call; so nothing that a program has made is looked at with init's rights.
+Init reaps whatever a command leaves, and ends with all of it when its client hangs up.
+"""
+
+import _signal  # type: ignore[import-not-found]  # `signal` would look each name up as an enum
+import contextlib
+import fcntl
+import json
+import os
+import select
+from typing import Any, NoReturn
+
+from . import calls, kernel, program, wire
+from .job import Job
+from .meter import Meter
+
+LONGEST = 1 << 16  # bytes of an order; a longer one is in a file
+_MOST_FDS = 4
+_TICK = 0.05  # seconds between two looks at a session without a cgroup
+_NOT_EXECUTED, _NOT_FOUND, _FAILED = 126, 127, 125  # as shells say it
+_MOST_COMPLAINED = 4096
+_CONTROLLING, _UNLOCK, _PEER, _SIZE = 0x540E, 0x40045431, 0x5441, 0x5414
+_TERMINALS = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def serve(job: Job, header: dict[str, Any]) -> dict[str, Any]:
+    """Until the client hangs up."""
+    assert job.channel is not None  # noqa: S101
+    job.place.furnish(header["limits"])
+    desk = Desk(job, header)
+    desk.say({"ready": True})
+    desk.work()
+    desk.kill_all()
+    return {"status": "finished"}
+
+
+class Desk:
+    """What one init knows of its session."""
+
+    def __init__(self, job: Job, header: dict[str, Any]) -> None:
+        self._job, self._place, self._header = job, job.place, header
+        assert job.channel is not None  # noqa: S101
+        self._line = wire.at(job.channel)
+        self._complaints: dict[int, int] = {}  # by process: where one that never began says why
+        self._passed = self._counted()
+        self._limit = ""  # that the session passed, for the commands that are killed for it
+        self._meter = self._new_meter()
+        self._terminals = job.place.terminals()
+        woken, self._waking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        _signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)  # all that a program can wake it by
+        self._woken = woken
+        self._poll = select.poll()
+        self._poll.register(self._line, select.POLLIN)
+        self._poll.register(woken, select.POLLIN)
+        self._poll.register(job.reply, select.POLLRDHUP)
+        self._poll.register(job.place.server, select.POLLIN)  # may die before its signal is set
+
+    def work(self) -> None:
+        while True:
+            looks = self._job.evidence is None and not self._alone()
+            events = {at for at, _ in self._poll.poll(_TICK * 1000 if looks else None)}
+            if self._job.reply in events or self._place.server in events:
+                self.kill_all()
+                self._place.leave()
+                os._exit(1)  # nobody waits any more
+            if self._woken in events:
+                os.read(self._woken, 1 << 12)
+            self._reap()
+            if looks:
+                self._look()
+            if self._line.fileno() in events and not self._obey():
+                return
+
+    def say(self, words: dict[str, Any], given: list[int] | None = None) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen in a moment
+            wire.send(self._line, json.dumps(words).encode(), given or [])
+
+    def _obey(self) -> bool:
+        message, given = wire.receive(self._line, LONGEST, _MOST_FDS)
+        if not message:
+            return False
+        try:
+            order = json.loads(message)
+            if order.get("in_a_file"):
+                order = wire.header(at := given.pop(0))
+                os.close(at)
+            if "start" in order:
+                self._start(order, given)
+            elif "signal" in order:
+                self._signal(order["signal"], order["number"])
+            else:
+                self.say({"usage": order["usage"], **self._usage()})
+        finally:
+            for at in given:
+                os.close(at)
+        return True
+
+    def _start(self, order: dict[str, Any], ends: list[int]) -> None:
+        said: list[int] = []
+        try:
+            if size := order.get("terminal"):
+                master, slave = self._terminal(size)
+                said, ends[:] = [master], [slave]
+            reason, complaint = os.pipe2(os.O_CLOEXEC)
+            try:
+                if (pid := os.fork()) == 0:
+                    self._become(order, ends * 3 if said else ends, complaint)
+            except OSError:
+                os.close(reason)
+                raise
+            finally:
+                os.close(complaint)
+        except OSError as problem:
+            self.say({"failed": order["start"], "why": f"{problem.strerror or problem}"})
+        else:
+            os.set_blocking(reason, False)
+            self._complaints[pid] = reason
+            self.say({"started": order["start"], "pid": pid}, said)
+        finally:
+            for at in said:
+                os.close(at)
+
+    def _terminal(self, size: list[int]) -> tuple[int, int]:
+        master = os.open(self._terminals, _TERMINALS)
+        try:
+            fcntl.ioctl(master, _UNLOCK, bytes(4))
+            slave = fcntl.ioctl(master, _PEER, _TERMINALS)
+            fcntl.ioctl(slave, _SIZE, calls.window(size))
+        except OSError:
+            os.close(master)
+            raise
+        return master, slave
+
+    def _become(self, order: dict[str, Any], ends: list[int], complaint: int) -> NoReturn:
+        """In the fork: never returns."""
+        step = "its own start"
+        try:
+            _signal.set_wakeup_fd(-1)
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+            os.setsid()
+            if order.get("terminal"):
+                fcntl.ioctl(ends[0], _CONTROLLING, 0)
+            program.limit(self._place, self._header["limits"], self._job.joins)
+            kept = calls.prepared(order)
+            program.take_places([*ends, complaint, complaint if kept is None else kept])
+            complaint = 3
+            self._place.confine()
+            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
+            env = {**self._header["env"], **order.get("env", {})}
+            program.check_environment(env)
+            program.surround(self._place, env)
+            self._go_home()
+            if "call" in order:
+                calls.answer(order, self._place.scratch, kept=4)
+            step = "no_folder"
+            if order["cwd"]:
+                os.chdir(os.path.expanduser(order["cwd"]))
+            step = "not_executable"
+            _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)  # the interpreter ignores these two
+            _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+            os.execvpe(order["argv"][0], order["argv"], os.environ)  # noqa: S606
+        except FileNotFoundError as problem:
+            missing = step == "not_executable"
+            _complain(complaint, "not_found" if missing else step, problem, order)
+        except BaseException as problem:  # noqa: BLE001  what is not confined must not run
+            _complain(complaint, step, problem, order)
+
+    def _go_home(self) -> None:
+        try:
+            os.chdir(self._place.home)
+        except OSError:  # a program has removed it, or closed it
+            os.chdir("/")
+
+    def _signal(self, pid: int, number: int) -> None:
+        """To its group, while it has not been collected: until then no other has its number."""
+        if pid in self._complaints:
+            try:
+                os.killpg(pid, number)
+            except ProcessLookupError:  # it has no group so far
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = found
+                if (reason := self._complaints.pop(pid, None)) is None:
+                    continue
+                said = b""
+                with contextlib.suppress(BlockingIOError):
+                    said = os.read(reason, _MOST_COMPLAINED)
+                os.close(reason)
+                limit = self._limit_of(status)
+                self.say({"ended": pid, "status": status, "limit": limit, "said": said.decode()})
+
+    def _limit_of(self, status: int) -> str:
+        """That it was killed for, by the kernel or by us."""
+        if self._job.evidence is None:
+            return self._limit if os.WIFSIGNALED(status) else ""
+        before, self._passed = self._passed, self._counted()
+        if status and self._passed[0] > before[0]:
+            return "memory_limit"
+        return "process_limit" if status and self._passed[1] > before[1] else ""
+
+    def _counted(self) -> tuple[int, int]:
+        return self._job.evidence.counted() if self._job.evidence else (0, 0)
+
+    def _new_meter(self) -> Meter:
+        return Meter(self._header["limits"], self._job.evidence, self._place.pids)
+
+    def _alone(self) -> bool:
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            self._limit = ""
+            return True
+        return False
+
+    def _look(self) -> None:
+        """Where no cgroup holds the session: what passes a limit ends all that runs in it."""
+        if passed := self._meter.sample():
+            self._limit = passed
+            self.kill_all()
+            self._meter = self._new_meter()
+
+    def _usage(self) -> dict[str, int]:
+        pids = list(self._place.pids())
+        memory = sum(map(calls.resident, pids))
+        used = os.statvfs(self._place.scratch)
+        disk = (used.f_blocks - used.f_bfree) * used.f_frsize if self._place.limited else 0
+        return {"memory": memory, "processes": len(pids), "disk": disk}
+
+    def kill_all(self) -> None:
+        """Until nobody is left, however long a busy machine takes over it."""
+        while not self._alone():
+            self._place.kill_all()
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # one is dead
+            self._reap()
+
+
+def _complain(complaint: int, step: str, problem: BaseException, order: dict[str, Any]) -> NoReturn:
+    """To init, and where the command's errors go, as a shell does."""
+    began = step in ("no_folder", "not_executable", "not_found")
+    why = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+    with contextlib.suppress(OSError):
+        of = order.get("cwd") if step == "no_folder" else (order.get("argv") or [""])[0]
+        message = f"{of}: {why}" if began else f"{type(problem).__name__}: {problem}"
+        said = {"why": step if began else "failed", "message": message[:1000]}
+        os.write(complaint, json.dumps(said).encode())
+        if began:
+            os.write(2, f"{message}\n".encode("utf-8", "replace"))
+    os._exit((_NOT_FOUND if step == "not_found" else _NOT_EXECUTED) if began else _FAILED)
