@@ -18,6 +18,7 @@ PACKAGES = (
     "worker.lifecycle",
     "worker.reward",
     "worker.sandbox.local",
+    "worker.sandbox.sessions",
     "worker.tool",
     "penstock",
 )

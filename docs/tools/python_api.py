@@ -25,6 +25,7 @@ PACKAGES = {
     "worker.lifecycle": "Session sandboxes, started under one cap and always ended.",
     "worker.lifecycle.local": "Session sandboxes on this machine.",
     "worker.sandbox.local": "The embedded sandbox.",
+    "worker.sandbox.sessions": "Session sandboxes of one machine, without a lifecycle.",
     "worker.reward": "Scores of programs.",
     "worker.rollout": "Conversations with tools.",
     "worker.tool": "The tool that trainers give to a model.",

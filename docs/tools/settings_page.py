@@ -40,6 +40,7 @@ TITLES = {
     "ImageSettings": "Images",
     "RewardSettings": "Rewards",
     "SandboxSettings": "Embedded sandbox",
+    "SessionSettings": "Session sandboxes of one machine",
     "ToolSettings": "Tool for verl",
     "MonitorSettings": "Monitor",
 }

@@ -17,6 +17,7 @@ from worker.sandbox.sessions.api import (
     Terminal,
     Usage,
 )
+from worker.sandbox.sessions.client import LocalSessions
 from worker.sandbox.sessions.errors import (
     ProcessGone,
     SessionError,
@@ -33,6 +34,7 @@ __all__ = [
     "Entry",
     "Exit",
     "Finished",
+    "LocalSessions",
     "Output",
     "Process",
     "ProcessGone",

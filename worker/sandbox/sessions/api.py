@@ -10,7 +10,7 @@ All of it is safe to use from several processes at once: a session belongs to no
 holds it is the lifecycle's affair (`worker/lifecycle`), or that of the caller's own records.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -23,8 +23,8 @@ Stream = Literal["stdout", "stderr", "pty"]
 class Root:
     """Another root than the machine's own programs: read-only layers, the lowest last.
 
-    `upper`, if it is given, is a folder that keeps what the session changes; else that lies in
-    its memory and ends with it. `env`, `user` and `workdir` are what a command has unless it says
+    `upper` is a folder that keeps what the session changes. Without it, that lies in memory and
+    ends with the session. `env`, `user` and `workdir` are what a command has unless it says
     otherwise.
     """
 
@@ -188,7 +188,7 @@ class Process(Protocol):
     def pid(self) -> int:
         """Inside the session."""
 
-    def events(self) -> AsyncIterator[Output | Exit]:
+    def events(self) -> AsyncGenerator[Output | Exit, None]:
         """Its output as it comes, and its exit. `Exit` comes once, when its own process has
         ended and all that it wrote was passed on. After that come the outputs of its background
         processes, until all of them have closed the streams."""
@@ -260,7 +260,7 @@ class Session(Protocol):
     async def resize(self, which: int | str, terminal: Terminal) -> None:
         """Of a command's terminal."""
 
-    def read(self, path: str, *, user: str = "") -> AsyncIterator[bytes]:
+    def read(self, path: str, *, user: str = "") -> AsyncGenerator[bytes, None]:
         """A file's content in pieces."""
 
     async def write(
@@ -290,7 +290,7 @@ class Session(Protocol):
 
     def watch(
         self, path: str, *, recursive: bool = False, user: str = ""
-    ) -> AsyncIterator[Change | None]:
+    ) -> AsyncGenerator[Change | None, None]:
         """Changes in a folder as they come. The first is None: from then on none is missed."""
 
     async def fork(self, request: SessionRequest) -> "Session":

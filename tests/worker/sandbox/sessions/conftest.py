@@ -1,0 +1,87 @@
+"""Session sandboxes with a hub of this test module's own, at each level that the machine has."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.remains import processes_in
+from tests.worker.sandbox.conftest import ORDINARY_USER, reachable_python
+from worker.sandbox.local.inside import confine
+from worker.sandbox.local.settings import SandboxSettings
+from worker.sandbox.sessions import LocalSessions
+from worker.sandbox.sessions.settings import SessionSettings
+
+IDLE = 5.0  # seconds after which a hub without a session ends
+
+Make = Callable[..., LocalSessions]
+
+
+def sessions_in(folder: Path, level: str = "ns", **settings: Any) -> LocalSessions:
+    python = None
+    if level != "ns":
+        python = reachable_python(ORDINARY_USER if os.getuid() == 0 else None)
+        if python is None:
+            pytest.skip("an ordinary user can reach neither a Python 3.11 nor this source folder")
+    if level == "landlock" and confine.abi() < confine.LEAST_ABI:
+        pytest.skip("this kernel has no Landlock, or one that is too old")
+    given = {"local_sandboxes": str(folder), "session_hub_idle": IDLE, **settings}
+    sandbox: Any = {"sandbox_level": level, "sandbox_python": python, "sandbox_memory_mb": 256}
+    return LocalSessions(SandboxSettings(**sandbox), SessionSettings(**given))
+
+
+def hub_in(folder: Path) -> int:
+    """Its process."""
+    (process,) = processes_in(folder)
+    return process
+
+
+def end_hubs(folder: Path) -> None:
+    """As an operator does, who also waits for the end."""
+    for process in processes_in(folder):
+        ended = os.pidfd_open(process)
+        try:
+            os.kill(process, signal.SIGTERM)
+            wait_for(ended)
+        finally:
+            os.close(ended)
+
+
+def wait_for(process: int, seconds: float = 60) -> None:
+    """Until a process that is not our child has ended, by its pidfd."""
+    import select
+
+    ready, _, _ = select.select([process], [], [], seconds)
+    assert ready, "it goes on"
+
+
+@pytest.fixture(scope="module", params=["ns", "landlock", "none"])
+def sessions(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[LocalSessions]:
+    folder = tmp_path_factory.mktemp("sessions")
+    yield sessions_in(folder, request.param)
+    end_hubs(folder)
+
+
+@pytest.fixture(scope="module")
+def in_namespaces(tmp_path_factory: Any) -> Iterator[LocalSessions]:
+    folder = tmp_path_factory.mktemp("sessions")
+    yield sessions_in(folder)
+    end_hubs(folder)
+
+
+@pytest.fixture(scope="module")
+def at_landlock(tmp_path_factory: Any) -> Iterator[LocalSessions]:
+    folder = tmp_path_factory.mktemp("sessions")
+    yield sessions_in(folder, "landlock")
+    end_hubs(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """For a hub of one test's own."""
+    yield tmp_path / "boxes"
+    if (tmp_path / "boxes").exists():
+        end_hubs(tmp_path / "boxes")

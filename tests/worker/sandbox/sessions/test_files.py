@@ -1,0 +1,166 @@
+"""Files of a session: put, had, listed, moved, watched and copied, with a program's own rights."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from worker.sandbox.sessions import (
+    Change,
+    CommandRequest,
+    LocalSessions,
+    Session,
+    SessionRequest,
+)
+
+pytestmark = pytest.mark.timeout(300)
+WITHIN = 90  # seconds that nothing here takes
+
+
+@pytest.fixture
+async def session(sessions: LocalSessions) -> AsyncIterator[Session]:
+    opened = await sessions.open(SessionRequest())
+    yield opened
+    await opened.end()
+
+
+async def read(session: Session, path: str) -> bytes:
+    return b"".join([piece async for piece in session.read(path)])
+
+
+async def sh(session: Session, text: str) -> bytes:
+    return (await session.run(CommandRequest(["sh", "-c", text]))).stdout
+
+
+async def test_a_file_comes_back_as_it_was(session):
+    content = os.urandom(3 << 20)
+    entry = await session.write("a/b/c", content, mode=0o750)
+    assert (entry.kind, entry.size, entry.mode, entry.name) == ("file", len(content), 0o750, "c")
+    assert await read(session, "a/b/c") == content
+    await session.write("~/a/b/c", b"new")
+    assert await read(session, entry.path) == b"new"
+    assert await sh(session, "cat a/b/c") == b"new"
+
+
+async def test_a_stream_goes_up(session):
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b"x" * 100_000
+
+    assert (await session.write("large", pieces())).size == 2_000_000
+
+
+async def test_a_stream_that_breaks_off_is_an_error(session):
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"half"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        async with asyncio.timeout(WITHIN):
+            await session.write("half", pieces())
+    assert await sh(session, "echo well") == b"well\n"
+
+
+async def test_files_are_listed_moved_and_removed(session):
+    assert await session.make_folder("one/two")
+    assert not await session.make_folder("one/two")
+    await session.write("one/two/file", b"x")
+    await sh(session, "ln -s two one/link")
+    found = await session.list("one", depth=2)
+    assert [(e.name, e.kind) for e in found] == [
+        ("link", "link"), ("two", "folder"), ("file", "file"),
+    ]  # fmt: skip
+    assert (await session.stat("one/link")).target == "two"
+    assert [e.name for e in await session.list("one")] == ["link", "two"]
+    assert (await session.move("one/two/file", "three/moved")).name == "moved"
+    await session.remove("one")
+    assert [e.name for e in await session.list(".")] == ["three"]
+    await session.remove("three/moved")
+    assert await session.list("three") == []
+
+
+async def test_what_is_refused_is_refused_as_open_does(session):
+    await session.write("folder/file", b"x")
+    with pytest.raises(FileNotFoundError):
+        await read(session, "absent")
+    with pytest.raises(IsADirectoryError):
+        await read(session, "folder")
+    with pytest.raises(IsADirectoryError):
+        await session.write("folder", b"x")
+    with pytest.raises(NotADirectoryError):
+        await session.write("folder/file/below", b"x")
+    with pytest.raises(NotADirectoryError):
+        await session.make_folder("folder/file")
+    with pytest.raises(FileNotFoundError):
+        await session.remove("absent")
+    with pytest.raises(FileNotFoundError):
+        await session.list("absent")
+    with pytest.raises(OSError, match="Not a regular file"):
+        await read(session, "/dev/null")
+    with pytest.raises(OSError, match="null byte"):
+        await session.stat("a\0b")
+    assert await sh(session, "echo well") == b"well\n"
+
+
+async def test_no_name_leads_out(session, sessions):
+    """Of the machine's files a program's own rights decide, whoever asks."""
+    if (await session.info()).isolation == "none":
+        return
+    secret = sessions.folder / "secret"
+    secret.write_text("of the machine")
+    await sh(session, f"ln -s {secret} link; ln -s /proc/1/root/etc/shadow other")
+    for path in (str(secret), "link", "other", "/proc/1/environ", "/proc/1/mem"):
+        with pytest.raises(OSError):
+            await read(session, path)
+    with pytest.raises(OSError):
+        await session.write("link", b"changed")
+    with pytest.raises(OSError):
+        await session.write("/etc/passwd", b"changed")
+    assert secret.read_text() == "of the machine"
+
+
+async def test_changes_are_told_as_they_come(session):
+    await session.make_folder("watched/inner")
+    changes = session.watch("watched", recursive=True)
+    home = (await session.stat("watched")).path
+    async with asyncio.timeout(WITHIN):
+        assert await anext(changes) is None
+        await sh(session, "mkdir watched/new")
+        assert await anext(changes) == Change("create", f"{home}/new")
+        await sh(session, "echo x > watched/inner/file; rm watched/inner/file")
+        kinds = [(await anext(changes)).kind for _ in range(3)]
+    assert kinds == ["create", "write", "remove"]
+    await changes.aclose()
+
+
+async def test_a_fork_has_a_copy_of_the_files_and_no_process(session):
+    await session.write("d/file", b"of the parent", mode=0o640)
+    await sh(
+        session, "ln -s file d/link; ln d/file d/again; mkfifo d/pipe; chmod 500 d; sleep 600 &"
+    )
+    child = await session.fork(SessionRequest(tags={"of": "it"}))
+    try:
+        entries = {e.name: e for e in await child.list("d")}
+        assert {name: e.kind for name, e in entries.items()} == {
+            "file": "file", "link": "link", "again": "file",
+        }  # fmt: skip
+        assert entries["file"].mode == 0o640
+        assert await read(child, "d/link") == b"of the parent"
+        await child.write("d/file", b"of the child")
+        assert await read(session, "d/file") == b"of the parent"
+        assert await child.processes() == []
+        assert (await child.usage()).processes <= 1
+    finally:
+        await child.end()
+
+
+async def test_a_full_disk_is_said_and_the_session_is_well(in_namespaces):
+    session = await in_namespaces.open(SessionRequest(disk_mb=2))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            await session.write("large", b"x" * (8 << 20))
+        await session.remove("large")
+        assert (await session.write("small", b"x" * (1 << 20))).size == 1 << 20
+    finally:
+        await session.end()

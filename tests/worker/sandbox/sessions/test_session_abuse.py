@@ -1,0 +1,94 @@
+"""The abuse that one-shot programs are tested with, in sessions: the session and others go on."""
+
+import asyncio
+
+import pytest
+
+from tests.worker.sandbox.abuses import ABUSES, Abuse
+from tests.worker.sandbox.conftest import MB
+from worker.sandbox.sessions import CommandRequest, LocalSessions, Session, SessionRequest
+
+pytestmark = pytest.mark.timeout(300)
+LONGEST = 60.0
+_TIME = 3.0  # of a command whose abuse has no end by itself
+KILL_ALL = CommandRequest(["python3", "-c", "import os; os.kill(-1, 9)"], timeout=LONGEST)
+AT_LANDLOCK = ("time limit", "memory of a whole tree", "a fork bomb", "everybody", "descriptor")
+
+
+async def well(session: Session) -> bool:
+    ran = await session.run(CommandRequest(["echo", "well"], timeout=LONGEST))
+    return ran.stdout == b"well\n"
+
+
+async def held(sessions: LocalSessions, abuse: Abuse) -> None:
+    limits = abuse.limits
+    session = await sessions.open(
+        SessionRequest(memory_mb=limits.get("memory", 256 * MB) // MB, processes=64)
+    )
+    other = await sessions.open(SessionRequest())
+    try:
+        time = min(limits.get("wall", _TIME if abuse.status != "finished" else LONGEST), LONGEST)
+        command = CommandRequest(["python3", "-c", abuse.code], timeout=time)
+        ran = await session.run(command, most=1 * MB)
+        if abuse.status == "finished":
+            assert ran.exit.code == abuse.return_code, ran
+        else:
+            assert ran.exit.code != 0, ran
+        if abuse.status == "time_limit":
+            assert ran.exit.why == "timeout", ran
+        if abuse.stdout is not None:
+            assert ran.stdout == abuse.stdout
+        assert len(ran.stdout) <= 1 * MB
+        assert await well(other)
+        if (await session.info()).isolation == "ns":
+            await session.run(KILL_ALL)
+            async with asyncio.timeout(LONGEST):
+                while (await session.usage()).processes:  # noqa: ASYNC110 - nothing says it
+                    await asyncio.sleep(0.02)
+            assert await well(session)
+    finally:
+        await session.end()
+        await other.end()
+
+
+@pytest.mark.parametrize("abuse", ABUSES, ids=[abuse.name for abuse in ABUSES])
+async def test_namespaces_hold_it(in_namespaces: LocalSessions, abuse: Abuse) -> None:
+    await held(in_namespaces, abuse)
+
+
+@pytest.mark.parametrize(
+    "abuse",
+    [pytest.param(a, id=a.name) for a in ABUSES if any(words in a.name for words in AT_LANDLOCK)],
+)
+async def test_landlock_holds_it(at_landlock: LocalSessions, abuse: Abuse) -> None:
+    await held(at_landlock, abuse)
+
+
+async def test_a_limit_of_memory_is_said(in_namespaces: LocalSessions) -> None:
+    """To whom an allocator does not say it."""
+    session = await in_namespaces.open(SessionRequest(memory_mb=128))
+    code = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor at in range(0, 1 << 30, 4096): m[at] = 1"
+    ran = await session.run(CommandRequest(["python3", "-c", code], timeout=LONGEST))
+    assert ran.exit.code != 0
+    assert ran.exit.why == "memory_limit"
+    assert await well(session)
+    await session.end()
+
+
+async def test_two_sessions_do_not_see_each_other(sessions: LocalSessions) -> None:
+    one = await sessions.open(SessionRequest())
+    two = await sessions.open(SessionRequest())
+    if (await one.info()).isolation != "none":
+        started = await one.start(CommandRequest(["sleep", "599"], kept=True))
+        await one.write("mine", b"of one")
+        path = (await one.stat("mine")).path
+        look = f"ls -a . /tmp /dev/shm; cat {path}; for p in /proc/[0-9]*; do cat $p/cmdline; done"
+        ran = await two.run(CommandRequest(["sh", "-c", look]))
+        assert b"of one" not in ran.stdout
+        assert b"599" not in ran.stdout
+        killed = await two.run(CommandRequest(["kill", "-9", str(started.pid)]))
+        assert killed.exit.code != 0
+        assert [each.pid for each in await one.processes()] == [started.pid]
+        await started.close()
+    await one.end()
+    await two.end()

@@ -1,0 +1,393 @@
+"""One session in the hub: the line to its init, its commands, and its time limits."""
+
+import array
+import asyncio
+import contextlib
+import errno
+import itertools
+import json
+import os
+import signal
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+from worker.sandbox.local.inside import wire as jail_wire
+from worker.sandbox.local.inside.commands import LONGEST
+from worker.sandbox.local.inside.job import COMMANDS
+from worker.sandbox.local.jails import Jails, header_of
+from worker.sandbox.local.limits import MB, Limits
+from worker.sandbox.local.outcome import Outcome
+from worker.sandbox.sessions.errors import (
+    ProcessGone,
+    SessionGone,
+    SessionRefused,
+    SessionTrouble,
+    TooManySessions,
+)
+from worker.sandbox.sessions.streams import Ends, Streams
+
+MOST_COMMANDS = 256  # of one session at once
+_REMEMBERED = 64  # commands that have ended
+_READY = 60.0  # seconds for a jail to be there, on a busy machine
+_PATIENCE = 1e8  # of the fork server: how long a session lives is decided here
+_ENDING = 10.0  # seconds for an init to end by itself
+_HEARD = 1 << 16
+_FDS = 4
+_USER = "sandbox"
+
+
+class KeptSession:
+    """Made by `open`; `over` is set when nothing of it lives any more."""
+
+    def __init__(self, about: dict[str, Any], level: str, limits: Limits) -> None:
+        self.name: str = about["name"]
+        self.about, self.level, self.limits = about, level, limits
+        self.over = asyncio.Event()
+        self.why = "it ended"
+        self._loop = asyncio.get_running_loop()
+        self.created = time.time()
+        self.last_command = ""
+        self._used = self._loop.time()
+        self._users = 0
+        self._ends = self._used + about["ttl"]
+        self._idle: float | None = about["idle"]
+        self._alarm: asyncio.TimerHandle | None = None
+        self._timed_out: asyncio.Task[None] | None = None
+        self._numbers = itertools.count(1)
+        self._starting: dict[int, tuple[asyncio.Future[Streams], Ends | None, dict[str, Any]]] = {}
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._running: dict[int, Streams] = {}
+        self._ended: OrderedDict[int, Streams] = OrderedDict()
+        self._concluding: set[asyncio.Task[None]] = set()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._turn = asyncio.Lock()
+        self._line, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.setblocking(False)
+
+    @classmethod
+    async def open(
+        cls, jails: Jails, about: dict[str, Any], limits: Limits, on_end: Callable[[], None]
+    ) -> Self:
+        """Raises `SessionTrouble` where no jail could be had."""
+        kept = cls(about, jails.level, limits)
+        kept._begin(jails, on_end)
+        try:
+            async with asyncio.timeout(_READY):
+                await kept._ready
+        except BaseException as problem:
+            await kept.end("it could not be opened")
+            if isinstance(problem, TimeoutError):
+                raise SessionTrouble(f"no jail was ready within {_READY:g} s") from None
+            if isinstance(problem, SessionGone):
+                raise SessionTrouble(f"no session could be opened: {kept.why}") from None
+            raise
+        return kept
+
+    def _begin(self, jails: Jails, on_end: Callable[[], None]) -> None:
+        header = header_of(self.limits, {}, [], _environment(self.about, self.level), [])
+        request = jail_wire.pack(header, [b""])
+        self._ending = self._loop.create_task(
+            jails.exchange(
+                request, self.limits, compiles=False, what=COMMANDS,
+                channel=self._theirs, patience=_PATIENCE,
+            )
+        )  # fmt: skip
+        self._ending.add_done_callback(self._is_over)
+        self._on_end = on_end
+        self._loop.add_reader(self._line, self._hear)
+        self._look_at_the_clock()
+
+    # Its life.
+
+    def _is_over(self, ending: "asyncio.Task[Outcome]") -> None:
+        """Its jail has ended, by our word or without."""
+        if ending.cancelled() or ending.exception():
+            said = "its fork server does not answer"
+        else:
+            said = ending.result().error or self.why
+        self._loop.remove_reader(self._line)
+        self._line.close()
+        self._theirs.close()
+        if self._alarm:
+            self._alarm.cancel()
+        self.why = said
+        gone = self.gone()
+        waiting: list[asyncio.Future[Any]] = [self._ready, *self._asked.values()]
+        for future, ends, _ in self._starting.values():
+            waiting.append(future)
+            if ends:
+                ends.close()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(gone)
+                future.exception()  # nobody may be waiting any more
+        for streams in [*self._running.values(), *self._ended.values()]:
+            if streams.exit is None:
+                self._conclude(streams, self._exit_of(streams, {"status": 9}, "session_ended"))
+            else:
+                streams.drop()
+        self.over.set()
+        self._on_end()
+
+    def gone(self) -> SessionGone:
+        return SessionGone(f"session {self.name} is gone: {self.why}. Open a new one")
+
+    async def end(self, why: str) -> None:
+        """Returns when all of it is dead."""
+        if not self.over.is_set():
+            self.why = why
+            with contextlib.suppress(OSError):
+                self._line.shutdown(socket.SHUT_RDWR)
+            done, _ = await asyncio.wait([self._ending], timeout=_ENDING)
+            if not done:
+                self._ending.cancel()  # which kills its init
+        await self.over.wait()
+        if self._concluding:
+            await asyncio.wait(self._concluding)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """A call: it does not idle meanwhile."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._used = self._loop.time()
+
+    def keep(self, ttl: float | None, idle: float | None) -> None:
+        if ttl is not None:
+            self._ends = self._loop.time() + ttl
+        if idle is not None:
+            self._idle, self._used = idle, self._loop.time()
+        self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        if self._alarm:
+            self._alarm.cancel()
+        now = self._loop.time()
+        due = self._ends
+        if self._idle is not None:
+            due = min(due, (now if self._users else self._used) + self._idle)
+        if now < due:
+            self._alarm = self._loop.call_at(due, self._look_at_the_clock)
+            return
+        limit = "its time to live" if now >= self._ends else f"{self._idle:g} s without a call"
+        self._timed_out = self._loop.create_task(self.end(f"{limit} passed"))
+
+    def info(self) -> dict[str, Any]:
+        clock = time.time() - self._loop.time()
+        return {
+            "name": self.name, "isolation": self.level, "tags": self.about["tags"],
+            "created": self.created, "ends": clock + self._ends, "idle": self._idle,
+            "root": (self.about["root"] or {}).get("name", ""),
+            "memory_mb": self.limits.memory // MB, "disk_mb": self.limits.disk // MB,
+            "processes": self.limits.processes, "last_used": clock + self._used,
+            "last_command": self.last_command,
+        }  # fmt: skip
+
+    # Its commands.
+
+    async def start(self, asked: dict[str, Any], ends: Ends | None = None) -> Streams:
+        """A command or a call. Raises `SessionRefused`, or `SessionTrouble` without a process."""
+        if asked.get("user") not in (None, "", _USER):
+            raise SessionRefused(
+                f"user {asked['user']!r}: this session has one user, {_USER!r}. "
+                "Leave `user` empty, or open the session from an image with users of its own"
+            )
+        if len(self._running) + len(self._starting) >= MOST_COMMANDS:
+            raise TooManySessions(
+                f"session {self.name} runs {MOST_COMMANDS} commands; wait until one ends"
+            )
+        number = next(self._numbers)
+        order = {"start": number, "env": {}, "cwd": "", **asked}
+        if ends is None and not asked.get("terminal"):
+            ends = Ends(asked.get("stdin", False))
+        started: asyncio.Future[Streams] = self._loop.create_future()
+        self._starting[number] = started, ends, asked
+        if "argv" in asked:
+            self.last_command = " ".join(asked["argv"])[:200]
+        try:
+            await self._post(order, ends.theirs if ends else ())
+        except BaseException:
+            if self._starting.pop(number, None) and ends:
+                ends.close()
+            raise
+        if ends:
+            ends.handed_over()
+        return await started
+
+    async def _post(self, order: Mapping[str, Any], given: Any = ()) -> None:
+        text = json.dumps(order).encode()
+        file = -1
+        try:
+            if len(text) >= LONGEST:
+                file = os.memfd_create("order", os.MFD_CLOEXEC)
+                jail_wire.write(file, jail_wire.pack(dict(order)))
+                text, given = b'{"in_a_file": true}', [file, *given]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))]
+            await self._send(text, rights if given else [])
+        finally:
+            if file >= 0:
+                os.close(file)
+
+    async def _send(self, text: bytes, rights: Any) -> None:
+        async with self._turn:
+            while not self.over.is_set():
+                try:
+                    self._line.sendmsg([text], rights, socket.MSG_NOSIGNAL)
+                except BlockingIOError:
+                    await self._writable()
+                except OSError:  # in a moment it is known to be over
+                    await self.over.wait()
+                else:
+                    return
+            raise self.gone()
+
+    async def _writable(self) -> None:
+        ready = asyncio.Event()
+        self._loop.add_writer(self._line, ready.set)
+        over = self._loop.create_task(self.over.wait())
+        room = self._loop.create_task(ready.wait())
+        try:
+            await asyncio.wait([over, room], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            room.cancel()
+            if not self.over.is_set():
+                self._loop.remove_writer(self._line)
+
+    def _hear(self) -> None:
+        """What init says, which no program can say in its place."""
+        try:
+            text, given, _, _ = socket.recv_fds(self._line, _HEARD, _FDS)
+        except BlockingIOError:
+            return
+        except OSError:
+            text, given = b"", []
+        if not text:
+            self._loop.remove_reader(self._line)  # its end is reported by the fork server
+            return
+        said = json.loads(text)
+        if "started" in said:
+            self._has_started(said, given)
+        elif "failed" in said:
+            future, ends, _ = self._starting.pop(said["failed"])
+            if ends:
+                ends.close()
+            if not future.done():
+                future.set_exception(
+                    SessionTrouble(f"session {self.name} could start nothing: {said['why']}")
+                )
+        elif "ended" in said:
+            streams = self._running[said["ended"]]
+            self._conclude(streams, self._exit_of(streams, said, ""))
+        elif "usage" in said:
+            answer = self._asked.pop(said.pop("usage"))
+            if not answer.done():
+                answer.set_result(said)
+        elif not self._ready.done():
+            self._ready.set_result(None)
+
+    def _has_started(self, said: dict[str, Any], given: list[int]) -> None:
+        future, ends, asked = self._starting.pop(said["started"])
+        streams = self._running[said["pid"]] = Streams(said["pid"], asked)
+        if ends:
+            streams.take(ends.ours, ends.input)
+        else:
+            (terminal,) = given
+            os.set_inheritable(terminal, False)
+            streams.take({"pty": terminal}, terminal)
+        if timeout := asked.get("timeout"):
+            streams.timer = self._loop.call_later(timeout, self.kill, streams, "timeout")
+        if future.done():  # its caller has gone
+            self.kill(streams, "hung_up")
+        else:
+            future.set_result(streams)
+
+    def kill(self, streams: Streams, why: str) -> None:
+        if streams.exit is None:
+            streams.killed_for = streams.killed_for or why
+            task = self._loop.create_task(self._signalled(streams.pid, signal.SIGKILL))
+            self._concluding.add(task)
+            task.add_done_callback(self._concluding.discard)
+
+    async def _signalled(self, pid: int, number: int) -> None:
+        with contextlib.suppress(SessionGone):
+            await self._post({"signal": pid, "number": number})
+
+    def _exit_of(self, streams: Streams, said: dict[str, Any], why: str) -> dict[str, Any]:
+        code = os.waitstatus_to_exitcode(said["status"])
+        refused = json.loads(said["said"]) if said.get("said") else {}
+        reason = why or said.get("limit") or refused.get("why", "")
+        if streams.killed_for and code == -signal.SIGKILL:
+            reason = streams.killed_for
+        return {
+            "code": code if code >= 0 else None, "signal": -code if code < 0 else None,
+            "why": reason, "message": refused.get("message", ""),
+            "seconds": time.time() - streams.began,
+        }  # fmt: skip
+
+    def _conclude(self, streams: Streams, end: dict[str, Any]) -> None:
+        self._running.pop(streams.pid, None)
+        if "argv" in streams.about:
+            self._ended[streams.pid] = streams
+            while len(self._ended) > _REMEMBERED:
+                self._ended.popitem(last=False)
+        task = self._loop.create_task(self._concluded(streams, end))
+        self._concluding.add(task)
+        task.add_done_callback(self._concluding.discard)
+
+    async def _concluded(self, streams: Streams, end: dict[str, Any]) -> None:
+        await streams.conclude(end)
+        if end["why"] == "session_ended":
+            streams.drop()
+
+    def find(self, which: int | str, *, ended: bool = False) -> Streams:
+        """By its number or tag; the last one that has it. Raises `ProcessGone`."""
+        known = [*self._ended.values()] if ended else []
+        for streams in reversed([*known, *self._running.values()]):
+            if which == streams.pid or (which and which == streams.about.get("tag")):
+                return streams
+        raise ProcessGone(f"session {self.name} runs no process {which!r}; list those it runs")
+
+    def running(self) -> list[Streams]:
+        """The commands; calls on files are not listed."""
+        return [streams for streams in self._running.values() if "argv" in streams.about]
+
+    async def signal(self, which: int | str, number: int) -> None:
+        await self._post({"signal": self.find(which).pid, "number": number})
+
+    async def usage(self) -> dict[str, Any]:
+        number = next(self._numbers)
+        answer = self._asked[number] = self._loop.create_future()
+        await self._post({"usage": number})
+        return dict(await answer)
+
+
+async def copied(parent: KeptSession, child: KeptSession) -> None:
+    """The files of one into the other. What passes between them is not read here."""
+    source, target = os.pipe2(os.O_CLOEXEC)
+    packing, unpacking = Ends(False, target=target), Ends(False, source=source)
+    try:
+        at_work = [
+            await child.start({"call": "unpack", "given": {}}, unpacking),
+            await parent.start({"call": "pack", "given": {}}, packing),
+        ]
+    finally:
+        unpacking.handed_over()
+        packing.handed_over()
+    for streams in at_work:
+        await streams.ended.wait()
+        if streams.exit is None or streams.exit["code"] != 0:
+            said = json.loads(streams.words or b"{}")
+            raise OSError(said.get("errno", errno.EIO), said.get("why", "the copy was cut"))
+
+
+def _environment(about: dict[str, Any], level: str) -> dict[str, str]:
+    known = {"USER": _USER, "LOGNAME": _USER} if level == "ns" else {}
+    return {**known, **about["env"]}

@@ -1,0 +1,61 @@
+"""The operator's side of session sandboxes on one machine, from the environment."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from pydantic import Field
+
+from ground import Settings
+from worker.sandbox.local.limits import CAPS, MB, Limits
+from worker.sandbox.local.settings import SandboxSettings
+
+FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
+LONGEST = 30 * 86400.0  # seconds that a session may be asked to live
+_OPEN_FILES = 1024
+_A_FILE_PER = 1 << 14  # bytes of its disk
+
+
+class SessionSettings(Settings):
+    """What session sandboxes may use, besides the settings of the embedded sandbox."""
+
+    local_sandboxes: str | None = Field(
+        None,
+        description="Folder in which processes find this machine's session sandboxes. Unset: one"
+        " below the folder for temporary files.",
+    )
+    session_disk_mb: int | None = Field(
+        None,
+        ge=1,
+        description="What one session sandbox may write to its folders, in MB. Unset: as"
+        " `PENSTOCK_SANDBOX_DISK_MB`.",
+    )
+    session_most: int = Field(
+        1024, ge=1, description="Session sandboxes that one machine keeps at once."
+    )
+    session_hub_idle: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds without a session after which the process that keeps them ends.",
+    )
+
+    def folder(self) -> Path:
+        default = Path(tempfile.gettempdir()) / f"penstock-sandboxes-{os.getuid()}"
+        return Path(self.local_sandboxes or default).absolute()
+
+    def limits(self, sandbox: SandboxSettings) -> Limits:
+        """Of a session whose request says nothing."""
+        return with_disk(sandbox.limits(), (self.session_disk_mb or sandbox.sandbox_disk_mb) * MB)
+
+
+def with_disk(limits: Limits, disk: int) -> Limits:
+    """As many files as that disk may want. Each may be larger than all of it: a full disk says so."""
+    return Limits(
+        **{
+            **vars(limits),
+            "disk": disk,
+            "file_size": min(disk + MB, max(disk, CAPS.file_size)),
+            "inodes": max(limits.inodes, disk // _A_FILE_PER),
+            "open_files": _OPEN_FILES,
+        }
+    )

@@ -1,0 +1,45 @@
+"""What the hub and its callers say to each other: one call a connection, in frames.
+
+A frame is a JSON header and raw bytes, as the jail's own wire has them. The first one of a call
+says what is wanted; what follows depends on that, and a frame with `errno` or `error` ends it.
+"""
+
+import asyncio
+from typing import Any
+
+from worker.sandbox.local.inside import wire
+
+VERSION = 1  # of what is said; another version has another hub
+PIECE = 1 << 18  # bytes of content in one frame
+_MOST = (4 << 20) + PIECE  # a command with all its arguments, or a piece
+_LISTED = 64 << 20  # what a hub may answer: a long listing
+_START = 12  # bytes of a frame that say how long it is
+
+Frame = tuple[dict[str, Any], bytes]
+
+
+def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
+    return wire.pack(header, [body])
+
+
+async def send(writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes = b"") -> None:
+    writer.write(packed(header, body))
+    await writer.drain()
+
+
+async def receive(reader: asyncio.StreamReader, most: int = _LISTED) -> Frame:
+    """Raises `ConnectionError` where the other side has gone, or says too much."""
+    try:
+        start = await reader.readexactly(_START)
+        length = wire.length(start) or 0
+        if length > most:
+            raise ConnectionError(f"a frame of {length:,} bytes; at most {most:,} are taken")
+        header, (body,) = wire.unpack(start + await reader.readexactly(length - _START))
+    except asyncio.IncompleteReadError:
+        raise ConnectionError("the connection was closed") from None
+    return header, body
+
+
+async def receive_call(reader: asyncio.StreamReader) -> Frame:
+    """What a caller says: no more than a command or a piece."""
+    return await receive(reader, _MOST)
