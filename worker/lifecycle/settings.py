@@ -67,11 +67,6 @@ class LifecycleSettings(Settings):
         description="Provider of the sandbox `worker.lifecycle.code.sessions`: `local`, `modal`,"
         " or the dotted name of your own.",
     )
-    local_sandboxes: str = Field(
-        "",
-        description="Folder of the provider `local`: short, of this user alone. Unset:"
-        " `penstock-sandboxes-<uid>` in the folder for temporary files.",
-    )
     fleet: str = Field(
         "",
         description="Tag of this fleet's sandboxes in a shared provider account. Unset: a random"

@@ -33,6 +33,11 @@ def quick(**more: Any) -> LifecycleSettings:
     return LifecycleSettings.load(**QUICK | more)
 
 
+@pytest.fixture(autouse=True)
+def a_hub_ends_soon_after_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_SESSION_HUB_IDLE", "2")
+
+
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudThread]:
     with CloudThread(tmp_path) as cloud:

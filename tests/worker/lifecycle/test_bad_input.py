@@ -1,23 +1,17 @@
 """What cannot work is refused at once, with what to set."""
 
-import asyncio
 import importlib
-import os
 import socket
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from ground import PenstockError, SettingError
 from tests.worker.lifecycle.conftest import quick
 from worker.lifecycle import LifecycleSettings, SandboxLifecycle, provider_named
-from worker.lifecycle.local import LocalProvider, inside
-from worker.lifecycle.local.keeper import Commands
+from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import LocalError
 from worker.lifecycle.provider import Providers
-from worker.sandbox.local.inside import wire
-from worker.sandbox.local.session import SessionEnded
 
 
 def broken_account():
@@ -101,27 +95,3 @@ def test_without_a_redis_the_message_says_which_variable(monkeypatch, cloud):
     monkeypatch.delenv("PENSTOCK_REDIS_URL", raising=False)
     with pytest.raises(SettingError, match="PENSTOCK_REDIS_URL"):
         SandboxLifecycle.from_settings(cloud.provider)
-
-
-def test_output_that_a_command_has_read_back_itself_is_no_failure():
-    """It can open its own end of the pipe for reading, and be faster."""
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    command = SimpleNamespace(streams={reader: 0}, room={0: 10})
-    inside.throw_away(reader)
-    inside.Command.pass_on(command, reader)  # type: ignore[arg-type]
-    assert command.streams == {reader: 0}, "it is still waited for"
-    os.close(writer)
-    inside.poll.register(reader)
-    inside.Command.pass_on(command, reader)  # type: ignore[arg-type]
-    assert command.streams == {}
-
-
-@pytest.mark.parametrize("said", [{"errno": 11, "why": "Try again"}, {"exit_code": 0}, {}])
-async def test_a_jail_that_does_not_say_how_a_command_ended_is_given_up(said):
-    ours, theirs = socket.socketpair()
-    with theirs:
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        theirs.sendall(wire.pack(said, [b""]))
-        with pytest.raises(SessionEnded, match="a command that ended as"):
-            await Commands(reader, writer).order({"op": "exec"}, b"", 10)

@@ -32,6 +32,7 @@ WORKER = {"sandbox": "worker.lifecycle.code.sessions", "gate": "code", "gate_lim
 @pytest.fixture
 def boxes(url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_LOCAL_SANDBOXES", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_SESSION_HUB_IDLE", "2")
 
 
 def trajectory(name: str) -> Any:

@@ -1,24 +1,13 @@
-"""What lies in the folder of a local sandbox: its keeper and its users meet by it."""
+"""The folder of a machine's session sandboxes: its mark, and what earlier releases left there."""
 
 import contextlib
 import os
+import shutil
+import signal
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-ABOUT = "about.json"  # the sandbox's description
-PID = "pid"
-SOCKET = "socket"
-LOG = "log"
-_MARK = ".mark"  # next to the sandboxes' folders
-
-
-def put(file: Path, text: str) -> None:
-    """Write the file whole: a reader at the same time sees the old text or the new."""
-    new = file.with_name(f"{file.name}.{os.getpid()}")
-    new.write_text(text)
-    new.rename(file)
+_MARK = ".mark"  # next to the sandboxes
 
 
 def mark_of(root: Path) -> str:
@@ -33,11 +22,21 @@ def mark_of(root: Path) -> str:
         return ""
 
 
-@contextmanager
-def short_path(folder: Path, name: str) -> Iterator[str]:
-    """A path for a socket in a folder, however long the folder's: the kernel takes 108 bytes."""
-    at = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{at}/{name}"
-    finally:
-        os.close(at)
+def end_earlier(folder: Path) -> None:
+    """A sandbox that an earlier release keeps: a folder of its own, with its process's number.
+
+    Its jail dies with that process. Its command line names the folder, as that of no later process
+    with its number does.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    with contextlib.suppress(OSError, ValueError):
+        process = int((folder / "pid").read_text())
+        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        if str(folder).encode() in words:
+            ended = os.pidfd_open(process)
+            try:
+                signal.pidfd_send_signal(ended, signal.SIGKILL)
+            finally:
+                os.close(ended)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -21,8 +21,8 @@ class SessionSettings(Settings):
 
     local_sandboxes: str | None = Field(
         None,
-        description="Folder in which processes find this machine's session sandboxes. Unset: one"
-        " below the folder for temporary files.",
+        description="Folder of the provider `local`, of this user alone. Unset:"
+        " `penstock-sandboxes-<uid>` in the folder for temporary files.",
     )
     session_disk_mb: int | None = Field(
         None,
