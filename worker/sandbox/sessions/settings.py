@@ -49,7 +49,7 @@ class SessionSettings(Settings):
 
 
 def with_disk(limits: Limits, disk: int) -> Limits:
-    """As many files as that disk may want. Each may be larger than all of it: a full disk says so."""
+    """As many files as that disk may want. Each may be larger than it: a full disk says so."""
     return Limits(
         **{
             **vars(limits),
