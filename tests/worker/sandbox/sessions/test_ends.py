@@ -4,6 +4,7 @@ What must not be left: processes, links, cgroups, folders.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -41,8 +42,9 @@ async def until(holds, *given) -> None:
 
 def children_of(process: int) -> list[int]:
     found = []
-    for thread in Path(f"/proc/{process}/task").glob("*/children"):
-        found += [int(child) for child in thread.read_text().split()]
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            found += [int(child) for child in (thread / "children").read_text().split()]
     return found
 
 
