@@ -243,7 +243,7 @@ def _events(read: bytes, watched: dict[int, str]) -> Iterator[tuple[str, str, bo
         name = read[at + _EVENT.size : at + _EVENT.size + size].rstrip(b"\0")
         at += _EVENT.size + size
         if mask & _OVERFLOW:
-            raise OSError(errno.EOVERFLOW, "more changes than could be told; watch it again")
+            raise OSError(errno.EOVERFLOW, "more changes than were read in time; watch it again")
         kind = next((word for bit, word in kinds.items() if mask & bit), "")
         if kind and name and number in watched:
             yield kind, os.path.join(watched[number], os.fsdecode(name)), bool(mask & _FOLDER)
