@@ -10,13 +10,15 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import httpx
 
 from buffer.errors import GeneratorError
+from buffer.generator.partial import PARTIAL, Signals
 from buffer.generator.sender import authorization, retry_after
 from buffer.generator.trajectory import Question
 from ground import chunks
@@ -34,29 +36,35 @@ Group = tuple[dict[str, Any], int]  # a sample and its round
 Wish = tuple[Any, int]  # an instance_id and a round
 
 
+@dataclass
+class _Out:
+    """The questions of one slot that are under way."""
+
+    questions: int
+    interrupted: bool = False
+    refused: bool = False
+
+
 class Admission:
     """The slots of one crew, for the groups of its data set."""
 
-    def __init__(self, api: "_Api", samples: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, api: "_Api", samples: dict[str, dict[str, Any]], signals: Signals) -> None:
         context: Any = multiprocessing.get_context("fork")
         self.line: Connection
         self.line, far = context.Pipe()
-        self._newest = context.Value("q", -1)
+        self._api = api.another()
+        self._signals = signals
         self._samples = samples
+        self._out: dict[str, _Out] = {}
         self._process = context.Process(
-            target=_ask_and_renew, args=(far, api, self._newest, os.getpid()), daemon=True
+            target=_ask_and_renew, args=(far, api, signals, os.getpid()), daemon=True
         )
         self._process.start()
         far.close()
 
-    @property
-    def newest(self) -> int:
-        """The newest version that is known here."""
-        return int(self._newest.value)
-
     def questions(self, groups: Iterator[Group]) -> Iterator[Question]:
         """Those of groups that were granted, `LATER` while none is. At the end of `groups` come
-        those that wait to be made again."""
+        those that wait to be made again, or to be gone on with."""
         wish = _wish(groups)
         while True:
             try:
@@ -69,11 +77,33 @@ class Admission:
             if isinstance(slot, str):
                 raise GeneratorError(slot)
             if slot is None:
-                return
+                if not self._out:
+                    return
+                yield LATER  # one that is under way may be interrupted, and wait then
+                continue
             made = (slot["instance_id"], slot["round"])
             if made[0] is None or made == wish:  # without an instance: the wish was begun before
                 wish = _wish(groups)
             yield from self._of(slot)
+
+    def deliver(self, item: dict[str, Any], send: Callable[[dict[str, Any]], Any]) -> bool:
+        """Writes what is whole, and parks what was interrupted: False. When the last question of
+        a slot is back, what its group still lacks is another slot's."""
+        id, fence = item["slot"], item["fence"]
+        out, whole = self._out[id], item.get("status") != PARTIAL
+        if whole:
+            item["version_end"] = max(item["version_start"], self._signals.newest)
+            out.refused |= send(item) is False
+        else:
+            out.interrupted = True
+            self._park(item)
+        out.questions -= 1
+        if not out.questions:
+            del self._out[id]
+            if out.interrupted or out.refused:
+                back = str(out.interrupted).lower()
+                self._api.call("DELETE", f"/slots/{id}", params={"fence": fence, "back": back})
+        return whole
 
     def end(self) -> None:
         self.line.close()
@@ -81,7 +111,7 @@ class Admission:
         self._process.join()
 
     def _of(self, slot: dict[str, Any]) -> Iterator[Question]:
-        if slot["instance_id"] is None:
+        if slot["instance_id"] is None or slot["missing"] < 1:
             return
         sample = self._samples.get(str(slot["instance_id"]))
         if sample is None:
@@ -89,9 +119,24 @@ class Admission:
                 f"instance {slot['instance_id']!r} waits to be made, and is not in input_file: "
                 "generators of one task need the same data"
             )
-        for _ in range(slot["missing"]):
-            held = {"slot": slot["id"], "fence": slot["fence"], "version_start": self.newest}
-            yield {**sample, "uid": uuid.uuid4().hex, "round": slot["round"], "held": held}
+        parts = slot["partial"][: slot["missing"]]
+        self._out[slot["id"]] = _Out(slot["missing"])
+        for place in range(slot["missing"]):
+            held = {"slot": slot["id"], "fence": slot["fence"], "version_start": slot["newest"]}
+            question = {**sample, "round": slot["round"], "held": held}
+            if place < len(parts):
+                yield {**question, "uid": parts[place]["uid"], "partial": parts[place]}
+            else:
+                yield {**question, "uid": uuid.uuid4().hex}
+
+    def _park(self, item: dict[str, Any]) -> None:
+        """At once, so that a kill loses nothing; its slot goes on for its other questions."""
+        if item["messages"]:
+            body = {"fence": item["fence"], "items": [item], "go_on": True}
+            try:
+                self._api.call("POST", f"/slots/{item['slot']}/park", json=body)
+            except GeneratorError:  # it is begun again from its start
+                log.exception("an interrupted item was not parked")
 
 
 def _wish(groups: Iterator[Group]) -> Wish | None:
@@ -137,17 +182,20 @@ class _Api:
             time.sleep(max(pause, backoff(failures, 0.1, _LONGEST_PAUSE)))
 
 
-def admission_for(buffer_url: str, task: str, samples: list[dict[str, Any]]) -> Admission | None:
+def admission_for(
+    buffer_url: str, task: str, samples: list[dict[str, Any]], signals: Signals
+) -> Admission | None:
     """None where the task has no policy: then nobody needs slots."""
     if not _Api(buffer_url, task).has_policy():
         return None
     known = {str(sample["instance_id"]): sample for sample in samples}
-    return Admission(_Api(buffer_url, task), known)
+    return Admission(_Api(buffer_url, task), known, signals)
 
 
-def _ask_and_renew(line: Connection, api: _Api, newest: Any, parent: int) -> None:
+def _ask_and_renew(line: Connection, api: _Api, signals: Signals, parent: int) -> None:
     """Answers each wish with a slot: the wish's, or one for a group that must be made again."""
-    renewer = _Renewer(api.another(), newest, parent)
+    renewer = _Renewer(api.another(), signals, parent)
+    threading.Thread(target=_hear_of_versions, args=(api.another(), signals), daemon=True).start()
     owner = uuid.uuid4().hex
     while True:
         try:
@@ -183,12 +231,21 @@ def _one_slot(
             return dict(slot)
 
 
-class _Renewer:
-    """Renews what is held, all with one call, and hears of versions by it."""
+def _hear_of_versions(api: _Api, signals: Signals) -> None:
+    while True:
+        now = api.call("GET", "/versions", params={"after": signals.newest, "wait": _WAIT})
+        if now is None or now["version"] is None:
+            time.sleep(1.0)
+        else:
+            signals.published(now["version"])
 
-    def __init__(self, api: _Api, newest: Any, parent: int) -> None:
+
+class _Renewer:
+    """Renews what is held, all with one call."""
+
+    def __init__(self, api: _Api, signals: Signals, parent: int) -> None:
         self._api = api
-        self._newest = newest
+        self._signals = signals
         self._parent = parent
         self._held: dict[str, str] = {}
         self._guard = threading.Lock()
@@ -199,7 +256,8 @@ class _Renewer:
     def keep(self, slot: dict[str, Any], lease: float) -> None:
         with self._guard:
             self._held[slot["id"]] = slot["fence"]
-        self._newest.value = slot["newest"]
+        if slot["newest"] > self._signals.newest:
+            self._signals.published(slot["newest"])
         self._every = lease / 3
         self._granted.set()
 
@@ -212,7 +270,6 @@ class _Renewer:
                 said = self._api.call("POST", "/slots/renew", json={"slots": list(some)})
                 if said is None:
                     continue
-                self._newest.value = said["version"]
                 with self._guard:
                     for id in said["lost"]:  # filled, or another's
                         self._held.pop(id, None)

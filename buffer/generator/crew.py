@@ -19,6 +19,7 @@ from typing import Any
 
 from buffer.errors import GeneratorError
 from buffer.generator.admission import LATER, Admission, Group, admission_for
+from buffer.generator.partial import Interrupted, Signals
 from buffer.generator.sender import Sender, encoded
 from buffer.generator.trajectory import (
     Question,
@@ -26,6 +27,7 @@ from buffer.generator.trajectory import (
     RolloutFunction,
     answered,
     failed,
+    partial_of,
 )
 
 log = logging.getLogger(__name__)
@@ -49,8 +51,12 @@ class BaseGenerator:
         max_tokens: int = 4096,
         num_repeats: int = 1,
         skip_instance_ids: list[Any] | None = None,
+        interrupt_on_publish: bool = False,
     ) -> None:
-        """`queue_size` is accepted for upstream's sake: questions are dealt as they are needed."""
+        """`queue_size` is accepted for upstream's sake: questions are dealt as they are needed.
+
+        With `interrupt_on_publish` each new version interrupts what is under way.
+        """
         self.remote_engine_url = remote_engine_url
         self.remote_buffer_url = remote_buffer_url
         self.num_repeat_per_sample = num_repeat_per_sample
@@ -61,6 +67,13 @@ class BaseGenerator:
         # An id named k times is done for its first k rounds.
         self.skip_instance_ids = Counter(str(named) for named in skip_instance_ids or ())
         self._sender = Sender(remote_buffer_url)
+        self._signals = Signals(on_publish=interrupt_on_publish)
+
+    def interrupt(self) -> None:
+        """Under a policy: what is under way is parked with what it has, and goes on, here or in
+        another generator. Callable from a signal handler, and from any thread. The rollout function
+        must take a `partial`, as `query_single_turn` does."""
+        self._signals.interrupt()
 
     def entry(
         self,
@@ -72,7 +85,7 @@ class BaseGenerator:
         """All epochs; each delivers every instance `num_repeats` times."""
         samples = samples_of(input_file)
         rounds = range(num_epoch * self.num_repeats)
-        admission = admission_for(self.remote_buffer_url, self.task_type, samples)
+        admission = admission_for(self.remote_buffer_url, self.task_type, samples, self._signals)
         random.shuffle(samples)
         groups = self._groups(samples, rounds)
         try:
@@ -88,9 +101,10 @@ class BaseGenerator:
         """One epoch."""
         return self.entry(input_file, rollout_func, reward_func)
 
-    def send_data_to_buffer(self, data: dict[str, Any]) -> None:
-        """Write one item; tried again until the buffer has it, or has refused it for good."""
-        self._sender.send(data)
+    def send_data_to_buffer(self, data: dict[str, Any]) -> bool:
+        """Write one item; tried again until the buffer has it, or has refused it for good: then
+        it is False."""
+        return self._sender.send(data)
 
     def _groups(self, samples: list[dict[str, Any]], rounds: range) -> Iterator[Group]:
         for number in rounds:
@@ -113,14 +127,15 @@ class BaseGenerator:
         sampling = {**SAMPLING_PARAMS, "max_tokens": self.max_tokens}
         import openai  # noqa: F401 - once, before the workers are forked
 
-        arguments = (self.remote_engine_url, rollout, reward, sampling)
+        arguments = (self.remote_engine_url, rollout, reward, sampling, self._signals)
         crew = Crew(arguments, self.num_process)
         done, shown = 0, time.monotonic()
         try:
             for item in crew.answers(questions, admission.line if admission else None):
-                if admission:
-                    item["version_end"] = admission.newest
-                self.send_data_to_buffer(item)
+                if admission is None:
+                    self.send_data_to_buffer(item)
+                elif not admission.deliver(item, self.send_data_to_buffer):
+                    continue
                 done += 1
                 if time.monotonic() - shown > _PROGRESS_EVERY:
                     shown = time.monotonic()
@@ -145,8 +160,8 @@ class Crew:
     def answers(
         self, questions: Iterator[Question], line: Connection | None = None
     ) -> Iterator[dict[str, Any]]:
-        """One item for every question, as they come. After `LATER` the `line` says when there
-        are more."""
+        """One item for every question, as they come; one that was interrupted is `partial`. After
+        `LATER` the `line` says when there are more."""
         again: deque[Question] = deque()
         more = True
         while True:
@@ -212,8 +227,10 @@ class Crew:
             yield failed(question, failure)
 
 
-def _worker(line: Connection, engine_url: str, rollout: RolloutFunction,
-            reward: RewardFunction, sampling: dict[str, Any]) -> None:  # fmt: skip
+def _worker(
+    line: Connection, engine_url: str, rollout: RolloutFunction, reward: RewardFunction,
+    sampling: dict[str, Any], signals: Signals,
+) -> None:  # fmt: skip
     from openai import OpenAI
 
     base_url = engine_url if "/v1" in engine_url else engine_url.rstrip("/") + "/v1"
@@ -224,8 +241,14 @@ def _worker(line: Connection, engine_url: str, rollout: RolloutFunction,
         except (EOFError, OSError):
             return  # the parent is gone or done
         answer: tuple[dict[str, Any] | None, str]
+        partial = partial_of(question, rollout, signals)
         try:
-            item = answered(question, client, rollout, reward, sampling)
+            try:
+                item = answered(question, client, rollout, reward, sampling, partial)
+            except Interrupted:
+                if partial is None or not partial.interruptible:
+                    raise
+                item = partial.item(question)
             encoded(item)  # what cannot be sent is a failed rollout
             answer = (item, "")
         except Exception as failure:  # noqa: BLE001 - told to the parent, which tries again

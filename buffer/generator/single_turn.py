@@ -1,15 +1,18 @@
 """One question to an OpenAI-compatible server, with partial rollouts.
 
 While the trainer updates its weights the server aborts what is running. The text so
-far is then sent back to be continued, and its tokens are taken off the budget.
+far is then sent back to be continued, and its tokens are taken off the budget. A rollout that
+may be interrupted reads the answer as it comes, and stops between two pieces.
 """
 
 import copy
 import logging
 import random
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from buffer.generator.partial import Interrupted, Partial
 from ground.backoff import backoff
 
 if TYPE_CHECKING:
@@ -25,55 +28,112 @@ _LONGEST_PAUSE = 30.0
 Messages = list[dict[str, Any]]
 
 
+@dataclass
+class _Said:
+    """What one request brought."""
+
+    text: str | None = None
+    reason: str | None = None
+    tokens: int = 0
+    log_probs: list[float] = field(default_factory=list)
+
+
 def query_single_turn(
     client: "OpenAI",
     messages: Messages,
     sampling_params: dict[str, Any],
     tools: list[dict[str, Any]] | None = None,
+    partial: Partial | None = None,
 ) -> tuple[Messages, str | None]:
-    """(messages with the answer, finish reason). The answer's content is None if all failed."""
+    """(messages with the answer, finish reason). The answer's content is None if all failed.
+
+    Goes on with `partial`, and raises `Interrupted` when that is to be parked.
+    """
+    partial = partial or Partial()
     seed = random.randint(1, 10_000_000)
-    text: str | None = None
-    spent = 0
     reason: str | None = None
     for attempt in range(ATTEMPTS):
-        payload = _payload(messages, sampling_params, tools, seed, text, spent)
+        if partial.interrupted:
+            raise Interrupted
+        payload = _payload(messages, sampling_params, tools, seed, partial)
         if payload.get("max_tokens") == 0:
             break
-        response = _asked(client, payload, attempt)
-        if response is None:
+        version = partial.newest
+        said = _asked(client, payload, attempt, partial)
+        if said is None:
             continue
-        choice = response.choices[0]
         # The seam is exact: a continuation carries only what is new.
-        if choice.message.content is not None:
-            text = (text or "") + choice.message.content
-        reason = choice.finish_reason
+        if said.text is not None:
+            text = (partial.text or "") + said.text
+            answer = {"role": "assistant", "content": text}
+            partial.add([*_without_answer(messages), answer], said.tokens, version, said.log_probs)
+        reason = said.reason
         if reason != "abort":
             break
-        spent += response.usage.completion_tokens if response.usage else 0
-        log.info("query aborted", extra={"attempt": attempt + 1, "tokens": spent})
-        _pause(ABORT_PAUSE, attempt)
-    return [*_without_answer(messages), {"role": "assistant", "content": text}], reason
+        log.info("query aborted", extra={"attempt": attempt + 1, "tokens": partial.tokens})
+        if not partial.interrupted:
+            _pause(ABORT_PAUSE, attempt)
+    if reason == "abort" and partial.interruptible:
+        raise Interrupted
+    return [*_without_answer(messages), {"role": "assistant", "content": partial.text}], reason
 
 
-def _asked(client: "OpenAI", payload: dict[str, Any], attempt: int) -> Any:
+def _asked(
+    client: "OpenAI", payload: dict[str, Any], attempt: int, partial: Partial
+) -> _Said | None:
     """The server's answer; None after a pause where it gave none."""
+    import httpx
     from openai import OpenAIError  # takes a second to import; the server needs none of it
 
+    reason = "no choices"
     try:
         response = client.chat.completions.create(**payload)
-    except OpenAIError as failure:
-        log.warning(
-            "query failed",
-            extra={"attempt": attempt + 1, "engine": str(client.base_url), "reason": str(failure)},
-        )
-        _pause(backoff(attempt + 1, ERROR_PAUSE, _LONGEST_PAUSE), attempt)
-        return None
+        said = _streamed(response, partial) if payload["stream"] else _whole(response)
+        if said is not None:
+            return said
+    except (OpenAIError, httpx.TransportError) as failure:
+        reason = str(failure)
+    log.warning(
+        "query failed",
+        extra={"attempt": attempt + 1, "engine": str(client.base_url), "reason": reason},
+    )
+    _pause(backoff(attempt + 1, ERROR_PAUSE, _LONGEST_PAUSE), attempt)
+    return None
+
+
+def _whole(response: Any) -> _Said | None:
     if not response.choices:
-        log.warning("query failed", extra={"attempt": attempt + 1, "reason": "no choices"})
-        _pause(ERROR_PAUSE, attempt)
         return None
-    return response
+    choice = response.choices[0]
+    tokens = response.usage.completion_tokens if response.usage else 0
+    found = _log_probs(choice)
+    return _Said(choice.message.content, choice.finish_reason, tokens or len(found), found)
+
+
+def _streamed(response: Any, partial: Partial) -> _Said | None:
+    """Piece by piece, until the answer ends or is interrupted. Servers that count tokens as they go
+    are believed; else there is a log-probability for each, or a piece."""
+    said, pieces = _Said(), 0
+    with response:
+        for chunk in response:
+            if chunk.usage:
+                said.tokens = chunk.usage.completion_tokens
+            for choice in chunk.choices[:1]:
+                if choice.delta.content is not None:
+                    said.text = (said.text or "") + choice.delta.content
+                    pieces += bool(choice.delta.content)
+                said.log_probs += _log_probs(choice)
+                said.reason = choice.finish_reason or said.reason
+            if said.reason is None and partial.interrupted:
+                said.reason = "abort"
+                break
+    said.tokens = max(said.tokens, len(said.log_probs)) or pieces
+    return said if said.reason is not None else None
+
+
+def _log_probs(choice: Any) -> list[float]:
+    given = getattr(choice, "logprobs", None)
+    return [one.logprob for one in (given.content if given else None) or ()]
 
 
 def _payload(
@@ -81,23 +141,25 @@ def _payload(
     sampling_params: dict[str, Any],
     tools: list[dict[str, Any]] | None,
     seed: int,
-    text: str | None,
-    spent: int,
+    partial: Partial,
 ) -> dict[str, Any]:
     payload: dict[str, Any] = {
         "messages": copy.deepcopy(messages),
         **sampling_params,
         "model": "custom",
-        "stream": False,
+        "stream": partial.interruptible,
         "seed": seed,
     }
+    if partial.interruptible:
+        payload["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     if tools:
         payload["tools"] = tools
-    if text is not None:
-        payload["messages"].append({"role": "assistant", "content": text})
-        payload["extra_body"] = {"continue_final_message": True}
+    if partial.text is not None:
+        payload["messages"].append({"role": "assistant", "content": partial.text})
+        more = {"continue_final_message": True, "add_generation_prompt": False}
+        payload["extra_body"] = {**sampling_params.get("extra_body", {}), **more}
         if sampling_params.get("max_tokens") is not None:
-            payload["max_tokens"] = max(0, sampling_params["max_tokens"] - spent)
+            payload["max_tokens"] = max(0, sampling_params["max_tokens"] - partial.tokens)
     return payload
 
 

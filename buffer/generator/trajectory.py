@@ -3,9 +3,12 @@
 A failure is one too, with a reward that marks it, so that its group still finishes.
 """
 
+import inspect
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from buffer.generator.partial import Partial, Signals
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -17,17 +20,29 @@ RolloutFunction = Callable[..., Any]
 RewardFunction = Callable[[dict[str, Any]], float]
 
 
+def partial_of(question: Question, rollout: RolloutFunction, signals: Signals) -> Partial | None:
+    """What there is of it already, for a function that takes it; None for one that does not."""
+    if "partial" not in inspect.signature(rollout).parameters:
+        return None
+    return Partial(question.get("partial"), signals if "held" in question else None)
+
+
 def answered(
     question: Question, client: "OpenAI", rollout: RolloutFunction, reward: RewardFunction,
-    sampling: dict[str, Any],
+    sampling: dict[str, Any], partial: Partial | None,
 ) -> dict[str, Any]:  # fmt: skip
-    said = rollout(client, question["prompt"], sampling)
+    more = {} if partial is None else {"partial": partial}
+    said = rollout(client, question["prompt"], sampling, **more)
     messages, reason = said if isinstance(said, tuple) else (said, None)
     if messages[-1].get("content") is None and not messages[-1].get("tool_calls"):
         return failed(question, "no attempt got an answer", messages)
-    row = {**question, "messages": messages}
-    row.pop("held", None)
-    return _item(question, messages, reward(row), sampling, reason)
+    row = {name: value for name, value in question.items() if name not in ("held", "partial")}
+    item = _item(question, messages, reward({**row, "messages": messages}), sampling, reason)
+    if partial is not None and "held" in question:
+        item |= partial.fields()
+        begun = [version for _, version in partial.versions if version >= 0]
+        item["version_start"] = min([item["version_start"], *begun])
+    return item
 
 
 def _item(
@@ -35,7 +50,7 @@ def _item(
     sampling: dict[str, Any], reason: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """As upstream writes it; `round_number` beside its five keys is the epoch's."""
-    own = ("uid", "instance_id", "round", "tries", "held")
+    own = ("uid", "instance_id", "round", "tries", "held", "partial")
     row = {name: value for name, value in question.items() if name not in own}
     turns = sum(message["role"] == "assistant" for message in messages)
     return {

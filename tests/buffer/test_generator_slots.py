@@ -120,6 +120,7 @@ def test_the_groups_of_a_killed_generator_are_made_by_another(bench: Bench) -> N
     until(lambda: bench.begun_questions() == 4, "four questions under way", 60)
     os.killpg(process.pid, 9)
     process.wait()
+    until(lambda: bench.call("GET", "/versions")["slots"] == 0, "the slots' end", 100)
     other = bench.generator()
     items = bench.taken(6, 5)
     assert other.wait(100) == 0

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.rollout")
 
 CallStyle = Literal["native", "hermes"]
-_BROKEN_OFF = ("abort", "error", "content_filter")
+ABORTED = "abort"  # by an engine that gets new weights, for example
+_BROKEN_OFF = (ABORTED, "error", "content_filter")
 _LIMITS = ("max_tokens", "max_completion_tokens")  # of one answer; servers know one or both
 _TOO_LONG = re.compile(r"context.?length|context.?window|maximum.{0,20}tokens", re.IGNORECASE)
 
@@ -49,22 +50,34 @@ class Reply:
 class Chat:
     """A model on a server."""
 
-    def __init__(self, client: "AsyncOpenAI", model: str, style: CallStyle) -> None:
+    def __init__(
+        self, client: "AsyncOpenAI", model: str, style: CallStyle, *, partials: bool = False
+    ) -> None:
         self._client = client
         self._model = model
         self._style = style
+        self._broken_off = _BROKEN_OFF[1:] if partials else _BROKEN_OFF
 
     async def ask(
-        self, messages: list[Message], request: RolloutRequest, schemas: Schemas, room: int | None
+        self,
+        messages: list[Message],
+        request: RolloutRequest,
+        schemas: Schemas,
+        room: int | None,
+        *,
+        unfinished: bool = False,
     ) -> Reply:
-        """Raises `TooLong`, or `Masked` where the server fails for good."""
+        """Raises `TooLong`, or `Masked` where the server fails for good. An `unfinished` last
+        message is gone on with, and the reply's is the whole."""
         from openai import BadRequestError
 
         began = time.monotonic()
         try:
-            completion = await self._client.chat.completions.create(
-                **self._payload(messages, request, room)
-            )
+            payload = self._payload(messages, request, room)
+            if unfinished:
+                more = {"continue_final_message": True, "add_generation_prompt": False}
+                payload["extra_body"] = {**payload.get("extra_body", {}), **more}
+            completion = await self._client.chat.completions.create(**payload)
         except BadRequestError as refusal:
             if refusal.code == "context_length_exceeded" or _TOO_LONG.search(str(refusal)):
                 raise TooLong from None
@@ -74,7 +87,9 @@ class Chat:
             log.warning("the model's server at %s failed: %s", where, failure)
             raise Masked(f"model: {type(failure).__name__}: {failure} ({where})") from failure
         try:
-            return _reply(completion, schemas, time.monotonic() - began)
+            begun = messages[-1]["content"] if unfinished else ""
+            seconds = time.monotonic() - began
+            return _reply(completion, schemas, seconds, self._broken_off, begun)
         except (AttributeError, TypeError) as odd:  # the client checks nothing of what it is sent
             what = f"the server's answer is no chat completion ({odd}): {completion!r:.200}"
             raise Masked(f"model: {what}") from odd
@@ -95,14 +110,17 @@ class Chat:
         return payload
 
 
-def _reply(completion: "ChatCompletion", schemas: Schemas, seconds: float) -> Reply:
+def _reply(
+    completion: "ChatCompletion", schemas: Schemas, seconds: float, broken_off: tuple[str, ...],
+    begun: str,
+) -> Reply:  # fmt: skip
     if not completion.choices:
         raise Masked("model: the server's answer has no choices")
     choice = completion.choices[0]
-    if str(choice.finish_reason) in _BROKEN_OFF:
+    if str(choice.finish_reason) in broken_off:
         raise Masked(f"model: the server broke the answer off ({choice.finish_reason})")
     said = choice.message
-    text = encodable(_text(said.content))
+    text = begun + encodable(_text(said.content))
     message: Message = {"role": "assistant", "content": text}
     if reasoning := getattr(said, "reasoning_content", None):
         message["reasoning_content"] = encodable(reasoning)

@@ -9,11 +9,11 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from worker.reward.scoring import Score
-from worker.rollout.chat import CallStyle, Chat, Reply, TooLong
+from worker.rollout.chat import ABORTED, CallStyle, Chat, Reply, TooLong
 from worker.rollout.request import Message, RolloutRequest, text_of
 from worker.rollout.toolbox import Tool, Toolbox, schemas_of
 from worker.rollout.trajectory import (
@@ -46,6 +46,9 @@ class Rollout:
     Without it, the server's own counts are used, and an estimate for new text.
     `calls_per_turn` run side by side, and the model gets an error for further ones. A tool
     that is silent for `tool_timeout` seconds masks the trajectory.
+
+    `version` tells the newest version of the policy. With it trajectories know which version made
+    which tokens, and one whose answer the engine aborts is interrupted, not masked.
     """
 
     def __init__(
@@ -59,12 +62,15 @@ class Rollout:
         count_tokens: CountTokens = guess,
         calls_per_turn: int = 16,
         tool_timeout: float = 900.0,
+        version: Callable[[], int] | None = None,
     ) -> None:
         if call_style not in get_args(CallStyle):
             raise ValueError(f"call_style is one of {get_args(CallStyle)}, not {call_style!r}")
         if score is not None and not callable(score):
             raise TypeError(f"score is a function of a trajectory, not {score!r:.60}")
-        self._chat = Chat(client, model, call_style)
+        self._chat = Chat(client, model, call_style, partials=version is not None)
+        self._version = version
+        self._interrupts = 0
         given = list(tools)
         self._tools = {tool.name: tool for tool in given}
         if len(self._tools) < len(given):
@@ -84,14 +90,30 @@ class Rollout:
         schemas = [self.tool_schemas[name] for name in names]
         return RolloutRequest(messages=messages, tool_schemas=schemas, **fields)
 
-    async def run(self, request: RolloutRequest) -> Trajectory:
-        """Play it to its end. Cancelling it releases the tools."""
+    def interrupt(self) -> None:
+        """What is under way stops before it asks the model again. Tools and the answer under way
+        come to an end first. The `stop_reason` is `interrupted`."""
+        self._interrupts += 1
+
+    async def run(
+        self, request: RolloutRequest, *, partial: Mapping[str, Any] | None = None
+    ) -> Trajectory:
+        """Play it to its end. Cancelling it releases the tools.
+
+        `partial` is what `Trajectory.partial()` gave for an interrupted one, in any process: it is
+        gone on with. Its tools are created again, so their own state is what they kept of it.
+        """
         self._require([schema.function.name for schema in request.tool_schemas])
         trajectory = Trajectory(request, list(request.messages))
+        if partial is not None:
+            trajectory.go_on(partial)
         toolbox = Toolbox(self._tools, request, self._calls_per_turn, self._tool_timeout)
         try:
             await toolbox.create()
             trajectory.stop_reason = await self._converse(trajectory, toolbox)
+            if trajectory.stop_reason is StopReason.INTERRUPTED:
+                trajectory.mask("interrupted", StopReason.INTERRUPTED)
+                return trajectory
             trajectory.reward_scores = await toolbox.rewards()
             trajectory.score = await self._graded(trajectory)
         except Masked as failure:
@@ -114,20 +136,29 @@ class Rollout:
             raise ValueError(f"a request names tools that are not here: {unknown}; here: {there}")
 
     async def _converse(self, trajectory: Trajectory, toolbox: Toolbox) -> StopReason:
-        request = trajectory.request
-        tokens = TokenCount(self._count, request.max_seq_len)
-        tokens.add(_text_of(request))
-        for _ in range(request.max_turns):
+        request, interrupts = trajectory.request, self._interrupts
+        tokens = TokenCount(self._count, request.max_seq_len, trajectory.seq_len)
+        if not trajectory.seq_len:
+            tokens.add(_text_of(request))
+        while trajectory.answers < request.max_turns:
             trajectory.seq_len = tokens.seq_len
             if tokens.full:
                 return StopReason.MAX_SEQ_LEN
+            if self._interrupts != interrupts:
+                return StopReason.INTERRUPTED
+            version = self._version() if self._version else None
             try:
                 reply = await self._chat.ask(
-                    trajectory.messages, request, toolbox.schemas, tokens.room
-                )
+                    trajectory.messages, request, toolbox.schemas, tokens.room,
+                    unfinished=trajectory.unfinished,
+                )  # fmt: skip
             except TooLong:
                 return StopReason.MAX_SEQ_LEN
             turn = _noted(trajectory, reply, tokens)
+            if version is not None:
+                trajectory.made(turn.prompt_tokens, turn.completion_tokens, version)
+            if trajectory.unfinished:
+                return StopReason.INTERRUPTED
             if tokens.full:
                 return StopReason.MAX_SEQ_LEN
             if reply.finish_reason == "length":
@@ -197,6 +228,13 @@ def _noted(trajectory: Trajectory, reply: Reply, tokens: TokenCount) -> TurnMetr
     prompt, completion = reply.usage or (before, tokens.seq_len - before)
     turn = TurnMetrics(reply.finish_reason, prompt, completion, reply.seconds)
     trajectory.turns.append(turn)
+    if trajectory.unfinished:
+        del trajectory.messages[-1]  # the reply's message is the whole
+    trajectory.unfinished = reply.finish_reason == ABORTED
+    if trajectory.unfinished:
+        reply.message.pop("tool_calls", None)  # they may be cut off
+    else:
+        trajectory.answers += 1
     trajectory.messages.append(reply.message)
     trajectory.seq_len = tokens.seq_len
     return turn

@@ -1,11 +1,14 @@
 """What came of a rollout: the conversation, why it ended, what it earned, and what it took."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from worker.rollout.request import Message, RolloutRequest
+
+_PARTIAL = ("messages", "versions", "answers", "unfinished", "seq_len")
 
 
 class StopReason(StrEnum):
@@ -18,6 +21,8 @@ class StopReason(StrEnum):
     MAX_SEQ_LEN = "max_seq_len"
     """The whole is as long as it may be, or the prompt was already."""
     MAX_TURNS = "max_turns"
+    INTERRUPTED = "interrupted"
+    """By `Rollout.interrupt()`, or by the engine; `Rollout.run` goes on with its `partial()`."""
     FAILURE = "failure"
     """Something on our side failed; the trajectory is masked, for its `exit_reason`."""
 
@@ -62,10 +67,39 @@ class Trajectory:
     score: float | None = None
     reward_scores: dict[str, Any] = field(default_factory=dict)
     """What each tool's `calc_reward` said at the end."""
+    versions: list[list[int]] = field(default_factory=list)
+    """Of all its tokens in order, as [[tokens, version], …]; -1 where no version made them. Only
+    where the rollout was given a `version`."""
+    answers: int = 0
+    """How often the model spoke to an end; before it was interrupted, too."""
+    unfinished: bool = False
+    """The last message is an answer that was broken off."""
 
     @property
     def masked(self) -> bool:
-        return self.stop_reason is StopReason.FAILURE
+        """It counts neither way: it failed, or is not at its end."""
+        return self.stop_reason in (StopReason.FAILURE, StopReason.INTERRUPTED)
+
+    def partial(self) -> dict[str, Any]:
+        """What another `Rollout.run` of the request needs to go on with it, as JSON."""
+        return {name: getattr(self, name) for name in _PARTIAL}
+
+    def go_on(self, partial: Mapping[str, Any]) -> None:
+        """From what `partial()` gave."""
+        if missing := [name for name in _PARTIAL if name not in partial]:
+            raise ValueError(f"partial has no {', '.join(missing)}: it is what `partial()` gives")
+        for name in _PARTIAL:
+            setattr(self, name, copy.deepcopy(partial[name]))
+
+    def made(self, prompt_tokens: int, answer_tokens: int, version: int) -> None:
+        """The model said so many tokens after so many; between them and those known are a prompt's
+        and the tools'."""
+        known = sum(tokens for tokens, _ in self.versions)
+        for tokens, maker in ((prompt_tokens - known, -1), (answer_tokens, version)):
+            if self.versions and self.versions[-1][1] == maker:
+                self.versions[-1][0] += max(0, tokens)
+            elif tokens > 0:
+                self.versions.append([tokens, maker])
 
     @property
     def answer(self) -> str:
@@ -79,8 +113,8 @@ class Trajectory:
         calls = (call for turn in self.turns for call in turn.calls)
         return [call.reward for call in calls if call.reward is not None]
 
-    def mask(self, reason: str) -> None:
-        self.stop_reason, self.exit_reason, self.score = StopReason.FAILURE, reason, None
+    def mask(self, reason: str, stop_reason: StopReason = StopReason.FAILURE) -> None:
+        self.stop_reason, self.exit_reason, self.score = stop_reason, reason, None
 
     def sample(self) -> dict[str, Any]:
         """The fields that say to a trainer whether and how to count it."""
@@ -99,10 +133,10 @@ def guess(text: str) -> int:
 class TokenCount:
     """The length of one conversation, in tokens."""
 
-    def __init__(self, count: CountTokens, limit: int | None) -> None:
+    def __init__(self, count: CountTokens, limit: int | None, seq_len: int = 0) -> None:
         self._count = count
         self._limit = limit
-        self.seq_len = 0
+        self.seq_len = seq_len
 
     @property
     def room(self) -> int | None:
