@@ -45,7 +45,7 @@ class Bench:
 
     def call(self, method: str, path: str, **body: Any) -> Any:
         answer = httpx.request(
-            method, f"{self.url}/v1/tasks/math{path}", json=body or None, timeout=100
+            method, f"{self.url}/v1/tasks/math{path}", json=body or None, timeout=200
         )
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -63,9 +63,9 @@ class Bench:
 
     def hears_tokens_of(self, request: int) -> None:
         """Until the engine has sent some tokens more for that request."""
-        until(lambda: len(self.model.begun) == request, f"request {request}", 100)
+        until(lambda: len(self.model.begun) == request, f"request {request}", 300)
         seen = max(self.model.sent, self.model.begun[-1])
-        until(lambda: self.model.sent > seen + 3, "tokens", 100)
+        until(lambda: self.model.sent > seen + 3, "tokens", 300)
 
     def finished_item(self) -> dict[str, Any]:
         batch = self.call("POST", "/take", groups=1, wait=60)
@@ -89,6 +89,7 @@ def bench(
             process.wait()
 
 
+@pytest.mark.timeout(1800)
 def test_an_item_interrupted_thrice_by_versions_and_a_kill_is_one_whose_spans_add_up(
     bench: Bench,
 ) -> None:
@@ -98,13 +99,13 @@ def test_an_item_interrupted_thrice_by_versions_and_a_kill_is_one_whose_spans_ad
     bench.hears_tokens_of(2)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    until(lambda: bench.call("GET", "/versions")["parked"] == 1, "the slot's end", 100)
+    until(lambda: bench.call("GET", "/versions")["parked"] == 1, "the slot's end", 300)
     second = bench.generator("on publish")
     bench.hears_tokens_of(3)
     bench.publish(7)
     bench.hears_tokens_of(4)
     bench.model.finish = 2 * bench.model.sent
-    assert second.wait(100) == 0
+    assert second.wait(300) == 0
     item = bench.finished_item()
     begun, tokens = bench.model.begun, bench.model.finish
     assert item["messages"][-1]["content"].split() == [str(n) for n in range(tokens)]
@@ -115,6 +116,7 @@ def test_an_item_interrupted_thrice_by_versions_and_a_kill_is_one_whose_spans_ad
     assert item["rollout_log_probs"] == [-0.5] * tokens
 
 
+@pytest.mark.timeout(1800)
 def test_interrupt_parks_what_is_under_way_and_the_generator_goes_on_with_it(bench: Bench) -> None:
     process = bench.generator("by hand")
     bench.hears_tokens_of(1)
@@ -123,7 +125,7 @@ def test_interrupt_parks_what_is_under_way_and_the_generator_goes_on_with_it(ben
     process.send_signal(signal.SIGUSR1)
     bench.hears_tokens_of(2)
     bench.model.finish = 2 * bench.model.sent
-    assert process.wait(100) == 0
+    assert process.wait(300) == 0
     item = bench.finished_item()
     begun, tokens = bench.model.begun, bench.model.finish
     assert item["messages"][-1]["content"].split() == [str(n) for n in range(tokens)]
