@@ -8,7 +8,7 @@ from buffer.errors import TrainerReplaced
 from buffer.link import scored
 from buffer.task import Task
 from buffer.versions.policy import Policy
-from ground import cancellations, fields_of, heed_cancellation, text_fields
+from ground import cancellations, chunks, fields_of, heed_cancellation, text_fields
 
 _HIGHEST = 2**31
 _LOOK_AGAIN = 5.0
@@ -143,10 +143,13 @@ class Publishing:
         policy = text_fields(await link.command("HGETALL", key("policy")))
         version = int(policy["version"]) if "version" in policy else None
         starts = text_fields(await link.command("HGETALL", key("starts")))
-        ready: dict[int, int] = {}
-        for _, score in scored(await link.command("ZRANGE", key("aged"), 0, -1, "WITHSCORES")):
-            age = (version or 0) - int(score)
-            ready[age] = ready.get(age, 0) + 1
+        counted = {
+            (version or 0) - int(start): int(
+                await link.command("ZCOUNT", key("aged"), start, f"({int(start) + 1}")
+            )
+            for start in starts
+        }
+        ready = {age: n for age, n in counted.items() if n}
         dropped = scored(
             await link.command("ZREVRANGE", key("dropped"), 0, _SHOWN - 1, "WITHSCORES")
         )
@@ -170,13 +173,11 @@ class Publishing:
     async def _waits_for(self) -> list[Waited]:
         if int((await self._task.call("sweep", 200, 0, 0))[2]):
             return []
-        link, found = self._task.link, []
-        for name in await link.command("ZRANGE", self._task.key("slots"), 0, 999):
-            slot = text_fields(await link.command("HGETALL", self._task.slot_key(name.decode())))
-            if slot:
-                instance = slot["gid"].rpartition(":")[0]
-                found.append(Waited(name.decode(), slot["owner"], instance, int(slot["start"])))
-        return sorted(found, key=lambda waited: waited.start)[:_SHOWN]
+        reply = await self._task.call("waits_for", _SHOWN)
+        return [
+            Waited(slot.decode(), owner.decode(), gid.decode().rpartition(":")[0], int(start))
+            for slot, owner, gid, start in chunks(reply, 4)
+        ]
 
 
 def _is_version(value: Any) -> bool:
