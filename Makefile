@@ -6,6 +6,8 @@ LOWEST := .venv-lowest
 VERL := .venv-verl
 FUSION := .venv-fusion
 RQ := .venv-rq
+E2B := .venv-e2b
+E2B_VERSIONS := 2.7.0 2.19.0 2.40.0 2.50.0 2.51.0
 TORCH ?= torch==2.13.0 tensordict
 PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
@@ -45,7 +47,7 @@ format: $(VENV)/.installed ## rewrite the code in its format
 bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
 	$(BIN)/python -m bench --quick --without ray
 
-conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) ## verl itself, its reward tests, RQ's own, slime's clients and Sandbox Fusion's tests (VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… FUSION_SOURCES=… name them)
+conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) ## verl itself, its reward tests, RQ's own, E2B's SDKs, slime's clients and Sandbox Fusion's tests (VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… FUSION_SOURCES=… name them)
 	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py \
 	  tests/worker/tool/test_masked_grpo.py tests/worker/tool/test_masking_in_verl.py \
 	  tests/worker/reward/test_verl_itself.py
@@ -55,6 +57,9 @@ conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION
 	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/worker/sandbox/test_fusion_itself.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check psutil
 	RQ_SOURCE=$(CURDIR)/$(RQ) $(BIN)/python -m pytest tests/worker/test_rq_itself.py
+	set -e; for version in $(E2B_VERSIONS); do \
+	  test -e $(E2B)/$$version || $(BIN)/$(PIP) install --target $(E2B)/$$version e2b==$$version e2b-code-interpreter; \
+	  PYTHONPATH=$(E2B)/$$version $(BIN)/python -m pytest tests/worker/sandbox/e2b; done
 
 soak: $(VENV)/.installed ## the long versions of the chaos and property tests
 	$(BIN)/python -m pytest -m soak --timeout 3600 --hypothesis-profile=default

@@ -17,6 +17,7 @@ PACKAGES = (
     "worker.images",
     "worker.lifecycle",
     "worker.reward",
+    "worker.sandbox.e2b",
     "worker.sandbox.local",
     "worker.sandbox.sessions",
     "worker.tool",

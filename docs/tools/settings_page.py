@@ -41,6 +41,7 @@ TITLES = {
     "RewardSettings": "Rewards",
     "SandboxSettings": "Embedded sandbox",
     "SessionSettings": "Session sandboxes of one machine",
+    "E2bSettings": "E2B's protocol",
     "ToolSettings": "Tool for verl",
     "MonitorSettings": "Monitor",
 }

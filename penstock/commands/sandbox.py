@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 import click
 
 from ground import HttpGuard, listen, require_token, serve_on
+from ground.http.guard import AsgiApp
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from worker.sandbox.local import Jails, SandboxUnavailable
@@ -132,11 +135,26 @@ Examples:
     type=int,
     help="Programs at once. Default: four per core.",
 )
+@click.option(
+    "--e2b",
+    "e2b_port",
+    type=click.IntRange(0, 65535),
+    is_flag=False,
+    flag_value=3000,
+    metavar="[PORT]",
+    help="Speak E2B's protocol too, for session sandboxes. Its own port, 3000 unless given.",
+)
 @_of_the_sandbox
 @without_token_option
 @settings_options
 def serve(
-    host: str, port: int, line: int, patience: float, without_token: bool, **given: Any
+    host: str,
+    port: int,
+    line: int,
+    patience: float,
+    e2b_port: int | None,
+    without_token: bool,
+    **given: Any,
 ) -> None:
     """Serve the sandbox over HTTP, as Sandbox Fusion does.
 
@@ -154,6 +172,7 @@ def serve(
     token = WorkerSettings.load().sandbox_token
     require_token(host, token, "PENSTOCK_SANDBOX_TOKEN", without=without_token)
     listener = listen(host, port, "--port")
+    e2b = None if e2b_port is None else _e2b(host, e2b_port, settings, without_token)
 
     async def run() -> None:
         jails = Jails(settings.config(), concurrency=settings.sandbox_concurrency)
@@ -166,6 +185,28 @@ def serve(
             )
             click.echo(f"level {jails.level}, memory held by {jails.memory_by}", err=True)
             click.echo(f"http://{host}:{listener.getsockname()[1]}")
-            await serve_on(listener, guarded, grace=_GRACE, at_end=places.close)
+            serving = [serve_on(listener, guarded, grace=_GRACE, at_end=places.close)]
+            if e2b:
+                click.echo(f"http://{host}:{e2b[0].getsockname()[1]}")
+                serving.append(serve_on(*e2b, grace=_GRACE))
+            await asyncio.gather(*serving)
 
     asyncio.run(run())
+
+
+def _e2b(
+    host: str, port: int, settings: SandboxSettings, without_token: bool
+) -> tuple[socket.socket, AsgiApp]:
+    """The second door: E2B's clients, and the session sandboxes of this machine."""
+    with Loading():
+        from worker.images import ImageSettings, ImageStore
+        from worker.sandbox.e2b import Boxes, E2bSettings, app
+        from worker.sandbox.e2b.boxes import image_root
+        from worker.sandbox.sessions import LocalSessions
+
+    chosen = E2bSettings.load()
+    require_token(host, chosen.e2b_api_key, "PENSTOCK_E2B_API_KEY", without=without_token)
+    store = ImageStore.of(ImageSettings.load(), settings.sandbox_uid)
+    boxes = Boxes(LocalSessions(settings), chosen, partial(image_root, store))
+    key = chosen.e2b_api_key.get_secret_value() if chosen.e2b_api_key else ""
+    return listen(host, port, "--e2b"), app(boxes, key)

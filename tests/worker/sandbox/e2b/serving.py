@@ -1,0 +1,62 @@
+"""A server of E2B's protocol, as a process."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from tests.harness import commands
+
+KEY = f"e2b_{'a1' * 20}"
+
+
+class E2bServer:
+    """`penstock sandbox serve --e2b`, with sandboxes of its own."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._own = None if folder else tempfile.TemporaryDirectory()
+        folder = folder or Path(self._own.name if self._own else "")
+        clean = {
+            name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")
+        }
+        self._env = clean | {
+            "PENSTOCK_E2B_API_KEY": KEY,
+            "PENSTOCK_IMAGES": str(folder / "images"),
+            "PENSTOCK_LOCAL_SANDBOXES": str(folder / "sandboxes"),
+            "PENSTOCK_SESSION_HUB_IDLE": "1",
+        }
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        words = ["sandbox", "serve", "--port", "0", "--e2b", "0"]
+        self._process = commands.start(words, env=self._env, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # Sandbox Fusion's address
+        self.url = self._process.stdout.readline().strip()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        if self._own:
+            self._own.cleanup()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"api_key": KEY, "api_url": self.url, "sandbox_url": self.url}
+
+    def fork(self, name: str, count: int) -> list[str]:
+        answer = httpx.post(
+            f"{self.url}/sandboxes/{name}/fork", json={"count": count, "timeout": 60},
+            headers={"x-api-key": KEY}, timeout=60,
+        )  # fmt: skip
+        return [one["sandbox"]["sandboxID"] for one in answer.raise_for_status().json()]

@@ -1,0 +1,186 @@
+"""The application: REST for the key's holders, envd and the interpreter for a sandbox's token."""
+
+import base64
+import binascii
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from worker.sandbox.e2b import files, process
+from worker.sandbox.e2b.boxes import Box, Boxes, box_of
+from worker.sandbox.e2b.filesystem import Filesystem
+from worker.sandbox.e2b.interpreter import Interpreter
+from worker.sandbox.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
+from worker.sandbox.e2b.rest import Rest
+from worker.sandbox.e2b.wire import refusal, unless_gone
+from worker.sandbox.sessions import SessionGone
+
+log = logging.getLogger(__name__)
+
+Inside = Callable[[Request, Box, str], Awaitable[Response]]
+Outside = Callable[[Request], Awaitable[Response]]
+_TOKENS = ("x-access-token", "e2b-traffic-access-token")
+_RETRY = {"Retry-After": "1", "Should-Retry": "true"}
+
+
+def app(boxes: Boxes, api_key: str) -> Starlette:
+    """All routes. REST and envd collide in no path, so one address serves as both."""
+    rest, filesystem, interpreter = Rest(boxes), Filesystem(), Interpreter()
+    inside = _Inside(boxes, filesystem)
+
+    def keyed(handler: Outside) -> Outside:
+        async def answer(request: Request) -> Response:
+            given = request.headers.get("x-api-key", "")
+            if api_key and not hmac.compare_digest(given.encode(), api_key.encode()):
+                return _rest_refusal(Problem("unauthenticated", "the API key is not this server's"))
+            return await _answered(request, lambda: handler(request), _rest_refusal, _not_listed)
+
+        return answer
+
+    def route(path: str, handler: Outside, method: str) -> list[Route]:
+        return [Route(prefix + path, keyed(handler), methods=[method]) for prefix in ("", "/v2")]
+
+    one = "/sandboxes/{id}"
+    rest_routes = [
+        *route("/sandboxes", rest.create, "POST"),
+        *route("/sandboxes", rest.list, "GET"),
+        *route(one, rest.look, "GET"),
+        *route(one, rest.kill, "DELETE"),
+        *route(f"{one}/connect", rest.connect, "POST"),
+        *route(f"{one}/resume", rest.connect, "POST"),
+        *route(f"{one}/timeout", rest.timeout, "POST"),
+        *route(f"{one}/fork", rest.fork, "POST"),
+        *route(f"{one}/metrics", rest.metrics, "GET"),
+        *route(f"{one}/pause", rest.not_offered, "POST"),
+        *route(f"{one}/snapshots", rest.not_offered, "POST"),
+        *route(f"{one}/network", rest.not_offered, "PUT"),
+        *route("/templates/aliases/{alias:path}", rest.alias, "GET"),
+    ]
+    calls: Mapping[str, Mapping[str, Inside]] = {
+        "process.Process": process.CALLS,
+        "filesystem.Filesystem": filesystem.calls,
+    }
+    rpc = [
+        Route(f"/{service}/{name}", inside.of(handler), methods=["POST"])
+        for service, handlers in calls.items()
+        for name, handler in handlers.items()
+    ]
+    envd = [
+        Route("/health", inside.health, methods=["GET"]),
+        Route("/files", inside.of(files.download), methods=["GET"]),
+        Route("/files", inside.of(files.upload), methods=["POST"]),
+        Route("/execute", inside.of(interpreter.execute), methods=["POST"]),
+        Route("/contexts", inside.of(interpreter.create), methods=["POST"]),
+        Route("/contexts", inside.of(interpreter.list), methods=["GET"]),
+        Route("/contexts/{context}", inside.of(interpreter.remove), methods=["DELETE"]),
+        Route("/contexts/{context}/restart", inside.of(interpreter.restart), methods=["POST"]),
+    ]
+    return Starlette(routes=[*rest_routes, *rpc, *envd])
+
+
+class _Inside:
+    """Calls into one sandbox, by whoever holds its token."""
+
+    def __init__(self, boxes: Boxes, filesystem: Filesystem) -> None:
+        self._boxes = boxes
+        self._filesystem = filesystem
+
+    def of(self, handler: Inside) -> Outside:
+        async def answer(request: Request) -> Response:
+            async def work() -> Response:
+                box = await self._admitted(request)
+                return await handler(request, box, _user(request))
+
+            return await _answered(request, work, refusal, self._gone)
+
+        return answer
+
+    async def health(self, request: Request) -> Response:
+        """Open to everybody: it says no more than whether the sandbox lives."""
+
+        async def work() -> Response:
+            box = await self._boxes.find(_box(request))
+            await box.session.info()
+            return Response(status_code=204)
+
+        return await _answered(request, work, refusal, self._gone)
+
+    async def _admitted(self, request: Request) -> Box:
+        """A signed address names no sandbox: its signature is that of one sandbox's token."""
+        if name := _box(request):
+            box = await self._boxes.find(name)
+            shown = [request.headers.get(name, "") for name in _TOKENS]
+            if any(hmac.compare_digest(one.encode(), box.token.encode()) for one in shown):
+                return box
+            if files.signed(request, box.token):
+                return box
+        elif "signature" in request.query_params:
+            async for info in self._boxes.living():
+                box = await self._boxes.find(info.name)
+                if files.signed(request, box.token):
+                    return box
+        raise Problem("unauthenticated", "the access token is not this sandbox's")
+
+    def _gone(self, name: str) -> Response:
+        self._boxes.forget(name)
+        self._filesystem.forget(name)
+        said = {"sandboxId": name, "message": "The sandbox was not found", "code": 502}
+        return JSONResponse(said, status_code=502)
+
+
+async def _answered(
+    request: Request,
+    work: Callable[[], Awaitable[Response]],
+    refused: Callable[[Problem], Response],
+    gone: Callable[[str], Response],
+) -> Response:
+    try:
+        return await unless_gone(request, work) or Response(status_code=499)
+    except Problem as problem:
+        return refused(problem)
+    except BoxGone as absent:
+        return gone(absent.box)
+    except SessionGone:
+        return gone(request.path_params.get("id") or _box(request))
+    except EXPECTED as found:
+        answer = problem_of(found)
+        if answer.code == "internal":
+            log.warning("%s %s: %s", request.method, request.url.path, found)
+        return refused(answer)
+
+
+def _rest_refusal(problem: Problem) -> Response:
+    headers = _RETRY if problem.status == 503 else None
+    said = {"code": problem.status, "message": problem.message}
+    return JSONResponse(said, status_code=problem.status, headers=headers)
+
+
+def _not_listed(name: str) -> Response:
+    return _rest_refusal(Problem("not_found", f"sandbox {name!r} was not found"))
+
+
+def _box(request: Request) -> str:
+    """By the SDK's header, or by the host's first label, `49983-<id>.domain`, or by the token."""
+    if name := request.headers.get("e2b-sandbox-id"):
+        return name
+    port, _, name = request.headers.get("host", "").partition(".")[0].partition("-")
+    if port.isdigit() and name:
+        return name
+    return box_of(request.headers.get(_TOKENS[0], ""))
+
+
+def _user(request: Request) -> str:
+    if name := request.query_params.get("username"):
+        return name
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(text).decode().partition(":")[0]
+    except (binascii.Error, UnicodeDecodeError):
+        raise Problem("unauthenticated", "Authorization names no user") from None

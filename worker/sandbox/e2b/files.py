@@ -1,0 +1,137 @@
+"""envd's files over plain HTTP: up and down, by stream, with a token or a signed address."""
+
+import base64
+import hashlib
+import hmac
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from worker.sandbox.e2b.boxes import Box
+from worker.sandbox.e2b.problems import Problem
+from worker.sandbox.sessions import Entry
+
+_CHUNK_OF_GZIP = 1 << 20
+_LARGEST_FORM = 1 << 30
+
+
+async def download(request: Request, box: Box, user: str) -> Response:
+    path = request.query_params.get("path", "")
+    found = await box.session.stat(path, user=user)
+    if found.kind == "folder":
+        raise Problem("invalid_argument", f"{path} is a folder")
+    pieces = box.session.read(path, user=user)
+    try:
+        first = await anext(pieces, b"")  # what cannot be read is refused before the answer begins
+    except BaseException:
+        await pieces.aclose()
+        raise
+
+    async def content() -> AsyncIterator[bytes]:
+        async with aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return StreamingResponse(content(), media_type="application/octet-stream")
+
+
+async def upload(request: Request, box: Box, user: str) -> Response:
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    path = request.query_params.get("path", "")
+    if kind == b"application/octet-stream":
+        if not path:
+            raise Problem("invalid_argument", "path is missing")
+        written = [await box.session.write(path, _plain(request), user=user)]
+    elif kind == b"multipart/form-data":
+        written = [
+            await box.session.write(path or name, content, user=user)
+            async for name, content in _parts(request, options.get(b"boundary", b""))
+        ]
+    else:
+        raise Problem("invalid_argument", "send multipart/form-data or application/octet-stream")
+    return JSONResponse([_written(one) for one in written])
+
+
+def signed(request: Request, token: str) -> bool:
+    """Whether the address carries the signature of whoever knows the token."""
+    asked = request.query_params
+    given = asked.get("signature", "")
+    action = "write" if request.method == "POST" else "read"
+    text = f"{asked.get('path', '')}:{action}:{asked.get('username', '')}:{token}"
+    if expires := asked.get("signature_expiration", ""):
+        if not expires.isdigit() or int(expires) < time.time():
+            return False
+        text += f":{expires}"
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+    return hmac.compare_digest(given.encode(), f"v1_{digest}".encode())
+
+
+def _written(found: Entry) -> dict[str, str]:
+    return {"name": found.name, "type": "file", "path": found.path}
+
+
+async def _plain(request: Request) -> AsyncIterator[bytes]:
+    if request.headers.get("content-encoding") != "gzip":
+        async for chunk in request.stream():
+            yield chunk
+        return
+    packed = zlib.decompressobj(wbits=31)
+    try:
+        async for chunk in request.stream():
+            yield packed.decompress(chunk, _CHUNK_OF_GZIP)
+            while packed.unconsumed_tail:
+                yield packed.decompress(packed.unconsumed_tail, _CHUNK_OF_GZIP)
+    except zlib.error as damage:
+        raise Problem("invalid_argument", f"the content is not gzip: {damage}") from None
+    if not packed.eof:
+        raise Problem("invalid_argument", "the gzip content is cut short")
+
+
+async def _parts(request: Request, boundary: bytes) -> AsyncIterator[tuple[str, bytes]]:
+    """Each file of the form by its `filename`, which is its path. A form is held while it comes."""
+    finished: list[tuple[str, bytes]] = []
+    header = {"name": b"", "value": b""}
+    headers: dict[bytes, bytes] = {}
+    content = bytearray()
+
+    def add(key: str) -> Callable[[bytes, int, int], None]:
+        def append(data: bytes, start: int, end: int) -> None:
+            header[key] += data[start:end]
+
+        return append
+
+    def header_end() -> None:
+        headers[header["name"].lower()] = header["value"]
+        header.update(name=b"", value=b"")
+
+    def part_data(data: bytes, start: int, end: int) -> None:
+        content.extend(data[start:end])
+
+    def part_end() -> None:
+        _, options = parse_options_header(headers.get(b"content-disposition", b""))
+        if options.get(b"name") == b"file":
+            finished.append((options.get(b"filename", b"").decode(), bytes(content)))
+        headers.clear()
+        content.clear()
+
+    parser = MultipartParser(boundary, {
+        "on_header_field": add("name"), "on_header_value": add("value"),
+        "on_header_end": header_end, "on_part_data": part_data, "on_part_end": part_end,
+    })  # fmt: skip
+    held = 0
+    async for chunk in request.stream():
+        held += len(chunk)
+        if held > _LARGEST_FORM:
+            raise Problem("resource_exhausted", f"a form is at most {_LARGEST_FORM} bytes", 413)
+        parser.write(chunk)
+        while finished:
+            yield finished.pop(0)
+    parser.finalize()
+    for one in finished:
+        yield one

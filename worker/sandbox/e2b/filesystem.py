@@ -1,0 +1,162 @@
+"""envd's service of the file system: what lies where, folders, renames, watching."""
+
+import asyncio
+import secrets
+import stat
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from worker.sandbox.e2b.boxes import Box, moment
+from worker.sandbox.e2b.problems import EXPECTED, Problem, problem_of
+from worker.sandbox.e2b.wire import Json, body, one_frame, streamed
+from worker.sandbox.sessions import Change, Entry
+
+_KINDS = {"file": "FILE_TYPE_FILE", "folder": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
+_EVENTS = {
+    "create": "EVENT_TYPE_CREATE", "write": "EVENT_TYPE_WRITE", "remove": "EVENT_TYPE_REMOVE",
+    "rename": "EVENT_TYPE_RENAME", "chmod": "EVENT_TYPE_CHMOD",
+}  # fmt: skip
+_PING, _MOST_EVENTS, _MOST_WATCHERS = 50.0, 100_000, 64
+
+
+def entry(found: Entry) -> Json:
+    mode = stat.S_IMODE(found.mode)
+    about: Json = {
+        "name": found.name, "path": found.path,
+        "type": _KINDS.get(found.kind, "FILE_TYPE_UNSPECIFIED"), "size": str(found.size),
+        "mode": mode, "owner": found.user, "group": found.group,
+        "permissions": stat.filemode(mode)[1:],
+        "modifiedTime": moment(found.modified),
+    }  # fmt: skip
+    return about | ({"symlinkTarget": found.target} if found.target else {})
+
+
+@dataclass
+class _Watcher:
+    """What a client fetches piece by piece, since its last look."""
+
+    task: "asyncio.Task[None]" = field(init=False)
+    events: list[Json] = field(default_factory=list)
+    problem: Problem | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Filesystem:
+    """The service. Watchers live in this process: a client's calls reach it on one connection."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[tuple[str, str], _Watcher] = {}
+        self.calls = {
+            "Stat": self.stat, "ListDir": self.list, "MakeDir": self.make, "Move": self.move,
+            "Remove": self.remove, "WatchDir": self.watch, "CreateWatcher": self.create_watcher,
+            "GetWatcherEvents": self.events, "RemoveWatcher": self.remove_watcher,
+        }  # fmt: skip
+
+    async def stat(self, request: Request, box: Box, user: str) -> Response:
+        path = _path(await body(request))
+        return JSONResponse({"entry": entry(await box.session.stat(path, user=user))})
+
+    async def list(self, request: Request, box: Box, user: str) -> Response:
+        asked = await body(request)
+        depth = int(asked.get("depth") or 1)
+        found = await box.session.list(_path(asked), depth=depth, user=user)
+        return JSONResponse({"entries": [entry(one) for one in found]})
+
+    async def make(self, request: Request, box: Box, user: str) -> Response:
+        path = _path(await body(request))
+        if not await box.session.make_folder(path, user=user):
+            raise Problem("already_exists", f"{path} exists")
+        return JSONResponse({"entry": entry(await box.session.stat(path, user=user))})
+
+    async def move(self, request: Request, box: Box, user: str) -> Response:
+        asked = await body(request)
+        source, target = _path(asked, "source"), _path(asked, "destination")
+        return JSONResponse({"entry": entry(await box.session.move(source, target, user=user))})
+
+    async def remove(self, request: Request, box: Box, user: str) -> Response:
+        with suppress(FileNotFoundError):
+            await box.session.remove(_path(await body(request)), user=user)
+        return JSONResponse({})
+
+    async def watch(self, request: Request, box: Box, user: str) -> Response:
+        asked = await one_frame(request)
+        await box.session.list(_path(asked), user=user)  # a wrong path is refused at once
+
+        async def changes() -> AsyncGenerator[Json, None]:
+            found = box.session.watch(
+                _path(asked), recursive=bool(asked.get("recursive")), user=user
+            )
+            async with aclosing(found):
+                async for change in found:
+                    yield {"start": {}} if change is None else {"filesystem": _event(change, asked)}
+
+        return streamed(changes(), _PING)
+
+    async def create_watcher(self, request: Request, box: Box, user: str) -> Response:
+        asked = await body(request)
+        path = _path(asked)
+        await box.session.list(path, user=user)
+        if sum(name == box.id for name, _ in self._watchers) >= _MOST_WATCHERS:
+            raise Problem("resource_exhausted", f"a sandbox has at most {_MOST_WATCHERS} watchers")
+        watcher, name = _Watcher(), secrets.token_hex(8)
+
+        async def follow() -> None:
+            found = box.session.watch(path, recursive=bool(asked.get("recursive")), user=user)
+            try:
+                async with aclosing(found):
+                    async for change in found:
+                        watcher.ready.set()
+                        if change and len(watcher.events) < _MOST_EVENTS:
+                            watcher.events.append(_event(change, asked))
+            except EXPECTED as problem:
+                watcher.problem = problem_of(problem)
+                watcher.ready.set()
+
+        watcher.task = asyncio.create_task(follow())
+        self._watchers[box.id, name] = watcher
+        await watcher.ready.wait()
+        return JSONResponse({"watcherId": name})
+
+    async def events(self, request: Request, box: Box, user: str) -> Response:
+        watcher = self._find(box, await body(request))
+        if watcher.problem:
+            raise watcher.problem
+        found, watcher.events = watcher.events, []
+        return JSONResponse({"events": found})
+
+    async def remove_watcher(self, request: Request, box: Box, user: str) -> Response:
+        asked = await body(request)
+        watcher = self._find(box, asked)
+        del self._watchers[box.id, str(asked.get("watcherId"))]
+        watcher.task.cancel()
+        return JSONResponse({})
+
+    def _find(self, box: Box, asked: Json) -> _Watcher:
+        name = str(asked.get("watcherId"))
+        watcher = self._watchers.get((box.id, name))
+        if watcher is None:
+            raise Problem("not_found", f"there is no watcher {name!r}")
+        return watcher
+
+    def forget(self, box: str) -> None:
+        """The sandbox is gone: nobody asks for its watchers."""
+        for key in [key for key in self._watchers if key[0] == box]:
+            self._watchers.pop(key).task.cancel()
+
+
+def _event(change: Change, asked: Json) -> Json:
+    """Its name is relative to the watched folder."""
+    folder = str(asked.get("path", "")).rstrip("/") + "/"
+    name = change.path.removeprefix(folder) if change.path.startswith(folder) else change.path
+    return {"name": name, "type": _EVENTS[change.kind]}
+
+
+def _path(asked: Json, name: str = "path") -> str:
+    found = asked.get(name)
+    if not isinstance(found, str) or not found or "\0" in found:
+        raise Problem("invalid_argument", f"{name} is {found!r}; it must be a path")
+    return found
