@@ -17,6 +17,7 @@ import pytest
 
 from tests.docs.blocks import Step, matches, steps
 from tests.harness.servers import PrivateRedis
+from tests.worker.sandbox.e2b.serving import E2bServer
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -53,12 +54,22 @@ def modal() -> Iterator[dict[str, str]]:
         yield token | {"MODAL_SERVER_URL": servers.url}
 
 
+@pytest.fixture
+def e2b(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The server that the page has started, and the variables that it names."""
+    with E2bServer(tmp_path / "e2b") as server:
+        key = {"E2B_API_KEY": server.options["api_key"]}
+        yield key | {"E2B_API_URL": server.url, "E2B_SANDBOX_URL": server.url}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix())
 def test_the_blocks_of_a_document_do_what_they_say(
     document: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if document.name == "modal.md":
         environment |= request.getfixturevalue("modal")
+    if document.name == "e2b.md":
+        environment |= request.getfixturevalue("e2b")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     for step in steps(document):

@@ -27,7 +27,7 @@ from penstock.doctor import redis as doctor_redis
 from tests.architecture.source import PACKAGES, ROOT
 
 # Packages that export names to Penstock's other packages only.
-NOT_FOR_USERS = {"worker.sandbox", "worker.sandbox.serve"}
+NOT_FOR_USERS = {"worker.sandbox", "worker.sandbox.e2b", "worker.sandbox.serve"}
 README = (ROOT / "README.md").read_text()
 WORKS_WITH = (ROOT / "docs" / "reference" / "works-with.md").read_text()
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +15,7 @@ KEY = f"e2b_{'a1' * 20}"
 class E2bServer:
     """`penstock sandbox serve --e2b`, with sandboxes of its own."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._own = None if folder else tempfile.TemporaryDirectory()
-        folder = folder or Path(self._own.name if self._own else "")
+    def __init__(self, folder: Path) -> None:
         clean = {
             name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")
         }
@@ -43,8 +40,6 @@ class E2bServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        if self._own:
-            self._own.cleanup()
 
     def stop(self) -> None:
         self._process.terminate()
