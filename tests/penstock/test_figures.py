@@ -32,8 +32,8 @@ def test_every_counter_of_the_buffer() -> None:
     ended = {"consumed", "invalid", "expired", "quarantined"}
     assert all(f"'{state}'" in life for state in ("consumed", "quarantined"))
     # These are shown under other names, or are what other figures are made of.
-    others = {"bytes", "used_bytes", "lines", "published", "ripened", "masked_tokens",
-              "dropped_ms", "dropped_timed", "slots_", "slots_granted"}  # fmt: skip
+    others = {"bytes", "used_bytes", "masked_tokens", "dropped_ms", "dropped_timed", "slots_",
+              "slots_granted", "admission_waited_ms", "admissions_waited"}  # fmt: skip
     assert (counted("buffer/lua") | {"stale", "stale_items"}) - others | ended | {
         f"{state}_items" for state in ended
     } | set(re.findall(r"\w+", written[1])) == set(OF_THE_BUFFER)
