@@ -49,6 +49,30 @@ _WHO_IS_IT = (
 )
 
 
+class OwnNames:
+    """The names under which a server may be asked: so no page of another site can ask it."""
+
+    def __init__(self, host: str) -> None:
+        self._hosts = HttpSettings.load().hosts | _own_names() | {host.lower()} - {""}
+
+    def refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Why the request is none that was meant for this server, or comes from another's page."""
+        hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
+        if len(hosts) > 1 or not all(self._is_here(host) for host in hosts):
+            name = ", ".join(hosts)[:200]
+            return 421, f"{name!r} is no name of this server: PENSTOCK_HTTP_HOSTS lists its names"
+        here = {f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")}
+        if not here.issuperset(origins):
+            return 403, f"requests from pages of {', '.join(origins)[:200]!r} are refused"
+        return None
+
+    def _is_here(self, host: str) -> bool:
+        """Any IP address is: another's page cannot be made to have it as its origin."""
+        name = host.partition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+        name = name.removesuffix(".")
+        return name in self._hosts or _is_address(name)
+
+
 class HttpGuard:
     """Stands before an application. `doorstep` is a page that comes with a refusal to a GET.
 
@@ -75,16 +99,16 @@ class HttpGuard:
         self._token = token.get_secret_value().encode() if token else b""
         self._doorstep, self._policy = doorstep, doorstep_policy
         self._ending = ending
-        self._hosts = HttpSettings.load().hosts | _own_names() | {host.lower()} - {""}
+        self._names = OwnNames(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif refused := self._refusal(scope):
+        elif refused := self._names.refusal(scope):
             await _refuse(send, *refused)
         elif scope["path"] != "/healthz" and not self._admits(scope):
             await self._ask_for_token(scope, send)
-        elif not _is_json(scope):
+        elif not is_json(scope):
             await _refuse(send, 415, "send JSON, with the header `Content-Type: application/json`")
         elif scope["path"] not in self._watched:
             await self._enter(scope, receive, send)
@@ -92,23 +116,6 @@ class HttpGuard:
             await _refuse(send, 405, "Method Not Allowed", allow="GET, HEAD")
         else:
             await self._watched[scope["path"]](send)
-
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Why the request is none that was meant for this server, or comes from another's page."""
-        hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
-        if len(hosts) > 1 or not all(self._is_here(host) for host in hosts):
-            name = ", ".join(hosts)[:200]
-            return 421, f"{name!r} is no name of this server: PENSTOCK_HTTP_HOSTS lists its names"
-        here = {f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")}
-        if not here.issuperset(origins):
-            return 403, f"requests from pages of {', '.join(origins)[:200]!r} are refused"
-        return None
-
-    def _is_here(self, host: str) -> bool:
-        """Any IP address is: another's page cannot be made to have it as its origin."""
-        name = host.partition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
-        name = name.removesuffix(".")
-        return name in self._hosts or _is_address(name)
 
     def _admits(self, scope: Scope) -> bool:
         if not self._token:
@@ -216,7 +223,7 @@ def _shown(authorization: bytes) -> list[bytes]:
     return [password or user]
 
 
-def _is_json(scope: Scope) -> bool:
+def is_json(scope: Scope) -> bool:
     """Whether a request that may change something says that it is JSON. One without a body
     may say nothing, or what aiohttp's clients say then."""
     if scope["method"] in _READS:

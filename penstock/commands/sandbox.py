@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, get_args
 
 import click
@@ -199,14 +198,11 @@ def _e2b(
 ) -> tuple[socket.socket, AsgiApp]:
     """The second door: E2B's clients, and the session sandboxes of this machine."""
     with Loading():
-        from worker.images import ImageSettings, ImageStore
         from worker.sandbox.e2b import Boxes, E2bSettings, app
-        from worker.sandbox.e2b.boxes import image_root
         from worker.sandbox.sessions import LocalSessions
 
     chosen = E2bSettings.load()
     require_token(host, chosen.e2b_api_key, "PENSTOCK_E2B_API_KEY", without=without_token)
-    store = ImageStore.of(ImageSettings.load(), settings.sandbox_uid)
-    boxes = Boxes(LocalSessions(settings), chosen, partial(image_root, store))
+    boxes = Boxes(LocalSessions(settings), chosen)
     key = chosen.e2b_api_key.get_secret_value() if chosen.e2b_api_key else ""
-    return listen(host, port, "--e2b"), app(boxes, key)
+    return listen(host, port, "--e2b"), app(boxes, key, host)

@@ -4,6 +4,7 @@ import base64
 import binascii
 import hmac
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
@@ -11,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ground.http.guard import AsgiApp, OwnNames, Receive, Scope, Send, is_json
 from worker.sandbox.e2b import files, process
-from worker.sandbox.e2b.boxes import Box, Boxes, box_of
+from worker.sandbox.e2b.boxes import Box, Boxes, box_of, is_name, token_of
 from worker.sandbox.e2b.filesystem import Filesystem
 from worker.sandbox.e2b.interpreter import Interpreter
 from worker.sandbox.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
@@ -25,19 +27,28 @@ log = logging.getLogger(__name__)
 Inside = Callable[[Request, Box, str], Awaitable[Response]]
 Outside = Callable[[Request], Awaitable[Response]]
 _TOKENS = ("x-access-token", "e2b-traffic-access-token")
+_BOX_LABEL = re.compile(rb"^\d+-i[0-9a-f]{20}\.")
 _RETRY = {"Retry-After": "1", "Should-Retry": "true"}
 
 
-def app(boxes: Boxes, api_key: str) -> Starlette:
+def app(boxes: Boxes, api_key: str, host: str) -> AsgiApp:
     """All routes. REST and envd collide in no path, so one address serves as both."""
-    rest, filesystem, interpreter = Rest(boxes), Filesystem(), Interpreter()
-    inside = _Inside(boxes, filesystem)
+    filesystem, interpreter = Filesystem(), Interpreter()
+
+    def forget(name: str) -> None:
+        """The sandbox is gone."""
+        for room in (boxes, filesystem, interpreter):
+            room.forget(name)
+
+    rest, inside = Rest(boxes, forget), _Inside(boxes, forget)
 
     def keyed(handler: Outside) -> Outside:
         async def answer(request: Request) -> Response:
             given = request.headers.get("x-api-key", "")
             if api_key and not hmac.compare_digest(given.encode(), api_key.encode()):
                 return _rest_refusal(Problem("unauthenticated", "the API key is not this server's"))
+            if not is_json(request.scope):
+                return _rest_refusal(Problem("invalid_argument", "send application/json", 415))
             return await _answered(request, lambda: handler(request), _rest_refusal, _not_listed)
 
         return answer
@@ -72,28 +83,53 @@ def app(boxes: Boxes, api_key: str) -> Starlette:
     ]
     envd = [
         Route("/health", inside.health, methods=["GET"]),
-        Route("/files", inside.of(files.download), methods=["GET"]),
-        Route("/files", inside.of(files.upload), methods=["POST"]),
+        Route("/files", inside.of(files.download, signed=True), methods=["GET"]),
+        Route("/files", inside.of(files.upload, signed=True), methods=["POST"]),
         Route("/execute", inside.of(interpreter.execute), methods=["POST"]),
         Route("/contexts", inside.of(interpreter.create), methods=["POST"]),
         Route("/contexts", inside.of(interpreter.list), methods=["GET"]),
         Route("/contexts/{context}", inside.of(interpreter.remove), methods=["DELETE"]),
         Route("/contexts/{context}/restart", inside.of(interpreter.restart), methods=["POST"]),
     ]
-    return Starlette(routes=[*rest_routes, *rpc, *envd])
+    return _Door(Starlette(routes=[*rest_routes, *rpc, *envd]), OwnNames(host))
+
+
+class _Door:
+    """Refuses what was meant for another server: no page of another site can ask this one."""
+
+    def __init__(self, within: AsgiApp, names: OwnNames) -> None:
+        self._within = within
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = scope["type"] == "http" and self._names.refusal(_without_box(scope))
+        if refused:
+            problem = Problem("permission_denied", refused[1], refused[0])
+            await _rest_refusal(problem)(scope, receive, send)
+        else:
+            await self._within(scope, receive, send)
+
+
+def _without_box(scope: Scope) -> Scope:
+    """Where the host's first label names a sandbox, what stands behind it is the server's name."""
+    headers = [
+        (name, _BOX_LABEL.sub(b"", value) if name == b"host" else value)
+        for name, value in scope["headers"]
+    ]
+    return {**scope, "headers": headers}
 
 
 class _Inside:
     """Calls into one sandbox, by whoever holds its token."""
 
-    def __init__(self, boxes: Boxes, filesystem: Filesystem) -> None:
+    def __init__(self, boxes: Boxes, forget: Callable[[str], None]) -> None:
         self._boxes = boxes
-        self._filesystem = filesystem
+        self._forget = forget
 
-    def of(self, handler: Inside) -> Outside:
+    def of(self, handler: Inside, signed: bool = False) -> Outside:
         async def answer(request: Request) -> Response:
             async def work() -> Response:
-                box = await self._admitted(request)
+                box = await self._admitted(request, signed)
                 return await handler(request, box, _user(request))
 
             return await _answered(request, work, refusal, self._gone)
@@ -110,25 +146,23 @@ class _Inside:
 
         return await _answered(request, work, refusal, self._gone)
 
-    async def _admitted(self, request: Request) -> Box:
-        """A signed address names no sandbox: its signature is that of one sandbox's token."""
+    async def _admitted(self, request: Request, signed: bool) -> Box:
+        """By the token; for a file also by a signature, which is that of one sandbox's token."""
         if name := _box(request):
             box = await self._boxes.find(name)
             shown = [request.headers.get(name, "") for name in _TOKENS]
             if any(hmac.compare_digest(one.encode(), box.token.encode()) for one in shown):
                 return box
-            if files.signed(request, box.token):
+            if signed and files.signed(request, box.token):
                 return box
-        elif "signature" in request.query_params:
+        elif signed and "signature" in request.query_params:
             async for info in self._boxes.living():
-                box = await self._boxes.find(info.name)
-                if files.signed(request, box.token):
-                    return box
+                if files.signed(request, token_of(info)):
+                    return await self._boxes.find(info.name)
         raise Problem("unauthenticated", "the access token is not this sandbox's")
 
     def _gone(self, name: str) -> Response:
-        self._boxes.forget(name)
-        self._filesystem.forget(name)
+        self._forget(name)
         said = {"sandboxId": name, "message": "The sandbox was not found", "code": 502}
         return JSONResponse(said, status_code=502)
 
@@ -169,7 +203,7 @@ def _box(request: Request) -> str:
     if name := request.headers.get("e2b-sandbox-id"):
         return name
     port, _, name = request.headers.get("host", "").partition(".")[0].partition("-")
-    if port.isdigit() and name:
+    if port.isdigit() and is_name(name):
         return name
     return box_of(request.headers.get(_TOKENS[0], ""))
 

@@ -3,19 +3,20 @@
 So any server process on the machine answers for any sandbox, and a restart forgets none.
 """
 
+import hashlib
 import json
+import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from worker.images import ImageStore
 from worker.sandbox.e2b.problems import BoxGone, Problem
 from worker.sandbox.e2b.settings import E2bSettings
 from worker.sandbox.sessions import (
-    Root,
     Session,
+    SessionExists,
     SessionGone,
     SessionInfo,
     SessionRequest,
@@ -24,8 +25,10 @@ from worker.sandbox.sessions import (
 
 ENVD_VERSION = "0.5.7"  # what of upstream's envd is spoken; later ones add what is optional
 DEFAULT_TIMEOUT = 300
-OUR_ROOTS = ("base", "code-interpreter-v1", "")
+OUR_ROOTS = ("base", "code-interpreter-v1")
 _NAME_BYTES, _SECRET_BYTES = 10, 20
+_NAME = re.compile(r"i[0-9a-f]{20}")
+_MOST_TEXT = 16 << 10
 _TEMPLATE, _METADATA, _TOKEN = "e2b.template", "e2b.metadata", "e2b.token"
 
 
@@ -51,48 +54,41 @@ class Box:
 
 
 class Boxes:
-    """The sandboxes of this machine. `roots` finds the image that a template names."""
+    """The sandboxes of this machine."""
 
-    def __init__(
-        self, sessions: Sessions, settings: E2bSettings, roots: Callable[[str], Root]
-    ) -> None:
+    def __init__(self, sessions: Sessions, settings: E2bSettings) -> None:
         self.sessions = sessions
         self._settings = settings
-        self._roots = roots
         self._known: dict[str, Box] = {}
 
-    async def create(self, wanted: Mapping[str, Any]) -> Box:
+    async def create(self, wanted: Mapping[str, Any], repeats: str = "") -> Box:
+        """A request that repeats an earlier one, by its key, gets what that one has made."""
         metadata = _texts(wanted.get("metadata") or {}, "metadata")
-        template = wanted.get("templateID")
-        if not isinstance(template, str):
-            raise Problem("invalid_argument", "templateID is missing")
-        if (wanted.get("network") or {}).get("allowOut"):
+        template = check_template(wanted.get("templateID"))
+        network = wanted.get("network") or {}
+        if not isinstance(network, dict) or network.get("allowOut"):
             raise Problem(
                 "unimplemented", "network.allowOut: sandboxes here have no way out of this machine"
             )
-        image = metadata.get(self._settings.e2b_image_metadata, "")
-        name = image if template in OUR_ROOTS and image else template
-        box, token = _new()
+        name, token = _new(repeats)
         request = SessionRequest(
-            name=box,
+            name=name,
             tags={_TEMPLATE: template, _METADATA: json.dumps(metadata), _TOKEN: token},
             env=_texts(wanted.get("envVars") or {}, "envVars"),
             ttl=self.ttl(wanted.get("timeout", DEFAULT_TIMEOUT)),
-            root=self.root_of(name),
         )
-        session = await self.sessions.open(request)
+        try:
+            session = await self.sessions.open(request)
+        except SessionExists:
+            return await self.find(name)
         return self._remember(Box(session, template, token))
-
-    def root_of(self, template: str) -> Root | None:
-        """The image's, None for the machine's own. Raises `ImageUnknown`."""
-        return None if template in OUR_ROOTS else self._roots(template)
 
     async def fork(self, parent: Box, timeout: Any) -> Box:  # noqa: ASYNC109
         """A child with a copy of its parent's files."""
         info = await parent.session.info()
-        box, token = _new()
+        name, token = _new()
         request = SessionRequest(
-            name=box,
+            name=name,
             tags={**info.tags, _TOKEN: token},
             ttl=self.ttl(timeout or DEFAULT_TIMEOUT),
         )
@@ -138,14 +134,32 @@ class Boxes:
         return box
 
 
-def _new() -> tuple[str, str]:
-    """A name and a token, which begins with it: some SDKs send nothing else with their calls."""
-    name = f"i{secrets.token_hex(_NAME_BYTES)}"
-    return name, name + secrets.token_hex(_SECRET_BYTES)
+def check_template(template: object) -> str:
+    if not isinstance(template, str) or template not in OUR_ROOTS:
+        raise Problem(
+            "not_found",
+            f"template {template!r} does not exist here; base and code-interpreter-v1 do",
+        )
+    return template
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
 
 
 def box_of(token: str) -> str:
     return token[: 1 + 2 * _NAME_BYTES]
+
+
+def token_of(info: SessionInfo) -> str:
+    return info.tags[_TOKEN]
+
+
+def _new(repeats: str = "") -> tuple[str, str]:
+    """A name and a token, which begins with it: some SDKs send nothing else with their calls."""
+    digest = hashlib.sha256(repeats.encode()).hexdigest() if repeats else secrets.token_hex(32)
+    name = f"i{digest[: 2 * _NAME_BYTES]}"
+    return name, name + secrets.token_hex(_SECRET_BYTES)
 
 
 def details(info: SessionInfo, cores: int) -> dict[str, Any]:
@@ -158,16 +172,6 @@ def details(info: SessionInfo, cores: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def image_root(store: ImageStore, name: str) -> Root:
-    """The root of an image in the store."""
-    with store.use(name) as (image, folders):
-        env = dict(pair.split("=", 1) for pair in image.config.env if "=" in pair)
-        return Root(
-            image.name, [str(folder) for folder in folders],
-            env=env, user=image.config.user, workdir=image.config.workdir,
-        )  # fmt: skip
-
-
 def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
@@ -175,4 +179,6 @@ def moment(seconds: float) -> str:
 def _texts(found: Any, name: str) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise Problem("invalid_argument", f"{name} must be an object of texts")
+    if sum(len(key) + len(text) for key, text in found.items()) > _MOST_TEXT:
+        raise Problem("invalid_argument", f"{name} has more than {_MOST_TEXT:,} characters")
     return found

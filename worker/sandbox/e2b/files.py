@@ -3,11 +3,14 @@
 import base64
 import hashlib
 import hmac
+import tempfile
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from typing import IO, cast
 
+from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -18,6 +21,7 @@ from worker.sandbox.sessions import Entry
 
 _CHUNK_OF_GZIP = 1 << 20
 _LARGEST_FORM = 1 << 30
+_IN_MEMORY = 4 << 20
 
 
 async def download(request: Request, box: Box, user: str) -> Response:
@@ -50,7 +54,7 @@ async def upload(request: Request, box: Box, user: str) -> Response:
         written = [await box.session.write(path, _plain(request), user=user)]
     elif kind == b"multipart/form-data":
         written = [
-            await box.session.write(path or name, content, user=user)
+            await box.session.write(path or name, _pieces(content), user=user)
             async for name, content in _parts(request, options.get(b"boundary", b""))
         ]
     else:
@@ -87,18 +91,20 @@ async def _plain(request: Request) -> AsyncIterator[bytes]:
             yield packed.decompress(chunk, _CHUNK_OF_GZIP)
             while packed.unconsumed_tail:
                 yield packed.decompress(packed.unconsumed_tail, _CHUNK_OF_GZIP)
+            if packed.unused_data:
+                raise Problem("invalid_argument", "the content goes on behind its gzip end")
     except zlib.error as damage:
         raise Problem("invalid_argument", f"the content is not gzip: {damage}") from None
     if not packed.eof:
         raise Problem("invalid_argument", "the gzip content is cut short")
 
 
-async def _parts(request: Request, boundary: bytes) -> AsyncIterator[tuple[str, bytes]]:
-    """Each file of the form by its `filename`, which is its path. A form is held while it comes."""
-    finished: list[tuple[str, bytes]] = []
+async def _parts(request: Request, boundary: bytes) -> AsyncIterator[tuple[str, IO[bytes]]]:
+    """Each file of the form by its `filename`, which is its path; on disk until it is whole."""
+    finished: list[tuple[str, IO[bytes]]] = []
     header = {"name": b"", "value": b""}
     headers: dict[bytes, bytes] = {}
-    content = bytearray()
+    content = _spool()
 
     def add(key: str) -> Callable[[bytes, int, int], None]:
         def append(data: bytes, start: int, end: int) -> None:
@@ -111,27 +117,45 @@ async def _parts(request: Request, boundary: bytes) -> AsyncIterator[tuple[str, 
         header.update(name=b"", value=b"")
 
     def part_data(data: bytes, start: int, end: int) -> None:
-        content.extend(data[start:end])
+        content.write(data[start:end])
 
     def part_end() -> None:
+        nonlocal content
         _, options = parse_options_header(headers.get(b"content-disposition", b""))
         if options.get(b"name") == b"file":
-            finished.append((options.get(b"filename", b"").decode(), bytes(content)))
+            content.seek(0)
+            finished.append((options.get(b"filename", b"").decode(), content))
+        else:
+            content.close()
+        content = _spool()
         headers.clear()
-        content.clear()
 
     parser = MultipartParser(boundary, {
         "on_header_field": add("name"), "on_header_value": add("value"),
         "on_header_end": header_end, "on_part_data": part_data, "on_part_end": part_end,
     })  # fmt: skip
     held = 0
-    async for chunk in request.stream():
-        held += len(chunk)
-        if held > _LARGEST_FORM:
-            raise Problem("resource_exhausted", f"a form is at most {_LARGEST_FORM} bytes", 413)
-        parser.write(chunk)
-        while finished:
-            yield finished.pop(0)
-    parser.finalize()
-    for one in finished:
-        yield one
+    try:
+        async for chunk in request.stream():
+            held += len(chunk)
+            if held > _LARGEST_FORM:
+                raise Problem("resource_exhausted", f"a form is at most {_LARGEST_FORM} bytes", 413)
+            parser.write(chunk)
+            while finished:
+                with finished[0][1]:
+                    yield finished.pop(0)
+        parser.finalize()
+    except MultipartParseError as damage:
+        raise Problem("invalid_argument", f"the form cannot be read: {damage}") from None
+    finally:
+        for _, left in [*finished, ("", content)]:
+            left.close()
+
+
+def _spool() -> IO[bytes]:
+    return cast(IO[bytes], tempfile.SpooledTemporaryFile(_IN_MEMORY))
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while piece := file.read(_CHUNK_OF_GZIP):
+        yield piece

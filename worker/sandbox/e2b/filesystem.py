@@ -20,7 +20,7 @@ _EVENTS = {
     "create": "EVENT_TYPE_CREATE", "write": "EVENT_TYPE_WRITE", "remove": "EVENT_TYPE_REMOVE",
     "rename": "EVENT_TYPE_RENAME", "chmod": "EVENT_TYPE_CHMOD",
 }  # fmt: skip
-_PING, _MOST_EVENTS, _MOST_WATCHERS = 50.0, 100_000, 64
+_PING, _MOST_EVENTS, _MOST_WATCHERS = 50.0, 4096, 64
 
 
 def entry(found: Entry) -> Json:
@@ -110,8 +110,15 @@ class Filesystem:
                 async with aclosing(found):
                     async for change in found:
                         watcher.ready.set()
-                        if change and len(watcher.events) < _MOST_EVENTS:
+                        if change:
                             watcher.events.append(_event(change, asked))
+                        if len(watcher.events) > _MOST_EVENTS:
+                            raise Problem(
+                                "resource_exhausted",
+                                f"more than {_MOST_EVENTS} changes wait to be fetched",
+                            )
+            except Problem as problem:
+                watcher.problem = problem
             except EXPECTED as problem:
                 watcher.problem = problem_of(problem)
                 watcher.ready.set()

@@ -1,7 +1,8 @@
 """An interpreter that stays, run inside a sandbox: cells come as JSON lines, what they do goes out.
 
 It is sent as text, so it imports nothing of ours. The program's own outputs are pipes that
-threads read: what a child process prints is seen too, and none of it can look like ours.
+threads read, so what a child process prints is seen too. A cell that writes past them spoils its
+own context alone.
 """
 
 import ast

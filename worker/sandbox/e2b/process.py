@@ -30,9 +30,10 @@ async def start(request: Request, box: Box, user: str) -> Response:
     asked = await one_frame(request)
     config = _table(asked.get("process"), "process")
     pty = asked.get("pty")
+    env = _table(config.get("envs") or {}, "envs")
     command = CommandRequest(
-        argv=[str(config.get("cmd", "")), *map(str, config.get("args", []))],
-        env={str(key): str(value) for key, value in config.get("envs", {}).items()},
+        argv=[str(config.get("cmd") or ""), *map(str, _list(config.get("args"), "args"))],
+        env={str(key): str(value) for key, value in env.items()},
         cwd=str(config.get("cwd") or ""),
         user=user,
         stdin=bool(asked.get("stdin", True)),  # left out by SDKs that are older than the field
@@ -131,7 +132,7 @@ def _end(found: Exit) -> Json:
     if found.why in ("no_folder", "not_found", "not_executable"):
         raise Problem("invalid_argument", found.message)
     if found.code is None:
-        name = signal.Signals(found.signal or signal.SIGKILL).name
+        name = signal.strsignal(found.signal or signal.SIGKILL) or found.signal
         text = f"signal: {name}" + (f" ({found.why})" if found.why else "")
         return {"exitCode": -1, "exited": False, "status": text, "error": text}
     text = f"exit status {found.code}"
@@ -178,12 +179,22 @@ def _table(found: Any, name: str) -> Json:
     return found
 
 
+def _list(found: Any, name: str) -> list[Any]:
+    if not isinstance(found or [], list):
+        raise Problem("invalid_argument", f"{name} must be a list")
+    return found or []
+
+
 def _deadline(request: Request) -> float | None:
     """Of the command, in seconds: the client's own deadline is sent as that of the call."""
     text = request.headers.get("connect-timeout-ms", "")
-    return int(text) / 1000 if text.isdigit() and int(text) else None
+    return int(text) / 1000 if _is_number(text) and int(text) else None
 
 
 def _ping(request: Request) -> float:
     text = request.headers.get("keepalive-ping-interval", "")
-    return float(text) if text.isdigit() and int(text) else _PING
+    return float(text) if _is_number(text) and int(text) else _PING
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16

@@ -2,14 +2,14 @@
 
 import base64
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from worker.sandbox.e2b.boxes import DEFAULT_TIMEOUT, OUR_ROOTS, Boxes, details
+from worker.sandbox.e2b.boxes import DEFAULT_TIMEOUT, Boxes, check_template, details
 from worker.sandbox.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
 from worker.sandbox.e2b.wire import Json, body
 from worker.sandbox.sessions import SessionGone
@@ -20,12 +20,14 @@ _MOST_FORKS, _PAGE = 20, 100
 class Rest:
     """The calls that need the API key. Each raises what `problems` has an answer for."""
 
-    def __init__(self, boxes: Boxes) -> None:
+    def __init__(self, boxes: Boxes, forget: Callable[[str], None]) -> None:
         self._boxes = boxes
+        self._forget = forget
         self._cores = os.cpu_count() or 1
 
     async def create(self, request: Request) -> Response:
-        box = await self._boxes.create(await body(request))
+        key = request.headers.get("idempotency-key", "")
+        box = await self._boxes.create(await body(request), key)
         return JSONResponse(box.answer(), status_code=201)
 
     async def look(self, request: Request) -> Response:
@@ -66,7 +68,7 @@ class Rest:
 
     async def kill(self, request: Request) -> Response:
         box = await self._boxes.find(request.path_params["id"])
-        self._boxes.forget(box.id)
+        self._forget(box.id)
         if not await self._boxes.sessions.end(box.id):
             raise BoxGone(box.id)
         return Response(status_code=204)
@@ -102,8 +104,7 @@ class Rest:
 
     async def alias(self, request: Request) -> Response:
         name = request.path_params["alias"]
-        if name not in OUR_ROOTS:
-            self._boxes.root_of(name)
+        check_template(name)
         return JSONResponse({"templateID": name, "public": False})
 
     async def not_offered(self, request: Request) -> Response:

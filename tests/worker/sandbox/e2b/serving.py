@@ -37,6 +37,7 @@ class E2bServer:
         assert self._process.stdout is not None
         self._process.stdout.readline()  # Sandbox Fusion's address
         self.url = self._process.stdout.readline().strip()
+        assert self.url.startswith("http://"), "the server did not start"
 
     def __exit__(self, *_: object) -> None:
         self.stop()

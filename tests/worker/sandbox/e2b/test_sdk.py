@@ -174,6 +174,55 @@ def test_a_full_disk_is_told_and_the_sandbox_goes_on(box):
     assert box.files.read("/tmp/small") == "x"
 
 
+def test_a_signature_opens_files_alone(server, box):
+    box.files.write("/tmp/f", "signed")
+    url = httpx.URL(box.download_url("/tmp/f"))
+    headers = {"e2b-sandbox-id": box.sandbox_id, "content-type": "application/json"}
+    for path in ("/process.Process/List", "/filesystem.Filesystem/Remove", "/execute"):
+        answer = httpx.post(url.copy_with(path=path), headers=headers, content=b"{}")
+        assert answer.status_code == 401, path
+    upload = httpx.URL(box.upload_url("/tmp/f"))
+    for path in ("/process.Process/Start", "/filesystem.Filesystem/Stat", "/contexts"):
+        answer = httpx.post(upload.copy_with(path=path), headers=headers, content=b"{}")
+        assert answer.status_code == 401, path
+
+
+def test_a_page_of_another_site_can_ask_nothing(server, box):
+    key = {"x-api-key": server.options["api_key"]}
+    for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+        assert httpx.get(f"{server.url}/sandboxes", headers=key | headers).status_code in (403, 421)
+    text = {"content-type": "text/plain"}
+    made = httpx.post(
+        f"{server.url}/sandboxes", headers=key | text, content=b'{"templateID":"base"}'
+    )
+    assert made.status_code == 415
+    port = httpx.URL(server.url).port
+    label = {"host": f"49983-{box.sandbox_id}.localhost:{port}"}
+    assert httpx.get(f"{server.url}/health", headers=label).status_code == 204
+
+
+def test_a_repeated_create_makes_one_sandbox(server):
+    headers = {"x-api-key": server.options["api_key"], "idempotency-key": uuid.uuid4().hex}
+    wanted = {"templateID": "base", "timeout": 60}
+    made = [
+        httpx.post(f"{server.url}/v2/sandboxes", headers=headers, json=wanted, timeout=60).json()
+        for _ in range(2)
+    ]
+    assert made[0] == made[1]
+    assert Sandbox.connect(made[0]["sandboxID"], **server.options).kill()
+
+
+def test_more_metadata_than_a_list_can_show_is_refused(server):
+    with pytest.raises(SandboxException, match="metadata has more than"):
+        Sandbox.create(metadata={"a": "x" * 20_000}, **server.options)
+
+
+def test_a_command_may_be_ended_by_any_signal(shared):
+    with pytest.raises(CommandExitException) as failed:
+        shared.commands.run("kill -40 $$")
+    assert failed.value.exit_code == -1
+
+
 @pytest.mark.parametrize("timeout", [-1, 366 * 86_400])
 def test_times_that_cannot_be_are_refused_with_what_can(server, timeout):
     with pytest.raises(SandboxException, match="timeout is"):
@@ -183,8 +232,8 @@ def test_times_that_cannot_be_are_refused_with_what_can(server, timeout):
 def test_an_unknown_template_does_not_exist(server):
     with pytest.raises(SandboxException, match="does not exist"):
         Sandbox.create("no-such-template", **server.options)
-    with pytest.raises(SandboxException, match="does not exist"):
-        Sandbox.create(metadata={"image": "no-such-image"}, **server.options)
+    key = {"x-api-key": server.options["api_key"]}
+    assert httpx.get(f"{server.url}/templates/aliases/nothing", headers=key).status_code == 404
 
 
 # Commands
@@ -472,11 +521,30 @@ def test_an_interpreter_that_dies_is_told_and_replaced(server):
 
 
 @interpreter
+def test_a_cell_that_writes_past_the_interpreter_ends_its_own_context(server):
+    write = """
+import os
+for at in range(3, 20):
+    try:
+        for _ in range({times}):
+            os.write(at, {what})
+    except OSError:
+        pass
+"""
+    with CodeSandbox.create(**server.options) as box:
+        box.run_code(write.format(times=1, what=r"b'1\n'"))
+        assert box.run_code("1 + 1").text == "2"
+        box.run_code(write.format(times=400, what="b'x' * 65536"))
+        assert box.run_code("1 + 1").text == "2"
+
+
+@interpreter
 def test_a_cell_out_of_time_is_interrupted(server):
     with CodeSandbox.create(**server.options) as box:
+        box.run_code("kept = 1")
         with pytest.raises(TimeoutException):
             box.run_code("import time; time.sleep(1000)", timeout=1)
-        assert box.run_code("1 + 1").text == "2"
+        assert box.run_code("kept").text == "1"
 
 
 # The same, not blocking
