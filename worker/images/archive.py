@@ -12,16 +12,20 @@ import platform
 import re
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, cast
 
-from worker.images.errors import ImageBroken
+from worker.images.errors import ImageBroken, ImageTooLarge
 from worker.images.stream import plain
 
 _MOST_JSON = 16 << 20
+_MOST_ENTRIES, _MOST_NAME = 200_000, 512
+# What headers and JSON may add to the files of an image, in a compressed archive.
+_BESIDES = 1 << 30
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 _MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
@@ -60,8 +64,9 @@ class _Files(Protocol):
 
 
 @contextmanager
-def opened(path: Path, scratch: Path) -> Iterator[list[PackedImage]]:
-    """The images in a file or folder. A compressed `docker save` is unpacked into `scratch`."""
+def opened(path: Path, scratch: Path, most: int) -> Iterator[list[PackedImage]]:
+    """The images in a file or folder. A compressed `docker save` is unpacked into `scratch`;
+    `most` bounds its bytes."""
     with ExitStack() as held:
         if path.is_dir():
             if not (path / "index.json").is_file():
@@ -69,7 +74,7 @@ def opened(path: Path, scratch: Path) -> Iterator[list[PackedImage]]:
                 return
             files: _Files = _InFolder(path)
         else:
-            files = held.enter_context(_in_tar(path, scratch))
+            files = held.enter_context(_in_tar(path, scratch, most + _BESIDES))
         if files.has("manifest.json"):
             yield list(_docker(files))
         elif files.has("index.json"):
@@ -95,16 +100,49 @@ class _InFolder:
         return (self._folder / name).is_file()
 
 
+class _Bounded:
+    """No header makes `tarfile` read a whole archive into memory."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._gathered = 0
+        self.tell, self.seekable = file.tell, file.seekable
+
+    def seek(self, position: int) -> int:
+        self._gathered = 0
+        return self._file.seek(position)
+
+    def read(self, count: int) -> bytes:
+        self._gathered += count
+        if count < 0 or self._gathered > 2 * _MOST_JSON:
+            raise ImageBroken(f"the archive has a header of {self._gathered:,} bytes")
+        return self._file.read(count)
+
+
 class _InTar:
     def __init__(self, tar: tarfile.TarFile, path: Path) -> None:
         self._tar = tar
         self._path = path
-        self._members = {member.name.removeprefix("./"): member for member in tar}
+        self._members: dict[str, tarfile.TarInfo] = {}
+        for number, member in enumerate(tar, 1):
+            if number > _MOST_ENTRIES:
+                raise ImageBroken(
+                    f"{path} has more than {_MOST_ENTRIES:,} entries; no archive of images has. "
+                    "Is it a tar of a plain root? Unpack it, and name its folder"
+                )
+            member.pax_headers = {}  # megabytes, if their maker likes
+            if len(member.name) + len(member.linkname) > _MOST_NAME:
+                tar.members.pop()  # type: ignore[attr-defined]  # no image names it
+            else:
+                self._members[member.name.removeprefix("./")] = member
 
     def open(self, name: str) -> BinaryIO:
         member = self._members.get(_inside(name))
         # `docker save` stores a layer that two images share as a link to the first.
-        found = self._tar.extractfile(member) if member else None
+        try:
+            found = self._tar.extractfile(member) if member else None
+        except (KeyError, RecursionError):  # a link to nothing, or to itself
+            found = None
         if found is None:
             raise ImageBroken(f"the image names {name}, which is not in {self._path}")
         return cast(BinaryIO, found)
@@ -114,7 +152,7 @@ class _InTar:
 
 
 @contextmanager
-def _in_tar(path: Path, scratch: Path) -> Iterator[_InTar]:
+def _in_tar(path: Path, scratch: Path, most: int) -> Iterator[_InTar]:
     with ExitStack() as held:
         file: IO[bytes] = held.enter_context(path.open("rb"))
         if file.read(2) == b"\x1f\x8b":
@@ -122,15 +160,21 @@ def _in_tar(path: Path, scratch: Path) -> Iterator[_InTar]:
             try:
                 with gzip.open(path, "rb") as packed:
                     while chunk := packed.read(1 << 20):
+                        if unpacked.tell() + len(chunk) > most:
+                            raise ImageTooLarge(
+                                f"{path} unpacks to more than {most:,} bytes. Raise "
+                                "PENSTOCK_IMAGE_MAX_GB, or unpack the archive with gunzip first"
+                            )
                         unpacked.write(chunk)
-            except (EOFError, gzip.BadGzipFile) as damage:
+            except (EOFError, zlib.error, gzip.BadGzipFile) as damage:
                 raise ImageBroken(f"{path} cannot be decompressed: {damage}") from None
             file = unpacked
         file.seek(0)
         try:
-            tar = held.enter_context(tarfile.open(fileobj=file, mode="r:"))
+            bounded = cast(IO[bytes], _Bounded(file))
+            tar = held.enter_context(tarfile.open(fileobj=bounded, mode="r:"))
             files = _InTar(tar, path)
-        except tarfile.TarError as damage:
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as damage:
             raise ImageBroken(f"{path} is no tar: {damage}") from None
         yield files
 

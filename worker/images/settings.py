@@ -19,7 +19,7 @@ class ImageSettings(Settings):
         " for root, `~/.local/share/penstock/images` for other users.",
     )
     image_max_gb: float = Field(
-        20, gt=0, description="What one layer of an image may hold, unpacked, in GB."
+        20, gt=0, description="What the layers of an image may hold together, unpacked, in GB."
     )
 
     def folder(self) -> Path:

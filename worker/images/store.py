@@ -13,7 +13,8 @@ import hashlib
 import json
 import os
 import re
-import shutil
+import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from worker.images.archive import ImageConfig, PackedImage, PackedLayer, opened
 from worker.images.errors import ImageBroken, ImageError, ImageUnknown, StoreUnusable
 from worker.images.settings import ImageSettings
 from worker.images.stream import Measured
-from worker.images.unpack import LinksBelow, Owners, Unpacker
+from worker.images.unpack import LinksBelow, Owners, Unpacker, too_large
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}")
 _VERSION = 1
@@ -78,15 +79,24 @@ class ImageStore:
 
     def add(self, path: Path, name: str = "") -> list[Image]:
         """Unpack what lies there, under its own names or under this one. A name that exists
-        moves to the new image."""
+        moves to the new image. All images of the archive are added, or none."""
         if not path.exists():
             raise ImageBroken(f"there is no {path}")
         self._make()
         self._sweep()
         try:
-            with self._work() as scratch, opened(path, scratch) as packed:
-                named = _named(packed, name, path)
-                return [image for found, names in named for image in self._enter(found, names)]
+            with self._all_or_none() as new, ExitStack() as held:
+                scratch = held.enter_context(self._work())
+                packed = held.enter_context(opened(path, scratch, self._most))
+                images = [
+                    Image(each, found.config, tuple(layer.key for layer in layers),
+                          sum(layer.bytes for layer in layers), time.time())
+                    for found, names in _named(packed, name, path)
+                    for layers in [self._layers_of(found, new, held)]
+                    for each in names
+                ]  # fmt: skip
+                self._write_records(images)
+                return images
         except OSError as trouble:
             if trouble.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreUnusable(f"{self.folder} is full; nothing was added") from None
@@ -96,7 +106,11 @@ class ImageStore:
         """All of them, by name."""
         if not self._images.is_dir():
             return []
-        return sorted(map(_read, self._images.glob("*.json")), key=lambda image: image.name)
+        found = []
+        for record in self._images.glob("*.json"):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                found.append(_read(record))
+        return sorted(found, key=lambda image: image.name)
 
     def find(self, name: str) -> Image:
         """The image of this name, or of this name and `:latest`."""
@@ -113,13 +127,20 @@ class ImageStore:
     @contextmanager
     def use(self, name: str) -> Iterator[tuple[Image, list[Path]]]:
         """The image and its layers' folders, the highest first; they stay while this is held."""
+        before = None
         while True:
             image = self.find(name)
             with ExitStack() as held:
                 try:
                     for key in image.layers:
                         held.enter_context(self._hold(key))
-                except FileNotFoundError:  # removed and collected since the record was read
+                except FileNotFoundError:
+                    if image == before:
+                        raise StoreUnusable(
+                            f"a layer of image {image.name!r} is missing in {self._layers}. "
+                            f"Add it again: penstock images add FILE --name {image.name}"
+                        ) from None
+                    before = image  # maybe removed and collected since the record was read
                     continue
                 yield image, [self._layers / key / "root" for key in reversed(image.layers)]
                 return
@@ -139,35 +160,53 @@ class ImageStore:
         if not self._layers.is_dir():
             return Collected(0, 0, 0)
         self._sweep()
-        layers = freed = in_use = 0
-        for folder in sorted(self._layers.iterdir()):
-            if folder.name in self._named_layers():
-                continue
-            with _lock(folder, fcntl.LOCK_EX) as alone:
-                if not alone:
-                    in_use += 1
-                # An image may have come to name it before we had the lock.
-                elif folder.name not in self._named_layers():
-                    freed += _about(folder).bytes
-                    layers += 1
-                    self._throw_away(folder)
-        return Collected(layers, freed, in_use)
+        done = [self._drop(folder) for folder in sorted(self._layers.iterdir())]
+        return Collected(
+            sum(each.layers for each in done),
+            sum(each.bytes for each in done),
+            sum(each.in_use for each in done),
+        )
 
-    def _enter(self, packed: PackedImage, names: tuple[str, ...]) -> Iterator[Image]:
-        with ExitStack() as held:
-            layers: list[_Layer] = []
-            for layer in packed.layers:
-                layers.append(self._layer(layer, [known.key for known in layers], held))
-            for name in names:
-                image = Image(
-                    name, packed.config, tuple(layer.key for layer in layers),
-                    sum(layer.bytes for layer in layers), time.time(),
-                )  # fmt: skip
-                self._write_record(image)
-                yield image
+    def _drop(self, folder: Path) -> Collected:
+        """Delete a layer, unless an image names it or somebody uses it."""
+        if folder.name in self._named_layers():
+            return Collected(0, 0, 0)
+        with suppress(FileNotFoundError), _lock(folder, fcntl.LOCK_EX) as alone:
+            if not alone:
+                return Collected(0, 0, 1)
+            # An image may have come to name it before we had the lock.
+            if folder.name not in self._named_layers():
+                freed = _about(folder).bytes
+                self._throw_away(folder)
+                return Collected(1, freed, 0)
+        return Collected(0, 0, 0)
 
-    def _layer(self, packed: PackedLayer, below: list[str], held: ExitStack) -> _Layer:
+    @contextmanager
+    def _all_or_none(self) -> Iterator[list[str]]:
+        """The keys of layers that this call brings. A refusal drops them; named ones stay."""
+        new: list[str] = []
+        try:
+            yield new
+        except BaseException:
+            for key in new:
+                self._drop(self._layers / key)
+            raise
+
+    def _layers_of(self, packed: PackedImage, new: list[str], held: ExitStack) -> list[_Layer]:
+        """The layers of an image, in the store and held, the lowest first."""
+        layers: list[_Layer] = []
+        for layer in packed.layers:
+            layers.append(self._layer(layer, layers, new, held))
+            if sum(known.bytes for known in layers) > self._most:
+                raise too_large(self._most)
+        return layers
+
+    def _layer(
+        self, packed: PackedLayer, lower: list[_Layer], new: list[str], held: ExitStack
+    ) -> _Layer:
         """The layer in the store, unpacked now where it is new, and held."""
+        below = [layer.key for layer in lower]
+        used = sum(layer.bytes for layer in lower)
         for chain in ([], below):
             with suppress(FileNotFoundError):
                 if packed.diff_id is not None:
@@ -175,11 +214,14 @@ class ImageStore:
                     held.enter_context(self._hold(key))
                     return _about(self._layers / key)
         try:
-            return self._unpack(packed, None, held)
+            return self._unpack(packed, used, None, new, held)
         except LinksBelow:
-            return self._unpack(packed, below, held)
+            return self._unpack(packed, used, below, new, held)
 
-    def _unpack(self, packed: PackedLayer, below: list[str] | None, held: ExitStack) -> _Layer:
+    def _unpack(
+        self, packed: PackedLayer, used: int, below: list[str] | None, new: list[str],
+        held: ExitStack,
+    ) -> _Layer:  # fmt: skip
         """Into a folder of its own, which gets its name only when all of it is right."""
         with self._work() as work, packed.open() as source:
             root = work / "root"
@@ -188,7 +230,7 @@ class ImageStore:
             if below is not None:
                 lower = [str(self._layers / key / "root") for key in reversed(below)]
             measured = Measured(source, self._most + (1 << 30))
-            unpacker = Unpacker(str(root), self._owners, self._most, lower)
+            unpacker = Unpacker(str(root), self._owners, self._most, used, lower)
             try:
                 done = unpacker.unpack(measured)
             finally:
@@ -200,14 +242,17 @@ class ImageStore:
             layer = _Layer(key, done.bytes)
             (work / "layer.json").write_text(json.dumps(asdict(layer)))
             work.chmod(0o711)  # a session's own user finds its way through
-            try:
-                work.rename(self._layers / key)
-            except OSError:
-                if not (self._layers / key).is_dir():
-                    raise
-                # Another process has unpacked the same meanwhile.
-        held.enter_context(self._hold(key))
-        return layer
+            # It is still locked by its maker: nobody collects it before it is held here.
+            while True:
+                try:
+                    work.rename(self._layers / key)
+                    new.append(key)
+                except OSError as there:  # another process has unpacked the same meanwhile
+                    if there.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                        raise
+                with suppress(FileNotFoundError):  # and may have dropped it again
+                    held.enter_context(self._hold(key))
+                    return layer
 
     @contextmanager
     def _work(self) -> Iterator[Path]:
@@ -245,11 +290,18 @@ class ImageStore:
 
     def _sweep(self) -> None:
         """Delete what killed processes have left half-made."""
-        for folder in self._unpacking.iterdir():
-            with suppress(FileNotFoundError), _lock(folder, fcntl.LOCK_EX) as alone:
+        for left in self._unpacking.iterdir():
+            with suppress(FileNotFoundError):
+                about = left.lstat()
                 # A folder that was made this moment has no lock yet.
-                if alone and time.time() - folder.stat().st_mtime > 10:
-                    _delete(folder)
+                if time.time() - about.st_mtime < 10:
+                    continue
+                if not stat.S_ISDIR(about.st_mode):
+                    left.unlink()
+                    continue
+                with _lock(left, fcntl.LOCK_EX) as alone:
+                    if alone:
+                        _delete(left)
 
     def _make(self) -> None:
         try:
@@ -262,10 +314,15 @@ class ImageStore:
     def _record(self, name: str) -> Path:
         return self._images / f"{quote(name, safe='')}.json"
 
-    def _write_record(self, image: Image) -> None:
-        with tempfile.NamedTemporaryFile("w", dir=self._unpacking, delete=False) as file:
-            json.dump({"version": _VERSION, **asdict(image)}, file)
-        os.replace(file.name, self._record(image.name))
+    def _write_records(self, images: list[Image]) -> None:
+        """A full disk is noticed before the first of them has its name."""
+        with self._work() as work:
+            for number, image in enumerate(images):
+                record = work / str(number)
+                record.touch(0o600)
+                record.write_text(json.dumps({"version": _VERSION, **asdict(image)}))
+            for number, image in enumerate(images):
+                os.replace(work / str(number), self._record(image.name))
 
 
 def _named(
@@ -337,19 +394,22 @@ def _lock(folder: Path, kind: int) -> Iterator[bool]:
 
 
 def _delete(folder: Path) -> None:
-    """All of it, folders included that their image allows nobody to change."""
+    """All of it, folders included that their image allows nobody to change.
 
-    def allow(function: object, path: str, trouble: object) -> None:
-        parent = os.path.dirname(path)
-        for locked in (parent, path):
-            with suppress(OSError):
-                if not os.path.islink(locked):
-                    os.chmod(locked, 0o700)
-        with suppress(FileNotFoundError):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            else:
-                os.unlink(path)
-
+    Each folder moves to the top first: so no depth is too deep, and no path too long.
+    """
+    left = [str(folder)]
     with suppress(FileNotFoundError):
-        shutil.rmtree(folder, onerror=allow)
+        while left:
+            at = left.pop()
+            for entry in list(os.scandir(at)):
+                if entry.is_dir(follow_symlinks=False):
+                    os.chmod(entry.path, 0o700)
+                    top = str(folder / secrets.token_hex(8))
+                    os.rename(entry.path, top)
+                    left.append(top)
+                else:
+                    os.unlink(entry.path)
+            if at != str(folder):
+                os.rmdir(at)
+        folder.rmdir()

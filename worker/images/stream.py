@@ -74,12 +74,22 @@ class Measured:
         self._most = most
         self._hash = hashlib.sha256()
         self._position = 0
+        self._gathered = 0
         self.last = b""
 
+    def next_entry(self) -> None:
+        """What `tarfile` has gathered for a header is used; the bound counts from here."""
+        self._gathered = 0
+
     def read(self, count: int) -> bytes:
-        """Exactly so many bytes, fewer at the end alone."""
-        if count > _MOST_AT_ONCE:
-            raise ImageBroken(f"the layer has a header of {count:,} bytes")
+        """Exactly so many bytes, fewer at the end alone. `tarfile` reads headers by it."""
+        self._gathered += count
+        if count < 0 or self._gathered > _MOST_AT_ONCE:
+            raise ImageBroken(f"the layer has a header of {self._gathered:,} bytes")
+        return self.content(count)
+
+    def content(self, count: int) -> bytes:
+        """As `read`, of what is not kept in memory."""
         self.last = found = self._next(count)
         while 0 < len(found) < count and (more := self._next(count - len(found))):
             self.last = found = found + more
@@ -105,12 +115,12 @@ class Measured:
         """Go on to there. `tarfile` asks for no way back."""
         if position < self._position:
             raise ImageBroken("the layer's entries overlap")
-        while self._position < position and self.read(min(_CHUNK, position - self._position)):
+        while self._position < position and self.content(min(_CHUNK, position - self._position)):
             pass
         return self._position
 
     def digest(self) -> str:
         """Of everything, the rest included."""
-        while self.read(_CHUNK):
+        while self.content(_CHUNK):
             pass
         return f"sha256:{self._hash.hexdigest()}"

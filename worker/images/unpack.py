@@ -24,6 +24,8 @@ _CHUNK = 1 << 20
 _KEPT_BITS = 0o1777
 MOST_ENTRIES = 2_000_000
 MOST_IDS = 65_536
+# Linux opens no longer path. Nothing real is nested so deep.
+_MOST_PATH, _MOST_PARTS = 4096, 200
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,17 @@ class Unpacked:
 
 
 class Unpacker:
-    """One layer, into one empty folder. `below`: the lower layers' folders, highest first."""
+    """One layer, into one empty folder. `below`: the lower layers' folders, highest first.
+
+    `used`: how many of the image's most bytes its other layers hold.
+    """
 
     def __init__(
-        self, folder: str, owners: Owners, most_bytes: int, below: list[str] | None = None
+        self, folder: str, owners: Owners, most_bytes: int, used: int, below: list[str] | None
     ) -> None:
         self._owners = owners
         self._most = most_bytes
+        self._used = used
         self._below = below
         self._root = os.open(folder, _FOLDER)
         self._at: tuple[tuple[str, ...], int] = (), os.dup(self._root)
@@ -99,8 +105,9 @@ class Unpacker:
             with tarfile.TarFile(fileobj=source, mode="r") as tar:  # type: ignore[arg-type]
                 while (member := tar.next()) is not None:
                     tar.members.clear()  # type: ignore[attr-defined]  # else it keeps millions
+                    source.next_entry()
                     self._place(tar, member, source)
-        except (tarfile.TarError, EOFError, UnicodeError, OverflowError) as damage:
+        except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as damage:
             raise ImageBroken(f"the layer is no readable tar: {damage}") from None
         if source.last.strip(b"\0"):
             raise ImageBroken(f"the layer has no readable entry at byte {source.tell() - 512:,}")
@@ -110,9 +117,9 @@ class Unpacker:
 
     def _place(self, tar: tarfile.TarFile, member: tarfile.TarInfo, source: Measured) -> None:
         parts = _parts(member.name)
-        self.done.files += 1
-        if self.done.files > MOST_ENTRIES:
-            raise ImageTooLarge(f"the layer has more than {MOST_ENTRIES:,} entries")
+        if member.size < 0:
+            raise ImageBroken(f"entry {member.name!r} says a size of {member.size:,} bytes")
+        self._count_entry()
         if not parts:
             if not member.isdir():
                 raise ImageBroken(f"entry {member.name!r} has no name")
@@ -128,6 +135,9 @@ class Unpacker:
         elif member.isreg() or member.issparse():
             self._write(tar, member, above, name, source)
         elif member.issym():
+            length = len(os.fsencode(member.linkname))
+            if not 0 < length < _MOST_PATH:
+                raise ImageBroken(f"entry {member.name!r} is a link of {length:,} bytes")
             folder = self._clear(above, name)
             os.symlink(member.linkname, name, dir_fd=folder)
             self._owners.give_link(name, folder, member.uid, member.gid)
@@ -139,6 +149,16 @@ class Unpacker:
             self._owners.give_link(name, folder, member.uid, member.gid)
         else:
             raise ImageBroken(f"entry {member.name!r} is a device; images may hold none")
+
+    def _count_entry(self) -> None:
+        self.done.files += 1
+        if self.done.files > MOST_ENTRIES:
+            raise ImageTooLarge(f"the layer has more than {MOST_ENTRIES:,} entries and folders")
+
+    def _count(self, size: int) -> None:
+        self.done.bytes += size
+        if self._used + self.done.bytes > self._most:
+            raise too_large(self._most)
 
     def _note_whiteout(self, above: tuple[str, ...], name: str, member: tarfile.TarInfo) -> None:
         self._open(above)
@@ -158,24 +178,20 @@ class Unpacker:
         name: str,
         source: Measured,
     ) -> None:
-        self.done.bytes += member.size
-        if self.done.bytes > self._most:
-            raise ImageTooLarge(
-                f"the layer's files hold more than {self._most:,} bytes. "
-                "PENSTOCK_IMAGE_MAX_GB says how much an image may hold"
-            )
+        self._count(member.size)
         folder = self._clear(above, name)
         file = os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
         try:
             if member.issparse():
                 content = tar.extractfile(member)
                 while content and (chunk := content.read(_CHUNK)):
+                    source.next_entry()
                     _write_all(file, chunk)
             else:
                 source.seek(member.offset_data)
                 left = member.size
                 while left:
-                    chunk = source.read(min(_CHUNK, left))
+                    chunk = source.content(min(_CHUNK, left))
                     if not chunk:
                         raise ImageBroken(f"the layer ends in the midst of {member.name!r}")
                     _write_all(file, chunk)
@@ -214,7 +230,7 @@ class Unpacker:
                 about = os.fstat(found)
                 if not stat.S_ISREG(about.st_mode):
                     break
-                self.done.bytes += about.st_size
+                self._count(about.st_size)
                 copy = os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
                 try:
                     while chunk := os.read(found, _CHUNK):
@@ -240,6 +256,7 @@ class Unpacker:
                 try:
                     inner = os.open(part, _FOLDER, dir_fd=folder)
                 except FileNotFoundError:
+                    self._count_entry()
                     os.mkdir(part, 0o700, dir_fd=folder)
                     self.done.folders.setdefault(above[:depth], _Folder())
                     inner = os.open(part, _FOLDER, dir_fd=folder)
@@ -250,6 +267,9 @@ class Unpacker:
             if refused.errno in (errno.ENOTDIR, errno.ELOOP):
                 path = "/".join(above[:depth])
                 raise ImageBroken(f"entries lie below {path!r}, which is no folder") from None
+            raise
+        except ImageTooLarge:
+            os.close(folder)
             raise
         os.close(self._at[1])
         self._at = above, folder
@@ -305,12 +325,23 @@ class Unpacker:
                 os.utime(folder, (about.mtime, about.mtime))
 
 
+def too_large(most: int) -> ImageTooLarge:
+    return ImageTooLarge(
+        f"the image's files hold more than {most:,} bytes. "
+        "PENSTOCK_IMAGE_MAX_GB says how much an image may hold"
+    )
+
+
 def _parts(path: str) -> tuple[str, ...]:
+    if len(os.fsencode(path)) > _MOST_PATH:
+        raise ImageBroken(f"entry {path[:80]!r} has a path of more than {_MOST_PATH:,} bytes")
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
         raise ImageBroken(f"entry {path!r} leads out of the image")
     if "\0" in path or any(len(os.fsencode(part)) > 255 for part in parts):
         raise ImageBroken(f"entry {path[:80]!r} has a name that no file can have")
+    if len(parts) > _MOST_PARTS:
+        raise ImageBroken(f"entry {path[:80]!r} lies more than {_MOST_PARTS} folders deep")
     return parts
 
 
