@@ -97,7 +97,7 @@ class DataSource:
         return found
 
     def add_samples(self, samples: list[Group]) -> None:
-        """Aborted groups: whoever has room next goes on with them."""
+        """Aborted groups: the next process with room goes on with them."""
         for group in samples:
             self._later(self._park, group)
 
@@ -210,7 +210,7 @@ class DataSource:
 
     def _begun(self, name: str, slot: SyncSlot) -> Group | None:
         """A new prompt, or what there is of a group that somebody began. A prompt is parked at
-        once, for whoever makes the group if this process dies."""
+        once, for the process that makes the group if this one dies."""
         while name not in self._prompts and not slot.partial and self._draw() < int(name):
             pass  # a process that was killed had drawn it, and this one has yet to
         size = self.args.n_samples_per_prompt

@@ -1,4 +1,4 @@
-"""Generators that are interrupted: they park what they have, and whoever comes next goes on."""
+"""Generators that are interrupted: they park what they have, and the next one goes on."""
 
 import contextlib
 import json

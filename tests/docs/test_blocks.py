@@ -39,8 +39,8 @@ def environment(
     }
     with PrivateRedis(tmp_path / "redis") as server:
         path = f"{tools}:{Path(sys.executable).parent}:{clean['PATH']}"
-        ours = {"PENSTOCK_REDIS_URL": server.url, "PENSTOCK_IMAGES": str(tmp_path / "images")}
-        yield clean | ours | {"PATH": path, "PYTHONPATH": str(ROOT)}
+        settings = {"PENSTOCK_REDIS_URL": server.url, "PENSTOCK_IMAGES": str(tmp_path / "images")}
+        yield clean | settings | {"PATH": path, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture

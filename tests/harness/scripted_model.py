@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.harness.background import answering
+
 Answer = tuple[int, dict[str, Any]]
 
 
@@ -82,13 +84,6 @@ def scripted_model(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[
 
     guard = threading.Lock()
     server = _Server(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
     model = ScriptedModel(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with answering(server):
         yield model
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

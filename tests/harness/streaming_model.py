@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.harness.background import answering
+
 
 class StreamingModel:
     """`begun` holds at which token each request began; `sent` is the highest token that was."""
@@ -74,14 +76,9 @@ def streaming_model() -> Iterator[StreamingModel]:
             """Nothing on stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
     model = StreamingModel(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield model
-    finally:
-        model.stop.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(server):
+        try:
+            yield model
+        finally:
+            model.stop.set()

@@ -5,10 +5,10 @@ import select
 import socket
 import socketserver
 import ssl
-import threading
 from collections.abc import Iterator
 
 import ground
+from tests.harness.background import answering
 from tests.harness.proxy import dial
 
 
@@ -27,15 +27,8 @@ def tls_front(upstream: ground.RedisTarget, context: ssl.SSLContext) -> Iterator
                 _carry(client, server)
 
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection)
-    server.daemon_threads = True  # they end with their clients, whom we do not wait for
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
+    with answering(server):
         yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _carry(client: ssl.SSLSocket, server: socket.socket) -> None:

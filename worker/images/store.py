@@ -1,7 +1,7 @@
 """The images of one machine: each layer unpacked once, under the digest of what it holds.
 
     images/<name>.json       a name, its config, its layers
-    layers/<key>/root        an unpacked layer; whoever uses it holds a shared lock on the folder
+    layers/<key>/root        an unpacked layer; its users hold a shared lock on the folder
     unpacking/<random>/      under way; its maker holds the lock, so what a kill leaves is swept
 
 The kernel drops locks with their holders, so no crash leaves an image in use for good.
@@ -376,7 +376,7 @@ def _about(folder: Path) -> _Layer:
 def _lock(folder: Path, kind: int) -> Iterator[bool]:
     """Lock a folder that is there under its name. False: others hold it, and this wants it alone.
 
-    Whoever has it alone holds it for a moment, so those who share it wait.
+    A lone holder needs it for a moment only, so those who share it wait.
     """
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

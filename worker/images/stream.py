@@ -1,6 +1,6 @@
 """A layer as it lies in an archive, read as the plain tar that it packs.
 
-Compression is told by the first bytes, not by a media type: both kinds of archives name it
+Compression is recognised by the first bytes, not by a media type: both kinds of archives name it
 differently, and some wrongly. The digest of all that was read is the layer's identity.
 """
 

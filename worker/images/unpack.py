@@ -32,7 +32,7 @@ _MOST_PATH, _MOST_PARTS = 4096, 200
 class Owners:
     """Who owns unpacked files: one user, or as many as the image has, from `first` on.
 
-    None for both: whoever unpacks, who is no root.
+    None for both: the user that unpacks, who is not root.
     """
 
     one: int | None = None

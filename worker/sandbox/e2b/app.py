@@ -120,7 +120,7 @@ def _without_box(scope: Scope) -> Scope:
 
 
 class _Inside:
-    """Calls into one sandbox, by whoever holds its token."""
+    """Calls into one sandbox, by the holder of its token."""
 
     def __init__(self, boxes: Boxes, forget: Callable[[str], None]) -> None:
         self._boxes = boxes

@@ -63,7 +63,7 @@ async def upload(request: Request, box: Box, user: str) -> Response:
 
 
 def signed(request: Request, token: str) -> bool:
-    """Whether the address carries the signature of whoever knows the token."""
+    """Whether the address is signed with the token."""
     asked = request.query_params
     given = asked.get("signature", "")
     action = "write" if request.method == "POST" else "read"

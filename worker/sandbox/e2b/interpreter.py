@@ -50,7 +50,7 @@ class _Context:
 
     def stop_cell(self) -> None:
         """Interrupt the cell that runs, and give the turn back. One that goes on all the same ends
-        its context. By a task: whoever calls this is being cancelled."""
+        its context. By a task: the caller is being cancelled."""
         self._stopping = asyncio.create_task(self._stop_cell())
 
     async def _stop_cell(self) -> None:

@@ -54,7 +54,7 @@ class Stream(threading.Thread):
         self.start()
 
     def drain(self) -> None:
-        """Return when all that was written before is told."""
+        """Return when all that was written before has been sent."""
         mark, seen = uuid.uuid4().hex.encode(), threading.Event()
         self._marks[mark] = seen
         os.write(self._at, mark)

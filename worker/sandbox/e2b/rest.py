@@ -2,14 +2,14 @@
 
 import base64
 import os
+import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from worker.sandbox.e2b.boxes import DEFAULT_TIMEOUT, Boxes, check_template, details
+from worker.sandbox.e2b.boxes import DEFAULT_TIMEOUT, Boxes, check_template, details, moment
 from worker.sandbox.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
 from worker.sandbox.e2b.wire import Json, body
 from worker.sandbox.sessions import SessionGone
@@ -56,7 +56,7 @@ class Rest:
         wanted = self._boxes.ttl(asked.get("timeout") or DEFAULT_TIMEOUT)
         info = await box.session.info()
         # Connecting may prolong a sandbox; it shortens none.
-        if info.ends < datetime.now(UTC).timestamp() + wanted:
+        if info.ends < time.time() + wanted:
             await box.session.keep(ttl=wanted)
         return JSONResponse(box.answer())
 
@@ -93,10 +93,10 @@ class Rest:
 
     async def metrics(self, request: Request) -> Response:
         box = await self._boxes.find(request.path_params["id"])
-        info, used, now = await box.session.info(), await box.session.usage(), datetime.now(UTC)
+        info, used, now = await box.session.info(), await box.session.usage(), time.time()
         return JSONResponse([{
-            "timestamp": now.isoformat().replace("+00:00", "Z"),
-            "timestampUnix": int(now.timestamp()),
+            "timestamp": moment(now),
+            "timestampUnix": int(now),
             "cpuCount": self._cores, "cpuUsedPct": 0.0,
             "memUsed": used.memory, "memTotal": info.memory_mb << 20, "memCache": 0,
             "diskUsed": used.disk, "diskTotal": info.disk_mb << 20,
