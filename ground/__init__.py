@@ -8,9 +8,6 @@ from ground.errors import (
     SettingError,
     VersionError,
 )
-from ground.http.figures import Sheet, exposition
-from ground.http.guard import AsgiApp, HttpGuard
-from ground.http.serve import listen, require_token, serve_on, serve_until_told
 from ground.keys import check_name, in_run, new_owner, tagged
 from ground.logs import configure_logging, correlated, correlation_id, visible
 from ground.lua import Script, as_text, chunks, fields_of, load_script, text_fields
@@ -34,12 +31,10 @@ from ground.tasks import cancellations, heed_cancellation
 __all__ = [
     "AnyClient",
     "AnyRedis",
-    "AsgiApp",
     "AsyncClient",
     "Client",
     "EmbeddedServer",
     "GroundSettings",
-    "HttpGuard",
     "HttpSettings",
     "PenstockError",
     "RedisError",
@@ -50,7 +45,6 @@ __all__ = [
     "ServerFacts",
     "SettingError",
     "Settings",
-    "Sheet",
     "VersionError",
     "Versioned",
     "as_text",
@@ -63,12 +57,10 @@ __all__ = [
     "connect_async",
     "correlated",
     "correlation_id",
-    "exposition",
     "fields_of",
     "find_server",
     "heed_cancellation",
     "in_run",
-    "listen",
     "load_named",
     "load_script",
     "make_private",
@@ -78,10 +70,7 @@ __all__ = [
     "parse_redis_url",
     "read_facts",
     "require_fit",
-    "require_token",
     "running_server",
-    "serve_on",
-    "serve_until_told",
     "tagged",
     "target_of",
     "text_fields",

@@ -1,4 +1,5 @@
-"""Structured logs, with one correlation id from the trainer's call to the sandbox.
+"""Structured logs, with one correlation id from the trainer's call to the sandbox, and the ids of
+the trace and the span if there is one.
 
 Penstock's libraries only log; the process that owns the terminal calls
 `configure_logging` once.
@@ -57,6 +58,11 @@ def configure_logging(form: Literal["text", "json"] = "text", level: str = "INFO
 
 def _stamp(record: logging.LogRecord) -> bool:
     record.correlation = _correlation.get()
+    # In the process only if somebody traces, or its packages do.
+    if (api := sys.modules.get("opentelemetry.trace")) is not None:
+        context = api.get_current_span().get_span_context()
+        if context.is_valid:
+            record.trace_id, record.span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
     return True
 
 

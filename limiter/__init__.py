@@ -17,23 +17,40 @@ from limiter.gates import (
     named_gate,
     remove_gate,
 )
-from limiter.permit import Permit, SyncPermit, Wait
+from limiter.permit import Permit, Report, SyncPermit, Wait
 from limiter.settings import LimiterSettings
-from limiter.status import GateStatus, LeaseStatus
+from limiter.status import (
+    AdaptiveStatus,
+    AmountStatus,
+    GateShare,
+    GateShares,
+    GateStatus,
+    LeaseStatus,
+    LimitChange,
+)
 from limiter.sync_gate import SyncGate
+from limiter.terms import Adaptive, Cost
 
 __all__ = [
+    "Adaptive",
+    "AdaptiveStatus",
+    "AmountStatus",
+    "Cost",
     "Gate",
     "GateError",
     "GateInUse",
+    "GateShare",
+    "GateShares",
     "GateStatus",
     "GateUnavailable",
     "Hold",
     "LeaseStatus",
+    "LimitChange",
     "LimitTimeout",
     "LimiterSettings",
     "Permit",
     "PermitLost",
+    "Report",
     "StartingGate",
     "SyncGate",
     "SyncPermit",

@@ -7,11 +7,12 @@ from typing import Any
 
 from ground import RedisTarget
 from ground.redis.answers import Answer
+from ground.shares import check_share
 from limiter.engine import GateEngine, gate_unit
 from limiter.errors import GateUnavailable
 from limiter.exchange import GateUnit
 from limiter.ledger import Ask, Call, Ledger
-from limiter.terms import Manner, Terms, check_wish
+from limiter.terms import Cost, Manner, Terms, check_wish
 
 
 class GateClient:
@@ -45,16 +46,24 @@ class GateClient:
         orphan_hold: float | None = None,
         *,
         join: bool = True,
+        cost: Cost | None = None,
+        share: str = "",
     ) -> Ask:
         """A checked request; its answer is not waited for yet."""
         check_wish(timeout, lane, ticket, orphan_hold)
+        if share:
+            check_share(share)
+        charge = self._terms.charge(cost) if cost is not None else None
+        if charge is None and self._terms.amounts:
+            charge = {}
         unit = self.unit
         now = unit.engine.clock()
         hold = self._manner.orphan_hold if orphan_hold is None else orphan_hold
         return Ask(
             unit, unit.engine.new_id(), answer, began=now,
             deadline=math.inf if timeout is None else now + timeout, lane=lane,
-            hold_us=int(hold * 1_000_000), score=ticket, join=join,
+            hold_us=int(hold * 1_000_000), score=ticket, join=join, charge=charge,
+            share=share,
         )  # fmt: skip
 
     def ask(self, ask: Ask) -> None:

@@ -34,24 +34,29 @@ class GateCommands:
 
     def acquire(
         self,
-        asks: Iterable[tuple[str, int, str, int]],
+        asks: Iterable[tuple[str, int | str, str, int | str]],
         alive_us: int,
         *,
         join: bool,
-        released: Sequence[tuple[str, int]] = (),
+        weighs: bool = False,
+        shares: bool = False,
+        released: Sequence[tuple[str, int | str]] = (),
     ) -> Command:
-        """Each ask: id, lane, score ('' if new), term in microseconds."""
+        """Each ask: id, lane and, if some have one (`shares`), its share; score ('' if new); term
+        in microseconds and, if some have one (`weighs`), its cost."""
         rows = chain(*released, *asks)
-        return (*self._begins[_ACQUIRE.sha], alive_us, int(join), len(released), *rows)
+        how = int(join) + 2 * weighs + 4 * shares
+        return (*self._begins[_ACQUIRE.sha], alive_us, how, len(released), *rows)
 
-    def release(self, permits: Iterable[tuple[str, int]]) -> Command:
+    def release(self, permits: Iterable[tuple[str, int | str]]) -> Command:
+        """Each permit is its id and its fence, which a report may follow (`step.lua`)."""
         return self._command(_RELEASE, *_flat(permits))
 
     def cancel(self, counter: str, ids: Iterable[str]) -> Command:
         return self._command(_CANCEL, counter, *ids)
 
-    def renew(self, permits: Iterable[tuple[str, int, int]], alive_us: int) -> Command:
-        """Each permit is its id, fence and term in microseconds."""
+    def renew(self, permits: Iterable[tuple[str, int, int | str]], alive_us: int) -> Command:
+        """Each permit is its id, fence, and its term in microseconds with its cost."""
         return self._command(_RENEW, alive_us, *_flat(permits))
 
     def sweep(self) -> Command:

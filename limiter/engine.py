@@ -20,7 +20,7 @@ from ground.redis.engine import NEVER, Engine
 from limiter.commands import SCRIPTS
 from limiter.errors import GateError
 from limiter.exchange import GateUnit
-from limiter.permit import Lease
+from limiter.permit import Lease, Report
 
 log = logging.getLogger("penstock.limiter")
 
@@ -83,6 +83,7 @@ class GateEngine(Engine):
 
     def _unclaimed(self, outcome: Any) -> None:
         if isinstance(outcome, Lease):
+            outcome.report = Report.NOTHING
             outcome.keeper.hand_back(outcome)
 
 

@@ -18,7 +18,7 @@ from limiter.terms import Terms
 
 _CHUNK = 500  # requests in one script call: keeps a call below a millisecond or two
 
-Permits = Sequence[tuple[str, int]]  # each an id and its fence
+Permits = Sequence[tuple[str, int | str]]  # each an id and its fence, with what it reports
 
 
 class GateUnit(Ledger):
@@ -67,8 +67,9 @@ class GateUnit(Ledger):
     def _introduction(self) -> Iterator[Exchange]:
         """The gate is in use, and on these terms: sent at first and with each heartbeat."""
         for terms in self.agreement.to_enforce():
-            whole = dict(zip(("limit", "rate", "burst"), terms.args(), strict=True))
-            yield Exchange(self.commands.configure(whole), partial(self.read_enforcing, terms))
+            yield Exchange(
+                self.commands.configure(terms.fields()), partial(self.read_enforcing, terms)
+            )
         yield Exchange(self.commands.enlist(), ignore)
 
     def _release(self, released: Permits) -> Exchange:
@@ -84,8 +85,9 @@ class GateUnit(Ledger):
         """Renew the leases, and ask again for what callers wait for: Redis may have lost it."""
         self.notice_losses(self.engine.clock())
         kept = [lease for lease in self.leases.copy().values() if not lease.handed_in]
+        kept.sort(key=lambda lease: lease.charge is None)
         for leases in chunks(kept, _CHUNK):
-            permits = [(lease.id, lease.fence, lease.term_us) for lease in leases]
+            permits = [(lease.id, lease.fence, lease.term) for lease in leases]
             command = self.commands.renew(permits, self.term_us)
             yield Exchange(command, partial(self.read_renewal, leases))
         for asks in chunks(list(self.line.values()), _CHUNK):
@@ -94,8 +96,12 @@ class GateUnit(Ledger):
     def _acquire(self, asks: list[Ask], released: Permits = ()) -> Exchange:
         """All of them join the line, or none does."""
         term = self.term_us
-        rows = [(ask.id, ask.lane, ask.score, term + ask.hold_us) for ask in asks]
-        command = self.commands.acquire(rows, term, join=asks[0].join, released=released)
+        rows = [(ask.id, ask.row, ask.score, ask.term(term)) for ask in asks]
+        command = self.commands.acquire(
+            rows, term, join=asks[0].join, released=released,
+            weighs=any(ask.charge is not None for ask in asks),
+            shares=any(ask.share for ask in asks),
+        )  # fmt: skip
         return Exchange(command, partial(self.read_asks, asks, released), asks)
 
     # What came back

@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ground import (
@@ -24,10 +24,10 @@ from ground.redis.answers import LoopAnswer
 from ground.tasks import Body
 from limiter.client import GateClient
 from limiter.ledger import Ask, Ledger
-from limiter.permit import Permit, SyncPermit, Wait
-from limiter.status import GateStatus, check_with, read_status
+from limiter.permit import Permit, Report, SyncPermit, Wait
+from limiter.status import Change, GateStatus, check_configured, read_status
 from limiter.sync_gate import SyncGate
-from limiter.terms import Manner, Terms, changes, check_terms
+from limiter.terms import Adaptive, Cost, Manner, Terms, changes
 
 
 class Hold:
@@ -37,15 +37,26 @@ class Hold:
     `PermitLost`. The body of a `with` cannot be interrupted, so the block raises at its end.
     """
 
-    def __init__(self, gate: "Gate", timeout: float | None, lane: int) -> None:
+    def __init__(
+        self,
+        gate: "Gate",
+        timeout: float | None,
+        lane: int,
+        cost: Cost | None = None,
+        share: str = "",
+    ) -> None:
         self._gate = gate
         self._timeout = timeout
         self._lane = lane
+        self._cost = cost
+        self._share = share
         self._permit: Permit | SyncPermit | None = None
         self._body: Body | None = None  # of an `async with`
 
     async def __aenter__(self) -> Permit:
-        permit = await self._gate.acquire(timeout=self._timeout, lane=self._lane)
+        permit = await self._gate.acquire(
+            timeout=self._timeout, lane=self._lane, cost=self._cost, share=self._share
+        )
         self._permit, self._body = permit, Body(permit.check)
         permit.on_lost = self._body.cancel
         if permit.lost:  # before `on_lost` was set, or just now: no cancellation may follow
@@ -56,7 +67,10 @@ class Hold:
         self._end(kind)
 
     def __enter__(self) -> SyncPermit:
-        self._permit = permit = self._gate.sync.acquire(timeout=self._timeout, lane=self._lane)
+        permit = self._gate.sync.acquire(
+            timeout=self._timeout, lane=self._lane, cost=self._cost, share=self._share
+        )
+        self._permit = permit
         return permit
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -68,6 +82,8 @@ class Hold:
         if permit is None:
             return
         permit.on_lost = None
+        if kind is not None:
+            permit.unreported()
         try:
             if self._body is not None:
                 self._body.__exit__(kind)
@@ -137,6 +153,8 @@ class Gate:
         lane: int = 0,
         ticket: str = "",
         orphan_hold: float | None = None,
+        cost: Cost | None = None,
+        share: str = "",
     ) -> Permit:
         """Wait for a permit, first come, first served; give it back with `permit.release()`.
 
@@ -144,16 +162,21 @@ class Gate:
         lane         priority: lower lanes are served before higher ones
         ticket       `permit.ticket` of an earlier permit: wait at that one's place in line
         orphan_hold  as on the constructor, for this permit alone
+        cost         how many of the limit and of the rate it takes; at a gate with several
+                     `rates`, what it takes of each: `{"tokens": 900}`; what is not named is 1
+        share        on whose account it waits: in a lane, shares that wait take turns by weight
 
         Raises `LimitTimeout`, or `GateUnavailable` if Redis does not answer.
         """
-        ask = self._client.new_ask(LoopAnswer(), timeout, lane, ticket, orphan_hold)
+        ask = self._client.new_ask(
+            LoopAnswer(), timeout, lane, ticket, orphan_hold, cost=cost, share=share
+        )
         permit: Permit = await self._granted(ask)
         return permit
 
-    async def try_acquire(self) -> Permit | Wait:
+    async def try_acquire(self, *, cost: Cost | None = None, share: str = "") -> Permit | Wait:
         """A permit if one is free and nobody waits; else the seconds until asking may help."""
-        ask = self._client.new_ask(LoopAnswer(), None, 0, join=False)
+        ask = self._client.new_ask(LoopAnswer(), None, 0, join=False, cost=cost, share=share)
         answer: Permit | Wait = await self._granted(ask)
         return answer
 
@@ -162,14 +185,34 @@ class Gate:
         return read_status(self.name, await self._called(lambda ledger: ledger.commands.status()))
 
     async def configure(
-        self, *, limit: int | None = None, rate: float | None = None, burst: int | None = None
+        self,
+        *,
+        limit: int | Adaptive | None = None,
+        rate: float | Adaptive | None = None,
+        burst: int | None = None,
+        min: float | None = None,
+        max: float | None = None,
+        adapt: bool | None = None,
+        rates: Mapping[str, float] | None = None,
+        bursts: Mapping[str, int] | None = None,
+        passing: int | None = None,
+        weights: Mapping[str, float | None] | None = None,
     ) -> None:
-        """Change the gate for everyone at once. A lowered limit revokes nothing."""
-        check_terms(limit, rate, burst)
-        if (rate is None) != (burst is None):
-            check_with(await self.status(), rate, burst)
-        wanted = changes(limit=limit, rate=rate, burst=burst)
-        await self._called(lambda ledger: ledger.commands.configure(wanted))
+        """Change the gate for everyone at once. A lowered limit revokes nothing.
+
+        A number for `limit` or `rate` pins a gate that adapts. `adapt=True` frees it, and makes
+        one that never adapted begin from where it stands. `min` and `max` are its bounds.
+
+        `rates` and `bursts` change amounts that the gate has beside its rate. Others pass
+        a first one in line with a big cost until they have taken `passing` times as much of the
+        limit: 4 by default, and 0 keeps the order exact.
+
+        `weights` are those of shares, and count at once: `{"training": 3, "*": 1}`. None takes a
+        share's own weight away, `*` stands for all without one, '' for who waits without a share.
+        """
+        change = Change(limit, rate, burst, min, max, adapt, rates, bursts, passing, weights)
+        wanted = change.fields(await self.status() if change.is_relative else None)
+        check_configured(await self._called(lambda ledger: ledger.commands.configure(wanted)))
 
     async def pause(self) -> None:
         """Grant nothing until `resume`; waiters keep their places, holders their permits."""
@@ -179,12 +222,13 @@ class Gate:
         """Grant again, beginning with those who waited."""
         await self._called(lambda ledger: ledger.commands.configure(changes(paused=False)))
 
-    async def free(self, permit: str, fence: int) -> None:
+    async def free(self, permit: str, fence: int, report: Report = Report.NOTHING) -> None:
         """Give back a permit that any process left in Redis by `permit.entrust()`.
 
-        Harmless when repeated.
+        Harmless when repeated. `report` is what it tells a gate that adapts.
         """
-        await self._called(lambda ledger: ledger.commands.release([(permit, fence)]))
+        receipt = f"{fence} {report}" if report else fence
+        await self._called(lambda ledger: ledger.commands.release([(permit, receipt)]))
 
     # Threads
 
@@ -195,9 +239,16 @@ class Gate:
 
     # Both
 
-    def hold(self, *, timeout: float | None = None, lane: int = 0) -> Hold:
+    def hold(
+        self,
+        *,
+        timeout: float | None = None,
+        lane: int = 0,
+        cost: Cost | None = None,
+        share: str = "",
+    ) -> Hold:
         """A permit for the length of a `with` or `async with` block."""
-        return Hold(self, timeout, lane)
+        return Hold(self, timeout, lane, cost, share)
 
     def limited(self, function: F) -> F:
         """Decorate a function or coroutine function with `@gate.limited`: each call holds a

@@ -1,6 +1,8 @@
 """The token bucket: executions in flight, requests per second, or both."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from ground import AnyRedis, SettingError, connect, load_script, tagged, target_of
@@ -8,7 +10,7 @@ from limiter.commands import INDEX, GateCommands
 from limiter.errors import GateInUse, UnknownGate
 from limiter.gate import Gate
 from limiter.settings import LimiterSettings
-from limiter.terms import Terms, check_manner, check_terms
+from limiter.terms import REQUESTS, Adaptive, Terms, check_manner, check_terms, read_amounts
 
 
 class TokenBucket(Gate):
@@ -22,11 +24,15 @@ class TokenBucket(Gate):
             ...
         permit = await gate.acquire(timeout=5)      # to be given back by permit.release()
 
-    Give `limit`, `rate` or both. All processes that use the same `name` on the same Redis
-    share one gate; with a `run`, only those of that run. Times are in seconds.
+    Give `limit`, `rate` or both; one of them may be `Adaptive(start, min, max)`. All
+    processes that use the same `name` on the same Redis share one gate; with a `run`, only
+    those of that run. Times are in seconds.
 
     burst        grants that may come at once after a quiet time; by default a tenth of a
                  second's worth, and at least one
+    rates        several amounts per second: `{"requests": 8, "tokens": 1700}`, in place of
+                 `rate`; `acquire(cost={"tokens": 900})` says what a permit takes of them
+    bursts       of those, by the same names
     lease        a holder that dies gives its permit back after this time
     heartbeat    how often a living process renews its leases; by default a third of `lease`
     patience     how long an `acquire` outlasts a Redis that does not answer
@@ -40,9 +46,11 @@ class TokenBucket(Gate):
         redis: AnyRedis,
         name: str,
         *,
-        limit: int | None = None,
-        rate: float | None = None,
+        limit: int | Adaptive | None = None,
+        rate: float | Adaptive | None = None,
         burst: int | None = None,
+        rates: Mapping[str, Any] | None = None,
+        bursts: Mapping[str, int] | None = None,
         lease: float = 30.0,
         heartbeat: float | None = None,
         patience: float = 30.0,
@@ -50,17 +58,22 @@ class TokenBucket(Gate):
         run: str | None = None,
         enforce: bool = False,
     ) -> None:
-        if limit is None and rate is None:
+        if rates and (rate is not None or burst is not None):
+            raise SettingError("rates", f"{REQUESTS!r} in it is the rate: give one of them")
+        others, other_bursts = dict(rates or {}), dict(bursts or {})
+        rate, burst = others.pop(REQUESTS, rate), other_bursts.pop(REQUESTS, burst)
+        amounts = read_amounts(others, other_bursts)
+        if limit is None and rate is None and not amounts:
             raise SettingError("limit", "a token bucket needs a limit, a rate, or both")
         if burst is not None and rate is None:
             raise SettingError("burst", f"a burst of {burst} needs a rate")
         check_terms(limit, rate, burst)
-        if rate is not None and burst is None:
+        if burst is None and rate is not None and not isinstance(rate, Adaptive):
             burst = max(1, math.ceil(rate / 10))
         super().__init__(
             redis,
             name,
-            Terms(limit, rate, burst),
+            Terms(limit, rate, burst, amounts),
             check_manner(lease, heartbeat, patience, enforce, orphan_hold),
             run=run,
         )
@@ -83,7 +96,7 @@ class StartingGate(Gate):
         redis: AnyRedis,
         name: str = "starting",
         *,
-        limit: int = 128,
+        limit: int | Adaptive = 128,
         lease: float = 30.0,
         heartbeat: float | None = None,
         patience: float = 30.0,
@@ -128,16 +141,37 @@ def existing_gate(redis: AnyRedis, name: str) -> Gate:
     target = target_of(redis)
     client = connect(target)
     try:
-        found = _ask(client, "HMGET", tagged("gate", name), "limit", "rate", "burst")
+        found = _ask(client, "HMGET", tagged("gate", name), *_TERMS)
+        names = (found[-1] or b"").decode().split()
+        parts = [f"{what}:{each}" for what in ("rate", "burst") for each in names]
+        amounts = _ask(client, "HMGET", tagged("gate", name), *parts) if parts else []
     finally:
         client.close()
     if found[0] is None:
         raise UnknownGate(name, [known for known in gate_names(target) if known != name])
-    limit, rate, burst = ((text or b"").decode() for text in found)
+    terms = _terms(*((text or b"").decode() for text in found[:-1]))
+    terms = replace(terms, amounts=read_amounts(
+        dict(zip(names, map(float, amounts), strict=False)),
+        dict(zip(names, map(int, amounts[len(names) :]), strict=True)),
+    ))  # fmt: skip
+    return Gate(target, name, terms, check_manner(30.0, None, 30.0, enforce=False))
+
+
+_TERMS = ("limit", "rate", "burst", "adapts", "start", "min", "max", "amounts")
+
+
+def _terms(
+    limit: str, rate: str, burst: str, adapts: str, start: str, least: str, most: str
+) -> Terms:
+    """Of the fields of a gate's hash."""
     terms = Terms(
         int(limit) if limit else None, float(rate) if rate else None, int(burst) if burst else None
     )
-    return Gate(target, name, terms, check_manner(30.0, None, 30.0, enforce=False))
+    if adapts == "limit":
+        return replace(terms, limit=Adaptive(int(start), int(least), int(most)))
+    if adapts == "rate":
+        return replace(terms, rate=Adaptive(*map(float, (start, least, most))), burst=None)
+    return terms
 
 
 def remove_gate(redis: AnyRedis, name: str, *, force: bool = False) -> None:
@@ -150,9 +184,15 @@ def remove_gate(redis: AnyRedis, name: str, *, force: bool = False) -> None:
     keys = GateCommands(name, gate.terms, "").keys
     client = connect(gate.target)
     try:
+        lanes = (_ask(client, "HGET", tagged("gate", name), "lanes") or b"").decode().split()
         in_flight, waiting = _REMOVE.call(client, keys, (int(force),))
         if in_flight + waiting and not force:
             raise GateInUse(name, in_flight, waiting)
+        for part in ("changes", "costs", "order", "weights"):
+            _ask(client, "DEL", tagged("gate", name, part))
+        for lane in lanes:  # in which shares waited
+            _ask(client, "DEL", tagged("gate", name, f"shares:{lane}"))
+            _ask(client, "DEL", tagged("gate", name, f"idle:{lane}"))
         _ask(client, "SREM", INDEX, name)
     finally:
         client.close()

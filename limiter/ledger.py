@@ -20,7 +20,7 @@ from ground.redis.unit import Exchange
 from ground.timers import Timers
 from limiter.commands import GateCommands
 from limiter.errors import GateError, GateUnavailable, PermitLost
-from limiter.permit import Lease
+from limiter.permit import Lease, Report, with_cost
 from limiter.terms import Agreement, Manner, Terms
 
 NEVER = math.inf
@@ -33,8 +33,8 @@ class Ask:
     """One caller's request for a permit."""
 
     __slots__ = (
-        "answer", "began", "deadline", "hold_us", "id", "join", "lane", "lease", "ledger",
-        "score",
+        "answer", "began", "charge", "deadline", "hold_us", "id", "join", "lane", "lease",
+        "ledger", "row", "score", "share",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +49,8 @@ class Ask:
         hold_us: int,
         score: str = "",
         join: bool = True,
+        charge: dict[str, int] | None = None,
+        share: str = "",
     ) -> None:
         self.ledger = ledger
         self.id = id
@@ -56,10 +58,17 @@ class Ask:
         self.began = began
         self.deadline = deadline
         self.lane = lane
+        self.share = share
+        self.row: int | str = f"{lane} {share}" if share else lane  # as the scripts read both
         self.hold_us = hold_us
         self.score = score
         self.join = join  # the line; `try_acquire` does not
         self.lease: Lease | None = None
+        self.charge = charge  # what it costs, by amounts; None of a plain permit
+
+    def term(self, lease_us: int) -> int | str:
+        """For how long it asks, in microseconds, and its cost."""
+        return with_cost(lease_us + self.hold_us, self.charge)
 
     def patience(self, now: float) -> float | None:
         """Seconds after which the caller stops believing that the engine will answer."""
@@ -132,7 +141,7 @@ class Ledger:
         self.tries: dict[str, Ask] = {}  # of `try_acquire`, which joins no line
         # What is held, and what has to be sent to the server.
         self.leases: dict[str, Lease] = {}
-        self.releases: dict[str, int] = {}  # each with its fence
+        self.releases: dict[str, int | str] = {}  # each with its fence, and a report
         self.cancels: dict[str, None] = {}
         # Asks that were sent and not answered when their connection ended. Redis may run them late,
         # after a cancellation that came by another connection.
@@ -156,7 +165,7 @@ class Ledger:
 
     def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None:
         """Release it, and answer when Redis has done so: for a process that then ends."""
-        command = self.commands.release([(lease.id, lease.fence)])
+        command = self.commands.release([(lease.id, lease.receipt)])
         call = Call(command, answer, lease.deadline)
 
         def give_back() -> None:
@@ -178,7 +187,7 @@ class Ledger:
 
     def renew_now(self, lease: Lease, answer: Answer) -> None:
         """Renew one lease out of turn."""
-        command = self.commands.renew([(lease.id, lease.fence, lease.term_us)], self.term_us)
+        command = self.commands.renew([(lease.id, lease.fence, lease.term)], self.term_us)
         call = Call(command, answer, lease.deadline, lease)
 
         def renew() -> None:
@@ -209,7 +218,7 @@ class Ledger:
     def release(self, lease: Lease) -> None:
         if lease.id not in self.leases:
             return
-        self.releases[lease.id] = lease.fence
+        self.releases[lease.id] = lease.receipt
         # A renewal sent after the release would take the permit again.
         for call in [call for call in self.calls if call.lease is lease] if self.calls else ():
             self.settle(call.answer, PermitLost(self.name, lease.id))
@@ -219,6 +228,7 @@ class Ledger:
     def abandon(self, ask: Ask) -> None:
         """The caller waits no longer: cancel the ask, or release what it got."""
         if ask.lease is not None:
+            ask.lease.report = Report.NOTHING
             self.release(ask.lease)
         if self.wants(ask):
             self.cancels[ask.id] = None
@@ -316,6 +326,7 @@ class Ledger:
             self.cancels[ask.id] = None
         self.line, self.fresh, self.tries = {}, {}, {}
         for lease in [*self.leases.values()]:
+            lease.report = lease.report or Report.NOTHING
             self.release(lease)
         self.beat_at = self.look_at = self.doubt_ends_at = NEVER
 
@@ -359,7 +370,9 @@ class Ledger:
         if ask is None:
             known = (self.leases, self.cancels, self.timeouts, self._entrusted)
             if not any(id in ids for ids in known):
-                self.releases[id] = fence  # a late command ran after its cancellation
+                self.releases[id] = (
+                    f"{fence} {Report.NOTHING}"  # a late command ran after its cancellation
+                )
             return
         if id not in self.leases:  # it may be read twice: from a reply and from the inbox
             now, deadline = self.engine.clock(), since + self.trusted
@@ -369,15 +382,21 @@ class Ledger:
             if ask.lease is None:
                 term_us = self.term_us + ask.hold_us
                 ask.lease = Lease(
-                    self, self.name, id, fence, term_us, deadline, now - ask.began, ask.score
-                )
+                    self, self.name, id, fence, term_us, deadline, now - ask.began, ask.score,
+                    ask.charge, self.turn_of(ask),
+                )  # fmt: skip
             if since + self.heartbeat < self.beat_at:
                 self.beat_at = since + self.heartbeat
             self.leases[id] = ask.lease
         self.engine.settled.append((ask.answer, self.leases[id]))
         self.forget(ask)
 
+    def turn_of(self, ask: Ask) -> tuple[int, str] | None:
+        """The lane and the share that it waited in."""
+        return (int(ask.score) >> 43, ask.share) if ask.id in self.line else None
+
     def lose(self, lease: Lease) -> None:
+        lease.report = Report.NOTHING
         self.release(lease)  # in case Redis still has it
         log.warning("gate %r: permit %s was lost", self.name, lease.id)
         lease.lost = True

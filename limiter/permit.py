@@ -3,21 +3,50 @@
 import logging
 import time
 import weakref
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal, Protocol
 
+from ground import SettingError
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer
 from limiter.errors import GateError, PermitLost
+from limiter.terms import MOST, REQUESTS, Cost, cost_text, is_whole
 
 log = logging.getLogger("penstock.limiter")
+
+
+class Report(str):
+    """What a release tells a gate that adapts of the service behind it; other gates ignore it."""
+
+    __slots__ = ()
+
+    SUCCESS: ClassVar["Report"]
+    NOTHING: ClassVar["Report"]
+    OVERLOADED: ClassVar["Report"]
+
+    @staticmethod
+    def throttled(retry_after: float | None = None) -> "Report":
+        """It refused: 429, 503 or the like, and asked for so many seconds of patience."""
+        if retry_after is None:
+            return Report("t")
+        if not retry_after >= 0:
+            raise SettingError("retry_after", f"must be 0 or more seconds, not {retry_after!r}")
+        return Report(f"t{int(min(retry_after, 3600.0) * 1_000_000)}")
+
+
+Report.SUCCESS, Report.NOTHING, Report.OVERLOADED = Report(), Report("-"), Report("o")
+
+
+def with_cost(term_us: int, charge: Mapping[str, int] | None) -> int | str:
+    """A term as the scripts read it, and behind it the cost of a permit that has one."""
+    return term_us if charge is None else f"{term_us} {cost_text(charge)}"
 
 
 class Lease:
     """What the engine keeps of a permit: enough to renew it, and to know when it is over."""
 
     __slots__ = (
-        "deadline", "fence", "gate", "handed_in", "holder", "id", "keeper", "lost", "term_us",
-        "ticket", "waited",
+        "charge", "deadline", "fence", "gate", "handed_in", "holder", "id", "keeper", "lost",
+        "report", "settled", "term_us", "ticket", "turn", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -30,6 +59,8 @@ class Lease:
         deadline: float,
         waited: float,
         ticket: str,
+        charge: dict[str, int] | None = None,
+        turn: tuple[int, str] | None = None,
     ) -> None:
         self.keeper = keeper
         self.gate = gate
@@ -41,7 +72,23 @@ class Lease:
         self.ticket = ticket
         self.lost = False
         self.handed_in = False
+        self.report = Report.SUCCESS
+        self.turn = turn  # the lane and share that it was waited for in, which paid for it
+        self.charge = charge  # what it costs, by amounts; None of a plain permit
+        self.settled = ""  # what goes back with its release, or is charged then
         self.holder: weakref.ref[HeldPermit] | None = None
+
+    @property
+    def receipt(self) -> int | str:
+        """Its fence, and what its release reports and settles."""
+        if self.settled:
+            return f"{self.fence} {self.report} {self.settled}"
+        return f"{self.fence} {self.report}" if self.report else self.fence
+
+    @property
+    def term(self) -> int | str:
+        """For how long it is renewed, in microseconds, and its cost."""
+        return with_cost(self.term_us, self.charge)
 
     def notify_holder(self) -> None:
         """It is lost."""
@@ -114,6 +161,51 @@ class HeldPermit:
             raise GateError(f"gate {self._lease.gate!r}: permit {self.id} was released already")
         self.check()
 
+    def throttled(self, retry_after: float | None = None) -> None:
+        """What it was for was refused: 429, 503 or the like; report so with the release.
+
+        `retry_after` are the seconds that the service asked for. Release the permit, then wait.
+        """
+        self.report(Report.throttled(retry_after))
+
+    def overloaded(self) -> None:
+        """What it was for timed out, or failed on the service's side; report so with the
+        release."""
+        self.report(Report.OVERLOADED)
+
+    def unreported(self) -> None:
+        """What it was for says nothing of the service: its release counts as no success."""
+        if not self._lease.report:
+            self.report(Report.NOTHING)
+
+    def settle(self, actual: Cost) -> None:
+        """What it has cost in the end. With the release, each amount per second gets back what was
+        charged too much, or is charged what was missing. What is not named cost what was said.
+
+        A number is for a gate without named amounts. The permit must have been acquired with a
+        cost. It counts in the limit as acquired, until it is released.
+        """
+        charge = self._lease.charge
+        if charge is None:
+            raise SettingError("cost", "was not given when the permit was acquired")
+        actual = actual if isinstance(actual, Mapping) else {REQUESTS: actual}
+        for name, count in actual.items():
+            if name != REQUESTS and name not in charge:
+                raise SettingError("cost", f"the permit was not acquired with {name!r}")
+            if not (is_whole(count) and 0 <= count <= MOST):
+                raise SettingError("cost", f"must be whole, from 0 to {MOST}, not {count!r}")
+        self._lease.settled = " ".join(
+            f"{name}={charge.get(name, 1) - int(count)}" for name, count in actual.items()
+        )
+        if self._lease.turn is not None:
+            was = charge | {name: int(count) for name, count in actual.items()}
+            parts = (*self._lease.turn, cost_text(charge), cost_text(was))
+            self._lease.settled += "".join(f"|{part}" for part in parts)
+
+    def report(self, report: Report) -> None:
+        """What its release is to report, in place of a success."""
+        self._lease.report = report
+
     def hand_in(self) -> None:
         """A script that gets its id will give it up: renew it no more from here.
 
@@ -123,6 +215,8 @@ class HeldPermit:
 
     def release(self) -> None:
         """Give it back. Never blocks, never fails, harmless when repeated.
+
+        At a gate that adapts this counts as a success, unless something else was reported.
 
         A thread sends it at once, a coroutine as soon as its event loop runs. If the loop is
         blocked, it is sent within two seconds.
@@ -139,6 +233,7 @@ class HeldPermit:
     def __del__(self) -> None:
         # A permit that was dropped protects nothing any more.
         if not getattr(self, "_released", True):
+            self.unreported()
             self.release()
 
     def __repr__(self) -> str:

@@ -1,10 +1,21 @@
-"""What a gate says of itself."""
+"""What a gate says of itself, and changes of what it allows."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from ground import as_text, chunks, text_fields
-from limiter.terms import check_terms
+from ground import SettingError, as_text, chunks, text_fields
+from ground.shares import too_many_weights, weight_text
+from limiter.terms import (
+    MOST,
+    Adaptive,
+    Terms,
+    amount_fields,
+    changes,
+    check_terms,
+    is_whole,
+    read_amounts,
+)
 
 
 @dataclass(frozen=True)
@@ -25,15 +36,102 @@ class LeaseStatus:
 
 
 @dataclass(frozen=True)
+class LimitChange:
+    """One step of a gate that adapts, so many seconds `ago`.
+
+    why     throttled, overloaded, held, served, set or pinned
+    """
+
+    ago: float
+    before: float
+    after: float
+    why: str
+
+
+@dataclass(frozen=True)
+class AdaptiveStatus:
+    """How a gate finds its limit, or its rate.
+
+    adapts           "limit" or "rate"; None while an operator has pinned it
+    start, min, max  where it began, and its bounds
+    exact            the value of which the limit is the whole part
+    ceiling          where it was refused last; None before that
+    held             seconds for which nothing is granted yet, as the service asked for
+    served, refused  reports since the latest step
+    latest           the latest change
+
+    The others count since the gate was made; `held_seconds` are seconds.
+    """
+
+    adapts: str | None
+    start: float
+    min: float
+    max: float
+    exact: float
+    ceiling: float | None
+    held: float
+    served: int
+    refused: int
+    latest: LimitChange | None
+    throttled: int
+    overloaded: int
+    cuts: int
+    raises: int
+    held_seconds: float
+
+
+@dataclass(frozen=True)
+class AmountStatus:
+    """An amount of a gate with several: what it earns per second, at most at once, and has now."""
+
+    rate: float
+    burst: int
+    tokens: float
+
+
+@dataclass(frozen=True)
+class GateShare:
+    """One share of a gate's line.
+
+    waiting  its waiters, in all lanes
+    weight   how many permits it is granted for one of a share with weight 1
+    own      whether the weight is its own, or the one for all others
+    """
+
+    name: str
+    waiting: int
+    weight: float
+    own: bool
+
+
+@dataclass(frozen=True)
+class GateShares:
+    """The shares of a gate's line at one moment.
+
+    others   the weight of shares that have none of their own
+    waiting  how many shares wait; those of several lanes count in each
+    shares   the first hundred of them by their turns, then others with a weight
+    """
+
+    others: float
+    waiting: int
+    shares: tuple[GateShare, ...]
+
+
+@dataclass(frozen=True)
 class GateStatus:
     """A gate at one instant of the server's clock.
 
     limit, rate, burst  its terms; None where there is no such bound
     paused              nothing is granted until `resume`
     in_flight, waiting  permits now, and waiters in line
+    cost                what the permits in flight take of the limit: their number if each costs 1
     oldest_wait         seconds that the head of the line has waited
     tokens              grants that the rate allows now
     leases              of the permits in flight, the first hundred to expire
+    adaptive            how it finds its limit; None of a gate that never did
+    amounts             what it earns beside its rate, by name
+    shares              who waits on whose account; None of a gate that never had shares
 
     The others count since the gate was made:
 
@@ -62,11 +160,15 @@ class GateStatus:
     readmitted: int
     lost: int
     leases: tuple[LeaseStatus, ...]
+    adaptive: AdaptiveStatus | None = None
+    cost: int = 0
+    amounts: Mapping[str, AmountStatus] = field(default_factory=dict)
+    shares: GateShares | None = None
 
 
 def read_status(name: str, reply: list[Any]) -> GateStatus:
     """Read the reply of `status.lua`."""
-    now, _, _, in_flight, waiting, since, tokens, flat, held = reply
+    now, _, _, in_flight, waiting, since, tokens, flat, held, latest, shares = reply
     fields = text_fields(flat)
     rate = float(fields["rate"]) if fields.get("rate") else None
     waited = (int(now) - int(since)) / 1e6 if int(since) else 0.0
@@ -82,12 +184,147 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
         tokens=float(tokens) if rate else None,
         **{counter: int(fields.get(counter, 0)) for counter in _COUNTERS},
         leases=tuple(_lease(int(now), *row) for row in chunks(held, 3)),
+        adaptive=_adaptive(int(now), fields, text_fields(latest)) if "min" in fields else None,
+        cost=int(in_flight) + int(fields.get("extra", 0)),
+        amounts={name: _amount(name, fields) for name in fields.get("amounts", "").split()},
+        shares=_shares(*shares) if shares else None,
     )
 
 
-def check_with(stands: GateStatus, rate: float | None, burst: int | None) -> None:
-    """Refuse a change of one that the other, as it stands, could not follow."""
-    check_terms(None, stands.rate if rate is None else rate, burst or stands.burst)
+def _shares(others: bytes, waiting: int, *rows: list[Any]) -> GateShares:
+    default = float(others)
+    return GateShares(default, int(waiting), tuple(
+        GateShare(as_text(name), int(waiters), float(weight or default), bool(weight))
+        for name, waiters, weight in rows
+    ))  # fmt: skip
+
+
+def check_configured(reply: list[Any]) -> None:
+    """Read the reply of `configure.lua`."""
+    if not int(reply[3]):
+        raise too_many_weights()
+
+
+def _amount(name: str, fields: dict[str, str]) -> AmountStatus:
+    rate, burst = float(fields[f"rate:{name}"]), int(fields[f"burst:{name}"])
+    return AmountStatus(rate, burst, float(fields.get(f"tokens:{name}", 0)))
+
+
+def _adaptive(now: int, fields: dict[str, str], latest: dict[str, str]) -> AdaptiveStatus:
+    number = {name: float(text) for name, text in fields.items() if name in _NUMBERS}
+    last = None
+    if latest:
+        ago = (now - int(latest["at"])) / 1e6
+        last = LimitChange(ago, float(latest["from"]), float(latest["to"]), latest["why"])
+    return AdaptiveStatus(
+        adapts=fields.get("adapts") or None,
+        start=number["start"],
+        min=number["min"],
+        max=number["max"],
+        exact=number["exact"],
+        ceiling=number.get("ceiling") or None,
+        held=max(0.0, number.get("hold_until", 0.0) - now) / 1e6,
+        served=int(number.get("clean", 0)),
+        refused=int(number.get("refused", 0) + number.get("overloads", 0)),
+        latest=last,
+        throttled=int(number.get("throttled", 0)),
+        overloaded=int(number.get("overloaded", 0)),
+        cuts=int(number.get("cuts", 0)),
+        raises=int(number.get("raises", 0)),
+        held_seconds=number.get("held_us", 0.0) / 1e6,
+    )
+
+
+_NUMBERS = frozenset((
+    "start", "min", "max", "exact", "ceiling", "hold_until", "clean", "refused", "overloads",
+    "throttled", "overloaded", "cuts", "raises", "held_us",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """What `configure` is asked for; what is None stays as it is."""
+
+    limit: int | Adaptive | None = None
+    rate: float | Adaptive | None = None
+    burst: int | None = None
+    min: float | None = None
+    max: float | None = None
+    adapt: bool | None = None
+    rates: Mapping[str, float] | None = None
+    bursts: Mapping[str, int] | None = None
+    passing: int | None = None
+    weights: Mapping[str, float | None] | None = None
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether it can be checked only with the gate as it stands."""
+        bounded = self.adapt is not None or self.min is not None or self.max is not None
+        lone = (self.rate is None) != (self.burst is None) and not isinstance(self.rate, Adaptive)
+        return bounded or lone or bool(self.rates or self.bursts)
+
+    def fields(self, stands: GateStatus | None) -> dict[str, str]:
+        """The gate's fields to set; refuses what the gate, as it stands, could not follow."""
+        check_terms(self.limit, self.rate, self.burst)
+        fields = changes(limit=self.limit, rate=self.rate, burst=self.burst)
+        if self.passing is not None:
+            if not (is_whole(self.passing) and 0 <= self.passing <= MOST):
+                raise SettingError("passing", f"must be 0 or more, not {self.passing!r}")
+            fields |= {"passing": str(self.passing), "weighs": "1"}
+        for share, weight in (self.weights or {}).items():
+            fields[f"weight:{share}"] = weight_text(share, weight)
+        if stands is None:
+            return fields
+        fields |= self._amounts(stands)
+        if (self.rate is None) != (self.burst is None):
+            rate = stands.rate if self.rate is None else self.rate
+            check_terms(None, rate, self.burst or stands.burst)
+        if self.adapt is False:
+            fields["adapts"] = ""
+        elif self.adapt or self.min is not None or self.max is not None:
+            fields |= self._bounds(stands)
+        return fields
+
+    def _amounts(self, stands: GateStatus) -> dict[str, str]:
+        rates, bursts = dict(self.rates or {}), dict(self.bursts or {})
+        for name in (*rates, *bursts):
+            if name not in stands.amounts:
+                there = ", ".join(stands.amounts) or "none"
+                raise SettingError(
+                    "rates", f"gate {stands.name!r} has no amount {name!r}; it has {there}"
+                )
+        changed = {name: stands.amounts[name] for name in (*rates, *bursts)}
+        amounts = read_amounts(
+            {name: rates.get(name, stood.rate) for name, stood in changed.items()},
+            {name: bursts.get(name, stood.burst) for name, stood in changed.items()},
+        )
+        return {field: text for field, text in amount_fields(amounts).items() if ":" in field}
+
+    def _bounds(self, stands: GateStatus) -> dict[str, str]:
+        known = stands.adaptive
+        if self.adapt and (self.limit is not None or self.rate is not None):
+            raise SettingError("adapt", "a gate adapts, or has a number that pins it: not both")
+        if known is None and not self.adapt:
+            raise SettingError("min", f"gate {stands.name!r} does not adapt: give adapt too")
+        if known is None and self.max is None:
+            raise SettingError("max", f"gate {stands.name!r} has no bounds yet: give max too")
+        adapts = known.adapts if known else None
+        if adapts is None:
+            adapts = "limit" if stands.limit is not None else "rate"
+        least = self.min if self.min is not None else known.min if known else 1
+        most = self.max if self.max is not None else known.max if known else least
+        now = (stands.limit if adapts == "limit" else stands.rate) or least
+        start = known.start if known else now
+        if adapts == "limit":
+            least, most, start = (int(each) if each == int(each) else each
+                                  for each in (least, most, start))  # fmt: skip
+        bounds = Adaptive(max(least, min(start, most)), least, most)
+        wanted = Terms(**{adapts: bounds})  # type: ignore[arg-type]
+        check_terms(wanted.limit, wanted.rate, None)
+        fields = wanted.fields()
+        if not self.adapt:
+            del fields["adapts"]
+        return {name: text for name, text in fields.items() if text}
 
 
 _COUNTERS = (

@@ -1,14 +1,14 @@
 """A gate's face for code that blocks its thread."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ground.redis.answers import ThreadAnswer
 from limiter.client import GateClient
 from limiter.ledger import Ask, Ledger
-from limiter.permit import SyncPermit, Wait
-from limiter.status import GateStatus, check_with, read_status
-from limiter.terms import changes, check_terms
+from limiter.permit import Report, SyncPermit, Wait
+from limiter.status import Change, GateStatus, check_configured, read_status
+from limiter.terms import Adaptive, Cost, changes
 
 
 class SyncGate:
@@ -24,13 +24,17 @@ class SyncGate:
         lane: int = 0,
         ticket: str = "",
         orphan_hold: float | None = None,
+        cost: Cost | None = None,
+        share: str = "",
     ) -> SyncPermit:
-        ask = self._client.new_ask(ThreadAnswer(), timeout, lane, ticket, orphan_hold)
+        ask = self._client.new_ask(
+            ThreadAnswer(), timeout, lane, ticket, orphan_hold, cost=cost, share=share
+        )
         permit: SyncPermit = self._granted(ask)
         return permit
 
-    def try_acquire(self) -> SyncPermit | Wait:
-        ask = self._client.new_ask(ThreadAnswer(), None, 0, join=False)
+    def try_acquire(self, *, cost: Cost | None = None, share: str = "") -> SyncPermit | Wait:
+        ask = self._client.new_ask(ThreadAnswer(), None, 0, join=False, cost=cost, share=share)
         answer: SyncPermit | Wait = self._granted(ask)
         return answer
 
@@ -38,13 +42,22 @@ class SyncGate:
         return read_status(self._client.name, self._called(lambda ledger: ledger.commands.status()))
 
     def configure(
-        self, *, limit: int | None = None, rate: float | None = None, burst: int | None = None
+        self,
+        *,
+        limit: int | Adaptive | None = None,
+        rate: float | Adaptive | None = None,
+        burst: int | None = None,
+        min: float | None = None,
+        max: float | None = None,
+        adapt: bool | None = None,
+        rates: Mapping[str, float] | None = None,
+        bursts: Mapping[str, int] | None = None,
+        passing: int | None = None,
+        weights: Mapping[str, float | None] | None = None,
     ) -> None:
-        check_terms(limit, rate, burst)
-        if (rate is None) != (burst is None):
-            check_with(self.status(), rate, burst)
-        wanted = changes(limit=limit, rate=rate, burst=burst)
-        self._called(lambda ledger: ledger.commands.configure(wanted))
+        change = Change(limit, rate, burst, min, max, adapt, rates, bursts, passing, weights)
+        wanted = change.fields(self.status() if change.is_relative else None)
+        check_configured(self._called(lambda ledger: ledger.commands.configure(wanted)))
 
     def pause(self) -> None:
         self._called(lambda ledger: ledger.commands.configure(changes(paused=True)))
@@ -52,8 +65,9 @@ class SyncGate:
     def resume(self) -> None:
         self._called(lambda ledger: ledger.commands.configure(changes(paused=False)))
 
-    def free(self, permit: str, fence: int) -> None:
-        self._called(lambda ledger: ledger.commands.release([(permit, fence)]))
+    def free(self, permit: str, fence: int, report: Report = Report.NOTHING) -> None:
+        receipt = f"{fence} {report}" if report else fence
+        self._called(lambda ledger: ledger.commands.release([(permit, receipt)]))
 
     def _granted(self, ask: Ask) -> Any:
         client, answer = self._client, ask.answer

@@ -2,9 +2,11 @@
 
 import logging
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 from ground import SettingError
 
@@ -13,15 +15,109 @@ MOST = 10**9  # more cannot be held, and far above it Lua's numbers are no longe
 
 
 @dataclass(frozen=True)
+class Adaptive:
+    """A limit, or a rate, that the gate finds itself: from `start`, never below `min` or above
+    `max`. Holders report refusals by `permit.throttled()` and `permit.overloaded()`.
+
+        TokenBucket(redis, "api", limit=Adaptive(start=20, min=1, max=400))
+    """
+
+    start: float = 20
+    min: float = 1
+    max: float = 200
+
+    def text(self) -> str:
+        return f"{_text(self.start)} {_text(self.min)} {_text(self.max)}"
+
+
+Cost = int | Mapping[str, int]
+REQUESTS = "requests"  # the amount that is the gate's rate, in a cost and in `rates`
+_AMOUNT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What a gate earns per second beside its rate: tokens of a model, for example."""
+
+    name: str
+    rate: float
+    burst: int
+
+    def text(self) -> str:
+        return f" {self.name}={_text(self.rate)}/{self.burst}"
+
+
+@dataclass(frozen=True)
 class Terms:
     """What a gate allows: permits in flight, grants per second, and how many of those at once."""
 
-    limit: int | None = None
-    rate: float | None = None
+    limit: int | Adaptive | None = None
+    rate: float | Adaptive | None = None
     burst: int | None = None
+    amounts: tuple[Amount, ...] = ()
 
     def args(self) -> tuple[str, str, str]:
-        return (_text(self.limit), _text(self.rate), _text(self.burst))
+        """As the scripts read them: the amounts stand behind the burst."""
+        amounts = "".join(each.text() for each in self.amounts)
+        return (_text(self.limit), _text(self.rate), _text(self.burst) + amounts)
+
+    def charge(self, cost: Cost) -> dict[str, int]:
+        """A checked cost by its amounts; refused if this gate has no such amount."""
+        if not isinstance(cost, Mapping):
+            if self.amounts:
+                names = ", ".join(each.name for each in self.amounts)
+                raise SettingError("cost", f"name its amounts ({REQUESTS}, {names}), not {cost!r}")
+            cost = {REQUESTS: cost}
+        known = (REQUESTS, *(each.name for each in self.amounts))
+        for name, count in cost.items():
+            if name not in known:
+                raise SettingError("cost", f"the gate has no {name!r}; it has {', '.join(known)}")
+            if not (is_whole(count) and 1 <= count <= MOST):
+                raise SettingError("cost", f"must be whole, from 1 to {MOST}, not {count!r}")
+        return {name: int(cost[name]) for name in known if name in cost}
+
+    def fields(self) -> dict[str, str]:
+        """What `configure` sets, so that a gate has these terms and no others."""
+        texts = {"limit": _text(self.limit), "rate": _text(self.rate), "burst": _text(self.burst)}
+        texts |= amount_fields(self.amounts) or {"amounts": ""}
+        for adapts, value in (("limit", self.limit), ("rate", self.rate)):
+            if isinstance(value, Adaptive):
+                del texts[adapts]
+                texts |= _adapting(adapts, value)
+        return texts
+
+
+def amount_fields(amounts: tuple[Amount, ...]) -> dict[str, str]:
+    """The fields of the gate's hash."""
+    if not amounts:
+        return {}
+    fields = {"weighs": "1", "amounts": " ".join(each.name for each in amounts)}
+    for each in amounts:
+        fields |= {f"rate:{each.name}": _text(each.rate), f"burst:{each.name}": str(each.burst)}
+    return fields
+
+
+def cost_text(charge: Mapping[str, int]) -> str:
+    """A cost as the scripts read it: `3 tokens=900`."""
+    others = (f" {name}={count}" for name, count in charge.items() if name != REQUESTS)
+    return f"{charge.get(REQUESTS, 1)}{''.join(others)}"
+
+
+def read_amounts(rates: Mapping[str, float], bursts: Mapping[str, int]) -> tuple[Amount, ...]:
+    """Checked. By default a burst is a tenth of a second's worth, and at least one."""
+    for name in bursts:
+        if name not in rates:
+            raise SettingError("bursts", f"{name!r} has no rate")
+    amounts = []
+    for name, rate in rates.items():
+        if not (isinstance(name, str) and _AMOUNT.fullmatch(name)):
+            raise SettingError(
+                "rates", f"an amount's name has up to 32 letters, digits and _, not {name!r:.80}"
+            )
+        check_terms(None, rate, bursts.get(name))
+        burst = bursts.get(name) or max(1, math.ceil(rate / 10))
+        amounts.append(Amount(name, float(rate), burst))
+    return tuple(sorted(amounts, key=lambda each: each.name))
 
 
 @dataclass(frozen=True)
@@ -40,10 +136,24 @@ class Manner:
         return (self.lease, self.heartbeat, self.patience)
 
 
-def check_terms(limit: int | None, rate: float | None, burst: int | None) -> None:
+def check_terms(
+    limit: int | Adaptive | None, rate: float | Adaptive | None, burst: int | None
+) -> None:
     """Refuse what could never grant anything."""
+    if isinstance(limit, Adaptive) and isinstance(rate, Adaptive):
+        raise SettingError("rate", "one of limit and rate can be adaptive, not both")
+    if isinstance(limit, Adaptive):
+        _check_bounds("limit", limit, lambda each: check_terms(each, None, None))
+        limit = None
+    if isinstance(rate, Adaptive):
+        if burst is not None:
+            raise SettingError(
+                "burst", f"{burst} cannot be set: the burst of an adaptive rate is a tenth of it"
+            )
+        _check_bounds("rate", rate, lambda each: check_terms(None, each, None))
+        rate = None
     for name, count in (("limit", limit), ("burst", burst)):
-        if count is not None and not (_is_whole(count) and 1 <= count <= MOST):
+        if count is not None and not (is_whole(count) and 1 <= count <= MOST):
             raise SettingError(name, f"must be a whole number from 1 to {MOST}, not {count!r}")
     if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):
         raise SettingError("rate", f"must be above 0 grants per second, not {rate!r}")
@@ -53,6 +163,17 @@ def check_terms(limit: int | None, rate: float | None, burst: int | None) -> Non
             f"{burst} cannot reach {rate:g} grants per second: a grant comes some milliseconds "
             "after its token, and a full bucket earns none meanwhile. Give "
             f"{math.ceil(rate * LATENESS)} or more, or a lower rate",
+        )
+
+
+def _check_bounds(name: str, bounds: Adaptive, check: Callable[[Any], None]) -> None:
+    for bound in (bounds.start, bounds.min, bounds.max):
+        check(bound)
+    if not bounds.min <= bounds.start <= bounds.max:
+        raise SettingError(
+            name,
+            f"min {bounds.min:g}, start {bounds.start:g} and max {bounds.max:g} must be in this "
+            "order",
         )
 
 
@@ -77,20 +198,20 @@ def check_manner(
     return Manner(lease, beat, patience, enforce, orphan_hold)
 
 
+def _adapting(adapts: str, bounds: Adaptive) -> dict[str, str]:
+    texts = zip(("start", "min", "max"), bounds.text().split(), strict=True)
+    return {"adapts": adapts, **dict(texts)}
+
+
 def changes(
     *,
-    limit: int | None = None,
-    rate: float | None = None,
+    limit: int | Adaptive | None = None,
+    rate: float | Adaptive | None = None,
     burst: int | None = None,
     paused: bool | None = None,
 ) -> dict[str, str]:
     """What `configure` is to set, leaving alone what is None."""
-    wanted: Sequence[tuple[str, float | int | None]] = (
-        ("limit", limit),
-        ("rate", rate),
-        ("burst", burst),
-    )
-    set_to = {field: _text(value) for field, value in wanted if value is not None}
+    set_to = {field: text for field, text in Terms(limit, rate, burst).fields().items() if text}
     if paused is not None:
         set_to["paused"] = "1" if paused else "0"
     return set_to
@@ -104,13 +225,13 @@ def check_wish(
         raise SettingError("ticket", f"must be that of an earlier permit, not {ticket!r}")
     if orphan_hold is not None and not (_is_number(orphan_hold) and 0 <= orphan_hold < math.inf):
         raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold!r}")
-    if not ((type(lane) is int or _is_whole(lane)) and -512 <= lane <= 511):
+    if not ((type(lane) is int or is_whole(lane)) and -512 <= lane <= 511):
         raise SettingError("lane", f"must be a whole number from -512 to 511, not {lane!r}")
     if timeout is not None and not (_is_number(timeout) and timeout >= 0):
         raise SettingError("timeout", f"must be 0 or more seconds, not {timeout!r}")
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
@@ -118,10 +239,22 @@ def _is_number(value: object) -> bool:
     return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
 
 
-def _text(number: float | int | None) -> str:
+def _text(number: float | int | Adaptive | None) -> str:
     if number is None:
         return ""
-    return str(int(number)) if _is_whole(number) else repr(float(number))
+    if isinstance(number, Adaptive):
+        return number.text()
+    return str(int(number)) if is_whole(number) else repr(float(number))
+
+
+def _value(text: str) -> float | str | None:
+    """A term as it is compared. Of an adaptive one the bounds are: where it started is history."""
+    if "=" in text:
+        return text
+    if " " in text:
+        _, least, most = text.split()
+        return f"adaptive from {float(least):g} to {float(most):g}"
+    return float(text) if text else None
 
 
 log = logging.getLogger("penstock.limiter")
@@ -169,10 +302,10 @@ class Agreement:
             self.made = made
 
     def compare(self, found: list[bytes]) -> None:
-        kept = tuple(float(text) if text else None for text in found)
+        kept = tuple(_value(text.decode()) for text in found)
         for terms in [terms for terms, enforce in self.unsettled.items() if not enforce]:
             del self.unsettled[terms]
-            made = tuple(float(text) if text else None for text in terms.args())
+            made = tuple(_value(text) for text in terms.args())
             if made != kept:
                 log.warning(
                     "gate %r: this process was made with limit, rate, burst = %s. The gate has %s "

@@ -35,18 +35,24 @@ class Sheet:
         self._add(CounterMetricFamily, name, help, value, where, more)
 
     def histogram(
-        self, name: str, help: str, counted: Iterable[tuple[str, int]], *where: str
+        self,
+        name: str,
+        help: str,
+        counted: Iterable[tuple[str, int]],
+        *where: str,
+        total: float | None = None,
     ) -> None:
         """How many fell into each step, which is named by its upper end; the last is `+Inf`.
 
-        If a step is below zero there is no `_sum`, and so no `_count`: it could shrink.
+        `total` is the sum of all values. If a step is below zero there is no `_sum`, and so no
+        `_count`: it could shrink.
         """
         family = self._families.get(name)
         if family is None:
             family = self._families[name] = HistogramMetricFamily(name, help, labels=self._labels)
         steps, counts = zip(*counted, strict=True)
         upto = list(zip(steps, map(float, accumulate(counts)), strict=True))
-        family.add_metric(where, upto, sum_value=None)  # type: ignore[attr-defined]
+        family.add_metric(where, upto, sum_value=total)  # type: ignore[attr-defined]
 
     def families(self) -> list[Metric]:
         return list(self._families.values())

@@ -26,9 +26,11 @@ import redis.exceptions
 from prometheus_client import Metric
 from pydantic import SecretStr
 
+from ground import tracing
 from ground.errors import PenstockError
 from ground.http.figures import CONTENT_TYPE, exposition
 from ground.settings import HttpSettings
+from ground.tracing.asked import asked
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -74,7 +76,8 @@ class OwnNames:
 
 
 class HttpGuard:
-    """Stands before an application. `doorstep` is a page that comes with a refusal to a GET.
+    """Stands before an application. `doorstep` is a page that comes with a refusal to a GET, and
+    what it loads begins with `open_to_all`: files that are the same for everybody.
 
     `host` is the name or address that it listens on, under which it may be asked too; `ending`
     is the status of a request that is cut off because the server ends.
@@ -90,6 +93,7 @@ class HttpGuard:
         host: str = "",
         doorstep: str = "",
         doorstep_policy: str = "",
+        open_to_all: str = "",
         ending: int = 503,
     ) -> None:
         self.app = app
@@ -98,15 +102,18 @@ class HttpGuard:
         self._figures = figures
         self._token = token.get_secret_value().encode() if token else b""
         self._doorstep, self._policy = doorstep, doorstep_policy
+        self._open_to_all = open_to_all
         self._ending = ending
         self._names = OwnNames(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        elif scope["type"] != "http":
+            await self._beside_pushes(scope, receive, send)
         elif refused := self._names.refusal(scope):
             await _refuse(send, *refused)
-        elif scope["path"] != "/healthz" and not self._admits(scope):
+        elif not self._is_open(scope) and not self._admits(scope):
             await self._ask_for_token(scope, send)
         elif not is_json(scope):
             await _refuse(send, 415, "send JSON, with the header `Content-Type: application/json`")
@@ -116,6 +123,33 @@ class HttpGuard:
             await _refuse(send, 405, "Method Not Allowed", allow="GET, HEAD")
         else:
             await self._watched[scope["path"]](send)
+
+    async def _beside_pushes(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """For the server's life. The figures go to a collector too, if one is asked for."""
+        if not asked("METRICS"):
+            await self.app(scope, receive, send)
+            return
+        from ground.tracing.figures import push
+
+        pushing = asyncio.create_task(push(self._figures, tracing.service()))
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            pushing.cancel()
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refused before it is accepted, which a client sees as 403."""
+        if self._names.refusal(scope) or not self._admits(scope):
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await self.app(scope, receive, send)
+
+    def _is_open(self, scope: Scope) -> bool:
+        if scope["path"] == "/healthz":
+            return True
+        prefix = self._open_to_all
+        return bool(prefix) and scope["method"] == "GET" and scope["path"].startswith(prefix)
 
     def _admits(self, scope: Scope) -> bool:
         if not self._token:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from ground import tracing
 from ground.errors import SettingError
 from ground.settings import HttpSettings
 
@@ -100,10 +101,18 @@ def require_token(
 
 
 async def serve_on(
-    listener: socket.socket, app: Any, *, grace: int = 10, at_end: Callable[[], None] | None = None
+    listener: socket.socket,
+    app: Any,
+    *,
+    grace: int = 10,
+    at_end: Callable[[], None] | None = None,
+    websockets: bool = False,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C: then `at_end` is called, and what runs has `grace` seconds."""
-    await _server(app, grace, at_end).serve(sockets=[listener])
+    """Serve until SIGTERM or Ctrl-C: then `at_end` is called, and what runs has `grace` seconds.
+
+    `websockets` needs the package of that name.
+    """
+    await _server(app, grace, at_end, websockets).serve(sockets=[listener])
 
 
 def serve_until_told(listener: socket.socket, app: Any, *, grace: int = 10) -> None:
@@ -137,10 +146,17 @@ def _ended_by_sighup(server: Any) -> Iterator[None]:
         signal.raise_signal(signal.SIGHUP)
 
 
-def _server(app: Any, grace: int, at_end: Callable[[], None] | None = None) -> Any:
+def _server(
+    app: Any, grace: int, at_end: Callable[[], None] | None = None, websockets: bool = False
+) -> Any:
     import uvicorn
 
     from ground.http.bounds import BoundedProtocol
+
+    if tracing.on():
+        from ground.tracing.serving import traced
+
+        app = traced(app)
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
@@ -156,7 +172,7 @@ def _server(app: Any, grace: int, at_end: Callable[[], None] | None = None) -> A
     config = uvicorn.Config(
         app, log_config=None, access_log=False, backlog=4096, timeout_keep_alive=75,
         timeout_graceful_shutdown=grace, server_header=False, proxy_headers=False,
-        http=BoundedProtocol, ws="none",
+        http=BoundedProtocol, ws="websockets-sansio" if websockets else "none",
     )  # fmt: skip
     return Server(config)
 

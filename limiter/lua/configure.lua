@@ -1,22 +1,55 @@
 -- configure.lua: change a gate's settings, for all processes at once.
 -- KEYS   gate leases holders queue waiters alive
--- ARGV   limit rate burst process, then for each change: field value (limit, rate, burst, paused)
--- REPLY  {now_us, wake_us, grants}
+-- ARGV   limit rate burst process, then for each change: field value
+-- REPLY  {now_us, wake_us, grants, 1 | 0 too many weights: none of them is set}
 --
+-- The fields are limit, rate, burst, paused; and adapts ('limit', 'rate', or '' for pinned), start,
+-- min, max; and of a gate with costs weighs, passing, amounts, rate:<amount>, burst:<amount>; and
+-- weight:<share>, '' to forget it.
 -- A raised limit lets waiters in at once; a lowered one revokes nothing.
+local change, weights = {}, {}
+for field, value in each_change() do
+  local share = string.match(field, '^weight:(.*)$')
+  if share then weights[#weights + 1] = { share, value } else change[field] = value end
+end
+local exists = redis.call('EXISTS', GATE) == 1
+if change.adapts or (change.weighs and exists) then redis.call('HSET', GATE, 'more', 1) end
+if change.weighs and exists then redis.call('HSET', GATE, 'weighs', 1) end
+if #weights > 0 then redis.call('HSET', GATE, 'more', 1, 'shares', 1) end
 -- include: line.lua
-local change = {}
-for field, value in each_change() do change[field] = value end
+if change.amounts == '' and not gate.weighing then change.amounts = nil end -- it never had any
 for field, value in pairs(change) do call('HSET', GATE, field, value) end
 gate.limit = tonumber(change.limit or fields[1]) or math.huge
 gate.burst = tonumber(change.burst or fields[3]) or 0
-gate.paused = (change.paused or fields[4]) == '1'
+gate.paused, gate.held = (change.paused or fields[4]) == '1', nil
 -- A rate set where there was none starts with an empty bucket, as a new gate does.
 gate.tokens = gate.rate > 0 and math.min(gate.tokens, gate.burst) or 0
 gate.rate = tonumber(change.rate or fields[2]) or 0
 if gate.rate > 0 and gate.burst < 1 then -- as the constructor does: the tokens of 0.1 s
   call('HSET', GATE, 'burst', math.max(1, math.ceil(gate.rate / 10)))
 end
+
+-- A gate that adapts goes on from the limit that it has. A number for that limit pins it.
+local function adapt()
+  local adapts = change.adapts or call('HGET', GATE, 'adapts') or ''
+  if adapts == '' then return read_steering() end
+  if change[adapts] and not change.adapts then
+    if steering then steering.note(tonumber(change[adapts]), 'pinned') end
+    call('HSET', GATE, 'adapts', '')
+    return read_steering()
+  end
+  local stands = call('HGET', GATE, adapts)
+  if not stands or stands == '' then -- it had no such limit
+    stands = call('HGET', GATE, 'start')
+  end
+  if not steering then call('HSET', GATE, 'exact', stands) end
+  call('HSET', GATE, 'adapts', adapts, 'shown', stands, adapts, stands)
+  read_steering()
+  steering.settle_in('set')
+end
+if steering or change.adapts or change.min or change.max then adapt() end
+if gate.weighing then gate.weighing.read_terms() end
+local weighed = #weights == 0 or gate.sharing.reweigh(weights)
 expire()
 hand_over()
-return { now, settle(), own }
+return { now, settle(), own, weighed and 1 or 0 }

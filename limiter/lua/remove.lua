@@ -6,7 +6,7 @@ local call = redis.call
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local in_flight, waiting = call('ZCOUNT', LEASES, now, '+inf'), 0
-if call('ZCOUNT', ALIVE, now, '+inf') > 0 then waiting = call('ZCARD', QUEUE) end
+if call('ZCOUNT', ALIVE, now, '+inf') > 0 then waiting = call('ZCARD', QUEUE) + call('ZCARD', GATE .. ':order') end
 if in_flight + waiting == 0 or FORCE == '1' then
   call('DEL', GATE, LEASES, HOLDERS, QUEUE, WAITERS, ALIVE)
 end

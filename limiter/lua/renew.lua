@@ -1,11 +1,13 @@
 -- renew.lua: one process's heartbeat: it extends the leases and keeps the waiters alive.
 -- KEYS   gate leases holders queue waiters alive
--- ARGV   limit rate burst process alive_us, then for each permit: id fence term_us
+-- ARGV   limit rate burst process alive_us, then for each permit: id fence term_us(and its cost)
 -- REPLY  {now_us, wake_us, grants, made_us, then for each: 1 held | 0 lost}
 --
 -- A permit that the server does not know was lost with its data: its holder's own clock runs
 -- out before the lease does, so it never renews an expired one. The permit is restored if there
--- is room, and lost if others have the room by now.
+-- is room, and lost if others have the room by now. Permits with a cost come first.
+local _, _, first = each_permit()()
+if first and string.find(first, ' ', 1, true) then redis.call('HSET', GATE, 'more', 1, 'weighs', 1) end
 -- include: line.lua
 expire()
 call('ZREMRANGEBYSCORE', ALIVE, '-inf', now)
@@ -13,13 +15,18 @@ call('ZADD', ALIVE, now + ALIVE_US, PROCESS)
 local reply, readmitted, lost = { now, 0, '', gate.made }, 0, 0
 for id, fence, term in each_permit() do
   local known = fence_of(id)
-  local held = known == fence
-  if not known and gate.live < gate.limit then
+  local held, units, cost = known == fence, 1, nil
+  if gate.weighing then
+    term, cost = gate.weighing.split(term)
+    units = gate.weighing.units(cost)
+  end
+  if not known and gate.live + units <= gate.limit then
     leave({ id }) -- it may have asked again meanwhile: nobody holds and waits at once
     call('HSET', HOLDERS, id, format('%s|%s|%.0f', fence, PROCESS, now))
     gate.fence = math.max(gate.fence, fence)
     held, readmitted, gate.live = true, readmitted + 1, gate.live + 1
   end
+  if held and gate.weighing then gate.weighing.hold(id, units) end
   if held then call('ZADD', LEASES, now + term, id) else lost = lost + 1 end
   reply[#reply + 1] = held and 1 or 0
 end

@@ -1,20 +1,34 @@
 -- state.lua: what every script of a gate begins with: its clock, its settings, its room, its leases.
 -- It needs the keys gate leases holders queue waiters alive, and the arguments limit, rate, burst
--- ('' for none) and process.
+-- ('' for none, and behind it the amounts: `4 tokens=1700/170`) and process.
 local call, format = redis.call, string.format
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 local function read()
   return call('HMGET', GATE, 'limit', 'rate', 'burst', 'paused', 'tokens', 'refilled',
-    'fence', 'granted', 'released', 'ticket', 'head', 'head_wakes', 'made')
+    'fence', 'granted', 'released', 'ticket', 'head', 'head_wakes', 'made', 'more')
 end
 
 local fields = read()
 if not fields[1] then
   -- A gate that is new, or was lost with the server's data, is made with what its
   -- caller was constructed with. Its bucket starts empty: a burst is earned, not given.
-  call('HSET', GATE, 'limit', LIMIT, 'rate', RATE, 'burst', BURST, 'tokens', 0, 'refilled', now, 'made', now)
+  local burst, amounts = string.match(BURST, '^(%d*) ?(.*)$')
+  call('HSET', GATE, 'limit', LIMIT, 'rate', RATE, 'burst', burst, 'tokens', 0, 'refilled', now, 'made', now)
+  for name, rate, most in string.gmatch(amounts, '([%w_]+)=(%S+)/(%d+)') do
+    local others = call('HGET', GATE, 'amounts')
+    call('HSET', GATE, 'more', 1, 'weighs', 1, 'rate:' .. name, rate, 'burst:' .. name, most,
+      'amounts', others and others .. ' ' .. name or name)
+  end
+  for adapts, text in pairs({ limit = LIMIT, rate = RATE }) do
+    local start, min, max = string.match(text, '^(%S+) (%S+) (%S+)$')
+    if start then
+      call('HSET', GATE, 'more', 1, 'adapts', adapts, 'start', start, 'min', min, 'max', max,
+        'exact', start, 'shown', start, adapts, start)
+      if adapts == 'rate' then call('HSET', GATE, 'burst', math.max(1, math.ceil(start / 10))) end
+    end
+  end
   fields = read()
 end
 local gate = {
@@ -46,6 +60,10 @@ local function count(what, by)
   if by > 0 then call('HINCRBY', GATE, what, by) end
 end
 
+-- include: step.lua
+-- include: weigh.lua
+-- include: shares.lua
+
 -- Write the gate's changed fields, in one command.
 local function save()
   local n, changed = 0, {}
@@ -57,6 +75,9 @@ local function save()
   if gate.granted + gate.released > 0 then set('released', (fields[9] or 0) + gate.released) end
   if gate.ticket > (tonumber(fields[10]) or 0) then set('ticket', gate.ticket) end
   if gate.head then set('head', gate.head) set('head_wakes', gate.head_wakes) end
+  if steering then steering.save(set) end
+  if gate.weighing then gate.weighing.save(set) end
+  if gate.sharing then gate.sharing.save(set) end
   if n > 0 then call('HSET', GATE, unpack(changed)) end
 end
 
@@ -65,6 +86,7 @@ local function free(ids)
   call('ZREM', LEASES, unpack(ids))
   call('HDEL', HOLDERS, unpack(ids))
 end
+if gate.weighing then free = gate.weighing.freeing(free) end
 
 -- At most a thousand, to keep the call short; the rest counts as held until the next call.
 local function expire()
@@ -74,19 +96,29 @@ local function expire()
   free(dead)
   count('expired', #dead)
   gate.live = gate.live - #dead
+  if gate.weighing then gate.live = gate.live + gate.weighing.extra end
 end
 
 local function fence_in(holder) return holder and string.match(holder, '^%d+') end
 local function fence_of(id) return fence_in(call('HGET', HOLDERS, id)) end
 
 -- Give back permits, each an id and its fence. A permit that expired and was granted again
--- under the same id has another fence, and stays.
+-- under the same id has another fence, and stays. A report may follow the fence, after a space, and
+-- then what is settled; and of one that was waited for `|lane|share|its cost|what it cost in the end`.
 local function release(permits)
   local ids, fences, held = {}, {}, {}
   for id, fence in permits do ids[#ids + 1], fences[#ids + 1] = id, fence end
   if #ids == 0 then return end
   for n, holder in ipairs(call('HMGET', HOLDERS, unpack(ids))) do
-    if fence_in(holder) == fences[n] then held[#held + 1] = ids[n] end
+    local fence = fence_in(holder)
+    if fence and (fence == fences[n] or fence == fence_in(fences[n])) then
+      held[#held + 1] = ids[n]
+      if steering then
+        steering.hear(fence, string.match(fences[n], ' (%S*)') or '', gate.weighing and gate.weighing.held(ids[n]))
+      end
+      if gate.weighing then gate.weighing.settle(fences[n]) end
+      if gate.weighing and gate.sharing then gate.sharing.settle(fences[n]) end
+    end
   end
   free(held)
   gate.released = gate.released + #held

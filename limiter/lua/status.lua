@@ -2,7 +2,10 @@
 -- KEYS   gate leases holders queue waiters alive
 -- ARGV   limit rate burst process
 -- REPLY  {now_us, wake_us, grants, in_flight, waiting, since_us of the oldest waiter or 0, tokens,
---         {field, value, …} of the gate, {id, expiry_us, holder, …} of up to 100 leases}
+--         {field, value, …} of the gate, {id, expiry_us, holder, …} of up to 100 leases,
+--         {field, value, …} of the latest change, of a gate that adapts,
+--         {weight of other shares, shares that wait, {share, waiters, its weight or ''} of up to 100 that
+--         wait and up to 100 with a weight}, of a gate with shares}
 -- include: line.lua
 expire()
 hand_over()
@@ -14,5 +17,8 @@ for i = 1, #first, 2 do
   held[#held + 1] = first[i + 1]
   held[#held + 1] = call('HGET', HOLDERS, first[i]) or ''
 end
-return { now, wake, own, gate.live, call('ZCARD', QUEUE), since, format('%.17g', gate.tokens),
-  call('HGETALL', GATE), held }
+local latest = fields[14] and call('XREVRANGE', GATE .. ':changes', '+', '-', 'COUNT', 1) or {}
+local in_flight = gate.live - (gate.weighing and gate.weighing.extra or 0)
+return { now, wake, own, in_flight, call('ZCARD', QUEUE) + (gate.sharing and gate.sharing.waiting() or 0), since, format('%.17g', gate.tokens),
+  call('HGETALL', GATE), held, latest[1] and latest[1][2] or {},
+  gate.sharing and gate.sharing.show(100) or {} }

@@ -6,6 +6,7 @@ everything else is the product's own text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ground
@@ -17,7 +18,7 @@ _CLOCK = "test:clock"
 _TIME = "call('TIME')"
 _START = 1_700_000_000_000_000
 
-Permit = tuple[str, int, int]
+Permit = tuple[str, int, int | str]
 
 
 class ClockedGate:
@@ -36,7 +37,9 @@ class ClockedGate:
 
     def run(self, command: Command) -> list[Any]:
         """The reply to a command, at the time of this gate's clock."""
-        source = SCRIPTS[command[1]].source
+        return self.run_text(SCRIPTS[command[1]].source, command)
+
+    def run_text(self, source: str, command: Command) -> list[Any]:
         assert source.count(_TIME) == 1, "a script reads the clock once"
         self.redis.hset(_CLOCK, mapping={"s": self.now // 1_000_000, "us": self.now % 1_000_000})
         text = source.replace(_TIME, f"call('HMGET', '{_CLOCK}', 's', 'us')")
@@ -49,31 +52,35 @@ class ClockedGate:
         self,
         process: str,
         *ids: str,
-        lane: int = 0,
+        lane: int | str = 0,
         term: float = 1.0,
         alive: float = 1.0,
         join: bool = True,
     ) -> list[int]:
         """For each id its fence, or minus its place in the line, or 0."""
-        rows = [(id, lane, "", int(term * 1e6)) for id in ids]
+        rows: list[tuple[str, int | str, str, int | str]] = [
+            (id, lane, "", int(term * 1e6)) for id in ids
+        ]
         return self.ask(process, rows, alive=alive, join=join)[0]
 
     def ask(
         self,
         process: str,
-        rows: list[tuple[str, int, str, int]],
+        rows: list[tuple[str, int | str, str, int | str]],
         *,
         alive: float = 1.0,
         join: bool = True,
         released: Sequence[tuple[str, int]] = (),
     ) -> tuple[list[int], list[str]]:
         command = self.commands(process).acquire(
-            rows, int(alive * 1e6), join=join, released=released
-        )
+            rows, int(alive * 1e6), join=join, released=released,
+            weighs=any(isinstance(term, str) for *_, term in rows),
+            shares=any(isinstance(lane, str) for _, lane, *_ in rows),
+        )  # fmt: skip
         reply = self.run(command)
         return reply[7::2], [text(s) for s in reply[8::2]]
 
-    def release(self, process: str, *permits: tuple[str, int]) -> int:
+    def release(self, process: str, *permits: tuple[str, int | str]) -> int:
         return int(self.run(self.commands(process).release(permits))[3])
 
     def renew(self, process: str, *permits: Permit, alive: float = 1.0) -> list[bool]:
@@ -106,8 +113,25 @@ class ClockedGate:
         return _leases(self.redis.zrange(self._key("leases"), 0, -1, withscores=True))
 
     @property
+    def holders(self) -> dict[str, int]:
+        """The fences of the permits, by their ids."""
+        found = self.redis.hgetall(self._key("holders"))
+        return {text(id): int(text(holder).split("|")[0]) for id, holder in found.items()}
+
+    @property
+    def costs(self) -> dict[str, int]:
+        """The units of the permits that take more than one."""
+        found = self.redis.hgetall(self._key("costs"))
+        return {text(id): int(units) for id, units in found.items()}
+
+    @property
     def line(self) -> list[str]:
         return [text(id) for id in self.redis.zrange(self._key("queue"), 0, -1)]
+
+    def turns(self, lane: int) -> dict[str, float]:
+        """The places of a lane's shares."""
+        found = self.redis.zrange(self._key(f"shares:{lane}"), 0, -1, withscores=True)
+        return {text(share): place for share, place in found}
 
     @property
     def fields(self) -> dict[str, str]:
@@ -122,14 +146,16 @@ class ClockedGate:
         pipe.hgetall(self._key(""))
         pipe.hlen(self._key("holders"))
         pipe.hlen(self._key("waiters"))
+        pipe.zrange(self._key("order"), 0, -1)
         for process in processes:
             pipe.xrange(self.commands(process).inbox, self._unseen(process))
-        leases, line, fields, holders, waiters, *inboxes = pipe.execute()
+        leases, line, fields, holders, waiters, apart, *inboxes = pipe.execute()
         return Sight(
             leases=_leases(leases),
             line=[text(id) for id in line],
+            apart=[text(member).rpartition("|")[2] for member in apart],
             fields={text(field): text(value) for field, value in fields.items()},
-            leftovers=abs(holders - len(leases)) + abs(waiters - len(line)),
+            leftovers=abs(holders - len(leases)) + abs(waiters - len(line) - len(apart)),
             letters={p: self._read(p, box) for p, box in zip(processes, inboxes, strict=True)},
         )
 
@@ -146,12 +172,23 @@ class ClockedGate:
         return ground.tagged("gate", self.name, part)
 
 
+class ReleasedGate(ClockedGate):
+    """A client of the last release: its scripts, on the same keys."""
+
+    def run(self, command: tuple[Any, ...]) -> list[Any]:
+        name = SCRIPTS[command[1]].name.rpartition("/")[2]
+        text = (Path(__file__).parent / "released" / name).read_text()
+        return self.run_text(text, command)
+
+
 @dataclass(frozen=True)
 class Sight:
     """A gate as redis-cli shows it, and the grants that came to each process since."""
 
     leases: dict[str, int]
     line: list[str]
+    apart: list[str]
+    """Those who wait with a share."""
     fields: dict[str, str]
     leftovers: int
     """Records of permits and waiters that are none any more."""

@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from tests.limiter.stepping import Stepping
+
 
 @dataclass
 class Wish:
@@ -35,6 +37,7 @@ class Model:
     caller: str = ""
     tokens: Fraction = Fraction(0)
     filled: int = 0
+    now: int = 0
     fence: int = 0
     ticket: int = 0
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -42,12 +45,14 @@ class Model:
     lives: dict[str, int] = field(default_factory=dict)
     counted: Counter[str] = field(default_factory=Counter)
     mailed: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    stepping: Stepping | None = None
+    heard: list[tuple[int, str]] = field(default_factory=list)
 
     LANE = 2**43
 
     def begin(self, caller: str, now: int) -> None:
         """What is true before anybody acts at this moment."""
-        self.caller = caller
+        self.caller, self.now = caller, now
         if self.rate:
             grown = self.tokens + Fraction(now - self.filled, 1_000_000) * self.rate
             self.tokens = min(Fraction(self.burst or 0), grown)
@@ -63,7 +68,9 @@ class Model:
 
     def open(self) -> bool:
         """Whether one more may be let in."""
-        if self.paused or (self.limit is not None and len(self.leases) >= self.limit):
+        if self.paused or (self.stepping and self.stepping.hold_until > self.now):
+            return False
+        if self.limit is not None and len(self.leases) >= self.limit:
             return False
         return not self.rate or self.tokens >= 1
 
@@ -72,7 +79,18 @@ class Model:
         self.hand_over(now)
         self.clear_the_head()
 
+    def step(self, now: int) -> None:
+        """What the releases have reported changes the limit before anybody is let in."""
+        heard, self.heard = self.heard, []
+        if self.stepping is None:
+            return
+        for n, (fence, word) in enumerate(heard, 1):
+            left = len(self.leases) + len(heard) - n
+            self.stepping.report(word, fence, left, self.fence, now)
+        self.limit = self.stepping.limit
+
     def hand_over(self, now: int) -> None:
+        self.step(now)
         self.expire(now)
         while self.line and self.open():
             self.clear_the_head()
@@ -140,16 +158,18 @@ class Model:
         self.line.append((score, wish.id, wish))
         self.line.sort(key=lambda entry: entry[:2])
 
-    def release(self, process: str, permits: list[tuple[str, int]], now: int) -> int:
+    def release(
+        self, process: str, permits: list[tuple[str, int]], now: int, word: str = ""
+    ) -> int:
         self.begin(process, now)
-        released = self.let_go(permits)
+        released = self.let_go(permits, word)
         self.serve(now)
         return released
 
-    def let_go(self, permits: list[tuple[str, int]]) -> int:
+    def let_go(self, permits: list[tuple[str, int]], word: str = "") -> int:
         ours = [id for id, fence in permits if self.holds(id, fence)]
         for id in ours:
-            del self.leases[id]
+            self.heard.append((self.leases.pop(id).fence, word))
         self.counted["released"] += len(ours)
         return len(ours)
 
@@ -190,7 +210,12 @@ class Model:
         self.begin(process, now)
         before = self.rate
         if "limit" in changes:
-            self.limit = int(changes["limit"])
+            self.limit, self.stepping = int(changes["limit"]), None
+        if self.stepping:
+            self.stepping.min = float(changes.get("min", self.stepping.min))
+            self.stepping.max = float(changes.get("max", self.stepping.max))
+            self.stepping.set(self.stepping.exact)
+            self.limit = self.stepping.limit
         if "paused" in changes:
             self.paused = changes["paused"] == "1"
         if "rate" in changes:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from limiter import GateUnavailable, PermitLost, TokenBucket, engine
+from limiter import Adaptive, GateUnavailable, PermitLost, TokenBucket, engine, remove_gate
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.limiter.in_flight import Observer, in_line, served, served_in_turn, settled
@@ -234,3 +234,39 @@ async def test_an_engine_ends_when_its_gate_and_its_permits_are_gone(
     for gate in gates_at(redis_cluster, names):
         assert (await gate.status()).in_flight == 0
         assert gate._client.unit.engine not in ours
+
+
+async def test_a_gate_on_each_node_finds_its_limit(redis_cluster, names):
+    for name in names:
+        gate = TokenBucket(redis_cluster.target, name, limit=Adaptive(start=4, min=1, max=9))
+        async with gate as permit:
+            permit.throttled(retry_after=1)
+        status = await gate.status()
+        assert (status.limit, status.adaptive.latest.why) == (3, "throttled")
+
+
+async def test_a_gate_on_each_node_serves_shares_in_turn(redis_cluster, names):
+    for name in names:
+        gate = TokenBucket(redis_cluster.target, name, limit=1)
+        await gate.configure(weights={"b": 3})
+        async with gate.hold(share="a", timeout=SOON):
+            waiters = [asyncio.create_task(gate.acquire(share=share)) for share in "aabb"]
+            await settled(gate, waiting=4)
+            shares = (await gate.status()).shares
+            assert {(one.name, one.waiting) for one in shares.shares} == {("a", 2), ("b", 2)}
+        for waiter in asyncio.as_completed(waiters):
+            (await waiter).release()
+        await settled(gate, in_flight=0, waiting=0)
+        remove_gate(redis_cluster.target, name)
+
+
+async def test_a_gate_on_each_node_counts_costs(redis_cluster, names):
+    for name in names:
+        rates = {"requests": 1000, "tokens": 1000}
+        gate = TokenBucket(redis_cluster.target, name, limit=4, rates=rates)
+        async with gate.hold(cost={"requests": 3, "tokens": 50}, timeout=SOON) as permit:
+            permit.settle({"tokens": 20})
+            waiter = asyncio.create_task(gate.acquire(cost={"requests": 2}, timeout=SOON))
+            assert (await gate.status()).cost == 3
+        (await served(waiter)).release()
+        await settled(gate, in_flight=0, waiting=0)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from limiter import LimitTimeout, TokenBucket
+from limiter import Adaptive, LimitTimeout, TokenBucket
 from tests.harness import doomed, killing
 from tests.harness.servers import until
 from tests.limiter import scenarios
@@ -165,3 +165,20 @@ def test_a_child_of_multiprocessing_that_just_returns_gives_its_permits_back(
     assert child.exitcode == 0
     status = TokenBucket(shared_server.url, name, limit=2).sync.status()
     assert (status.granted, status.released, status.in_flight) == (2, 2, 0)
+
+
+def reports_and_dies(url, name):
+    gate = TokenBucket(url, name, limit=Adaptive(start=1, min=1, max=9), lease=DOOMED)
+    with gate as permit:
+        permit.throttled()
+        doomed.reached("holding")
+
+
+async def test_a_killed_holder_reports_nothing(real_redis, shared_server, gate_at, name):
+    killing.run(reports_and_dies, shared_server.url, name, at=killing.named("holding"))
+    gate = TokenBucket(shared_server.target, name, limit=Adaptive(start=1, min=1, max=9))
+    permit = await gate.acquire(timeout=SOON)
+    permit.unreported()
+    permit.release()
+    status = await gate.status()
+    assert (status.limit, status.expired, status.adaptive.throttled) == (1, 1, 0)

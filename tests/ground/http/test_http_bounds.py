@@ -9,8 +9,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from ground import HttpGuard, listen
-from ground.http import bounds, serve
+from ground.http import HttpGuard, bounds, listen, serve
 
 MB = 1 << 20
 START = b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t\r\n"

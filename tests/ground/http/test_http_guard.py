@@ -15,8 +15,9 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from ground import GroundSettings, HttpGuard, SettingError, Sheet, listen, require_token
+from ground import GroundSettings, SettingError
 from ground.errors import RedisUnavailable
+from ground.http import HttpGuard, Sheet, listen, require_token
 
 
 def basic(user: str) -> str:
@@ -359,3 +360,37 @@ async def test_small_answers_are_sent_at_once() -> None:
             writer.close()
             await writer.wait_closed()
     assert at_once == [1]
+
+
+@pytest.mark.parametrize(
+    ("headers", "enters"),
+    [
+        ({}, False),
+        ({"authorization": "Bearer secret"}, True),
+        ({"authorization": basic("any:secret")}, True),
+        ({"authorization": "Bearer secret", "origin": "http://elsewhere.example"}, False),
+        ({"authorization": "Bearer secret", "host": "elsewhere.example"}, False),
+    ],
+)
+async def test_a_websocket_needs_what_a_request_needs(
+    headers: dict[str, str], enters: bool
+) -> None:
+    entered, said = [], []
+
+    async def inside(scope: Any, receive: Any, send: Any) -> None:
+        entered.append(scope)
+
+    async def receive() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        said.append(message["type"])
+
+    guard = HttpGuard(inside, health=well, figures=figures, token=SecretStr("secret"))
+    sent = {"host": "127.0.0.1:8000"} | headers
+    scope = {
+        "type": "websocket", "path": "/ws",
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+    }  # fmt: skip
+    await guard(scope, receive, send)
+    assert (bool(entered), said) == (enters, [] if enters else ["websocket.close"])

@@ -1,0 +1,56 @@
+"""Shares, of queues and of gates: how they are named, and what they may weigh."""
+
+import math
+import re
+
+from ground.errors import SettingError
+
+OTHERS = "*"  # those without a weight of their own
+MOST_WEIGHTS = 10_000  # shares with a weight of their own, of one queue or gate
+_SHARE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LEAST, _MOST = 0.001, 1000
+
+
+def read_share(share: str) -> str:
+    """The name, or `ValueError`. '' is none."""
+    if not isinstance(share, str) or (share and not _SHARE.fullmatch(share)):
+        raise ValueError(
+            "is 1 to 64 letters, digits and . _ -, beginning with a letter or digit, "
+            f"not {share!r:.80}"
+        )
+    return share
+
+
+def check_share(share: str) -> str:
+    """A share's name is part of a key. '' is none."""
+    try:
+        return read_share(share)
+    except ValueError as refusal:
+        raise SettingError("share", str(refusal)) from None
+
+
+def weight_text(share: str, weight: float | None) -> str:
+    """A checked weight as the scripts read it; '' takes a share's own weight away."""
+    if share != OTHERS:
+        check_share(share)
+    if weight is None:
+        return ""
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not _is_weight(weight):
+        raise SettingError(
+            "weights",
+            f"{share!r} has {weight!r}; a weight is 0 (served when no other share waits), or "
+            f"{_LEAST} to {_MOST}",
+        )
+    return repr(float(weight))
+
+
+def too_many_weights() -> SettingError:
+    return SettingError(
+        "weights",
+        f"more than {MOST_WEIGHTS} shares would have a weight of their own; take some "
+        "away (None), or let '*' stand for them",
+    )
+
+
+def _is_weight(weight: float) -> bool:
+    return weight == 0 or (math.isfinite(weight) and _LEAST <= weight <= _MOST)

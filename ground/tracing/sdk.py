@@ -1,0 +1,146 @@
+"""The SDK's side: which tracer, which exporters, and what stands behind a `traceparent`.
+
+Imported only when tracing is on. If the program has set up a tracer provider, that one is used.
+Else one is made from OpenTelemetry's own variables. It stays ours: setting it for the whole
+process would be the program's to do.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, SpanContext, SpanKind
+
+log = logging.getLogger("penstock.tracing")
+
+SCOPE = "penstock"
+INSTALL = "pip install 'penstock-rl[otel]'"
+_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_next_id: ContextVar[int] = ContextVar("penstock_next_span_id", default=0)
+_providers: list[Any] = []  # to be flushed
+
+
+def tracer(service: str, *, by_environment: bool) -> Any:
+    """The tracer, or None: nobody asked, or what was asked for cannot be had."""
+    from opentelemetry import trace
+
+    provider: Any = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):  # the program has set up none
+        provider = _from_environment(service) if by_environment else None
+    return provider and tracer_of(provider)
+
+
+def tracer_of(provider: Any) -> Any:
+    _providers.append(provider)
+    return provider.get_tracer(SCOPE, version())
+
+
+def _from_environment(service: str) -> Any:
+    try:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+        exporters = exporters_of("traces", "OTEL_TRACES_EXPORTER")
+    except (ImportError, LookupError) as missing:
+        log.warning("OTEL_… asks for traces, and there are none: %s; %s", missing, INSTALL)
+        return None
+
+    class Ids(RandomIdGenerator):
+        def generate_span_id(self) -> int:
+            return _next_id.get() or super().generate_span_id()
+
+    provider = TracerProvider(resource=resource_of(service), id_generator=Ids())
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def resource_of(service: str) -> Any:
+    """What sends: the environment's name for it goes before ours."""
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+
+    named = service and not os.environ.get("OTEL_SERVICE_NAME")
+    return Resource.create({SERVICE_NAME: service} if named else {})
+
+
+def exporters_of(signal: str, variable: str) -> list[Any]:
+    """Those that the variable names. Raises `LookupError` for one that is not installed."""
+    names = [name.strip() for name in (os.environ.get(variable) or "otlp").split(",")]
+    return [_named(signal, variable, name).load()() for name in names if name and name != "none"]
+
+
+def _named(signal: str, variable: str, name: str) -> metadata.EntryPoint:
+    own = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
+    protocol = os.environ.get(own) or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    if name == "otlp":
+        name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    for found in metadata.entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
+        return found
+    raise LookupError(f"no exporter {name!r} is installed, which {variable} names")
+
+
+def version() -> str:
+    try:
+        return metadata.version("penstock-rl")
+    except metadata.PackageNotFoundError:  # on the path, but not installed
+        return ""
+
+
+def flush(seconds: float) -> None:
+    for provider in _providers:
+        if hasattr(provider, "force_flush"):
+            provider.force_flush(int(seconds * 1000))
+
+
+@contextmanager
+def next_id(id: int) -> Iterator[None]:
+    """Of the span that begins in the block; 0 is any. A provider of the program's ignores it."""
+    if not id:
+        yield
+        return
+    token = _next_id.set(id)
+    try:
+        yield
+    finally:
+        _next_id.reset(token)
+
+
+def context_of(traceparent: str) -> "Context | None":
+    """None, the current one, for text that is no traceparent."""
+    from opentelemetry import trace
+
+    found = _span_context(traceparent)
+    return found and trace.set_span_in_context(trace.NonRecordingSpan(found))
+
+
+def links_to(traceparents: Iterable[str], most: int) -> "list[Link]":
+    from opentelemetry.trace import Link
+
+    found = (_span_context(each) for each in traceparents)
+    contexts = {context.span_id: context for context in found if context is not None}
+    return [Link(context) for context in list(contexts.values())[:most]]
+
+
+def _span_context(traceparent: Any) -> "SpanContext | None":
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    found = _PARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None
+
+
+def kind_of(kind: str) -> "SpanKind":
+    from opentelemetry.trace import SpanKind
+
+    return SpanKind[kind.upper()]

@@ -1,0 +1,116 @@
+"""Spans: none without being asked for, bounded text, and where they are sent."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+from opentelemetry import trace
+
+from ground import logs, tracing
+from ground.tracing import OFF, spans
+from ground.tracing.asked import asked
+from tests.harness.traces import recorded
+
+HOSTILE = "\x1b[31mred\ud800\u202e" + "x" * 5000
+
+
+def test_nothing_of_the_sdk_is_imported_and_no_span_is_made_unless_asked_for() -> None:
+    program = (
+        "import sys, ground, limiter, buffer, worker, worker.concurrent.worker\n"
+        "from ground import tracing\n"
+        "assert tracing.span('a') is tracing.OFF and tracing.current() == ''\n"
+        "print([m for m in sys.modules if m.startswith(('opentelemetry.sdk.trace',"
+        " 'opentelemetry.exporter'))])"
+    )
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=clean, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1"}, True),
+        ({"OTEL_TRACES_EXPORTER": "console"}, True),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "x"}, False),
+        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_METRICS_EXPORTER": "console"}, False),
+    ],
+)
+def test_opentelemetrys_own_variables_ask_for_traces(monkeypatch, environment, wanted) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    assert asked("TRACES") is wanted
+
+
+def test_hostile_text_is_bounded_visible_and_can_be_encoded() -> None:
+    with recorded() as found:
+        with tracing.span(HOSTILE, {"a": HOSTILE}) as span:
+            span.set("b", HOSTILE)
+        (made,) = found.all()
+        texts = [made.name, *(str(value) for value in (made.attributes or {}).values())]
+        assert len(texts) == 3
+        for text in texts:
+            assert len(text.encode()) <= spans.LONGEST + 3
+            assert text.isprintable()
+
+
+def test_an_error_leaves_its_class_in_the_span_and_no_word_of_its_text() -> None:
+    with recorded() as found:
+        with pytest.raises(ValueError, match="s3cret"), tracing.span("a"):
+            raise ValueError("s3cret")
+        assert (found.one("a").attributes or {})["error.type"] == "ValueError"
+        assert not found.one("a").status.is_ok
+        assert "s3cret" not in found.one("a").to_json()
+
+
+def test_a_traceparent_from_elsewhere_is_the_parent_and_what_is_none_is_left_out() -> None:
+    with recorded() as found:
+        with tracing.span("outer") as outer:
+            parent = outer.traceparent
+        for number, text in enumerate((parent, "00-zz", "", 7, "00-" + "0" * 32 + "-" + "0" * 16)):
+            tracing.begun(f"in {number}", parent=text).end()  # type: ignore[arg-type]
+        parents = [found.one(f"in {number}").parent for number in range(5)]
+        ids = [parent and parent.span_id for parent in parents]
+        assert ids == [found.one("outer").context.span_id, None, None, None, None]
+
+
+def test_a_caller_that_is_not_sampled_stays_so_elsewhere() -> None:
+    with recorded() as found:
+        with tracing.span("a", parent="00-" + "1" * 32 + "-" + "2" * 16 + "-00") as span:
+            assert span.traceparent.startswith("00-" + "1" * 32)
+            assert span.traceparent.endswith("-00")
+        assert list(found.all()) == []
+
+
+def test_log_lines_carry_the_ids_of_the_trace_and_the_span() -> None:
+    record = logging.makeLogRecord({"msg": "said"})
+    with recorded(), tracing.span("a") as span:
+        logs._stamp(record)
+    line = json.loads(logs._JsonLines().format(record))
+    assert span.traceparent.startswith(f"00-{line['trace_id']}-{line['span_id']}-")
+
+
+def test_what_is_asked_for_and_not_installed_is_a_warning(monkeypatch, caplog) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "carrier_pigeon")
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    tracing.use(None)
+    try:
+        assert tracing.span("a") is OFF
+        assert tracing.span("b") is OFF
+    finally:
+        monkeypatch.delenv("OTEL_TRACES_EXPORTER")
+        tracing.use(None)
+    (said,) = caplog.messages
+    assert "'carrier_pigeon'" in said
+    assert "OTEL_TRACES_EXPORTER" in said
+    assert "penstock-rl[otel]" in said
