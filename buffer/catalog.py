@@ -32,6 +32,16 @@ class GroupInfo:
     bytes: int
     since: float
     reason: str = ""
+    version: int | None = None
+    """Under which it began; None without a policy on versions."""
+    reward: float | None = None
+    """Mean of its items' rewards; None where none has one, or an older release wrote it."""
+    why: str = ""
+    """What made it ready: `count`, `timeout` or `judged`; empty while it is open."""
+    assumed: bool = False
+    """Under a policy on versions: no slot makes it."""
+    orphan: bool = False
+    """Under a policy on versions: it began in a line of versions that is over."""
 
 
 class Catalog:
@@ -70,11 +80,21 @@ class Catalog:
         """Groups of one state, oldest first. `kept` are those closed a while ago."""
         if state not in STATES:
             raise ValueError(f"a state is one of {', '.join(STATES)}, not {state!r}")
+        return await self.page(state, 0, max(limit, 1))
+
+    async def size(self, state: str) -> int:
+        """How many groups are in a state, or quarantined."""
+        command = "HLEN" if state == _QUARANTINE else "ZCARD"
+        return int(await self._task.link.command(command, self._key(state)))
+
+    async def page(self, state: str, start: int, count: int) -> list[GroupInfo]:
+        """Some of a state, oldest first. Those in quarantine have no order: the first are found."""
+        if state == _QUARANTINE:
+            return (await self.quarantined(start + count))[start:]
         rows = await self._task.link.command(
-            "ZRANGE", self._task.key(state), 0, max(limit, 1) - 1, "WITHSCORES"
+            "ZRANGE", self._key(state), start, start + count - 1, "WITHSCORES"
         )
-        paused = await self._paused()
-        return [await self._info(gid, score, paused) for gid, score in scored(rows)]
+        return await self._infos([(gid, score, "") for gid, score in scored(rows)])
 
     async def quarantined(self, limit: int | None = None) -> list[GroupInfo]:
         """The groups that a function failed on, each with the reason; all, or some."""
@@ -83,11 +103,8 @@ class Catalog:
             found = await self._task.link.command("HGETALL", key)
         else:
             _, found = await self._task.link.command("HSCAN", key, 0, "COUNT", limit)
-        paused = await self._paused()
-        return [
-            await self._info(gid, 0.0, paused, reason.decode())
-            for gid, reason in [*fields_of(found).items()][:limit]
-        ]
+        rows = [*fields_of(found).items()][:limit]
+        return await self._infos([(gid, 0.0, reason.decode()) for gid, reason in rows])
 
     async def items(self, instance_id: object, round_number: int = 0) -> list[Item]:
         """One group's raw items, by arrival."""
@@ -147,23 +164,49 @@ class Catalog:
         """Milliseconds in which no server lived: a task's clock is that much behind."""
         return int(await self._task.link.command("HGET", self._task.key("state"), "paused") or 0)
 
-    async def _info(self, gid: bytes, score: float, paused: int, reason: str = "") -> GroupInfo:
-        instance, _, round_number = gid.decode().rpartition(":")
-        meta = await self._task.link.command(
-            "HMGET", self._task.meta_key(gid.decode()), "id", "state", "n", "bytes", "closed"
-        )
-        # The score of what is leased or kept says when that ends.
-        closed = meta[4] and meta[1] not in (b"open", b"ready")
-        since = float(meta[4]) if closed else score
-        return GroupInfo(
-            json.loads(meta[0]) if meta[0] else instance,
-            int(round_number),
-            meta[1].decode() if meta[1] else "vanished",
-            int(meta[2] or 0),
-            int(meta[3] or 0),
-            (since + paused) / 1000 if since else 0.0,
-            reason,
-        )
+    async def _infos(self, rows: list[tuple[bytes, float, str]]) -> list[GroupInfo]:
+        """Of groups with their score in an index and a reason; in one pipeline."""
+        link, keys = self._task.link, [self._task.meta_key(gid.decode()) for gid, _, _ in rows]
+
+        async def read() -> list[Any]:
+            pipe = link.client().pipeline(transaction=False)
+            for key in keys:
+                pipe.execute_command("HMGET", key, *_META)
+            return list(await pipe.execute())
+
+        metas = await link.outlast(read) if keys else []
+        paused = await self._paused() if keys else 0
+        return [_info(*row, meta, paused) for row, meta in zip(rows, metas, strict=True)]
+
+    def _key(self, state: str) -> str:
+        return self._task.key(_QUARANTINE_KEY if state == _QUARANTINE else state)
+
+
+_QUARANTINE, _QUARANTINE_KEY = "quarantined", "quarantine"
+_META = ("id", "state", "n", "bytes", "closed", "start", "reward_sum", "rewarded", "why",
+         "assumed", "orphan")  # fmt: skip
+
+
+def _info(gid: bytes, score: float, reason: str, meta: list[Any], paused: int) -> GroupInfo:
+    instance, _, round_number = gid.decode().rpartition(":")
+    name, state, items, size, closed_at, start, total, rewarded, why, assumed, orphan = meta
+    # The score of what is leased or kept says when that ends.
+    closed = closed_at and state not in (b"open", b"ready")
+    since = float(closed_at) if closed else score
+    return GroupInfo(
+        json.loads(name) if name else instance,
+        int(round_number),
+        state.decode() if state else "vanished",
+        int(items or 0),
+        int(size or 0),
+        (since + paused) / 1000 if since else 0.0,
+        reason,
+        int(start) if start else None,
+        float(total) / int(rewarded) if rewarded else None,
+        why.decode() if why else "",
+        assumed == b"1",
+        orphan == b"1",
+    )
 
 
 def _first_absent(numbers: set[int]) -> int:

@@ -9,12 +9,12 @@ import math
 import uuid
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, NamedTuple
 
 from buffer.errors import ItemRefused
 from buffer.versions.spans import reported
+from ground import tracing
 
 LONGEST_ID = 1024
 HIGHEST_ROUND = 2**53
@@ -45,8 +45,7 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 _encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):  # a frozen dataclass takes three times as long to make
     """An accepted item: where it belongs, and the text that is kept.
 
     slot, fence      the slot it was made under, empty without one
@@ -128,12 +127,22 @@ def _entry(item: dict[str, Any], text: str, max_bytes: int, *, packed: bool = Tr
     key = instance_key(item["instance_id"])
     reward, number = _reward(item), _round(item)
     uid, text = _uid(item, text)
+    text = _traced(item, text)
     payload = _utf8(text, "the item")
     if len(payload) > max_bytes:
         raise _too_large(len(payload), max_bytes)
     id_json = encode_basestring(key) if isinstance(item["instance_id"], str) else key
     entry = (id_json.encode(), key, number, uid, reward, _packed(payload) if packed else payload)
     return Entry(*entry, *_slot(item), *reported(item))
+
+
+def _traced(item: dict[str, Any], text: str) -> str:
+    """An item names the span that it was written in, if there is one: its batch links there."""
+    parent = tracing.current()
+    if not parent or "traceparent" in item:
+        return text
+    item["traceparent"] = parent
+    return f'{text[:-1]},"traceparent":"{parent}"}}'
 
 
 def _deeper(value: dict[str, Any], levels: int) -> bool:
@@ -190,6 +199,7 @@ def _slot(item: dict[str, Any]) -> tuple[str, str]:
     if slot is None or fence is None:
         return "", ""
     _utf8(str(slot), "slot")
+    _utf8(str(fence), "fence")
     return str(slot)[:LONGEST_ID], str(fence)[:32]
 
 

@@ -6,6 +6,7 @@ over a restart of Redis.
 """
 
 import asyncio
+import math
 import re
 import time
 import weakref
@@ -86,6 +87,13 @@ class Link:
         """Close this loop's connections."""
         for client in self._clients.pop(asyncio.get_running_loop(), {}).values():
             await client.aclose()
+
+
+def deadline_in(wait: float) -> float:
+    """When the time of someone who waits is over."""
+    if math.isnan(wait):
+        raise ValueError("wait must be a number of seconds, not NaN")
+    return time.monotonic() + wait
 
 
 def scored(rows: list[Any]) -> list[tuple[bytes, float]]:

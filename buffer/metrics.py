@@ -7,7 +7,8 @@ from prometheus_client import Metric
 
 from buffer.catalog import REWARD_STEPS
 from buffer.rollout_buffer import RolloutBuffer
-from ground import Sheet
+from buffer.versions.publishing import DROPS
+from ground.http import Sheet
 
 STATES = ("open", "ready", "leased", "kept", "delivered", "discarded", "quarantined")
 COUNTERS = {
@@ -95,6 +96,13 @@ async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
         gauge("waiting", "Groups that wait for a slot, and asks that do.", n, what=what)
     for what, mean in generation_seconds(stats).items():
         gauge("generation_seconds", "Mean time to make a group.", mean, outcome=what)
+    for how in DROPS:
+        sheet.count("penstock_buffer_dropped_groups_total",
+                    "Groups that were discarded or made again by policy.",
+                    now.dropped_by.get(how, 0), *where, when_old=how)  # fmt: skip
+    gauge("dropped_share", "Part of the groups that was dropped by policy.", now.dropped_share)
+    gauge("dropped_share_of_ten", "Part of the dropped groups that ten problems account for.",
+          now.most_dropped_share)  # fmt: skip
     for what in _SLOTS:
         sheet.count("penstock_buffer_slots_total", "What became of slots since the run began.",
                     stats.get(f"slots_{what}", 0), *where, outcome=what)  # fmt: skip

@@ -8,9 +8,9 @@ import contextlib
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
+from buffer import traced
 from buffer.batch import Batch
 from buffer.catalog import Catalog, GroupInfo
 from buffer.default_functions import Item
@@ -31,7 +31,7 @@ from buffer.versions.policy import Policy
 from buffer.versions.publishing import Published, Publishing, Versions
 from buffer.versions.slots import Slot, Slots, Wish
 from buffer.writer import Outcome, Writer
-from ground import AnyRedis
+from ground import AnyRedis, tracing
 from ground.process import LoopThread
 
 _GAP = 10.0  # servers look every second; past this without any, time stood still
@@ -108,9 +108,13 @@ class RolloutBuffer:
         """
         if asked is None:
             asked = config.model_dump(exclude_unset=True)
+        await self.check_room(config)
+        await self._task.enforce(config, asked)
+
+    async def check_room(self, config: TaskConfig) -> None:
+        """`SettingError` if the policy lets more be under way than these settings have room for."""
         if policy := await self._publishing.policy():
             policy.check_room(config)
-        await self._task.enforce(config, asked)
 
     async def begin(self, config: TaskConfig) -> None:
         """Put a rollout's settings in force; those that were asked for are kept for the next."""
@@ -215,13 +219,20 @@ class RolloutBuffer:
         """Store many in few round trips. If any found no room: `BufferFull`; repeat them all,
         those with a `uid` that were stored are not stored twice. Under a `slot` that is over:
         `SlotLost`."""
+        if not tracing.on():
+            return await self._write_many(items, slot)
+        items = list(items)
+        with traced.writing(self.task, len(items)):
+            return await self._write_many(items, slot)
+
+    async def _write_many(self, items: Iterable[Item], slot: Slot | None) -> list[Outcome]:
         limit = self._settings.max_item_bytes
         entries = [entry_of(item, limit) for item in items]
         if slot is not None:
             number = "" if slot.round is None else str(slot.round)
             entries = [
-                replace(entry, slot=slot.id, fence=slot.fence, round=entry.round or number)
-                for entry in entries
+                entry._replace(slot=slot.id, fence=slot.fence, round=entry.round or number)
+                for entry in map(slot.checked, entries)
             ]
         outcomes, wait = await self.write_entries(entries)
         if slot is not None:
@@ -267,18 +278,29 @@ class RolloutBuffer:
         if groups is not None and groups < 1:
             raise ValueError(f"take at least 1 group, not {groups}")
         await self.check_take(groups)
-        return await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
+        if not tracing.on():
+            return await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
+        with traced.taking(self.task) as taken:
+            batch = await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
+            taken += [batch] if batch else []
+        return batch
 
     async def check_take(self, groups: int | None) -> None:
         """`SettingError` if the policy never lets so many groups go under one version."""
-        if groups is not None and (policy := await self._publishing.policy_at_hand()):
+        if groups is None:
+            return
+        policy = await self._publishing.policy_at_hand()
+        if policy and groups > policy.groups_per_version:  # it may have been raised since
+            policy = await self._publishing.policy()
+        if policy:
             policy.check_take(groups)
 
     async def ack(self, batch: Batch | str) -> None:
         """The batch was used. `LeaseLost` if it went back meanwhile; repeating is harmless."""
         receipt = _receipt(batch)
-        if not await self._task.call("ack", receipt):
-            raise LeaseLost(receipt)
+        with tracing.span(f"ack {self.task}", {"penstock.receipt": receipt}, kind="client"):
+            if not await self._task.call("ack", receipt):
+                raise LeaseLost(receipt)
 
     async def release(self, batch: Batch | str) -> bool:
         """Give a batch back at once; False if it was not leased any more."""

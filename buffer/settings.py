@@ -4,6 +4,7 @@ A task's settings live in Redis next to its groups, so that every server and lib
 reads the same ones; the process's settings give their defaults.
 """
 
+import json
 import logging
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -17,6 +18,14 @@ log = logging.getLogger(__name__)
 DAY = 86400.0
 LONGEST = 3650 * DAY
 MOST = 2**53
+# What scripts need besides times in milliseconds.
+_FOR_SCRIPTS = (
+    "group_size",
+    "min_timeout_group_size_ratio",
+    "max_buffer_size",
+    "max_bytes",
+    "done_max",
+)
 
 
 def first_problem(refusal: ValidationError, whole: str) -> tuple[str, str]:
@@ -172,7 +181,8 @@ class TaskConfig(BaseModel):
         return int(self.group_size * self.min_valid_item_size_ratio)
 
     def to_redis(self, *, custom: bool, custom_meta: bool) -> list[str | int | float]:
-        """The flat list that `configure.lua` stores: what scripts need, and what we read back."""
+        """The flat list that `configure.lua` stores. What every script needs stands once more in
+        `packed`, which costs them less to read than fields do."""
         ms = {
             "group_timeout_ms": self.group_timeout_seconds,
             "open_ttl_ms": self.group_timeout_seconds + DAY,
@@ -182,18 +192,20 @@ class TaskConfig(BaseModel):
             "quarantine_ms": self.quarantine,
             "idle_ttl_ms": self.idle_ttl,
         }
-        stored: dict[str, str | int | float] = {
-            **self.model_dump(exclude_none=True),
+        given: dict[str, str | int | float] = self.model_dump(exclude_none=True)
+        derived = {
             **{name: int(seconds * 1000) for name, seconds in ms.items()},
             "finish_at": self.finish_at,
             "most": 4 * self.group_size,
             "custom": int(custom),
             "custom_meta": int(custom_meta),
         }
+        packed = {name: given[name] for name in _FOR_SCRIPTS if name in given} | derived
+        stored = {**given, **derived, "packed": json.dumps(packed)}
         return [part for pair in stored.items() for part in pair]
 
     @classmethod
-    def from_redis(cls, flat: list[bytes]) -> Self:
+    def from_redis(cls, flat: list[Any]) -> Self:
         """Read back what is in force; a later version may have stored more."""
         found = text_fields(flat)
         known: dict[str, Any] = {name: found[name] for name in cls.model_fields if name in found}

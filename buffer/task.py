@@ -76,7 +76,7 @@ PARTS = (
     "config", "state", "open", "changed", "ready", "leased", "kept", "leases", "delivered",
     "discarded", "unreported", "quarantine", "rounds", "seen", "rewards", "raw", "aside", "bell",
     "rollout", "policy", "versions", "slots", "starts", "aged", "parked", "again", "used",
-    "waiting", "asks", "dropped", "ages",
+    "waiting", "asks", "dropped", "ages", "targets", "targeted",
 )  # fmt: skip
 
 
@@ -161,14 +161,12 @@ class Task:
 
     async def config(self) -> TaskConfig:
         """The settings in force; our own are written only if there are none."""
-        pairs: Sequence[Any] = []
-        if self.wanted is not None:
-            pairs = self._pairs(await self._bounded(self.wanted))
-        before = self._config
-        flat = await self._configure(0, pairs)
+        flat = await self._stored()
+        if not flat and self.wanted is not None:
+            flat = await self._configure(0, self._pairs(await self._bounded(self.wanted)))
         if not flat:
             raise UnknownTask(self.name, self.run)
-        self._config = TaskConfig.from_redis(flat)
+        before, self._config = self._config, TaskConfig.from_redis(flat)
         if before is None and self.wanted is not None:
             await enter(self.link, self.run, self.name)
             self._report_mismatch(self.wanted, self._config)
@@ -188,12 +186,13 @@ class Task:
         said = await self.link.command("HGET", self.key("config"), "asked")
         return dict(json.loads(said)) if said else {}
 
-    async def _configure(self, enforce: int, pairs: Sequence[Any]) -> list[bytes]:
-        if not pairs:
-            flat = await self.link.command("HGETALL", self.key("config"))
-            if isinstance(flat, dict):  # redis-py shapes this reply, a script's it does not
-                flat = [part for pair in flat.items() for part in pair]
-            return list(flat)
+    async def _stored(self) -> list[Any]:
+        names = TaskConfig.model_fields
+        found = await self.link.command("HMGET", self.key("config"), *names)
+        pairs = zip(names, found, strict=True)
+        return [part for name, said in pairs if said is not None for part in (name, said)]
+
+    async def _configure(self, enforce: int, pairs: Sequence[Any]) -> list[Any]:
         args = [enforce, *pairs]
         return list(await self.link.run(_script("configure"), [self.root], args))
 

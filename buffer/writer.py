@@ -8,6 +8,7 @@ import asyncio
 import weakref
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from buffer.item import Entry
@@ -30,6 +31,9 @@ class Outcome(StrEnum):
 
 
 _OUTCOMES = (None, *Outcome)
+
+
+_alike = attrgetter("id", "round", "slot", "fence", "lowest", "highest")
 
 
 class Writer:
@@ -122,8 +126,7 @@ class _Ticket:
 def _by_group(entries: list[Entry]) -> list[list[int]]:
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, entry in enumerate(entries):
-        alike = (entry.id, entry.round, entry.slot, entry.fence, entry.lowest, entry.highest)
-        groups.setdefault(alike, []).append(place)
+        groups.setdefault(_alike(entry), []).append(place)
     return list(groups.values())
 
 

@@ -1,4 +1,4 @@
-"""slime's `Sample` as JSON and back, and which versions made its tokens.
+"""`Sample` of slime and miles as JSON and back, and which versions made its tokens.
 
 Tensors travel as lists with their type. What is no JSON otherwise is refused.
 """
@@ -11,6 +11,7 @@ from buffer.default_functions import Item
 from buffer.versions.spans import joined, spans_of
 
 _TENSOR = "__tensor__"
+_ARRAY = "__array__"  # of numpy
 
 
 def packed(sample: Any) -> dict[str, Any]:
@@ -47,6 +48,11 @@ def item_of(
     return item
 
 
+def first_of(trajectory: Any) -> Any:
+    """Its first sample: a trajectory is one sample, or a list of some."""
+    return trajectory[0] if isinstance(trajectory, list) else trajectory
+
+
 def trajectory_of(sample: type[Any], item: Item) -> Any:
     """What `item_of` was given, with the tokens masked that the policy lets no one train on."""
     samples = [unpacked(sample, stored) for stored in item["sample"]]
@@ -62,7 +68,8 @@ def trajectory_of(sample: type[Any], item: Item) -> Any:
 
 def _plain(value: Any) -> Any:
     if hasattr(value, "tolist") and hasattr(value, "dtype"):
-        return {_TENSOR: str(value.dtype).rpartition(".")[2], "values": value.tolist()}
+        kind = _ARRAY if type(value).__module__.startswith("numpy") else _TENSOR
+        return {kind: str(value.dtype).rpartition(".")[2], "values": value.tolist()}
     return value
 
 
@@ -70,4 +77,6 @@ def _rich(value: Any) -> Any:
     if isinstance(value, dict) and _TENSOR in value:
         torch = import_module("torch")
         return torch.tensor(value["values"], dtype=getattr(torch, value[_TENSOR]))
+    if isinstance(value, dict) and _ARRAY in value:
+        return import_module("numpy").array(value["values"], dtype=value[_ARRAY])
     return value

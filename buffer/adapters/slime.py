@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from buffer.adapters.samples import item_of, trajectory_of, unpacked
+from buffer.adapters.samples import first_of, item_of, trajectory_of, unpacked
 from buffer.default_functions import Item
 from buffer.errors import SlotLost
 from buffer.rollout_buffer import RolloutBuffer, SyncSlot
@@ -239,7 +239,7 @@ class DataSource:
     def _do(self) -> None:
         while True:
             work, group = self._work.get()
-            name = str(_first(group[0]).group_index)
+            name = str(first_of(group[0]).group_index)
             try:
                 held = self._held.pop(name, None)
                 if held is None:
@@ -259,7 +259,7 @@ class DataSource:
 
     def _items(self, name: str, group: Group, held: _Held) -> list[Item]:
         return [
-            item_of(name, one, self._version_of, held.spans.get(str(_first(one).index), ()))
+            item_of(name, one, self._version_of, held.spans.get(str(first_of(one).index), ()))
             for one in group
         ]
 
@@ -314,9 +314,5 @@ def _drawn_file(folder: str, rollout_id: int | None) -> Path:
     return Path(folder) / "rollout" / f"penstock_prompts_{rollout_id}.json"
 
 
-def _first(trajectory: Any) -> Any:
-    return trajectory[0] if isinstance(trajectory, list) else trajectory
-
-
 def _index_of(trajectory: Any) -> int:
-    return int(_first(trajectory).index or 0)
+    return int(first_of(trajectory).index or 0)

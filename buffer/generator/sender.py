@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from buffer.settings import BufferSettings
+from ground import tracing
 from ground.backoff import backoff
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Sender:
         except (TypeError, ValueError, RecursionError) as problem:
             return f"it is not JSON: {problem}"
         try:
-            response = self._client.post(self._url, content=body, headers=_JSON)
+            response = self._client.post(self._url, content=body, headers=_JSON | tracing.headers())
         except httpx.TransportError as failure:
             log.warning("the buffer cannot be reached", extra={"reason": str(failure)})
             return 0.0

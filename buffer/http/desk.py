@@ -105,7 +105,10 @@ class Desk:
         """The settings of a rollout: what it names, over what the task was asked to have."""
         if "num_repeat_per_sample" not in payload:
             raise Refused(400, "num_repeat_per_sample is missing: how many answers make a group")
-        return self.config_of(payload, await self.buffer(task).asked())
+        buffer = self.buffer(task)
+        config = self.config_of(payload, await buffer.asked())
+        await buffer.check_room(config)
+        return config
 
     def config_of(
         self, payload: dict[str, object], asked: dict[str, Any] | None = None

@@ -1,5 +1,6 @@
 """Under /v1: a task's policy on versions, what its trainer publishes, and slots for generators."""
 
+import re
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -92,8 +93,10 @@ async def policy_of(buffer: Existing) -> dict[str, Any]:
 
 @version_routes.post("/versions")
 async def publish(buffer: Existing, asked: Publish) -> dict[str, int]:
-    """The engines have a version. A lower one begins a new line: what the checkpoint does not hold
-    is ready again."""
+    """The engines have a version; a lower one begins a new line.
+
+    What the checkpoint does not hold is then ready again.
+    """
     if asked.saved is not None and asked.saved > asked.version:
         raise Refused(400, f"saved {asked.saved} is above version {asked.version}")
     return asdict(
@@ -105,17 +108,22 @@ async def publish(buffer: Existing, asked: Publish) -> dict[str, int]:
 async def versions(
     desk: Serving, buffer: Existing, after: int | None = None, wait: Seconds = 0.0
 ) -> Response:
-    """The version, what is under way by age, what a take waits for. With `after` it waits for
-    another version first."""
+    """The version, what is under way by age, and what a take waits for.
+
+    With `after` it waits for another version first.
+    """
     if after is not None:
         await buffer.published(after, min(wait, desk.settings.longest_wait))
-    return Answer(asdict(await buffer.versions()))
+    now = await buffer.versions()
+    return Answer({**asdict(now), "dropped_share": now.dropped_share})
 
 
 @version_routes.post("/slots")
 async def admit(desk: Serving, buffer: Existing, asked: Ask) -> Response:
-    """Slots to make a group each; none when the policy has no room within `wait` seconds. Renew
-    them within `lease` seconds."""
+    """Slots to make a group each; none if the policy has no room within `wait` seconds.
+
+    Renew them within `lease` seconds.
+    """
     wishes = [
         one.instance_id if one.round is None else (one.instance_id, one.round)
         for one in asked.instances
@@ -130,7 +138,9 @@ async def admit(desk: Serving, buffer: Existing, asked: Ask) -> Response:
 @version_routes.post("/slots/renew")
 async def renew(buffer: Existing, asked: Renew) -> dict[str, Any]:
     """The leases go on. `lost` ones are over; `late` ones are in time only under this version.
-    Renew again within `lease` seconds: the setting may have changed."""
+
+    Renew again within `lease` seconds: the setting may have changed.
+    """
     version, states = await buffer.renew_slots([(slot.id, slot.fence) for slot in asked.slots])
     said = list(zip(asked.slots, states, strict=True))
     policy = await buffer.policy()
@@ -150,13 +160,17 @@ async def no_slot() -> None:
 
 @version_routes.post("/slots/{slot}/park")
 async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, int]:
-    """Store what there is of items, `{"fence": "7", "items": […], "go_on": false}`; the next
-    slot of the group gets them. 410 when the slot is over."""
+    """Park what there is of items, `{"fence": "7", "items": […], "go_on": false}`.
+
+    The next slot of the group gets them. 410 when the slot is over.
+    """
     given, _ = parse_json(await body_of(request, _PARK_BYTES))
-    items = given.get("items") if isinstance(given, dict) else None
-    if not isinstance(items, list) or not isinstance(given.get("fence"), str):
-        raise Refused(400, 'the body must be {"fence": "7", "items": […]}')
-    await buffer.park(slot, given["fence"], items, go_on=given.get("go_on") is True)
+    asked: Any = given if isinstance(given, dict) else {}
+    items, fence, go_on = asked.get("items"), asked.get("fence"), asked.get("go_on", False)
+    fits = isinstance(fence, str) and isinstance(items, list) and isinstance(go_on, bool)
+    if not fits or not re.fullmatch(_FENCE, fence):
+        raise Refused(400, 'the body must be {"fence": "7", "items": […], "go_on": false}')
+    await buffer.park(slot, fence, items, go_on=go_on)
     return {"parked": len(items)}
 
 

@@ -3,15 +3,15 @@
 -- KEYS   root
 -- ARGV   ask owner want(0: it waits no more) lives_ms(how long it is waited for; 0: it does not wait)
 --        then for each wish: id_json id round
--- REPLY  {version(-1 before any is published) lease_ms max_age, then for each slot: id fence gid id_json start
+-- REPLY  {version(-1 before any is published) lease_ms max_age due_ms(when time alone may bring slots to the
+--        first in the line; -1 for others), then for each slot: id fence gid id_json start
 --        attempt missing parts(a JSON list of what was parked)}; repeating an ask repeats its slots,
 --        as long as their first lease
 -- include: due.lua
+-- include: next_due.lua
 -- include: making.lua
 -- include: idle.lua
-if redis.call('HEXISTS', at('policy'), 'groups_per_version') == 0 then
-  return redis.error_reply('NOPOLICY ' .. ROOT)
-end
+if not terms then return redis.error_reply('NOPOLICY ' .. ROOT) end
 
 local want, wishes, fence = tonumber(WANT), each_wish(), nil
 
@@ -104,8 +104,7 @@ end
 
 wake()
 do_due(8)
-local terms = redis.call('HMGET', at('policy'), 'slot_lease_ms', 'max_age')
-local reply = {policy and policy.version or -1, terms[1], terms[2]}
+local reply = {policy and policy.version or -1, terms.slot_lease_ms, terms.max_age, -1}
 
 -- Those that this ask was granted and that are not over.
 local function tell_slots()
@@ -116,14 +115,19 @@ local function tell_slots()
 end
 
 if policy then tell_slots() end
-if #reply == 3 and want > 0 then
+if #reply == 4 and want > 0 then
   local n = policy and granted() or 0
   if n > 0 then
     redis.call('SET', at('granted:' .. ASK), string.format('%d %d', fence + 1, fence + n),
       'PX', policy.slot_lease_ms)
     tell_slots()
   end
-  if n == 0 and LIVES_MS ~= '0' then wait_in_line() else leave_line(n) end
+  if n == 0 and LIVES_MS ~= '0' then
+    wait_in_line()
+    if wanted_before(1) == 0 then reply[4] = next_due() end
+  else
+    leave_line(n)
+  end
   count('slots_granted', n)
 elseif want == 0 then
   leave_line(0)

@@ -23,11 +23,11 @@ local function fill()
       if redis.call('HGET', at('batch:' .. other), 'handed') then consume(other) end
     end
   end
-  local before = redis.call('HMGET', batch.key, 'state', 'version', 'oldest')
+  local before = (policy or owned > 0) and redis.call('HMGET', batch.key, 'state', 'version', 'oldest')
   if owned > 0 and before[1] ~= 'leased' then return end
   -- What an earlier call took, but its reply was lost, is in this reply.
   for _, gid in ipairs(redis.call('LRANGE', batch.key .. ':groups', owned, -1)) do
-    tell(batch, gid)
+    tell(batch, gid, known(gid))
   end
   if policy and before[2] and before[2] ~= batch.reply[2] and (owned > 0 or #batch.reply > 3) then
     batch.reply[2], batch.reply[3] = before[2], before[3]
@@ -37,15 +37,14 @@ local function fill()
   while batch.want > 0 and not over do
     local page = offered(skipped, batch.want)
     if #page == 0 then break end
-    for i = 1, #page, 2 do
-      local gid, start = page[i], math.floor(page[i + 1])
+    for _, gid in ipairs(page) do
       if batch.has[instance_of(gid)] then
         skipped = skipped + 1
-      elseif policy and may_take(start) < 1 then
-        over = true
-        break
       else
-        take(batch, gid, ends, start)
+        local meta = known(gid)
+        over = policy and not may_go(tonumber(meta[4] or meta[3]))
+        if over then break end
+        take(batch, gid, ends, meta)
       end
     end
   end

@@ -30,7 +30,7 @@ if policy then
   redis.call('HSET', at('policy'), 'taken', 0, 'top', policy.version, 'epoch', policy.epoch + 1)
   policy.taken, outstanding, touched.taken = 0, {}, true
 end
-for _, part in ipairs({'slots', 'starts', 'aged', 'dropped', 'ages', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'unreported',
+for _, part in ipairs({'slots', 'starts', 'aged', 'targets', 'targeted', 'dropped', 'ages', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'unreported',
   'quarantine', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
 save_policy()
 return 0

@@ -12,13 +12,18 @@ local function keep(group, id_json)
   redis.call('HSET', group_of(gid), unpack(group.fields))
   if group.mark ~= seen.mark then seen.groups = seen.groups + 1 end
   local bytes = group.bytes + group.added
-  if group.assumed then
-    redis.call('HSET', meta_of(gid), 'state', group.state, 'id', id_json, 'n', group.n, 'bytes', bytes,
-      'mark', seen.mark, 'start', group.start, 'counted', 1, 'assumed', group.assumed)
-  else
-    redis.call('HSET', meta_of(gid), 'state', group.state, 'id', id_json, 'n', group.n, 'bytes', bytes,
-      'mark', seen.mark)
+  local meta = { 'state', group.state, 'id', id_json, 'n', group.n, 'bytes', bytes, 'mark', seen.mark }
+  local function note(name, value) meta[#meta + 1], meta[#meta + 2] = name, value end
+  if group.rewarded > 0 then
+    note('reward_sum', string.format('%.17g', group.reward_sum))
+    note('rewarded', group.rewarded)
   end
+  if group.assumed then
+    note('start', group.start)
+    note('counted', '1')
+    note('assumed', group.assumed)
+  end
+  redis.call('HSET', meta_of(gid), unpack(meta))
   room.bytes = room.bytes + group.added
   if not group.known then room.groups = room.groups + 1 end
   if group.state ~= 'open' then
@@ -27,6 +32,7 @@ local function keep(group, id_json)
   end
   if set.custom ~= 1 and group.n >= set.finish_at then
     if group.known then leave_open(gid) end
+    if not policy then return enter_ready(gid, 'count', now) end
     local slot = group.maker and group.maker.id or group.slot
     return enter_ready(gid, 'count', now, {group.start, group.counted, slot, now})
   end

@@ -8,7 +8,7 @@ local function leave_outstanding(gid)
     redis.call('HDEL', meta_of(gid), 'counted')
   end
   if meta[3] then drop_slot(meta[3]) end
-  redis.call('ZREM', at('aged'), gid)
+  leave_ready(gid)
   leave_queues(gid)
   redis.call('UNLINK', partial_of(gid))
   redis.call('HDEL', meta_of(gid), 'slot', 'fence')
@@ -17,12 +17,18 @@ end
 
 -- Close a group for good. It stays readable for `keep` ms under `kept`, and no longer counts.
 local function close(gid, state, done, keep)
-  local meta = redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'began', 'finished')
+  local meta = policy and redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'began', 'finished')
+    or redis.call('HMGET', meta_of(gid), 'bytes', 'n')
   for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
     redis.call('ZREM', at(index), gid)
   end
   if policy then
-    leave_outstanding(gid)
+    if state == 'consumed' then -- it left all that is outstanding when it was taken
+      redis.call('UNLINK', partial_of(gid))
+    else
+      leave_outstanding(gid)
+      lose_aim(gid)
+    end
     if meta[3] then
       local made = state == 'consumed' and 'delivered' or 'dropped'
       count(made .. '_ms', math.max(0, tonumber(meta[4] or now) - tonumber(meta[3])))
@@ -67,6 +73,7 @@ local function hold(gids, under)
     redis.call('ZADD', at('used'), under, gid)
     count('used_bytes', tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
   end
+  save_counts()
   local held = redis.call('HMGET', at('state'), 'bytes', 'used_bytes')
   local over = tonumber(held[1] or '0') + tonumber(held[2] or '0') - set.max_bytes
   while over > 0 do

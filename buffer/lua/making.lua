@@ -29,6 +29,7 @@ local function bind(slot, gid, id_json)
     'counts', slot.counts and 1 or 0, 'attempt', slot.attempt)
   redis.call('HSET', meta_of(gid), 'id', id_json, 'slot', slot.id, 'fence', slot.fence,
     'began', slot.granted, 'attempt', slot.attempt)
+  aim(gid)
   redis.call('PERSIST', meta_of(gid))
 end
 
@@ -84,11 +85,12 @@ local function stand(group, lowest)
     redis.call('HSET', slot_of(maker.id), 'counts', 0)
   end
   tally(start, 1)
+  aim(group.gid)
   group.start, group.counted = start, '1'
-  group.assumed = (group.maker or group.slot) and 0 or 1
+  group.assumed = (group.maker or group.slot) and '0' or '1'
   if group.state == 'ready' then
     local finished = redis.call('HGET', meta_of(group.gid), 'finished')
-    redis.call('ZADD', at('aged'), aged_score(start, finished), group.gid)
+    stand_ready(group.gid, start, finished)
   end
 end
 

@@ -13,7 +13,10 @@ end
 if GO_ON == '0' and redis.call('HGET', slot_of(SLOT), 'parked') == last then return 0 end
 for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
   if policy then group = group_of_slot(SLOT, FENCE, id_json, id, round) end
-  if not group or not group.maker then return -1 end
+  if not group or not group.maker then
+    save_policy()
+    return -1
+  end
   local kept = segment .. ' ' .. payload
   local had = redis.call('HGET', partial_of(group.gid), uid)
   local whole = redis.call('HEXISTS', group_of(group.gid), uid) == 1

@@ -4,6 +4,7 @@ local room, closed_before
 
 local function load_room()
   if room then return end
+  save_counts()
   room = {groups = 0, bytes = tonumber(redis.call('HGET', at('state'), 'bytes') or '0')}
   for _, index in ipairs({'open', 'ready', 'leased'}) do
     room.groups = room.groups + redis.call('ZCARD', at(index))
@@ -18,16 +19,23 @@ end
 
 local function look(id, round)
   local gid = id .. ':' .. round
-  local meta = policy and redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed',
-    'start', 'counted', 'slot', 'fence')
-    or redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed')
+  local meta, made
+  if policy then
+    meta = redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed', 'reward_sum', 'rewarded',
+      'fence')
+    if meta[1] or meta[8] then made = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot') end
+  else
+    meta = redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed', 'reward_sum', 'rewarded')
+  end
+  made = made or {}
   local closed = meta[5]
   if not meta[1] and closed_before then
     closed = redis.call('ZSCORE', at('delivered'), gid) or redis.call('ZSCORE', at('discarded'), gid)
   end
   local state = meta[1] or 'open'
   return {gid = gid, state = state, known = meta[1], mark = meta[4], put = {}, fields = {},
-    start = tonumber(meta[6] or ''), counted = meta[7], slot = meta[8], fence = meta[9],
+    start = tonumber(made[1] or ''), counted = made[2], slot = made[3], fence = meta[8],
+    reward_sum = tonumber(meta[6] or '0'), rewarded = tonumber(meta[7] or '0'),
     n = tonumber(meta[2] or '0'), bytes = tonumber(meta[3] or '0'), added = 0,
     closed = tonumber(closed or '') or (state ~= 'open' and state ~= 'ready' and now) or nil}
 end

@@ -3,15 +3,19 @@
 -- `policy` is nil, and everything is as it is without versions.
 -- include: task.lua
 local policy, outstanding
+local terms -- the policy's settings, also before a trainer has published
 local touched, ring_late = {}, false
 local ripen -- a ready group that is too old; slots.lua says what becomes of it
 
 do
-  local flat = redis.call('HGETALL', at('policy'))
-  if flat[1] then
-    policy = {}
-    for i = 1, #flat, 2 do policy[flat[i]] = tonumber(flat[i + 1]) or flat[i + 1] end
-    if not policy.version then policy = nil end
+  local packed = redis.call('HGET', at('policy'), 'packed')
+  if packed then
+    terms = cjson.decode(packed)
+    local stands = redis.call('HMGET', at('policy'), 'version', 'taken', 'epoch', 'top', 'line', 'since', 'saved')
+    for i, name in ipairs({'version', 'taken', 'epoch', 'top', 'line', 'since', 'saved'}) do
+      terms[name] = tonumber(stands[i] or '')
+    end
+    if terms.version then policy = terms end
   end
 end
 
@@ -34,6 +38,27 @@ local function count_taken(by)
   touched.taken = true
 end
 
+-- With `order` `batch` a group has a target: the version under which it is taken, or a later one if
+-- it lags. `groups_per_version` have the same one, and a group that is made again keeps its own.
+local function aim(gid)
+  if policy.order ~= 'batch' or redis.call('HEXISTS', meta_of(gid), 'target') == 1 then return end
+  local target = policy.version
+  local function aimed() return tonumber(redis.call('HGET', at('targets'), target) or '0') end
+  while target < policy.version + policy.depth and aimed() >= policy.groups_per_version do
+    target = target + 1
+  end
+  redis.call('HSET', meta_of(gid), 'target', target)
+  redis.call('HINCRBY', at('targets'), target, 1)
+end
+
+-- It is never taken: another group gets its place.
+local function lose_aim(gid)
+  local target = redis.call('HGET', meta_of(gid), 'target')
+  if not target then return end
+  redis.call('HDEL', meta_of(gid), 'target')
+  if redis.call('HINCRBY', at('targets'), target, -1) < 1 then redis.call('HDEL', at('targets'), target) end
+end
+
 -- Admit: (depth + 1) * groups_per_version - taken - outstanding.
 local function free_room()
   load_outstanding()
@@ -47,7 +72,7 @@ end
 -- for each s: outstanding with a start up to s <= (s + max_age - version + 1) * groups_per_version - taken
 local function may_take(start)
   local room = policy.groups_per_version - policy.taken
-  if policy.when_old ~= 'wait' then return room end
+  if policy.when_old ~= 'wait' or policy.order == 'batch' then return room end
   load_outstanding()
   local older, sum = {}, 0
   for s, n in pairs(outstanding) do
@@ -65,7 +90,20 @@ end
 -- Ready groups stand by start, then by the time at which they finished.
 local function aged_score(start, finished)
   local part = ((tonumber(finished) or now) - policy.since) / 2 ^ 36
-  return string.format('%.17g', start + math.max(0, math.min(part, 0.999)))
+  return start + math.max(0, math.min(part, 0.999))
+end
+
+-- A ready group waits to be taken; `start` and `finished` are those of its meta hash.
+local function stand_ready(gid, start, finished)
+  redis.call('ZADD', at('aged'), aged_score(start, finished), gid)
+  if policy.order ~= 'batch' then return end
+  local target = tonumber(redis.call('HGET', meta_of(gid), 'target') or start)
+  redis.call('ZADD', at('targeted'), aged_score(target, finished), gid)
+end
+
+local function leave_ready(gid)
+  redis.call('ZREM', at('aged'), gid)
+  if policy.order == 'batch' then redis.call('ZREM', at('targeted'), gid) end
 end
 
 local function too_old(start)
@@ -119,6 +157,7 @@ end
 
 -- What a script changed of this is written once, at its end.
 local function save_policy()
+  save_counts()
   if not policy then return end
   if next(touched) then
     for start in pairs(touched) do

@@ -5,19 +5,18 @@
 -- REPLY  {done, version, line, stale(groups past the bound), returned}; done is 0 when another
 --        trainer publishes
 -- include: give_back.lua
+-- include: targets.lua
 -- include: idle.lua
 local version = tonumber(VERSION)
-local given = redis.call('HMGET', at('policy'), 'groups_per_version', 'version', 'line', 'trainer', 'epoch')
-if not given[1] then return redis.error_reply('NOPOLICY ' .. ROOT) end
-local last, line = tonumber(given[2]), tonumber(given[3] or '0')
-local took_over = given[4] ~= OWNER
-if given[4] and took_over and LEAD == '0' then return {0, last or -1, line, 0, 0} end
+if not terms then return redis.error_reply('NOPOLICY ' .. ROOT) end
+local last, line = terms.version, terms.line or 0
+local trainer = redis.call('HGET', at('policy'), 'trainer')
+local took_over = trainer ~= OWNER
+if trainer and took_over and LEAD == '0' then return {0, last or -1, line, 0, 0} end
 
 local function begin(first)
-  policy = policy or {}
-  local fields = redis.call('HGETALL', at('policy'))
-  for i = 1, #fields, 2 do policy[fields[i]] = tonumber(fields[i + 1]) or fields[i + 1] end
-  policy.version, policy.taken, policy.epoch = version, 0, tonumber(given[5] or '0') + 1
+  policy = terms
+  policy.version, policy.taken, policy.epoch = version, 0, (policy.epoch or 0) + 1
   policy.top = math.max(version, policy.top or version)
   policy.line, policy.since = first and line + 1 or line, policy.since or now
   redis.call('HSET', at('policy'), 'version', version, 'taken', 0, 'epoch', policy.epoch, 'top', policy.top,
@@ -33,9 +32,10 @@ local function adopt()
       local meta = redis.call('HMGET', meta_of(gid), 'counted', 'finished')
       redis.call('HSET', meta_of(gid), 'assumed', 1)
       outstand(gid, version, meta[1])
-      if index == 'ready' then redis.call('ZADD', at('aged'), aged_score(version, meta[2]), gid) end
+      if index == 'ready' then stand_ready(gid, version, meta[2]) end
     end
   end
+  retarget()
 end
 
 -- What began under a version that is no more counts as begun under the one that the line goes on from.
@@ -56,7 +56,8 @@ local function clamp_all()
     for _, gid in ipairs(redis.call('ZRANGE', at(index), 0, -1)) do clamp(gid) end
   end
   for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, -1)) do
-    local slot = redis.call('HMGET', slot_of(id), 'start', 'counts')
+    local slot = redis.call('HMGET', slot_of(id), 'start', 'counts', 'gid')
+    if slot[3] and slot[3] ~= '' then clamp(slot[3]) end -- of what was parked it may be in no index
     if slot[1] and tonumber(slot[1]) > version then
       redis.call('HSET', slot_of(id), 'start', version)
       if slot[2] == '1' then
@@ -101,6 +102,7 @@ local function begin_line()
   for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('used'), version, '+inf')) do
     returned = returned + bring_back(gid)
   end
+  retarget()
   count('returned_by_line', returned)
   return returned
 end
@@ -113,6 +115,9 @@ if not last then
   adopt()
 elseif version > last then
   begin(false)
+  for _, target in ipairs(redis.call('HKEYS', at('targets'))) do
+    if tonumber(target) < version then redis.call('HDEL', at('targets'), target) end
+  end
   stale = ripen_all()
 elseif version < last or took_over then
   returned = begin_line()

@@ -10,6 +10,9 @@ local function put(group, uid, reward, payload)
   fields[#fields + 1], fields[#fields + 2] = uid, group.n .. ' ' .. payload
   group.put[uid] = true
   group.n, group.added = group.n + 1, group.added + #payload
+  if tonumber(reward) then
+    group.reward_sum, group.rewarded = group.reward_sum + tonumber(reward), group.rewarded + 1
+  end
   see(reward)
   if set.custom_meta == 1 then redis.call('RPUSH', at('raw'), group.gid, uid) end
   if group.parks then drop_partial(group, uid) end

@@ -43,7 +43,7 @@ local function stand_by_age(gid, known)
     leave_queues(gid)
   end
   if too_old(start) then return ripen(gid) end
-  redis.call('ZADD', at('aged'), aged_score(start, meta[4]), gid)
+  stand_ready(gid, start, meta[4])
 end
 
 -- `known` is what its meta hash says of start, counted, slot and finished, where the script has that.

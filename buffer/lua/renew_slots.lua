@@ -6,7 +6,7 @@
 -- include: policy.lua
 -- A holder renews at the pace of the lease that it knows. When the setting became shorter, this
 -- renewal is for the old one, and tells the new one.
-local reply = {policy and policy.version or -1, redis.call('HGET', at('policy'), 'slot_lease_ms') or 0}
+local reply = {policy and policy.version or -1, terms and terms.slot_lease_ms or 0}
 for id, fence in each_slot() do
   local slot = redis.call('HMGET', slot_of(id), 'fence', 'granted', 'gid', 'start', 'counts', 'lease')
   local state = 2

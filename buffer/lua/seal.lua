@@ -1,6 +1,6 @@
 -- seal.lua: complete a batch: the discarded ids it reports and the figures it carries.
 -- KEYS   root
--- ARGV   receipt size raw_read custom_meta_info masked(tokens)
+-- ARGV   receipt size raw_read custom_meta_info masked(tokens), then for each age: age groups
 -- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); sealed is 0 for a batch
 --        that is empty or lost groups with its lease: it is undone, the rest stays for the next
 -- include: give_back.lua
@@ -36,10 +36,7 @@ count('batches', 1)
 count('delivered', size)
 if policy then
   count('masked_tokens', tonumber(MASKED))
-  local version = tonumber(redis.call('HGET', batch, 'version'))
-  for _, gid in ipairs(redis.call('LRANGE', batch .. ':groups', 0, -1)) do
-    local start = redis.call('HGET', meta_of(gid), 'start')
-    if start and version then redis.call('HINCRBY', at('ages'), version - start, 1) end
-  end
+  for age, groups in each_age() do redis.call('HINCRBY', at('ages'), age, groups) end
 end
+save_policy()
 return reply

@@ -11,7 +11,8 @@ local function make_again(gid, tried)
   end
   leave_outstanding(gid)
   redis.call('UNLINK', group_of(gid))
-  redis.call('HDEL', meta_of(gid), 'state', 'n', 'bytes', 'start', 'mark', 'why', 'finished', 'closed')
+  redis.call('HDEL', meta_of(gid), 'state', 'n', 'bytes', 'start', 'mark', 'why', 'finished', 'closed',
+    'reward_sum', 'rewarded')
   redis.call('HSET', meta_of(gid), 'attempt', attempt)
   redis.call('PERSIST', meta_of(gid))
   redis.call('ZADD', at('again'), now, gid)
@@ -41,6 +42,7 @@ ripen = function(gid)
   local meta = redis.call('HMGET', meta_of(gid), 'assumed', 'id')
   ripened = ripened + 1
   redis.call('ZINCRBY', at('dropped'), 1, instance_of(gid))
+  count('dropped_' .. policy.when_old, 1)
   if policy.when_old == 'drop' or meta[1] == '1' then return discard(gid, 'stale') end
   make_again(gid, 1)
 end
@@ -59,7 +61,10 @@ local function end_slot(id, how)
   redis.call('HDEL', meta_of(gid), 'slot', 'fence')
   if how == 'old' then return ripen(gid) end
   if group[2] ~= '1' then -- it has no item yet, nor a parked one
-    if how == 'done' then return redis.call('UNLINK', meta_of(gid)) end
+    if how == 'done' then
+      lose_aim(gid)
+      return redis.call('UNLINK', meta_of(gid))
+    end
     return make_again(gid, how == 'back' and 0 or 1)
   end
   if how == 'done' and redis.call('EXISTS', partial_of(gid)) == 0 then return end

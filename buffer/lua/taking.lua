@@ -1,26 +1,36 @@
 -- taking.lua: how a group gets into a batch: leased with it, and told once.
 -- include: slots.lua
-local function tell(batch, gid)
+-- Its id and why it is finished; under a policy its start, and with the order `batch` its target.
+local function known(gid)
+  if not policy then return redis.call('HMGET', meta_of(gid), 'id', 'why') end
+  local meta = policy.order == 'batch' and redis.call('HMGET', meta_of(gid), 'id', 'why', 'start', 'target')
+    or redis.call('HMGET', meta_of(gid), 'id', 'why', 'start')
+  meta[3] = meta[3] or string.format('%d', policy.version) -- it vanished, with what was known of it
+  return meta
+end
+
+local function tell(batch, gid, meta)
   batch.has[instance_of(gid)] = true
-  local meta = redis.call('HMGET', meta_of(gid), 'id', 'why', 'start')
   for _, said in ipairs({gid, meta[1], meta[2], meta[3] or ''}) do batch.reply[#batch.reply + 1] = said end
   batch.want = batch.want - 1
 end
 
-local function take(batch, gid, ends, start)
+local function take(batch, gid, ends, meta)
   redis.call('ZREM', at('ready'), gid)
   if redis.call('EXISTS', group_of(gid)) == 0 then
     count('vanished', 1)
     return discard(gid, 'expired')
   end
-  if policy then
-    redis.call('ZREM', at('aged'), gid)
-    tally(start, -1)
-    count_taken(1)
-  end
   redis.call('ZADD', at('leased'), ends, gid)
-  redis.call('HSET', meta_of(gid), 'state', 'leased', 'closed', now, 'receipt', batch.receipt,
-    'under', policy and policy.epoch or '', 'counted', 0)
+  if policy then
+    redis.call('HSET', meta_of(gid), 'state', 'leased', 'closed', now, 'receipt', batch.receipt,
+      'under', policy.epoch, 'counted', '0')
+    leave_ready(gid)
+    tally(tonumber(meta[3]), -1)
+    count_taken(1)
+  else
+    redis.call('HSET', meta_of(gid), 'state', 'leased', 'closed', now, 'receipt', batch.receipt)
+  end
   redis.call('RPUSH', batch.key .. ':groups', gid)
-  tell(batch, gid)
+  tell(batch, gid, meta)
 end

@@ -1,4 +1,4 @@
--- waits_for.lua: the slots whose groups began first, which hold takes back.
+-- waits_for.lua: the slots whose groups began first, or have the first targets: they hold takes back.
 -- KEYS   root
 -- ARGV   most
 -- REPLY  for each: id owner gid start
@@ -7,12 +7,14 @@ local found, reply = {}, {}
 for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, 999)) do
   local slot = redis.call('HMGET', slot_of(id), 'owner', 'gid', 'start', 'counts')
   if slot[1] then
-    local start = slot[4] ~= '1' and redis.call('HGET', meta_of(slot[2]), 'start') or slot[3]
-    found[#found + 1] = {id, slot[1], slot[2], tonumber(start)}
+    local group = redis.call('HMGET', meta_of(slot[2]), 'start', 'target')
+    local start = slot[4] ~= '1' and group[1] or slot[3]
+    local before = policy and policy.order == 'batch' and group[2] or start
+    found[#found + 1] = {id, slot[1], slot[2], tonumber(start), before = tonumber(before)}
   end
 end
 table.sort(found, function(one, other)
-  return one[4] < other[4] or one[4] == other[4] and one[1] < other[1]
+  return one.before < other.before or one.before == other.before and one[1] < other[1]
 end)
 for n = 1, math.min(#found, tonumber(MOST)) do
   for _, part in ipairs(found[n]) do reply[#reply + 1] = part end

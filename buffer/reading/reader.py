@@ -7,6 +7,7 @@ from typing import Any
 
 from buffer.batch import SEEN, Batch, figures_of
 from buffer.errors import LeaseLost
+from buffer.link import deadline_in
 from buffer.reading.pipeline import Pipeline
 from buffer.reading.raw_groups import RawGroups
 from buffer.reading.taking import Taking
@@ -33,7 +34,7 @@ class Reader:
         self, groups: int | None, *, wait: float, lease: float | None, implicit: bool
     ) -> Batch | None:
         """A batch of up to `groups` groups; waits for a first one up to `wait` seconds."""
-        deadline, before = time.monotonic() + wait, cancellations()
+        deadline, before = deadline_in(wait), cancellations()
         while True:
             heed_cancellation(before)
             batch, due = await self._take(groups, lease, implicit)
@@ -86,7 +87,7 @@ class Reader:
 
     async def wait_for(self, groups: int, seconds: float) -> None:
         """Until so many groups wait, or the time is over."""
-        deadline = time.monotonic() + seconds
+        deadline = deadline_in(seconds)
         while await self.available(groups) < groups:
             left = deadline - time.monotonic()
             if left <= 0:

@@ -6,6 +6,7 @@ their own way, those whose turn did not come go back; what is sealed is handed o
 
 import json
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,8 +107,11 @@ class Taking:
     async def _seal(self, custom: Figures) -> Batch | None:
         figures, read = custom
         said = "" if figures is None else json.dumps(figures)
+        version = self._version
+        ages = tuple(version - start for start in self._starts) if version is not None else ()
+        counted = [part for age in Counter(ages).items() for part in age]
         reply = await self._task.call(
-            "seal", self._receipt, len(self._taken), read, said, self._masked
+            "seal", self._receipt, len(self._taken), read, said, self._masked, *counted
         )
         if not reply[0]:
             if self._taken:
@@ -115,8 +119,6 @@ class Taking:
             return None
         if figures is None:
             figures = figures_of(reply[2:], self._pipeline.config)
-        version = self._version
-        ages = tuple(version - start for start in self._starts) if version is not None else ()
         groups, discarded = [*self._taken.values()], json.loads(reply[1])
         return Batch(self._receipt, groups, discarded, figures, version, ages)
 

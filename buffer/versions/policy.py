@@ -3,6 +3,7 @@
 Invariant: a group that is taken under version v began under v - max_age or later.
 """
 
+import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -25,7 +26,8 @@ class Policy(BaseModel):
     when_old            `wait`: a take leaves room for older groups under way, so that none gets
                         too old; `drop`, `again`: what got too old is discarded, or made again;
                         `mask`: it is delivered with `train_from`; `keep`: it is delivered
-    order               of a take: `old` by start, or `fresh`, the newest first
+    order               of a take: `old` by start; `fresh`, the newest first; or `batch`: each group
+                        is for one version, fixed when it begins, and made again for that one
     attempts            how often a group is tried before it is discarded; not under `wait`, which
                         discards none
     slot_lease          seconds until a dead generator's slot comes back
@@ -38,7 +40,7 @@ class Policy(BaseModel):
     max_age: _Versions
     depth: _Versions | None = None
     when_old: Literal["wait", "drop", "again", "mask", "keep"] = "wait"
-    order: Literal["old", "fresh"] = "old"
+    order: Literal["old", "fresh", "batch"] = "old"
     attempts: Annotated[int, Field(ge=1, le=1000)] = 3
     slot_lease: Annotated[float, Field(gt=0, le=LONGEST)] = 60.0
     longest: Annotated[float, Field(gt=0, le=LONGEST)] = 6 * 3600.0
@@ -103,6 +105,7 @@ class Policy(BaseModel):
             "slot_lease_ms": int(self.slot_lease * 1000),
             "longest_ms": int(self.longest * 1000),
         }
+        stored["packed"] = json.dumps(stored)
         return [part for pair in stored.items() for part in pair]
 
     @classmethod

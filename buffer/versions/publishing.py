@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buffer.errors import TrainerReplaced
-from buffer.link import scored
+from buffer.link import deadline_in, scored
 from buffer.task import Task
 from buffer.versions.policy import Policy
 from ground import cancellations, chunks, fields_of, heed_cancellation, text_fields
@@ -13,6 +13,11 @@ from ground import cancellations, chunks, fields_of, heed_cancellation, text_fie
 _HIGHEST = 2**31
 _LOOK_AGAIN = 5.0
 _SHOWN = 10
+DROPS = (
+    "wait",
+    "again",
+    "drop",
+)  # what `when_old` makes of too old groups: `wait` makes them again
 _POLICY_AT_HAND = 5.0  # seconds that a take may judge by a policy that was changed meanwhile
 
 
@@ -58,6 +63,7 @@ class Versions:
     waiting      asks for slots in the line
     waits_for    the oldest slots, while groups are ready that a take does not get
     dropped      the instances that were discarded or made again most often, by policy
+    dropped_by   groups that were discarded or made again, by the `when_old` in force then
     ages         groups taken, by age
     """
 
@@ -73,7 +79,19 @@ class Versions:
     waiting: int
     waits_for: list[Waited]
     dropped: dict[str, int]
+    dropped_by: dict[str, int]
     ages: dict[int, int]
+
+    @property
+    def dropped_share(self) -> float:
+        """Of the groups that were made: the part that was discarded or made again by policy."""
+        dropped = sum(self.dropped_by.values())
+        return dropped / max(1, dropped + sum(self.ages.values()))
+
+    @property
+    def most_dropped_share(self) -> float:
+        """Of those: the part that the instances in `dropped` account for."""
+        return min(1.0, sum(self.dropped.values()) / max(1, sum(self.dropped_by.values())))
 
 
 class Publishing:
@@ -118,7 +136,7 @@ class Publishing:
 
     async def wait(self, after: int, seconds: float) -> int:
         """Blocks on the stream of versions; nothing is asked again and again."""
-        deadline, before = time.monotonic() + seconds, cancellations()
+        deadline, before = deadline_in(seconds), cancellations()
         key, link = self._task.key("versions"), self._task.link
         while True:
             heed_cancellation(before)
@@ -153,6 +171,7 @@ class Publishing:
         dropped = scored(
             await link.command("ZREVRANGE", key("dropped"), 0, _SHOWN - 1, "WITHSCORES")
         )
+        counted_by = await link.command("HMGET", key("state"), *(f"dropped_{how}" for how in DROPS))
         ages = text_fields(await link.command("HGETALL", key("ages")))
         sizes = {
             name: int(await link.command("ZCARD", key(name)))
@@ -166,6 +185,7 @@ class Publishing:
             ready=dict(sorted(ready.items())),
             waits_for=await self._waits_for() if ready else [],
             dropped={name.decode(): int(n) for name, n in dropped},
+            dropped_by={how: int(n) for how, n in zip(DROPS, counted_by, strict=True) if n},
             ages={int(age): int(n) for age, n in sorted(ages.items(), key=lambda row: int(row[0]))},
             **sizes,
         )  # fmt: skip

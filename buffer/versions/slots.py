@@ -15,7 +15,8 @@ from typing import Any
 
 from buffer.default_functions import Item
 from buffer.errors import ItemRefused, SlotLost
-from buffer.item import entry_of, instance_key
+from buffer.item import Entry, entry_of, instance_key
+from buffer.link import deadline_in
 from buffer.task import Task
 from ground import cancellations, chunks, heed_cancellation
 
@@ -62,18 +63,26 @@ class Slot:
     async def park(self, items: Sequence[Item], *, go_on: bool = False) -> None:
         """Store what there is so far of these items; the next slot of the group gets them as
         `partial`. The slot ends with it, unless its holder goes on."""
-        if not go_on:
-            self._slots.forget(self)
         try:
             await self._slots.park(self.id, self.fence, items, self.round, go_on=go_on)
         except SlotLost:
             self.lost = True
             raise
+        if not go_on:
+            self._slots.forget(self)
 
     async def end(self, *, back: bool = False) -> None:
         """No more items come. With `back` another generator is to make what is missing."""
         self._slots.forget(self)
         await self._slots.end([(self.id, self.fence)], back=back)
+
+    def checked(self, entry: Entry) -> Entry:
+        """An item of another group would be refused as if the slot were over."""
+        if self.instance_id is not None and entry.id != str(self.instance_id):
+            raise ItemRefused(
+                f"an item of instance {entry.id!r:.100} under a slot for {self.instance_id!r:.100}"
+            )
+        return entry
 
     def note(self, stored: int) -> None:
         """So many items of the group are stored."""
@@ -109,18 +118,18 @@ class Slots:
         if n < 1:
             raise ValueError(f"admit at least 1 group, not {n}")
         ask, before = uuid.uuid4().hex, cancellations()
-        deadline, found = time.monotonic() + wait, []
+        deadline = deadline_in(wait)
         try:
             while True:
                 heed_cancellation(before)
                 left = deadline - time.monotonic()
                 lives = _LIVES if left > 0 else 0.0
-                found = await self._ask(ask, owner or self._owner, n, wishes, lives)
+                found, due = await self._ask(ask, owner or self._owner, n, wishes, lives)
                 if owner is None:
                     self._keep(found)
                 if found or left <= 0:
                     return found
-                await self._until_rung(ask, min(left, _LOOK_AGAIN))
+                await self._until_rung(ask, min(left, _LOOK_AGAIN, due))
         except BaseException:
             with contextlib.suppress(Exception):  # its place in the line ends by itself, too
                 await asyncio.shield(self._ask(ask, owner or self._owner, 0, (), 0.0))
@@ -130,9 +139,12 @@ class Slots:
         self, slot: str, fence: str, items: Sequence[Item], number: int | None, *, go_on: bool
     ) -> None:
         """`number` is the round for items that name none."""
-        args: list[Any] = []
-        for item in items:
-            args += _parked(item, "" if number is None else str(number), self._max_bytes)
+        parts = [
+            _parked(item, "" if number is None else str(number), self._max_bytes) for item in items
+        ]
+        if len({instance for _, instance, *_ in parts}) > 1:
+            raise ItemRefused("items of several instances: a slot makes the group of one")
+        args = [field for part in parts for field in part]
         parked = await self._task.call("park", slot, fence, int(go_on), *args)
         if parked == -1:
             raise SlotLost(slot)
@@ -162,16 +174,17 @@ class Slots:
 
     async def _ask(
         self, ask: str, owner: str, n: int, wishes: Sequence[Wish], lives: float
-    ) -> list[Slot]:
+    ) -> tuple[list[Slot], float]:
+        """The slots; else in how many seconds a lease ends that may bring one."""
         named = [part for wish in wishes for part in _wish(wish)]
         reply = await self._task.call("admit", ask, owner, n, int(lives * 1000), *named)
         self.version, max_age = int(reply[0]), int(reply[2])
-        slots = [Slot(self, told, self.version, max_age) for told in chunks(reply[3:], 8)]
+        slots = [Slot(self, told, self.version, max_age) for told in chunks(reply[4:], 8)]
         if not n:
             await self.end([(slot.id, slot.fence) for slot in slots], back=True)
-            return []
-        self.lease = int(reply[1] or 0) / 1000
-        return slots
+            return [], 0.0
+        self.lease, due = int(reply[1] or 0) / 1000, int(reply[3])
+        return slots, _LOOK_AGAIN if due < 0 else due / 1000
 
     def _keep(self, slots: list[Slot]) -> None:
         if slots:

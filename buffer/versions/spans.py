@@ -8,15 +8,16 @@ from typing import Any
 
 from buffer.errors import ItemRefused
 
-_FIELDS = ("version_start", "version_end", "versions", "weight_versions")
+_ENDS = ("version_start", "version_end")
+_REPORTS = frozenset((*_ENDS, "versions", "weight_versions"))
 _HIGHEST = 2**31  # versions stand in scores, next to the time
 
 
 def reported(item: dict[str, Any]) -> tuple[str, str]:
     """The lowest and the highest version that an item reports; empty where it reports none."""
-    if not any(name in item for name in _FIELDS):
+    if _REPORTS.isdisjoint(item):
         return "", ""
-    found = [_version(item[name], name) for name in _FIELDS[:2] if item.get(name) is not None]
+    found = [_version(item[name], name) for name in _ENDS if item.get(name) is not None]
     found += [version for _, version in spans_of(item)]
     answers = item.get("weight_versions")
     if isinstance(answers, list):  # an engine that was given no name for its weights says "default"

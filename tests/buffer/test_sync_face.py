@@ -11,8 +11,8 @@ from tests.buffer.conftest import item
 # For servers: what was checked at another door, readers that cannot acknowledge, rollouts' starts,
 # slots that somebody else holds.
 OF_SERVERS = {
-    "write_entries", "handed", "told", "begin", "asked", "check", "check_take", "renew_slots",
-    "end_slot", "park",
+    "write_entries", "handed", "told", "begin", "asked", "check", "check_room", "check_take",
+    "renew_slots", "end_slot", "park",
 }  # fmt: skip
 
 

@@ -235,6 +235,22 @@ async def test_waiters_get_their_slots_in_order(bench: Bench) -> None:
     assert (await bench.buffer.versions()).waiting == 0
 
 
+async def test_the_first_in_line_asks_again_as_soon_as_a_dead_holders_lease_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=2, slot_lease=3))
+    await bench.buffer.admit(6, owner="dead")
+    waits: list[float] = []
+
+    async def pass_time(ask: str, seconds: float) -> None:
+        waits.append(seconds)
+        bench.advance(seconds)
+
+    monkeypatch.setattr(bench.buffer._slots, "_until_rung", pass_time)
+    assert len(await bench.buffer.admit(1, wait=30)) == 1
+    assert sum(waits) <= 3
+
+
 async def test_an_ask_that_is_repeated_gets_the_same_slots(bench: Bench) -> None:
     call = bench.buffer._task.call
     first = await call("admit", "f" * 32, "me", 2, 0, '"a"', "a", "")
@@ -279,6 +295,10 @@ async def test_items_without_a_slot_count_as_begun_when_the_first_came(bench: Be
     await bench.buffer.publish(11)
     await bench.buffer.write(item("old", "u1", 1, weight_versions=["default"]))
     await bench.fill("told", [0, 1], weight_versions=["9", "10"])
+    ready = await bench.buffer.groups("ready")
+    assert {(group.version, group.assumed, group.orphan) for group in ready} == {
+        (9, True, False), (10, True, False)
+    }  # fmt: skip
     batch = await bench.buffer.take()
     assert batch is not None
     assert batch.ages == (2, 1)
@@ -417,6 +437,7 @@ async def test_a_trainer_that_comes_back_gets_what_its_checkpoint_does_not_hold(
     assert (said.line, said.returned) == (2, 6)
     assert await again.admit(10) == [], "no burst: what came back is enough"
     assert await under_way(bench) == {0: 7}
+    assert {(group.version, group.orphan) for group in await again.groups("ready")} == {(12, True)}
     assert (await again.publish(12)) == said.__class__(12, 2, 0, 0), "repeated without harm"
     assert await left[0].end() is None
     back: list[Any] = []
@@ -429,6 +450,24 @@ async def test_a_trainer_that_comes_back_gets_what_its_checkpoint_does_not_hold(
         back += [name for name, _ in batch.groups]
     assert sorted(back) == sorted(trained[12] + trained[13] + trained[14])
     await again.aclose()
+
+
+async def test_a_group_that_was_kept_for_too_long_does_not_come_back(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(group_size=2, idle_ttl=1)
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=2))
+    await bench.buffer.publish(10, saved=10)
+    for slot in await bench.buffer.admit(2, instances=["a", "b"]):
+        await fill(bench, slot)
+    batch = await bench.buffer.take(2)
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    bench.redis.delete(bench.key("group:a:0"), bench.key("group:a:0:meta"))  # their TTL is over
+    assert (await bench.buffer.publish(10, saved=10, lead=True, owner="next")).returned == 1
+    batch = await bench.buffer.take(2)
+    assert batch is not None
+    assert [name for name, _ in batch.groups] == ["b"]
 
 
 async def test_a_batch_of_the_line_before_cannot_be_acknowledged(bench: Bench) -> None:

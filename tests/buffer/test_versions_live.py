@@ -40,9 +40,9 @@ async def test_a_repeated_ask_overwrites_no_slot_that_lives(bench: Bench) -> Non
     call = bench.buffer._task.call
     asked = ("admit", "f" * 32, "me", 3, 0, '"a"', "a", "", '"b"', "b", "", '"c"', "c", "")
     first = await call(*asked)
-    ids = [part.decode() for part in first[3::8]]
-    assert await bench.buffer.end_slot(ids[0], first[4].decode(), back=False)
-    assert await call(*asked) == first[:3] + first[11:], "the slots that go on"
+    ids = [part.decode() for part in first[4::8]]
+    assert await bench.buffer.end_slot(ids[0], first[5].decode(), back=False)
+    assert await call(*asked) == first[:4] + first[12:], "the slots that go on"
     assert await under_way(bench) == {0: 2}
     assert (await bench.buffer.versions()).slots == 2
 
@@ -220,6 +220,16 @@ async def test_what_a_returning_trainer_gets_again_counts_as_taken_no_more(bench
     again = await bench.buffer.take(2)
     assert again is not None
     assert len(again.groups) == 2
+
+
+async def test_a_new_line_finds_a_group_of_parked_items_that_a_slot_goes_on_with(
+    bench: Bench,
+) -> None:
+    (slot,) = await bench.buffer.admit(1, instances=["a"])
+    await slot.park([item("a", "u0")])
+    await bench.buffer.admit(1)
+    await bench.buffer.publish(9)
+    assert {age: n for age, n in (await bench.buffer.versions()).outstanding.items() if n} == {0: 1}
 
 
 async def test_a_requeued_group_gives_its_place_back_once(make: Callable[..., Bench]) -> None:

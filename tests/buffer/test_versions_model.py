@@ -72,6 +72,7 @@ class Group:
     attempt: int = 1
     order: int = 0
     under: tuple[int, int] = (0, 0)  # (publication, version) it was taken under
+    target: int | None = None  # the version that it is for, with the order `batch`
 
     @property
     def has_data(self) -> bool:
@@ -90,6 +91,7 @@ class Model:
         self.taken = 0
         self.saved: int | None = None
         self.groups: dict[str, Group] = {}
+        self.targets: Counter[int] = Counter()
         self.ticks = 0  # what one step brings about has one time; its order is then by name
 
     def outstanding(self) -> Counter[int]:
@@ -113,7 +115,35 @@ class Model:
         for gid in found:
             self.groups[gid].state = "open" if self.groups[gid].has_data else "slot"
             self.groups[gid].made = True
+            self.aim(self.groups[gid])
         return found
+
+    def aim(self, group: Group) -> None:
+        if self.rules.order != "batch" or group.target is not None:
+            return
+        last = self.version + min(D, self.max_age)
+        group.target = next((v for v in range(self.version, last) if self.targets[v] < G), last)
+        self.targets[group.target] += 1
+
+    def lose_aim(self, group: Group) -> None:
+        if group.target is not None:
+            self.targets[group.target] -= 1
+            group.target = None
+
+    def retarget(self) -> None:
+        if self.rules.order != "batch":
+            return
+        self.targets = Counter({self.version: self.taken})
+        alive = [
+            (self.place(group), gid)
+            for gid, group in self.groups.items()
+            if group.state in (*UNDER_WAY, "again")
+        ]
+        groups = [self.groups[gid] for _, gid in sorted(alive)]
+        for group in groups:
+            group.target = None
+        for group in groups:
+            self.aim(group)
 
     def write(self, gid: str, n: int, lag: int) -> None:
         group = self.groups[gid]
@@ -138,6 +168,7 @@ class Model:
                 self.again(group, tried=int(lapsed))
             else:
                 group.state = "gone"
+                self.lose_aim(group)
         elif back or lapsed or group.parts:
             group.state = "parked"
 
@@ -147,6 +178,8 @@ class Model:
         over = group.attempt > ATTEMPTS and self.when_old != "wait"
         group.state = "gone" if over else "again"
         group.order = self.ticks
+        if over:
+            self.lose_aim(group)
 
     def too_old(self, group: Group) -> bool:
         return group.start < self.version - self.max_age and self.when_old not in ("keep", "mask")
@@ -154,12 +187,13 @@ class Model:
     def ripen(self, group: Group) -> None:
         if self.when_old == "drop":
             group.state = "gone"
+            self.lose_aim(group)
         else:
             self.again(group, tried=1)
 
     def may_take(self, start: int) -> int:
         room = G - self.taken
-        if self.when_old != "wait":
+        if self.when_old != "wait" or self.rules.order == "batch":
             return room
         older = self.outstanding()
         for s in (s for s in older if s < start):
@@ -171,17 +205,21 @@ class Model:
         found: list[str] = []
         self.judge()
         ready = sorted(
-            ((g.start, g.order, gid) for gid, g in self.groups.items() if g.state == "ready"),
+            ((self.place(g), g.order, gid) for gid, g in self.groups.items() if g.state == "ready"),
             reverse=self.rules.order == "fresh",
         )
-        for start, _, gid in ready:
-            if len(found) == n or self.may_take(start) < 1:
+        for place, _, gid in ready:
+            early = self.rules.order == "batch" and place > self.version
+            if len(found) == n or early or self.may_take(place) < 1:
                 break
             group = self.groups[gid]
             group.state, group.under = "leased", (self.publication, self.version)
             self.taken += 1
             found.append(gid)
         return found
+
+    def place(self, group: Group) -> int:
+        return group.start if group.target is None else group.target
 
     def judge(self) -> None:
         for group in self.groups.values():
@@ -203,6 +241,8 @@ class Model:
         self.taken = 0
         if save:
             self.saved = self.version
+        for target in [target for target in self.targets if target < self.version]:
+            del self.targets[target]
         self._ripen_all()
 
     def _ripen_all(self) -> None:
@@ -222,20 +262,24 @@ class Model:
                 group.start = min(group.start, version)
         if self.saved is not None:
             self.saved = min(self.saved, version)
+        self.retarget()
         self._ripen_all()
 
     def set(self, when_old: str, max_age: int) -> None:
         self.when_old, self.max_age = when_old, max_age
         self._ripen_all()
+        self.retarget()
 
     def time_out(self) -> None:
         """Groups that nobody makes, and that wait for no slot, have too few items by now."""
         for group in self.groups.values():
             if group.state == "open" and not group.made:
                 group.state = "gone"
+                self.lose_aim(group)
 
     def reset(self) -> None:
         self.groups.clear()
+        self.targets.clear()
         self.taken, self.saved, self.top = 0, None, self.version
 
 
@@ -246,6 +290,8 @@ policies = st.builds(
     st.sampled_from([
         ("wait", "old"), ("wait", "old"), ("drop", "old"), ("again", "old"), ("keep", "old"),
         ("mask", "old"), ("drop", "fresh"), ("mask", "fresh"), ("again", "fresh"),
+        ("wait", "batch"), ("wait", "batch"), ("again", "batch"), ("drop", "batch"),
+        ("keep", "batch"),
     ]),
     st.booleans(),
     st.booleans(),
@@ -281,6 +327,7 @@ LONG: list[Any] = [
 RULES = [
     Rules("wait"), Rules("wait", judged=True, lost=True), Rules("drop", lost=True),
     Rules("again", "fresh"), Rules("keep", judged=True), Rules("mask", lost=True),
+    Rules("wait", "batch", lost=True),
 ]  # fmt: skip
 
 
@@ -363,7 +410,7 @@ class Play:
     async def admit(self, n: int) -> None:
         groups = self.model.groups
         loose = [gid for gid in groups if groups[gid].state == "open" and not groups[gid].made]
-        fresh = loose[:1] + [f"g{number}" for number in range(self.prompts, self.prompts + n)]
+        fresh = loose[:1] + [f"g{number:03}" for number in range(self.prompts, self.prompts + n)]
         self.prompts += n
         found = await self.buffer.admit(n, instances=fresh)
         expected = self.model.admit(n, list(fresh))
@@ -385,8 +432,14 @@ class Play:
                  version_end=self.model.top, version_start=self.model.version - lag)
             for k in range(items)
         ]  # fmt: skip
-        await self.buffer.write_many(said, slot=self.slots[gid])
         self.model.write(gid, items, lag)
+        try:
+            await self.buffer.write_many(said, slot=self.slots[gid])
+        except (
+            SlotLost
+        ):  # it ended with the first call, as its group was too old: by now it is over
+            assert self.rules.lost
+            assert group.state == "again"
 
     async def fill(self, n: int) -> None:
         await self.write(n, SIZE, 0)
@@ -399,8 +452,9 @@ class Play:
 
     async def park(self, n: int) -> None:
         if gid := self.held(n):
-            await self.slots[gid].park([item(gid, f"{gid}-1", None, version_start=10)])
-            self.model.groups[gid].start = min(self.model.groups[gid].start, 10)
+            start = min(10, self.model.top)
+            await self.slots[gid].park([item(gid, f"{gid}-1", None, version_start=start)])
+            self.model.groups[gid].start = min(self.model.groups[gid].start, start)
             self.model.groups[gid].parts = True
             self.model.groups[gid].state, self.model.groups[gid].made = "parked", False
             if self.model.groups[gid].start > self.model.version:
