@@ -11,6 +11,7 @@ from typing import Any
 
 from ground import Script, load_script, tagged
 from ground.lua import Command
+from limiter import Report
 from limiter.commands import SCRIPTS as GATE_SCRIPTS
 from limiter.commands import GateCommands
 
@@ -41,6 +42,7 @@ class WorkCommands:
         self._work = tagged("work", queue)
         self.leases = tagged("work", queue, "leases")
         self._workers = tagged("work", queue, "workers")
+        self._sought = tagged("work", queue, "sought")
         self._worker_key = f"rq:worker:{worker}"
         self._executions = f"rq:worker:{worker}:executions"
 
@@ -52,7 +54,8 @@ class WorkCommands:
         return self._either("claim", keys, args)
 
     def finish(self, rows: Iterable[tuple[Any, ...]]) -> Command:
-        """Each row: id, execution, how, ttl, payload, started, notice, hold_us."""
+        """Each row: id, execution, how, ttl, payload, started, waited, notice, hold_us (and a
+        report)."""
         keys = (self.jobs, self._wip, self._work, self.leases, self._worker_key, self._executions)
         return self._either("finish", keys, (self._worker, *_flat(rows)))
 
@@ -62,10 +65,11 @@ class WorkCommands:
                 self._executions, self._workers)  # fmt: skip
         return self._either("return", keys, (self._worker, int(leaving), *_flat(reversed(rows))))
 
-    def drop(self, id: str, execution: str, reply_to: str, status: str, hold_us: int) -> Command:
-        """Sent whole: it is part of RQ's own transaction, which is not sent again."""
+    def drop(self, row: tuple[Any, ...]) -> Command:
+        """The row: id, execution, reply_to, status, program, started, waited, hold_us (and a
+        report). Sent whole: it is part of RQ's own transaction, which is not sent again."""
         keys = (self._wip, self._work, self.leases, self._worker_key, self._executions)
-        return self._either("drop", keys, (id, execution, reply_to, status, hold_us), whole=True)
+        return self._either("drop", keys, row, whole=True)
 
     def beat(self, now: str, rows: Iterable[tuple[Any, ...]]) -> Command:
         """Each row: id, execution, fence of its permit, hold_us."""
@@ -75,12 +79,13 @@ class WorkCommands:
         )
 
     def reap(self, bound: int) -> Command:
-        keys = (self.jobs, self._wip, self._work, self.leases, self._workers, self._executions)
+        keys = (self.jobs, self._wip, self._work, self.leases, self._workers, self._executions,
+                self._sought)  # fmt: skip
         return _PLAIN["reap"].command(keys, (self._lease_us, self._keep, bound))
 
-    def free_permit(self, permit: str, fence: int) -> Command:
+    def free_permit(self, permit: str, fence: int, report: Report) -> Command:
         assert self._gate is not None  # noqa: S101 - there are no permits without a gate
-        return self._gate.release([(permit, fence)])
+        return self._gate.release([(permit, f"{fence} {report}" if report else fence)])
 
     def _either(
         self, name: str, keys: tuple[str, ...], args: tuple[Any, ...], *, whole: bool = False
@@ -103,7 +108,8 @@ class Claim:
     sent: float  # when we asked, by our own clock: the leases begin after that
     now: float
     left: int
-    suspended: bool
+    suspended: bool  # by `rq suspend`: every queue is
+    paused: bool  # this queue alone is
     shut: bool
     jobs: list[list[Any]]
 
@@ -119,4 +125,5 @@ class Claim:
 
 def read_claim(reply: list[Any], sent: float) -> Claim:
     now, left, suspended, shut, *jobs = reply
-    return Claim(sent, int(now) / 1e6, int(left), bool(suspended), bool(shut), jobs)
+    held = int(suspended)
+    return Claim(sent, int(now) / 1e6, int(left), held == 1, held == 2, bool(shut), jobs)

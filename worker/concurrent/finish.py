@@ -25,6 +25,8 @@ from rq.worker import BaseWorker
 from ground.backoff import backoff
 from ground.redis.async_connection import AsyncConnection
 from ground.redis.connection import is_passing
+from ground.tracing import OFF
+from worker.concurrent import traced
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_ending import Ending, JobDeleted, LeaseLost
 from worker.concurrent.running import (
@@ -37,12 +39,13 @@ from worker.concurrent.running import (
 )
 from worker.concurrent.threads import Threads
 from worker.notices import NOTICE_LIMIT
+from worker.outcomes import program_outcome
 
 log = logging.getLogger("penstock.worker")
 
 RECORDED, LOST, HAS_DEPENDENTS = 1, 0, 2
 BARE = "bare"  # a failure that the script records whatever else the job has
-MASKED = "masked"  # it ended, and through no fault of its own its outcome is unknown
+FAILED, FUNCTION = "0", "1"  # else a word for how a program ended
 _CHUNK = 200  # ends in one script call: a few milliseconds of the server's time
 _CHUNK_BYTES = 64 << 20  # of results in one call, exceeded by at most one; a server takes 1 GiB
 _LARGEST = 256 << 20  # bytes of one result; a server takes no argument above 512 MiB
@@ -82,6 +85,8 @@ class Finisher:
     def finish(self, outcome: Outcome) -> None:
         """Record it soon, together with others."""
         outcome.claimed.ending = True
+        if outcome.claimed.span is not OFF:
+            traced.ending(outcome)
         try:
             row = self._row(outcome)
         except BaseException as failure:  # noqa: BLE001 - a user's value may raise anything
@@ -187,7 +192,8 @@ class Finisher:
         raw = self._dumped(outcome.value)
         payload = b"" if outcome.value is None else b64encode(raw)
         notice = raw if self._serializer is JSONSerializer and len(raw) <= NOTICE_LIMIT else b""
-        return self._end(claimed, MASKED if _is_masked(outcome.value) else 1, ttl, payload, notice)
+        how = program_outcome(outcome.value) or FUNCTION
+        return self._end(claimed, how, ttl, payload, notice)
 
     def _failure_row(self, claimed: ClaimedJob, error: ExcInfo) -> Row | None:
         job = claimed.built  # the user's code may have changed what is left
@@ -197,7 +203,7 @@ class Finisher:
             return None
         text = exc_string(error)
         log.warning("job %s failed: %s", claimed.id, text.strip().rpartition("\n")[2])
-        return self._end(claimed, 0, ttl, b64encode(zlib.compress(text.encode())), b"")
+        return self._end(claimed, FAILED, ttl, b64encode(zlib.compress(text.encode())), b"")
 
     def _bare_row(self, outcome: Outcome, refusal: BaseException) -> Row:
         text = exc_string((type(refusal), refusal, refusal.__traceback__))
@@ -208,9 +214,7 @@ class Finisher:
             payload = b""
         return self._end(outcome.claimed, BARE, DEFAULT_FAILURE_TTL, payload, b"")
 
-    def _end(
-        self, claimed: ClaimedJob, how: int | str, ttl: int, payload: bytes, notice: bytes
-    ) -> Row:
+    def _end(self, claimed: ClaimedJob, how: str, ttl: int, payload: bytes, notice: bytes) -> Row:
         if len(payload) > _LARGEST:
             raise ValueError(
                 f"the result takes {len(payload):,} bytes, and at most {_LARGEST:,} can be stored;"
@@ -218,21 +222,16 @@ class Finisher:
             )
         if b"penstock_reply_to" not in claimed.fields:
             notice = b""
-        started, hold_us = f"{claimed.started:.6f}", int(claimed.still_running * 1_000_000)
-        return claimed.id, claimed.execution, how, ttl, payload, started, notice, hold_us
+        started, hold = f"{claimed.started:.6f}", claimed.hold_row(failed=how in (FAILED, BARE))
+        return (
+            claimed.id, claimed.execution, how, ttl, payload, started, claimed.waited, notice, hold,
+        )  # fmt: skip
 
     def _dumped(self, value: Any) -> bytes:
         try:
             return bytes(self._serializer.dumps(value))
         except BaseException:  # noqa: BLE001 - as RQ does: a text says that it cannot be written
             return bytes(self._serializer.dumps(UNSERIALIZABLE_RETURN_VALUE_PAYLOAD))
-
-
-def _is_masked(value: Any) -> bool:
-    """As results of code jobs and of judged ones say it. `top` and the metrics count them."""
-    return isinstance(value, dict) and (
-        value.get("error_kind") == "infrastructure" or "M" in str(value.get("verdicts", ""))
-    )
 
 
 def _is_plain(claimed: ClaimedJob) -> bool:

@@ -102,6 +102,9 @@ class Heartbeat:
             ("HSET", worker.key, "penstock_unreachable", unreachable),
             ("EXPIRE", worker.key, ttl),
             ("EXPIRE", f"{worker.key}:executions", ttl),
+            # Once more: it was forgotten if it seemed dead, or Redis lost its data.
+            ("SADD", "rq:workers", worker.key),
+            *(("SADD", f"rq:workers:{queue}", worker.key) for queue in self._shift.commands),
             *([("SADD", INDEX, gate)] if gate else []),
         ]
 

@@ -9,7 +9,7 @@ that could not be claimed stays in the hand; it is claimed next, or returned to 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from redis import Redis
@@ -37,6 +37,7 @@ class Parking:
         self, target: RedisTarget, commands: WorkCommands, woken: Callable[[], object]
     ) -> None:
         self.wanted = 0  # jobs that its claim may bring: 0 or 1
+        self.unclaimed = False  # whether a job came that it was not to claim
         self._target = target
         self._commands = commands
         self._woken = woken
@@ -111,6 +112,7 @@ class Parking:
         for reply in (moved, *claims):
             if isinstance(reply, BaseException):
                 raise reply
+        self.unclaimed = moved is not None and not claims
 
     async def _unblock(self) -> None:
         client: Any = connect_async(self._target)
@@ -141,12 +143,19 @@ class ParkingLot:
     def taken(self, queue: str) -> bool:
         return self._places[queue].taken
 
-    def park(self, room: int) -> None:
-        """At every queue; `room` is the number of jobs that may be claimed there."""
-        for place in self._places.values():
-            if not place.taken:
+    def park(self, room: int, *, but: Collection[str] = ()) -> None:
+        """At every queue `but` some; `room` is the number of jobs that may be claimed there."""
+        for name, place in self._places.items():
+            if not place.taken and name not in but:
                 place.park(wanted=min(1, room))
                 room -= place.wanted
+
+    def take_unclaimed(self) -> list[str]:
+        """Queues where a job came when the room was kept for another queue: it is in the hand."""
+        found = [queue for queue, place in self._places.items() if place.unclaimed]
+        for queue in found:
+            self._places[queue].unclaimed = False
+        return found
 
     def brought(self) -> dict[str, Claim]:
         claims = {queue: place.brought() for queue, place in self._places.items()}

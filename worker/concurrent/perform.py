@@ -23,7 +23,7 @@ from rq.worker import BaseWorker
 from ground import target_of
 from ground.lua import Command
 from ground.redis.async_connection import AsyncConnection
-from limiter import Gate, Permit
+from limiter import Gate, Permit, Report
 from worker.allowed import Allowed, refused_ends
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_job import current_job
@@ -31,7 +31,16 @@ from worker.concurrent.running import ClaimedJob, Outcome, RunningJobs
 from worker.concurrent.threads import Threads
 from worker.errors import NotAllowed
 from worker.settings import WorkerSettings
-from worker.turn import JobAtHand, Turn, Unlimited, job_at_hand
+from worker.turn import (
+    LAST_LANE,
+    GateTurn,
+    JobAtHand,
+    Room,
+    Turn,
+    Unlimited,
+    cost_or_none,
+    job_at_hand,
+)
 
 log = logging.getLogger("penstock.worker")
 
@@ -54,6 +63,7 @@ class Performer:
         connection: AsyncConnection,
         commands: dict[str, WorkCommands],
         jobs: RunningJobs,
+        room: Room,
         threads: Threads,
         allow: Allowed,
     ) -> None:
@@ -62,6 +72,7 @@ class Performer:
         self._settings = settings
         self._target = target_of(worker.connection)
         self._gate = gate
+        self._room = room
         self._connection = connection
         self._commands = commands
         self._jobs = jobs
@@ -92,7 +103,7 @@ class Performer:
 
     def _turn(self, claimed: ClaimedJob) -> Turn:
         if self._gate is None:
-            return Unlimited()
+            return Unlimited(self._room)
         commands = self._commands[claimed.queue]
         return ClaimedPermit(claimed, self._gate, self._connection, commands, self._jobs)
 
@@ -183,14 +194,18 @@ class ClaimedPermit:
         self._connection = connection
         self._commands = commands
         self._jobs = jobs
+        self._cost = max(1, claimed.number(b"penstock_cost", 1))
         self._permit: Permit | None = None  # acquired here, once the claim's is returned
         self._later: set[asyncio.Task[None]] = set()
 
     async def begin(self, outlives: float) -> None:
         self._claimed.hold = outlives
+        if self._cost > 1:  # the claim's permit costs 1; who held that and waited could block all
+            self.report(Report.NOTHING)
+            await self.pause(0)
         if not self._claimed.permit:
             self._permit = await self._gate.acquire(
-                ticket=self._claimed.ticket, orphan_hold=outlives
+                ticket=self._claimed.ticket, orphan_hold=outlives, cost=cost_or_none(self._cost)
             )
         elif outlives > 0:
             await self._write_hold()
@@ -206,13 +221,20 @@ class ClaimedPermit:
             if self._claimed.is_lost(row, answer):
                 self._jobs.lose([self._claimed])
 
+    def report(self, report: Report) -> None:
+        if self._permit is not None:
+            self._permit.report(report)
+        else:
+            self._claimed.report = report
+
     async def pause(self, still_running: float) -> None:
         if self._release(still_running):
             return
         fence, self._claimed.permit = self._claimed.permit, 0
         if not fence:
             return
-        command = self._commands.free_permit(self._claimed.member, fence)
+        report, self._claimed.report = self._claimed.report, Report.NOTHING
+        command = self._commands.free_permit(self._claimed.member, fence, report)
         if still_running > 0:
             # From here on the heartbeat does not renew it: its hold, which is longer, keeps it.
             task = asyncio.create_task(self._return_claimed(command, still_running))
@@ -224,6 +246,9 @@ class ClaimedPermit:
     def end(self, still_running: float) -> None:
         self._release(still_running)
         self._claimed.still_running = still_running
+
+    def another(self) -> Turn:
+        return GateTurn(self._gate, LAST_LANE, cost=self._cost)
 
     def _release(self, still_running: float) -> bool:
         """Of the permit acquired here; whether there is one."""

@@ -23,6 +23,7 @@ from ground import as_text
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_job import current_job, execution_of
 from worker.concurrent.running import OUR_CALLBACKS, ExcInfo, Outcome, exc_string
+from worker.outcomes import program_outcome
 
 
 class LeaseLost(Exception):
@@ -175,8 +176,11 @@ class Ending:
         self.execution.delete(job=job, pipeline=pipeline)
         pipeline.fence = self.fence
         pipeline.execute_command(
-            *self._commands.drop(claimed.id, claimed.execution, claimed.text(b"penstock_reply_to"),
-                                 self.status, int(claimed.still_running * 1e6))
+            *self._commands.drop((
+                claimed.id, claimed.execution, claimed.text(b"penstock_reply_to"), self.status,
+                program_outcome(self._outcome.value) if self.status == "finished" else "",
+                claimed.started, claimed.waited, claimed.hold_row(failed=self.status != "finished"),
+            ))
         )  # fmt: skip
 
     # The user's code

@@ -10,6 +10,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ground.tracing import OFF, Span
+from limiter import Report
+
 T = TypeVar("T")
 
 log = logging.getLogger("penstock.worker")
@@ -37,11 +40,14 @@ class ClaimedJob:
     leased: float = field(default_factory=time.monotonic)
     hold: float = 0.0  # seconds that its program may outlive this worker; its permit stays as long
     still_running: float = 0.0  # after its end: seconds that the sandbox may still be busy
+    report: Report = Report.SUCCESS  # what its end says of the service to a gate that adapts
     task: asyncio.Task[None] | None = None
     interrupt: Callable[[], object] | None = None  # ends a function that runs in a thread
     ending: bool = False  # its outcome is on its way to Redis
     why: str = ""  # why it is interrupted: stopped, killed, lost, cold
     built: Any = None  # RQ's Job, if someone has needed it
+    span: Span = OFF  # from its claim to its recorded end
+    recording: Span = OFF
 
     @property
     def job(self) -> Any:
@@ -58,9 +64,24 @@ class ClaimedJob:
         """Its arguments for the heartbeat script."""
         return self.id, self.execution, self.permit, int(self.hold * 1e6)
 
+    def hold_row(self, *, failed: bool) -> int | str:
+        """Of its end: microseconds for which its permit stays, and its report behind them."""
+        hold = int(self.still_running * 1_000_000)
+        report = self.report or (Report.NOTHING if failed else "")
+        return f"{hold} {report}" if report else hold
+
     def is_lost(self, row: BeatRow, answer: int) -> bool:
         """Whether the answer to that row says so. A permit released since then is not lost."""
         return answer == LOST or (answer == PERMIT_LOST and self.permit == row[2])
+
+    @property
+    def waited(self) -> float | str:
+        """Seconds from enqueueing to its claim; empty where that is not known."""
+        try:
+            enqueued = self.moment(b"enqueued_at")
+        except JobMalformed:
+            return ""
+        return "" if enqueued is None else max(0.0, self.started - enqueued)
 
     def text(self, name: bytes) -> str:
         """A field of the job; empty if it has none."""
@@ -128,6 +149,11 @@ class RunningJobs(dict[str, ClaimedJob]):
 
     def ended(self, claimed: ClaimedJob) -> None:
         self.pop(claimed.member, None)
+        claimed.recording.end()
+        if claimed.why:
+            claimed.span.failed(claimed.why)
+        if claimed.why != "lost":  # the worker that runs it now shows that end
+            claimed.span.end()
         if not self:
             self.idle_since = time.monotonic()
         self._changed()

@@ -13,16 +13,17 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.exceptions import RedisError
 from rq.worker import BaseWorker
 
-from ground import target_of
+from ground import target_of, tracing
 from ground.redis.async_connection import AsyncConnection
 from limiter.commands import GateCommands
 from worker.allowed import Allowed
+from worker.concurrent import traced
 from worker.concurrent.commands import SCRIPTS, Claim, WorkCommands, read_claim
 from worker.concurrent.finish import Finisher
 from worker.concurrent.parking import GateWaiter, ParkingLot, gate_of
@@ -33,6 +34,7 @@ from worker.concurrent.threads import Threads
 from worker.judge.reading import close_readers_here
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
+from worker.turn import Room
 
 log = logging.getLogger("penstock.worker")
 
@@ -69,10 +71,11 @@ class Look:
     took: int = 0  # jobs claimed and started
     left: bool = False  # jobs wait, or may wait: not every queue was asked
     suspended: bool = False  # by `rq suspend`
+    paused: set[str] = field(default_factory=set)  # queues that are; the others go on
 
 
 _AT_ONCE = 128  # jobs in one claim: Redis works on the next claim while we start these
-_SUSPENDED_FOR = 1.0  # seconds between two looks for `rq resume`
+_SUSPENDED_FOR = 1.0  # seconds between two looks for `rq resume`, or at a paused queue
 
 
 class Shift:
@@ -106,12 +109,13 @@ class Shift:
         self._most = math.inf
         self._woken = asyncio.Event()  # something has changed: look again
         self._connection = AsyncConnection(target, SCRIPTS, timeout=5.0)
-        self.jobs = RunningJobs(self._woken.set, settings.job_lease)
+        self.jobs = RunningJobs(self._job_ended, settings.job_lease)
+        self._room_beside = Room(self._concurrency, self.jobs)
         self._gate_waiter = GateWaiter(gate, self._woken.set) if gate else None
         self._parking = ParkingLot(target, self.commands, self._woken.set)
         self._performer = Performer(
             worker, settings, gate=gate, connection=self._connection, commands=self.commands,
-            jobs=self.jobs, threads=threads, allow=allow,
+            jobs=self.jobs, room=self._room_beside, threads=threads, allow=allow,
         )  # fmt: skip
         self._finisher = Finisher(
             worker, connection=self._connection, commands=self.commands, jobs=self.jobs,
@@ -144,7 +148,7 @@ class Shift:
             if burst and not self.jobs and (look.suspended or not look.left):
                 break
             if not burst and not look.left:
-                self._parking.park(self._room())
+                self._parking.park(self._room(), but=look.paused)
             if not await self._rest(look, max_idle):
                 break
         await self._wind_up()
@@ -161,6 +165,8 @@ class Shift:
         look, permit, waiter = Look(), None, self._gate_waiter
         try:
             empty = await self._start_what_was_brought(look)
+            if unclaimed := self._parking.take_unclaimed():
+                empty |= await self._make_room_for(unclaimed, look)
             room = self._room()
             if room <= 0 or (waiter is not None and waiter.waiting):
                 look.left = True
@@ -190,9 +196,19 @@ class Shift:
             if not await self._must_stop(look, queue, claim) and not claim.left
         }
 
+    async def _make_room_for(self, queues: list[str], look: Look) -> set[str]:
+        """Jobs of these are in our hands. Without room for one, others get them."""
+        await self._parking.leave()
+        empty = await self._start_what_was_brought(look)
+        waiting = self._gate_waiter is not None and self._gate_waiter.waiting
+        if self._room() <= 0 or waiting:
+            for queue in queues:
+                await self._connection.ask(self.commands[queue].give_back([], leaving=False))
+        return empty
+
     async def _claim_in_order(self, look: Look, room: int, empty: set[str], granted: str) -> None:
         for queue in self._order:
-            if queue in empty or self._parking.taken(queue):
+            if queue in empty or queue in look.paused or self._parking.taken(queue):
                 continue
             want = 1 if self._order.one_each else min(room - look.took, _AT_ONCE)
             sent = time.monotonic()
@@ -201,7 +217,8 @@ class Shift:
             if claim.jobs:
                 granted = ""
             look.took += await self._start(queue, claim)
-            look.left = look.left or bool(claim.left)
+            if not claim.paused:
+                look.left = look.left or bool(claim.left)
             if await self._must_stop(look, queue, claim):
                 return
             if look.took >= room or (claim.jobs and self._order.one_each):
@@ -217,6 +234,8 @@ class Shift:
             self._woken.set()
         for row in claim.jobs:
             claimed = claimed_job(self._worker, queue, row, claim.now, claim.sent)
+            if tracing.on():
+                traced.begin(claimed, self._worker.name)
             claimed.task = self._loop.create_task(self._run(claimed))
             self.jobs.add(claimed)
         if claim.jobs:
@@ -227,7 +246,9 @@ class Shift:
     async def _must_stop(self, look: Look, queue: str, claim: Claim) -> bool:
         """Whether nothing more can be started: RQ is suspended, or the gate has no permit."""
         look.suspended = look.suspended or claim.suspended
-        if claim.suspended or claim.shut:
+        if claim.paused:
+            look.paused.add(queue)
+        if claim.suspended or claim.paused or claim.shut:
             await self._connection.ask(self.commands[queue].give_back([], leaving=False))
         if claim.shut and self._gate_waiter is not None:
             self._gate_waiter.join()
@@ -238,7 +259,8 @@ class Shift:
     async def _run(self, claimed: ClaimedJob) -> None:
         """Whatever its task raises is the job's outcome, so that every job ends."""
         try:
-            outcome = await self._performer.perform(claimed)
+            with claimed.span.current():
+                outcome = await self._performer.perform(claimed)
         except BaseException as error:  # noqa: BLE001 - as said
             if isinstance(error, asyncio.CancelledError) and self._is_being_ended():
                 claimed.why = claimed.why or "cold"
@@ -249,6 +271,10 @@ class Shift:
             return
         outcome.stopped = claimed.why == "stopped"
         self._finisher.finish(outcome)
+
+    def _job_ended(self) -> None:
+        self._woken.set()
+        self._room_beside.look_again()
 
     def _is_being_ended(self) -> bool:
         """asyncio cancels all tasks, for example after an error in the worker's own."""
@@ -262,6 +288,8 @@ class Shift:
             error = WorkerDied(
                 f"job {claimed.id}: {deaths} workers died while they ran it; it is not run again"
             )
+            if tracing.on():
+                traced.condemn(claimed)
             self.jobs[claimed.member] = claimed
             self._finisher.finish(Outcome.failed(claimed, error))
 
@@ -269,7 +297,7 @@ class Shift:
 
     async def _rest(self, look: Look, max_idle: float | None) -> bool:
         """Until something changes; False if the worker has been idle for too long."""
-        timeout = _SUSPENDED_FOR if look.suspended else None
+        timeout = _SUSPENDED_FOR if look.suspended or look.paused else None
         if max_idle is not None and not self.jobs:
             idle_left = max_idle - (time.monotonic() - self.jobs.idle_since)
             if idle_left <= 0:

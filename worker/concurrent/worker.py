@@ -24,7 +24,7 @@ from rq.registry import StartedJobRegistry
 from rq.utils import now
 from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
 
-from ground import SettingError, target_of
+from ground import SettingError, target_of, tracing
 from worker.allowed import SETTING as ALLOW
 from worker.allowed import Allowed, AllowedJob, allowed, checked, require_no_pickle
 from worker.concurrent.heartbeat import Heartbeat
@@ -166,7 +166,8 @@ class ConcurrentWorker(BaseWorker):
         # Until the last step: a signal must not keep the worker from closing its sandboxes.
         with Signals(asyncio.get_running_loop(), self._signalled):
             try:
-                await prove_sandbox_here(settings)
+                with tracing.span("start worker"):
+                    await prove_sandbox_here(settings)
                 await shift.work(burst=burst, max_jobs=max_jobs, max_idle=max_idle)
             finally:
                 heartbeat.stop()

@@ -7,7 +7,7 @@ token, and runs once.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Literal, Unpack
 
 from ground import (
@@ -23,6 +23,8 @@ from worker.models import CodeResult
 from worker.queue.handle import Handle, as_completed, read_outcome
 from worker.queue.judging import Asked
 from worker.queue.order import JobHash, Order
+from worker.queue.settings import share_here
+from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter
 from worker.queue.sync import SyncCodeQueue
 from worker.settings import require_rqs_own_keys
@@ -52,6 +54,8 @@ class CodeQueue:
                       retries
     patience          how long a call keeps trying while Redis does not answer
     no_workers_after  how long a queue may have no worker before `NoWorkers` is raised
+    share             on whose account its jobs run: shares of one queue get workers in turn, by
+                      their weights (`shares`). None: PENSTOCK_SHARE; '': none
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class CodeQueue:
         spare: float = 600.0,
         patience: float = 60.0,
         no_workers_after: float = 60.0,
+        share: str | None = None,
     ) -> None:
         require_rqs_own_keys()
         try:
@@ -81,9 +86,10 @@ class CodeQueue:
         hash = JobHash(
             name, result_ttl=result_ttl, failure_ttl=failure_ttl, retries=retries,
             abandon=abandon == "cancel", spare=spare, patience=patience,
-            no_workers_after=no_workers_after,
+            no_workers_after=no_workers_after, share=share_here(share),
         )  # fmt: skip
         self._submitter = Submitter(self.target, hash)
+        self._shares = QueueShares(self.target, name)
 
     # Coroutines
 
@@ -93,13 +99,15 @@ class CodeQueue:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
         token: str | None = None,
+        share: str | None = None,
     ) -> CodeResult:
         """Run a program and wait for its result, at most `timeout` seconds. None is no limit.
 
         A `token` of your own is the job's id. The same token again gives the same job.
+        `share` is this call's, in place of the queue object's.
         """
         answer = LoopAnswer()
-        order = self._submitter.submit(program, timeout, token, answer)
+        order = self._submitter.submit(program, timeout, token, answer, share=share)
         return read_outcome(await self._awaited(order, answer))
 
     async def run_many(
@@ -107,6 +115,7 @@ class CodeQueue:
         programs: Iterable[Program],
         *,
         timeout: float | None = None,  # noqa: ASYNC109
+        share: str | None = None,
     ) -> list[CodeResult]:
         """Run them all; results in the order of the programs.
 
@@ -117,7 +126,7 @@ class CodeQueue:
         answers, orders = [LoopAnswer() for _ in jobs], list[Order]()
         try:
             for job, answer in zip(jobs, answers, strict=True):
-                orders.append(self._submitter.submit(job, timeout, None, answer))
+                orders.append(self._submitter.submit(job, timeout, None, answer, share=share))
             for answer in answers:
                 await answer.future
                 answer.taken()
@@ -133,6 +142,7 @@ class CodeQueue:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
         token: str | None = None,
+        share: str | None = None,
         **options: Unpack[JudgeOptions],
     ) -> JudgeResult:
         """A verdict for each case: one job, in which the program is compiled once.
@@ -142,7 +152,7 @@ class CodeQueue:
         for all programs. Call `read_cases` once, and pass its result for each program.
         """
         asked = await asyncio.to_thread(Asked, self._submitter, code, cases, options)
-        return await asked.judged(token, timeout, asyncio.to_thread, self._outcome_of)
+        return await asked.judged(token, timeout, share, asyncio.to_thread, self._outcome_of)
 
     async def submit(
         self,
@@ -150,10 +160,11 @@ class CodeQueue:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
         token: str | None = None,
+        share: str | None = None,
     ) -> Handle:
         """Queue a program and return when Redis has it; `await handle.result()` waits for it."""
         ack = LoopAnswer()
-        order = self._submitter.submit(program, timeout, token, ack, queued=True)
+        order = self._submitter.submit(program, timeout, token, ack, queued=True, share=share)
         await self._awaited(order, ack)
         return Handle(order)
 
@@ -161,12 +172,27 @@ class CodeQueue:
         """The handles, each when its outcome is there: `async for handle in …`."""
         return as_completed(handles)
 
+    async def set_weights(
+        self, weights: Mapping[str, float | None], *, by: Charge | None = None
+    ) -> None:
+        """How many jobs of each share run for one job of another: `{"training": 4}`.
+
+        '*' is for shares without a weight of their own, 1 at first; '' for jobs without a share.
+        A share with weight 0 is served when no other waits. None takes a weight away. `by` says
+        what is divided by weight: `jobs`, or the `seconds` that they run. None: as it is.
+        """
+        await asyncio.to_thread(self._shares.set_weights, weights, by)
+
+    async def shares(self, most: int = 100) -> Shares:
+        """Who waits, in the order of their turns, at most so many; and the weights."""
+        return await asyncio.to_thread(self._shares.read, most)
+
     # Threads
 
     @property
     def sync(self) -> SyncCodeQueue:
         """The same queue for code that blocks."""
-        return SyncCodeQueue(self._submitter)
+        return SyncCodeQueue(self._submitter, self._shares)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} at {self.target}>"

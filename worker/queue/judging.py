@@ -45,6 +45,7 @@ class Asked:
         self,
         token: str | None,
         timeout: float | None,  # noqa: ASYNC109
+        share: str | None,
         blocking: Blocking,
         outcome_of: OutcomeOf,
     ) -> JudgeResult:
@@ -54,17 +55,18 @@ class Asked:
         (`without_a_loop`).
         """
         ends = math.inf if timeout is None else time.monotonic() + timeout
-        result = await self._round(token, timeout, blocking, outcome_of, again=False)
+        result = await self._round(token, timeout, share, blocking, outcome_of, again=False)
         if self._request.suite is None or not _misses_suite(result):
             return result
         left = None if timeout is None else max(ends - time.monotonic(), 0.001)
         another = None if token is None else f"{token[:120]}-again"
-        return await self._round(another, left, blocking, outcome_of, again=True)
+        return await self._round(another, left, share, blocking, outcome_of, again=True)
 
     async def _round(
         self,
         token: str | None,
         timeout: float | None,  # noqa: ASYNC109
+        share: str | None,
         blocking: Blocking,
         outcome_of: OutcomeOf,
         *,
@@ -72,7 +74,7 @@ class Asked:
     ) -> JudgeResult:
         if self._request.suite is not None:
             await blocking(partial(self._send, again=again))
-        submit = partial(self._submitter.submit, self._request, timeout, token)
+        submit = partial(self._submitter.submit, self._request, timeout, token, share=share)
         try:
             outcome = await outcome_of(submit)
         except JobFailed as failure:

@@ -19,6 +19,7 @@ from ground import chunks, fields_of, load_script
 from ground.lua import Command
 from ground.redis.answers import Answer
 from ground.redis.unit import Unit
+from ground.tracing import OFF
 from worker.errors import JobCancelled, JobFailed, QueueError, ResultExpired, ResultUnreadable
 from worker.judge.models import JudgeRequest
 from worker.models import CodeRequest
@@ -53,9 +54,9 @@ class Order:
     """What a caller asked for, who waits for it, and what came of it; by the engine's clock."""
 
     __slots__ = (
-        "acks", "answers", "began", "client", "correlation", "data", "deadline", "description",
-        "due", "hash", "id", "job_seconds", "outcome", "sent", "stage", "submission", "tries",
-        "withdrawal",
+        "acks", "answers", "began", "client", "correlation", "cost", "data", "deadline",
+        "description", "due", "hash", "id", "job_seconds", "outcome", "sent", "share", "span",
+        "stage", "submission", "tries", "withdrawal",
     )  # fmt: skip
 
     def __init__(
@@ -66,10 +67,13 @@ class Order:
         request: "AnyRequest",
         began: float,
         deadline: float,
+        share: str = "",
     ) -> None:
         self.client = client  # whose `Orders` it is among
         self.hash = hash
         self.id = id
+        self.share = share
+        self.cost = request.cost
         self.job_seconds = job_seconds(request, hash.spare)
         self.description = description_of(request, id)
         self.correlation = request.correlation_id or id
@@ -78,6 +82,7 @@ class Order:
         self.deadline = deadline
         self.acks: list[Answer] = []
         self.answers: list[Answer] = []
+        self.span = OFF
         self.stage = Stage.SEND
         self.sent = False  # it may be on its queue
         self.withdrawal = ""  # how it is to be withdrawn
@@ -145,8 +150,10 @@ class JobHash:
         spare: float,
         patience: float,
         no_workers_after: float,
+        share: str = "",
     ) -> None:
         self.queue = queue
+        self.share = share
         self.abandon = abandon
         self.spare = spare
         self.patience = patience
@@ -160,14 +167,17 @@ class JobHash:
         self._words = [word for pair in fields.items() for word in pair]
 
     def enqueue(self, reply_to: str, client: str, orders: "Sequence[Order]") -> Command:
-        """Put these on the queue; a repeat changes nothing."""
+        """Put these, all of one share and cost, on the queue; a repeat changes nothing."""
         sent = utcformat(datetime.now(UTC))
         words = [*self._words, "created_at", sent, "enqueued_at", sent]
+        if orders[0].cost > 1:
+            words += "penstock_cost", orders[0].cost
         rows: list[Any] = []
         for order in orders:
             rows += (order.id, order.job_seconds, order.description, order.correlation,
-                     order.data, order.submission)  # fmt: skip
-        args = [reply_to, client if self.abandon else "", len(words) // 2, *words, *rows]
+                     order.data, order.submission, order.span.traceparent)  # fmt: skip
+        args = [reply_to, client if self.abandon else "", orders[0].share, len(words) // 2,
+                *words, *rows]  # fmt: skip
         return _ENQUEUE.command(("rq:queues", f"rq:queue:{self.queue}"), args)
 
 
@@ -189,11 +199,12 @@ def _shared_fields(**given: Any) -> dict[str, Any]:
 
 
 def by_hash(orders: "Iterable[Order]") -> "Iterator[tuple[JobHash, list[Order]]]":
-    """The orders of each queue object together, in lists short enough for one script call."""
-    groups: dict[JobHash, list[Order]] = {}
+    """The orders of a queue object, share and cost together, in lists short enough for one
+    script call."""
+    groups: dict[tuple[JobHash, str, int], list[Order]] = {}
     for order in orders:
-        groups.setdefault(order.hash, []).append(order)
-    for hash, group in groups.items():
+        groups.setdefault((order.hash, order.share, order.cost), []).append(order)
+    for (hash, _, _), group in groups.items():
         yield from ((hash, chunk) for chunk in chunks(group, _CHUNK))
 
 
@@ -211,7 +222,7 @@ def withdraw(hash: "JobHash", reply_to: str, rows: "Iterable[tuple[Order, str]]"
 def data_of(request: AnyRequest, correlation: str) -> bytes:
     """The call, as RQ's JSON serializer writes it. A copy of the request would cost more."""
     function = JUDGE if isinstance(request, JudgeRequest) else FUNCTION
-    fields = request.model_dump_json(exclude={"correlation_id"})[:-1]  # all but the brace
+    fields = request.model_dump_json(exclude={"correlation_id", "cost"})[:-1]  # all but the brace
     wanted = f'{fields},"correlation_id":{json.dumps(correlation)}}}'
     call = f'["{function}", null, [{wanted}], {{}}]'.encode()
     if len(call) < _COMPRESS_ABOVE:

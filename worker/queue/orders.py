@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from ground import RedisTarget, tagged
+from ground import RedisTarget, tagged, tracing
 from ground.backoff import backoff
 from ground.redis.answers import Answer
 from ground.redis.inbox import Entries
 from ground.redis.unit import Exchange
 from ground.timers import Timers
+from ground.tracing import OFF
 from worker.errors import (
     DeadlineExceeded,
     JobCancelled,
@@ -286,6 +287,8 @@ class Orders:
                 else:
                     self._acknowledge(order)
                     known = status == b"new" and not order.tries  # no notice came before this
+                    if order.span is not OFF:
+                        self._show_sending(order)
                     order.stage = Stage.SENT if known else Stage.LOOK
             self._done(order)
         self._check_at = min(self._check_at, self.engine.clock() + self._check_every)
@@ -368,6 +371,8 @@ class Orders:
     def _settle(self, order: Order, outcome: "bytes | QueueError") -> None:
         if order.outcome is None:  # the first one counts
             order.outcome = outcome
+            if order.span is not OFF:
+                self._end_span(order, outcome)
         outcome = order.outcome
         self.engine.settled.extend((answer, outcome) for answer in order.answers)
         order.answers = []
@@ -380,6 +385,19 @@ class Orders:
         else:
             order.stage = Stage.OVER
             self._done(order)
+
+    def _show_sending(self, order: Order) -> None:
+        """Redis has it. It may have been sent more than once until then."""
+        now, queue = time.time(), order.hash.queue
+        tracing.record(
+            f"send {queue}", now - (self.engine.clock() - order.began), now,
+            tracing.message("send", queue, order.id), kind="client", parent=order.span,
+        )  # fmt: skip
+
+    def _end_span(self, order: Order, outcome: "bytes | QueueError") -> None:
+        if isinstance(outcome, QueueError):
+            order.span.failed(type(outcome).__name__)
+        order.span.end()
 
     def _acknowledge(self, order: Order, error: QueueError | None = None) -> None:
         self.engine.settled.extend((ack, error) for ack in order.acks)

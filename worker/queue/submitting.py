@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from ground import RedisTarget, SettingError
+from ground import RedisTarget, SettingError, tracing
 from ground.redis.answers import Answer
+from ground.shares import check_share
 from worker.errors import RequestRefused
 from worker.judge.models import JudgeRequest
 from worker.judge.store import SuiteStore
@@ -49,20 +50,24 @@ class Submitter:
         answer: Answer,
         *,
         queued: bool = False,
+        share: str | None = None,
     ) -> Order:
         """Hand the job to the engine; the answer gets its outcome, or only that it is `queued`."""
         request: AnyRequest
         request = program if isinstance(program, JudgeRequest) else _request(program)
         if timeout is not None and not timeout > 0:
             raise SettingError("timeout", f"must be above 0 seconds, not {timeout!r}")
+        share = self._hash.share if share is None else check_share(share)
         engine = client_engine(self.target)
         # A job that others may ask for by its token is the whole process's.
         client = engine.orders if token or queued else engine.client_for(answer)
         token = check_token(token) if token else os.urandom(16).hex()
         began = engine.clock()
         deadline = math.inf if timeout is None else began + timeout
-        order = Order(client, self._hash, token, request, began, deadline)
+        order = Order(client, self._hash, token, request, began, deadline, share)
         (order.acks if queued else order.answers).append(answer)
+        if tracing.on():
+            order.span = _job_span(order, request)
         try:
             engine.submit(order, answer)
             return order
@@ -74,6 +79,14 @@ class Submitter:
         """Their callers wait no longer."""
         for order in orders:
             order.client.engine.post(order.client, partial(order.client.abandon, order))
+
+
+def _job_span(order: Order, request: AnyRequest) -> tracing.Span:
+    """From here to the outcome: the parent of all that workers do for the job."""
+    about = tracing.message("create", order.hash.queue, order.id, language=request.language)
+    if isinstance(request, JudgeRequest):
+        about["penstock.cases"] = request.count
+    return tracing.begun(f"job {order.hash.queue}", about, kind="producer")
 
 
 def _request(program: Program) -> CodeRequest:

@@ -10,6 +10,7 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -55,8 +56,11 @@ class Crew:
         return killing.Child(work_in_process, self._url, ["code"], self._settings)
 
 
-async def train(url: str, life: str, count: int, program: dict[str, Any]) -> None:
-    """The trainer: asks for every job, and tells each one's outcome under the name of its life."""
+async def train(
+    url: str, life: str, count: int, program: dict[str, Any], shares: Sequence[str]
+) -> None:
+    """The trainer: asks for every job, each share's in turn, and tells each one's outcome under
+    the name of its life."""
     # Nothing is lost with the trainer: its next life asks for the same tokens.
     queue = CodeQueue(url, "code", abandon="keep", retries=20)
     client: Any = connect(url)
@@ -68,7 +72,10 @@ async def train(url: str, life: str, count: int, program: dict[str, Any]) -> Non
             for id in ids[i : i + 500]
         }
         handles += await asyncio.gather(
-            *(queue.submit(request, token=id) for id, request in programs.items())
+            *(
+                queue.submit(request, token=id, share=shares[n % len(shares)])
+                for n, (id, request) in enumerate(programs.items())
+            )
         )
     async for handle in queue.as_completed(handles):
         result = await handle.result()
@@ -83,13 +90,37 @@ def finished(client: Any) -> int:
     return int(client.zcard("rq:finished:code")) + int(client.zcard("rq:failed:code"))
 
 
-def in_scripted_sandbox(client: Any, count: int, every: int, within: float) -> dict[str, int]:
+# Each job that waits is in one list of those that RQ shows, or in the hand of a parked worker.
+_WAITING = """
+local listed, queued = 0, 0
+for _, list in ipairs(redis.call('SMEMBERS', 'rq:queues')) do
+  listed = listed + redis.call('LLEN', list)
+end
+for _, hand in ipairs(redis.call('KEYS', 'penstock:work:{code}:hand:*')) do
+  listed = listed + redis.call('LLEN', hand)
+end
+for n = 0, ARGV[1] - 1 do
+  local id = string.format('rq:job:job%06d', n)
+  if redis.call('HGET', id, 'status') == 'queued' then queued = queued + 1 end
+end
+return {listed, queued}
+"""
+
+
+def expect_all_that_waits_is_listed(client: Any, count: int) -> None:
+    listed, queued = client.eval(_WAITING, 0, count)
+    assert listed == queued, f"RQ sees {listed} jobs that wait, and {queued} do"
+
+
+def in_scripted_sandbox(
+    client: Any, count: int, every: int, within: float, shares: Sequence[str] = ("",)
+) -> dict[str, int]:
     """Counts what ran; docs/tools/killed.py keeps it of the long run."""
     with ScriptedFusion(default=Answer.ok("ok\n", seconds=0.05)) as fusion:
         sandbox = "tests.worker.concurrent.crew.brisk_fusion"
         settings = SETTINGS | {"sandbox_fusion_url": fusion.url, "sandbox": sandbox}
         program = {"code": "{}"} | TIMES
-        ids, kills, _ = run_chaos(client, count, every, within, settings, program)
+        ids, kills, _ = run_chaos(client, count, every, within, settings, program, shares)
         executions = sum(fusion.executions.values())
         counts = {"jobs": count, "kills": kills, "executions": executions, "peak": fusion.peak}
         assert set(fusion.executions) == set(ids)
@@ -119,6 +150,7 @@ def run_chaos(
     within: float,
     settings: dict[str, Any],
     program: dict[str, Any],
+    shares: Sequence[str] = ("",),
 ) -> tuple[list[str], int, dict[str, str]]:
     """The jobs, the kills among those who ran them, and what each job's program printed.
 
@@ -126,22 +158,24 @@ def run_chaos(
     TokenBucket(client, "code", limit=LIMIT).sync.status()  # makes the gate
     url = url_of(client)
     crew = Crew(url, 4, count, settings)
-    trainer = killing.Child(train, url, "first life", count, program)
+    trainer = killing.Child(train, url, "first life", count, program, shares)
     lives, pause, deadline = 1, threading.Event(), time.monotonic() + within
     try:
         while client.llen("second life") < count:
             assert time.monotonic() < deadline, (lives, finished(client), nothing_left(client))
             pause.wait(0.1)
+            expect_all_that_waits_is_listed(client, count)
             if finished(client) >= (crew.kills + 1) * every:
                 crew.kill_one()
             if lives == 1 and finished(client) > count // 3:
                 trainer.interrupt()
                 trainer.wait()
                 trainer.__exit__(None, None, None)
-                trainer = killing.Child(train, url, "second life", count, program)
+                trainer = killing.Child(train, url, "second life", count, program, shares)
                 lives += 1
         assert trainer.outcome().returned is None
         until(lambda: nothing_left(client) == {}, "everything to be put away")
+        assert client.smembers("rq:queues") == {b"rq:queue:code"}, "a share without jobs is listed"
     finally:
         trainer.__exit__(None, None, None)
         crew.dismiss()

@@ -22,6 +22,7 @@ from tests.worker.concurrent.crew import (
     work_in_process,
 )
 from tests.worker.kill_points import CLEANUP, ENDING, FENCED, FINISHER, READ_CLAIM, SHIFT
+from worker.concurrent import parking
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.heartbeat import Heartbeat
 
@@ -116,6 +117,31 @@ def test_a_job_that_falls_to_a_frozen_worker_comes_back_and_is_not_run_late(real
         second = open_queue(real_redis).enqueue(chores.told, url, "second")
         until(lambda: second.get_status() == "finished", "the thawed one to work on")
     assert real_redis.hgetall("ran") == {b"it": b"1", b"second": b"1"}
+
+
+def test_one_free_place_is_for_whichever_queue_gets_a_job(real_redis, monkeypatch) -> None:
+    monkeypatch.setattr(parking, "_BLOCK", 3000.0)
+    url = url_of(real_redis)
+    with at_work(real_redis, "first", "second", concurrency=1, job_lease=9000.0):
+        for name in ("second", "first", "second"):
+            until(lambda: parked(real_redis) == 2, "it to wait at both")
+            job = open_queue(real_redis, name).enqueue(chores.told, url, name)
+            until(lambda job=job: job.get_status() == "finished", "the job")  # type: ignore[misc]
+
+
+def test_a_worker_without_room_leaves_what_comes_to_others(real_redis, monkeypatch) -> None:
+    monkeypatch.setattr(parking, "_BLOCK", 3000.0)
+    url, one = url_of(real_redis), {"concurrency": 1, "job_lease": 9000.0}
+    with at_work(real_redis, "first", "second", **one):
+        until(lambda: parked(real_redis) == 2, "it to wait at both")
+        long = open_queue(real_redis, "first").enqueue(chores.waits_for, url, "go")
+        until(lambda: long.get_status() == "started", "it to be busy")
+        with at_work(real_redis, "second", **one):
+            until(lambda: parked(real_redis) == 2, "the other to wait")
+            job = open_queue(real_redis, "second").enqueue(chores.told, url, "it")
+            until(lambda: job.get_status() == "finished", "the other to run it")
+            real_redis.rpush("go", "now")
+            until(lambda: long.get_status() == "finished", "the first job")
 
 
 @pytest.mark.parametrize("gate", [{}, {"gate": "code", "gate_limit": 1}], ids=["no gate", "gated"])

@@ -8,7 +8,7 @@ import pytest
 from rq import Queue
 
 from ground.redis.connection import Connection
-from limiter import TokenBucket, existing_gate
+from limiter import Report, TokenBucket, existing_gate
 from limiter.commands import GateCommands
 from tests.harness import killing
 from tests.harness.servers import until, url_of
@@ -26,6 +26,8 @@ from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.running import HELD, LOST, PERMIT_LOST
+from worker.models import CodeRequest
+from worker.queue.code_queue import CodeQueue
 from worker.sandbox.fusion import SandboxFusion
 from worker.settings import WorkerSettings
 
@@ -160,10 +162,10 @@ def test_a_late_heartbeat_does_not_bring_a_permit_back(real_redis, queue, how) -
     execution, fence = reply[4][1].decode(), int(reply[4][3])
     heartbeat = commands.beat("2026-01-01T00:00:00.000000Z", [(job.id, execution, fence, 0)])
     assert wire.converse([heartbeat]) == [[HELD]]
-    row = (job.id, execution, 1, 500, b"", "0", b"", 0)
+    row = (job.id, execution, 1, 500, b"", "0", "", b"", 0)
     end = {
         "finished": commands.finish([row]),
-        "paused": commands.free_permit(f"{job.id}:{execution}", fence),
+        "paused": commands.free_permit(f"{job.id}:{execution}", fence, Report.SUCCESS),
     }[how]
     assert wire.converse([end, heartbeat])[1] == [{"finished": LOST, "paused": PERMIT_LOST}[how]]
     wire.close()
@@ -215,3 +217,35 @@ def test_a_retry_keeps_its_place_before_the_jobs_that_wait(real_redis, queue, mo
             until(lambda: {job.get_status() for job in jobs} == {"finished"}, "all jobs")
         asked = [body["code"] for body in fusion.bodies]
     assert asked == ["early", "blocker", "early", "late 1", "late 2"]
+
+
+def test_jobs_take_what_they_cost_of_the_gate(real_redis, monkeypatch) -> None:
+    gate, jobs = TokenBucket(real_redis, "code", limit=8), CodeQueue(real_redis).sync
+    with ScriptedFusion(default=Answer.ok(seconds=math.inf)) as fusion:
+        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
+        handles = [jobs.submit(CodeRequest(code=f"{n}", cost=4)) for n in range(4)]
+        with killing.Child(work_in_process, url_of(real_redis), ["code"], gated(8)):
+            until(lambda: fusion.in_flight == 2, "two programs to run")
+            until(lambda: gate.sync.status().waiting > 0, "the others to wait")
+            assert (gate.sync.status().cost, fusion.in_flight) == (8, 2)
+
+            def all_ended() -> bool:
+                fusion.finish_held()
+                return all(handle.done for handle in handles)
+
+            until(all_ended, "all jobs")
+            assert {handle.result(timeout=100).status for handle in handles} == {"Success"}
+            until(lambda: gate.sync.status().cost == 0, "their costs to be back")
+        assert fusion.peak == 2
+
+
+def test_under_rqs_own_worker_a_job_takes_what_it_costs(real_redis, monkeypatch) -> None:
+    handle = CodeQueue(real_redis).sync.submit(CodeRequest(code="1", cost=4))
+    with ScriptedFusion() as fusion:
+        stock.run(
+            "simple", url_of(real_redis), PENSTOCK_SANDBOX_FUSION_URL=fusion.url,
+            PENSTOCK_GATE="code", PENSTOCK_GATE_LIMIT="8",
+        )  # fmt: skip
+    assert handle.result(timeout=100).status == "Success"
+    assert real_redis.hget("penstock:gate:{code}", "weighs") == b"1"
+    assert TokenBucket(real_redis, "code", limit=8).sync.status().cost == 0

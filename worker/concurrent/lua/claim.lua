@@ -1,7 +1,7 @@
--- claim.lua: take up to `want` jobs from the hand, then the queue; leased to this worker.
+-- claim.lua: take up to `want` jobs from the hand, then the queue and its shares; leased to this worker.
 -- KEYS   jobs hand wip work running worker executions
 -- ARGV   lease_us keep_s(until RQ's own cleaners may act) want name granted('' or a permit's id)
--- REPLY  {now_us, jobs left in the queue, 1 if suspended, 1 if the gate is shut,
+-- REPLY  {now_us, jobs left in the queue, 1 if suspended or 2 if this queue is paused, 1 if the gate is shut,
 --         {id, execution, {field, value, …}, with a gate: fence of its permit, its place in line} each}
 --
 -- With a gate each job gets a permit in the same step; there is never a job without one.
@@ -9,6 +9,7 @@
 -- that of the first job; more are taken only if nobody else waits.
 -- include: ungated.lua or gated.lua
 -- include: records.lua
+-- include: worker.queue:shares.lua
 local OVER = { finished = true, failed = true, stopped = true, canceled = true }
 local moment = rq_time()
 
@@ -36,11 +37,16 @@ end
 
 local taken, running, wip, members = {}, {}, {}, {}
 
-local function claim(id, job, fields)
+local function claim(id, job, fields, charged)
   local execution, key, n = next_fence(), job_key(id), #members
   local member = id .. ':' .. execution
   if job.penstock_returned or job.penstock_unwanted then
     call('HDEL', key, 'penstock_returned', 'penstock_unwanted')
+  end
+  if charged then
+    call('HSET', key, 'penstock_charged', charged)
+  elseif job.penstock_charged then
+    call('HDEL', key, 'penstock_charged')
   end
   if job.ttl then call('PERSIST', key) end
   call('HSET', key, 'status', 'started', 'started_at', moment, 'last_heartbeat', moment, 'worker_name', NAME,
@@ -64,7 +70,7 @@ local function read(id)
   local fields, n = try('HGETALL', job_key(id)), 0
   local job = { origin = false, status = false, ttl = false, penstock_execution = false,
     penstock_attempts = false, penstock_returned = false, penstock_abandon = false,
-    penstock_unwanted = false }
+    penstock_unwanted = false, penstock_share = false, penstock_charged = false }
   for i = 1, #fields, 2 do
     local field, value = fields[i], fields[i + 1]
     if value ~= '' then
@@ -76,16 +82,34 @@ local function read(id)
   return job, fields
 end
 
-local function take_or_drop(id)
+local function take_or_drop(id, share)
   local job, fields = read(id)
-  if unwanted(id, job) then dropped = dropped + 1 else claim(id, job, fields) end
+  share = job.penstock_share or share
+  if not unwanted(id, job) then return claim(id, job, fields, share and shares.charged()) end
+  dropped = dropped + 1
+  if share then shares.refund(share) end
+end
+
+local shared, looked = shares.exist(), false
+
+-- A few jobs in the queue's list have been served, or are all that wait without a share.
+local function next_jobs(most)
+  if not shared then return call('LPOP', JOBS, most) or {} end
+  if not looked then
+    local waiting = call('LLEN', JOBS)
+    if waiting > 0 and waiting <= shares.window() then return call('LPOP', JOBS, most) end
+    if waiting > 0 then shares.join('') end
+    looked = true
+  end
+  return shares.next_in_turn(most)
 end
 
 local function claim_up_to(want)
   while #taken < want do
-    local ids = call('LPOP', HAND, want - #taken) or call('LPOP', JOBS, want - #taken)
-    if not ids or #ids == 0 then break end
-    for _, id in ipairs(ids) do take_or_drop(id) end
+    local ids, share = call('LPOP', HAND, want - #taken), nil
+    if not ids or #ids == 0 then ids, share = next_jobs(want - #taken) end
+    if #ids == 0 then break end
+    for _, id in ipairs(ids) do take_or_drop(id, share) end
   end
   if #taken > 0 then
     call('ZADD', RUNNING, unpack(running))
@@ -100,9 +124,11 @@ local function claim_up_to(want)
 end
 
 local want, allowed = tonumber(WANT), permits_for(GRANTED)
-local suspended = call('EXISTS', 'rq:suspended') == 1
-if not suspended then claim_up_to(math.min(want, allowed)) end
+local suspended = call('EXISTS', 'rq:suspended')
+if suspended == 0 and call('HEXISTS', WORK, 'paused') == 1 then suspended = 2 end
+if suspended == 0 then claim_up_to(math.min(want, allowed)) end
 give_permits(taken, LEASE_US)
-local left = call('LLEN', JOBS) + call('LLEN', HAND)
-local shut = left > 0 and #taken < want and not suspended
-return { format('%.0f', now), left, suspended and 1 or 0, shut and 1 or 0, unpack(taken) }
+if shared then shares.feed() end
+local left = call('LLEN', JOBS) + call('LLEN', HAND) + (shared and shares.waiting() or 0)
+local shut = left > 0 and #taken < want and suspended == 0
+return { format('%.0f', now), left, suspended, shut and 1 or 0, unpack(taken) }

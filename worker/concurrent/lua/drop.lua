@@ -1,11 +1,14 @@
 -- drop.lua: an execution that ends in RQ's own way: its lease, its permit, and its notice.
 -- KEYS   wip work running worker executions
--- ARGV   id execution reply_to status('' if it is to run again: then there is no notice) hold_us
+-- ARGV   id execution reply_to status('' if it is to run again: then there is no notice)
+--        program(how its program ended, in a word, or '') started_s waited_s('' if unknown)
+--        hold_us(and a report)
 -- REPLY  1 | 0 its lease was not this worker's any more
 --
 -- It goes in the transaction in which RQ writes the end.
 -- include: ungated.lua or gated.lua
 -- include: records.lua
+-- include: counts.lua
 local function drop()
   local key, member = job_key(ID), ID .. ':' .. EXECUTION
   -- The latest asker; of a job that RQ has just deleted, the one that asked at its claim.
@@ -13,11 +16,11 @@ local function drop()
   if not call('ZSCORE', RUNNING, member) then return 0 end
   forget(ID, EXECUTION)
   rest(WORKER, EXECUTIONS)
-  free_permit(member, tonumber(HOLD_US))
+  free_permit(member, HOLD_US)
   if field(ID, 'penstock_execution') == EXECUTION then
     call('HDEL', key, 'penstock_execution')
-    call('HSET', key, 'penstock_ended', EXECUTION)
-    if STATUS ~= '' then call('HDEL', key, 'penstock_deaths') end
+    call('HSET', key, 'penstock_ended', EXECUTION, 'penstock_outcome', PROGRAM)
+    if STATUS ~= '' then call('HDEL', key, 'penstock_deaths', 'penstock_died') end
   end
   -- Its status says so now; a later requeue means that it is wanted again.
   if STATUS == 'stopped' and call('HGET', key, 'penstock_unwanted') == 'cancelled' then
@@ -28,6 +31,9 @@ local function drop()
     call('EXPIRE', reply_to, 3600)
   end
   tally(STATUS == '' and 'retried' or STATUS, 1)
+  if STATUS == 'finished' then count_job(PROGRAM, STARTED_S, WAITED_S) end
+  tally('masked', totals['programs:masked'] or 0)
+  write_counts()
   return 1
 end
 

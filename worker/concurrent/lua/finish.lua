@@ -1,11 +1,14 @@
 -- finish.lua: record how executions ended, and notify the clients that wait for them.
 -- KEYS   jobs wip work running worker executions
 -- ARGV   name, then for each: id execution
---        how(1|0|masked: ended, and its outcome is unknown|bare: a failure, whatever else the job has)
---        ttl_s payload started_s notice('' or the result as JSON) hold_us
+--        how(1: a function's end|a word for how its program ended, of worker/outcomes.py
+--        |0: a failure|bare: a failure, whatever else the job has)
+--        ttl_s payload started_s waited_s('' if unknown) notice('' or the result as JSON) hold_us(and a report)
 -- REPLY  for each: 1 recorded | 0 its lease is not this worker's any more | 2 it has dependents: RQ's way
 -- include: ungated.lua or gated.lua
 -- include: records.lua
+-- include: worker.queue:shares.lua
+-- include: counts.lua
 
 -- The result as RQ keeps it, and a notice.
 local STREAM_TTL = 3600
@@ -40,7 +43,6 @@ end
 
 -- A batch of ends in RQ's registries, and in the worker's and the queue's figures.
 local registered, ended, worked = { [true] = {}, [false] = {} }, { [true] = 0, [false] = 0 }, 0
-local masked = 0
 
 local function register(id, ok, until_s)
   local registry = registered[ok]
@@ -59,13 +61,13 @@ local function sum_up()
   if call('EXISTS', WORKER) == 1 then
     if ended[true] > 0 then call('HINCRBY', WORKER, 'successful_job_count', ended[true]) end
     if ended[false] > 0 then call('HINCRBY', WORKER, 'failed_job_count', ended[false]) end
-    if masked > 0 then call('HINCRBY', WORKER, 'penstock_masked', masked) end
     call('HINCRBYFLOAT', WORKER, 'total_working_time', format('%.6f', worked))
   end
   rest(WORKER, EXECUTIONS)
   tally('finished', ended[true])
   tally('failed', ended[false])
-  tally('masked', masked)
+  tally('masked', totals['programs:masked'] or 0)
+  write_counts()
 end
 
 -- The end of one execution, as RQ writes it, only while this worker has its lease.
@@ -88,19 +90,22 @@ local function refuse(id, execution, hold_us)
   return 0
 end
 
-local function finish(id, execution, how, ttl, payload, started, notice, hold_us)
-  local ok = how == '1' or how == 'masked'
+local function finish(id, execution, how, ttl, payload, started, waited, notice, hold_us)
+  local ok = how ~= '0' and how ~= 'bare'
+  local program = ok and how ~= '1' and how or ''
   local key, member, status = job_key(id), id .. ':' .. execution, ok and 'finished' or 'failed'
   local job = try('HMGET', key, 'origin', 'penstock_execution', 'penstock_reply_to', 'dependency_ids',
-    'penstock_deaths')
+    'penstock_deaths', 'penstock_charged', 'penstock_share')
   if job[1] and job[2] ~= execution then return refuse(id, execution, hold_us) end
   if dependents and how ~= 'bare' and call('EXISTS', key .. ':dependents') == 1 then return 2 end
   local n = #members
   members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
   free_permit(member, hold_us)
   if job[1] then -- else it was deleted while it ran
-    if job[5] then call('HDEL', key, 'penstock_deaths') end -- after a requeue the count starts at 0
-    call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '')
+    if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
+    if job[6] then shares.settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
+    call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '',
+      'penstock_outcome', program)
     record(id, execution, ok, payload, started, ttl)
     register(id, ok, ttl > 0 and seconds + ttl or '+inf')
     if ttl > 0 then call('EXPIRE', key, ttl) end
@@ -108,15 +113,15 @@ local function finish(id, execution, how, ttl, payload, started, notice, hold_us
   end
   notify_client(job[3], id, status, notice)
   count_end(ok, now / 1000000 - started)
-  if how == 'masked' then masked = masked + 1 end
+  if ok then count_job(program, started, waited) end
   return 1
 end
 
 local ids, reply = {}, {}
 for id in each() do ids[#ids + 1] = id end
 look_for_dependents(ids)
-for id, execution, how, ttl, payload, started, notice, hold_us in each() do
-  reply[#reply + 1] = finish(id, execution, how, tonumber(ttl), payload, started, notice, tonumber(hold_us))
+for id, execution, how, ttl, payload, started, waited, notice, hold_us in each() do
+  reply[#reply + 1] = finish(id, execution, how, tonumber(ttl), payload, started, waited, notice, hold_us)
 end
 if #members > 0 then
   call('ZREM', RUNNING, unpack(members))

@@ -33,13 +33,18 @@ local function renew_permit(member, fence, until_us)
   return true
 end
 
-local ended = {}
+local ended, reports = {}, {}
 
--- With a hold it stays for so long: the sandbox may still be at work on the program.
-local function free_permit(member, hold_us)
-  if not hold_us or hold_us <= 0 then
+-- With a hold it stays for so long: the sandbox may still be at work on the program. Behind the
+-- hold is what the execution reports to a gate that adapts (`step.lua`).
+local function free_permit(member, hold)
+  local hold_us, report = tonumber(hold), nil
+  if not hold_us then hold_us, report = string.match(hold, '^(%d+) (.*)$') end
+  if steering then reports[member] = report end
+  if tonumber(hold_us) <= 0 then
     ended[#ended + 1] = member
   elseif fence_of(member) then
+    if steering and report then steering.hear(fence_of(member), report) end
     call('ZADD', LEASES, now + hold_us, member)
   end
 end
@@ -48,7 +53,10 @@ local function held_ones(members)
   local held = {}
   if #members == 0 then return held end
   for n, holder in ipairs(call('HMGET', HOLDERS, unpack(members))) do
-    if holder then held[#held + 1] = members[n] end
+    if holder then
+      held[#held + 1] = members[n]
+      if steering then steering.hear(fence_in(holder), reports[members[n]] or '') end
+    end
   end
   return held
 end

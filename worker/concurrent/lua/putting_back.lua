@@ -1,18 +1,22 @@
 -- putting_back.lua: what was taken from a queue, at its front again. It needs the key jobs.
 -- include: records.lua
+-- include: worker.queue:shares.lua
 
--- In front, but behind jobs that came back and were enqueued earlier.
+-- In front of its share's list, but behind jobs that came back and were enqueued earlier.
 local function to_front(id)
+  local share = field(id, 'penstock_share') or ''
+  local list = shares.list_of(share)
   local mine, after = field(id, 'enqueued_at') or '', nil
-  local other = call('LINDEX', JOBS, 0)
+  local other = call('LINDEX', list, 0)
   local at = 0
   while other do
     local its = try('HMGET', job_key(other), 'penstock_returned', 'enqueued_at')
     if not its[1] or (its[2] or '') >= mine then break end
     at, after = at + 1, other
-    other = call('LINDEX', JOBS, at)
+    other = call('LINDEX', list, at)
   end
-  if after then call('LINSERT', JOBS, 'AFTER', after, id) else call('LPUSH', JOBS, id) end
+  if after then call('LINSERT', list, 'AFTER', after, id) else call('LPUSH', list, id) end
+  if share ~= '' then shares.refund(share, field(id, 'penstock_charged')) end
   if call('EXISTS', job_key(id)) == 1 then try('HSET', job_key(id), 'penstock_returned', 1) end
 end
 

@@ -1,5 +1,5 @@
 -- reap.lua: run again what dead workers left: their executions and what was in their hands.
--- KEYS   jobs wip work running workers executions
+-- KEYS   jobs wip work running workers executions sought
 -- ARGV   lease_us keep_s bound(deaths that a job without a Retry survives)
 -- REPLY  {requeued, taken back from hands,
 --         {id, execution, {field, value, …}} of each that has died too often, leased to us to fail it}
@@ -9,11 +9,11 @@ local MOST = 200 -- of a kind in one call; what is left is found by the next hea
 local requeued, from_hands, condemned = 0, 0, {}
 
 -- Whether it may run once more; counts this death.
-local function spared(id, bound)
+local function spared(id, execution, bound)
   local key = job_key(id)
   local deaths = (whole(field(id, 'penstock_deaths')) or 0) + 1
   local retries = whole(field(id, 'retries_left')) or -1
-  call('HSET', key, 'penstock_deaths', deaths)
+  call('HSET', key, 'penstock_deaths', deaths, 'penstock_died', execution .. ' ' .. in_seconds)
   if retries > 0 then call('HSET', key, 'retries_left', retries - 1) end
   return retries > 0 or (retries < 0 and deaths <= bound)
 end
@@ -41,7 +41,7 @@ local function run_again(member)
   leave(member)
   forget(id, execution)
   if field(id, 'penstock_execution') ~= execution then return end
-  if not spared(id, tonumber(BOUND)) then return take_over(id) end
+  if not spared(id, execution, tonumber(BOUND)) then return take_over(id) end
   put_back(id)
   requeued = requeued + 1
 end
@@ -57,9 +57,14 @@ local function look_into_hands()
   for i = 1, #dead, 2 do
     if from_hands >= MOST then return end
     from_hands = from_hands + empty_hand(WORK .. ':hand:' .. dead[i])
-    if tonumber(dead[i + 1]) <= now - 60000000 then call('ZREM', WORKERS, dead[i]) end
+    if tonumber(dead[i + 1]) <= now - 60000000 then
+      call('ZREM', WORKERS, dead[i])
+      call('SREM', 'rq:workers:' .. string.sub(JOBS, 10), 'rq:worker:' .. dead[i]) -- no stock worker
+    end
   end
 end
 look_into_hands()
+if call('SET', SOUGHT, 1, 'NX', 'EX', 10) then shares.find_refilled() end
+shares.feed()
 tally('requeued', requeued)
 return { requeued, from_hands, unpack(condemned) }

@@ -11,7 +11,7 @@ for id, execution, hold_us in each() do
   local member = id .. ':' .. execution
   if call('ZSCORE', RUNNING, member) then
     forget(id, execution)
-    free_permit(member, tonumber(hold_us))
+    free_permit(member, hold_us .. ' -')
     if field(id, 'penstock_execution') == execution then
       put_back(id)
       returned = returned + 1
@@ -20,6 +20,7 @@ for id, execution, hold_us in each() do
 end
 rest(WORKER, EXECUTIONS)
 local in_hand = empty_hand(HAND)
+shares.feed()
 if LEAVING == '1' then call('ZREM', WORKERS, NAME) end
 tally('returned', returned)
 pass_on()

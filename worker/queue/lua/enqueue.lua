@@ -1,7 +1,8 @@
 -- enqueue.lua: put jobs on a queue, each once however often it is sent.
--- KEYS   queues queue
--- ARGV   reply_to abandon('' to keep) how_many_shared, then for each shared: field value,
+-- KEYS   queues jobs
+-- ARGV   reply_to abandon('' to keep) share('' for none) how_many_shared, then for each shared: field value,
 --        then for each job: id timeout description correlation data submission
+--        traceparent('' if its caller does not trace)
 -- REPLY  for each job: 'new', or the status of the one that has its id already; 'stopping' where
 --        that is being stopped, so that this one has to be sent again when it has ended;
 --        'unreadable' where it is no job
@@ -10,9 +11,12 @@
 -- A job that was cancelled or stopped is begun again by a later submission, never by a late copy
 -- of one from before.
 local call = redis.call
-local NAME = string.sub(QUEUE, 10) -- rq:queue:<name>
+-- include: shares.lua
+local NAME = string.sub(JOBS, 10) -- rq:queue:<name>
+if SHARE ~= '' and not shares.admit(SHARE) then SHARE = '' end
 local hash = { 'penstock_reply_to', REPLY_TO }
 if ABANDON ~= '' then hash[3], hash[4] = 'penstock_abandon', ABANDON end
+if SHARE ~= '' then hash[#hash + 1], hash[#hash + 2] = 'penstock_share', SHARE end
 for field, value in each_shared() do hash[#hash + 1], hash[#hash + 2] = field, value end
 local ids, standing, reply = {}, {}, {}
 
@@ -60,9 +64,10 @@ local function wait_for_its_end(key)
   call('HDEL', key, 'penstock_submission')
 end
 
-local function create(key, timeout, description, correlation, data, submission)
+local function create(key, timeout, description, correlation, data, submission, traceparent)
   call('HSET', key, 'timeout', timeout, 'description', description, 'penstock_correlation', correlation,
     'data', data, 'penstock_submission', submission, unpack(hash))
+  if traceparent ~= '' then call('HSET', key, 'penstock_traceparent', traceparent) end
 end
 
 -- What may be refused comes first: a hash that is in no queue would never run, and be taken for
@@ -73,13 +78,14 @@ for id, _, _, _, _, submission in each_job() do
     if standing[id] == 'new' then ids[#ids + 1] = id end
   end
 end
-call('SADD', QUEUES, QUEUE)
-if #ids > 0 then call('RPUSH', QUEUE, unpack(ids)) end
-for id, timeout, description, correlation, data, submission in each_job() do
+call('SADD', QUEUES, JOBS)
+if #ids > 0 then call('RPUSH', shares.list_of(SHARE), unpack(ids)) end
+if #ids > 0 and SHARE ~= '' then shares.join(SHARE) end
+for id, timeout, description, correlation, data, submission, traceparent in each_job() do
   local key, status = 'rq:job:' .. id, standing[id]
   reply[#reply + 1] = status
   if status == 'new' then
-    create(key, timeout, description, correlation, data, submission)
+    create(key, timeout, description, correlation, data, submission, traceparent)
     standing[id] = 'queued'
   elseif status == 'stopping' then
     wait_for_its_end(key)
@@ -87,4 +93,5 @@ for id, timeout, description, correlation, data, submission in each_job() do
     adopt(key, submission)
   end
 end
+shares.feed()
 return reply

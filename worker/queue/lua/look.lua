@@ -1,12 +1,14 @@
 -- look.lua: what has become of jobs.
--- KEYS   workers queue
+-- KEYS   workers jobs
 -- ARGV   for each job: id
--- REPLY  {live workers of the queue, jobs waiting, then for each job: its status, '', 'orphaned'
+-- REPLY  {live workers of the queue, jobs waiting if there are none, then for each job: its status, '', 'orphaned'
 --         (ended because its client was taken for dead) or 'unreadable'; its last result or {}}
 local call = redis.call
+-- include: shares.lua
 local live = 0
 for _, worker in ipairs(call('SMEMBERS', WORKERS)) do live = live + call('EXISTS', worker) end
-local reply = { live, call('LLEN', QUEUE) }
+shares.feed() -- for RQ's own workers, should they have missed a turn
+local reply = { live, live == 0 and shares.jobs() or 0 }
 for id in each_job() do
   -- A key of another type is an answer for this job alone, not an error for all.
   local job = redis.pcall('HMGET', 'rq:job:' .. id, 'status', 'penstock_unwanted')

@@ -1,0 +1,114 @@
+"""What RQ's own commands do to the lists of shares, and what they leave."""
+
+import pytest
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from ground import target_of
+from tests.worker.queue.shares_alone import SharesAlone
+
+
+@pytest.fixture
+def alone(redis) -> SharesAlone:
+    return SharesAlone(redis, target_of(redis))
+
+
+def share_as_queue(alone: SharesAlone, share: str) -> Queue:
+    return Queue(f"code~{share}", connection=alone.client, serializer=JSONSerializer)
+
+
+def claimed(alone: SharesAlone) -> list[str]:
+    return [id for _ in range(100) for id in alone.claim(50)]
+
+
+def test_a_share_that_rq_empties_is_not_served_and_owes_nothing(alone):
+    alone.enqueue("alice", 9)
+    alone.enqueue("bob", 40)
+    share_as_queue(alone, "alice").empty()
+    assert alone.waiting() == 41  # of alice's, one lay at the front of the queue
+    assert len(claimed(alone)) == 40 + alone.client.exists("rq:job:alice_0")
+    alone.enqueue("alice", 60)
+    alone.enqueue("bob", 60)
+    assert abs(alone.claimed_by_share(60)["alice"] - 30) <= 2
+
+
+@pytest.mark.parametrize("served_meanwhile", [False, True])
+def test_a_share_that_rq_compacts_loses_no_job(alone, served_meanwhile):
+    """RQ empties the list, and puts its jobs there again one by one; a worker may look between."""
+    orders = alone.enqueue("alice", 20)
+    alone.enqueue("bob", 5)
+    queue = share_as_queue(alone, "alice")
+    alone.client.rename(queue.key, "rq:queue:_compact")
+    done = claimed(alone) if served_meanwhile else []
+    while id := alone.client.lpop("rq:queue:_compact"):
+        alone.client.rpush(queue.key, id)
+    alone.reap()
+    assert sorted(done + claimed(alone)) == sorted(alone.of_jobs)
+    assert alone.listed()["code"] == []
+    assert len(orders) == 20
+
+
+def test_a_job_that_rq_deletes_is_not_run(alone):
+    orders = alone.enqueue("alice", 3)
+    alone.enqueue("bob", 1)
+    queue = Queue("code", connection=alone.client, serializer=JSONSerializer)
+    queue.fetch_job(orders[2].id).delete()
+    assert orders[2].id not in claimed(alone)
+    assert alone.waiting() == 0
+
+
+def test_all_queues_that_rq_lists_together_have_every_job_once(alone):
+    for share in ("", "alice", "bob", "carol"):
+        alone.enqueue(share, 7)
+    alone.claim(5)
+    queues = Queue.all(connection=alone.client, serializer=JSONSerializer)
+    assert sum(queue.count for queue in queues) == 23
+    ids = [id for queue in queues for id in queue.job_ids]
+    assert len(set(ids)) == 23
+
+
+def test_cancelled_jobs_leave_room_for_the_next_in_turn(alone):
+    """RQ's own worker takes from the queue's list alone: that must not stay empty."""
+    alone.client.sadd("rq:workers:code", "rq:worker:stock")
+    ahead = alone.enqueue("alice", 3)
+    alone.enqueue("bob", 10)
+    alone.withdraw(ahead)
+    assert alone.client.llen("rq:queue:code") == 3
+
+
+def test_a_worker_of_ours_that_died_does_not_count_as_one_of_rqs(alone):
+    for n in range(20):
+        alone.client.zadd("penstock:work:{code}:workers", {f"gone{n}": 1})
+        alone.client.sadd("rq:workers:code", f"rq:worker:gone{n}")
+    alone.reap()
+    alone.enqueue("alice", 50)
+    assert alone.client.llen("rq:queue:code") == 1
+
+
+def test_thousands_of_rqs_workers_are_no_reason_to_serve_thousands_ahead(alone):
+    alone.client.sadd("rq:workers:code", *(f"rq:worker:stock{n}" for n in range(9000)))
+    alone.enqueue("alice", 1200)
+    assert alone.client.llen("rq:queue:code") == 1001
+
+
+def test_of_a_million_shares_most_wait_without_one(alone):
+    """Each share is a queue to RQ. The job beyond the bound runs, and is no share's."""
+    places = {f"run{n}": n for n in range(10_000)}
+    alone.client.zadd("penstock:work:{code}:shares", places)
+    (order,) = alone.enqueue("one-more")
+    assert alone.share_of(order.id) == ""
+    assert alone.listed() == {"code": [order.id]}
+    assert alone.claim(1) == [order.id]
+    alone.client.delete("penstock:work:{code}:shares")
+    (order,) = alone.enqueue("one-more")
+    assert alone.share_of(order.id) == "one-more"
+
+
+def test_when_all_has_been_served_only_weights_are_kept(alone):
+    alone.weigh({"alice": 3})
+    alone.enqueue("alice", 5)
+    alone.enqueue("bob", 5)
+    alone.enqueue("", 5)
+    claimed(alone)
+    kept = {key.decode().rpartition(":")[2] for key in alone.client.keys("penstock:work:{code}:*")}
+    assert kept & {"shares", "idle", "clock", "weights"} == {"weights"}

@@ -1,0 +1,8 @@
+-- feed.lua: move the shares' next jobs to their queue's list, for RQ's own workers.
+-- KEYS   jobs
+-- ARGV   (none)
+-- REPLY  jobs in that list
+local call = redis.call
+-- include: shares.lua
+shares.feed()
+return call('LLEN', JOBS)

@@ -1,0 +1,78 @@
+"""The shares of one queue: who waits, and how many jobs of each run for one of another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ground import RedisTarget, SettingError, as_text, connect, load_script, tagged
+from ground.shares import MOST_WEIGHTS, too_many_weights, weight_text
+
+Charge = Literal["jobs", "seconds"]
+_KEPT = ("shares", "idle", "weights", "clock")
+_WEIGH, _SHOW = (load_script("worker.queue", name) for name in ("weigh", "show_shares"))
+
+
+@dataclass(frozen=True)
+class Share:
+    """One share of a queue.
+
+    waiting  its jobs that no worker has taken yet
+    weight   how many of its jobs run for one job of a share with weight 1
+    own      whether the weight is its own, or the one for all others
+    """
+
+    name: str
+    waiting: int
+    weight: float
+    own: bool
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The shares of a queue at one moment.
+
+    others   the weight of shares that have none of their own
+    by       what a share is charged for a job: `jobs`, or `seconds` that it ran
+    waiting  how many shares have jobs; `shares` may list fewer
+    shares   those with jobs, in the order of their turns, then those with a weight and no jobs
+    """
+
+    others: float
+    waiting: int
+    shares: tuple[Share, ...]
+    by: Charge
+
+
+class QueueShares:
+    """Of one queue; each call blocks until Redis has answered."""
+
+    def __init__(self, target: RedisTarget, queue: str) -> None:
+        self._target = target
+        self._keys = (f"rq:queue:{queue}", *(tagged("work", queue, part) for part in _KEPT))
+
+    def set_weights(self, weights: Mapping[str, float | None], by: Charge | None) -> None:
+        if by not in (None, "jobs", "seconds"):
+            raise SettingError("by", f"is 'jobs' or 'seconds', not {by!r:.40}")
+        words = [
+            word
+            for share, weight in weights.items()
+            for word in (share, weight_text(share, weight))
+        ]
+        if not self._call(_WEIGH, [MOST_WEIGHTS, by or "", *words]):
+            raise too_many_weights()
+
+    def read(self, most: int) -> Shares:
+        others, seconds, waiting, *rows = self._call(_SHOW, [max(1, most)])
+        default = float(others)
+        shares = tuple(
+            Share(as_text(name), int(jobs), float(weight or default), bool(weight))
+            for name, jobs, weight in rows
+        )
+        return Shares(default, int(waiting), shares, "seconds" if seconds else "jobs")
+
+    def _call(self, script: Any, words: list[Any]) -> Any:
+        client = connect(self._target)
+        try:
+            return script.call(client, self._keys, words)
+        finally:
+            client.close()
