@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ground.tasks import Body
+from limiter import Report
 from worker.lifecycle.errors import SandboxLost
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.registry.records import StartingPermit
@@ -22,17 +23,23 @@ class Phase(Enum):
     OPEN = auto()  # its runtime is open, or being opened
 
 
+def new_name() -> str:
+    """What no other sandbox is called."""
+    return f"penstock-{uuid.uuid4().hex[:24]}"
+
+
 @dataclass(eq=False)
 class Box:
     """What this process knows of it; what all processes must know is in its record."""
 
-    name: str = field(default_factory=lambda: f"penstock-{uuid.uuid4().hex[:24]}")
+    name: str = field(default_factory=new_name)
     fence: str = ""
     fleet: str = ""
     permits: tuple[StartingPermit, ...] = ()
     ref: SandboxRef | None = None
     creating: "asyncio.Task[SandboxRef] | None" = None
     phase: Phase = Phase.NOT_MADE
+    report: Report = Report.NOTHING  # what its permits say of the provider, to a gate that adapts
     lost: str = ""  # why, once it is
     taken: bool = False  # by a reaper or an operator, as against dead
     sure_until: float = 0.0  # of the loop's clock: nobody can have taken it before

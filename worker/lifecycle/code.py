@@ -43,7 +43,7 @@ class SessionSandbox:
             )
         try:
             async with self._sandbox(request) as sandbox:
-                return await self._run_in(sandbox, request)
+                return await run_in(sandbox, request)
         except (SandboxLost, CommandFailed) as failure:
             if request.instance_id is None:
                 raise
@@ -51,30 +51,6 @@ class SessionSandbox:
             lost = isinstance(failure, SandboxLost)
             reason = "session_lost" if lost else failure.reason
             raise SandboxUnfit(str(failure), reason=reason, may_be_running=not lost) from failure
-
-    async def _run_in(self, sandbox: OpenSandbox, request: CodeRequest) -> CodeResult:
-        began = time.monotonic()
-        for name, content in request.files.items():
-            try:
-                await sandbox.write_file(name, base64.b64decode(content))
-            except FILE_ERRORS as problem:
-                raise SandboxUnfit(
-                    f"files: {name!r} cannot be written ({problem})", reason="refused"
-                ) from None
-        command = await _program(sandbox, request)
-        ran_from = time.monotonic()
-        ended = await sandbox.exec(command, timeout=request.run_timeout, stdin=request.stdin or "")
-        took = time.monotonic() - ran_from
-        files = await _fetched(sandbox, request.fetch_files)
-        return CodeResult(
-            status="Success" if ended.exit_code == 0 else "Failed",
-            run_result=_command_result(ended, took),
-            executor_pod_name=sandbox.name,
-            files=files,
-            isolation=self.name,
-            running_seconds=time.monotonic() - began,
-            correlation_id=request.correlation_id,
-        ).bounded()
 
     def outlives(self, request: CodeRequest) -> float:
         """A command in a sandbox goes on when nobody waits for it any more."""
@@ -93,6 +69,43 @@ def sessions(settings: WorkerSettings) -> SessionSandbox:
     """What `PENSTOCK_SANDBOX` names: sandboxes of `PENSTOCK_SESSION_PROVIDER`, by default local."""
     provider = LifecycleSettings.load().session_provider
     return SessionSandbox(SandboxLifecycle.from_settings(provider))
+
+
+async def run_in(sandbox: OpenSandbox, request: CodeRequest) -> CodeResult:
+    """The program's end, in a sandbox that is open. Raises what `sandbox.exec` raises."""
+    began = time.monotonic()
+    for name, content in request.files.items():
+        try:
+            await sandbox.write_file(name, base64.b64decode(content))
+        except FILE_ERRORS as problem:
+            raise SandboxUnfit(
+                f"files: {name!r} cannot be written ({problem})", reason="refused"
+            ) from None
+    ran_from = time.monotonic()
+    ended = await _ended(sandbox, request)
+    took = time.monotonic() - ran_from
+    files = await _fetched(sandbox, request.fetch_files)
+    return CodeResult(
+        status="Success" if ended.exit_code == 0 else "Failed",
+        run_result=_command_result(ended, took),
+        executor_pod_name=sandbox.name,
+        files=files,
+        isolation=sandbox.provider.name,
+        running_seconds=time.monotonic() - began,
+        correlation_id=request.correlation_id,
+    ).bounded()
+
+
+async def _ended(sandbox: OpenSandbox, request: CodeRequest) -> ExecResult:
+    try:
+        command = await _program(sandbox, request)
+    except FILE_ERRORS as problem:
+        if request.instance_id is None:  # nothing ran there before
+            raise CommandFailed(sandbox.name, problem) from None
+        # A program that fills the disk, or locks its folder, must not mask what comes after it.
+        why = f"[not run, since earlier programs left no place for it: {problem}]"
+        return ExecResult(1, b"", why.encode(errors="replace"))
+    return await sandbox.exec(command, timeout=request.run_timeout, stdin=request.stdin or "")
 
 
 async def _program(sandbox: OpenSandbox, request: CodeRequest) -> list[str]:

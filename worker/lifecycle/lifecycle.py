@@ -6,14 +6,19 @@ starting at once; and whatever becomes of a process, its sandboxes are ended.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from typing import Any
 
 from ground import AnyRedis, GroundSettings, SettingError, target_of
-from ground.process import from_thread, on_process_loop, process_loop
-from limiter import GateError, LimiterSettings, StartingGate
-from worker.lifecycle.box import Box, checked, held
+from ground.process import aside, from_thread, on_process_loop, process_loop
+from limiter import GateError, LimiterSettings, Report, StartingGate
+from worker.lifecycle.box import Box, Phase, checked, held
 from worker.lifecycle.errors import shown
 from worker.lifecycle.provider import Provider, SandboxSpec, provider_named
 from worker.lifecycle.registry.keeper import Keeper
@@ -40,7 +45,7 @@ class SandboxLifecycle:
         async with lifecycle.session("sample-7") as sandbox:    # the same one at each turn
             ...
 
-    provider      `local`, `modal`, the dotted name of a callable, or a `Provider`
+    provider      a name of `docs/guide/sessions.md`, the dotted name of a callable, or a `Provider`
     run           a namespace; by default PENSTOCK_RUN
     max_starting  sandboxes of the whole fleet that may be starting at once; by default
                   PENSTOCK_MAX_STARTING
@@ -121,6 +126,54 @@ class SandboxLifecycle:
         future = asyncio.run_coroutine_threadsafe(self._end(sandbox._box), process_loop())
         return await asyncio.shield(asyncio.wrap_future(future))
 
+    @asynccontextmanager
+    async def starting(self) -> AsyncIterator[None]:
+        """STARTING permits for what is started here besides, and registered by nobody."""
+        async with AsyncExitStack() as permits:
+            for gate in self._gates:
+                await permits.enter_async_context(gate)
+            yield
+
+    async def take_up(self, living: Mapping[str, float]) -> list[OpenSandbox]:
+        """Keep sandboxes that live at the provider, by name with the seconds that they still
+        have, whichever process opened them. Not those that another one starts or ends. One
+        whose record was lost with Redis's data gets a new record."""
+        found = [
+            box
+            for name, seconds in living.items()
+            if (box := await self._found_again(name, seconds)) is not None
+        ]
+        rows = [(box.name, box.fence, self.keeper.lease) for box in found]
+        held = await aside(lambda: self.registry.renew(rows)) if rows else []
+        kept = [box for box, is_held in zip(found, held, strict=True) if is_held]
+        for box in kept:
+            self.keeper.keep(box.name, box.fence, box.take)
+        return [OpenSandbox(self.provider, box) for box in kept]
+
+    async def _found_again(self, name: str, seconds: float) -> Box | None:
+        if record := await aside(lambda: self.registry.record(name)):
+            usable = record.state == "READY" and record.scope == self.provider.scope
+            return Box(name, record.fence, ref=record.ref, phase=Phase.OPEN) if usable else None
+        fence, fleet = await aside(
+            lambda: self.registry.open(
+                name, self.keeper.owner, self.keeper.lease, provider=self.provider.name,
+                scope=self.provider.scope, instance="", permits=(),
+                dies_after=seconds + self.settings.sandbox_grace,
+            )
+        )  # fmt: skip
+        ref = await on_process_loop(self.provider.find(name))
+        if ref is None:  # it has ended meanwhile
+            await aside(lambda: self.registry.forget(name, fence, "ended"))
+            return None
+        ready = await aside(lambda: self.registry.advance(name, fence, "READY", ref))
+        return Box(name, fence, fleet, ref=ref, phase=Phase.OPEN) if ready else None
+
+    async def prolong(self, sandbox: OpenSandbox, seconds: float) -> bool:
+        """Its provider ends it in so many seconds from now; False where another process has
+        taken it."""
+        box, until = sandbox._box, seconds + self.settings.sandbox_grace
+        return await aside(lambda: self.registry.prolong(box.name, box.fence, until))
+
     def session(
         self, instance_id: str, spec: SandboxSpec | None = None
     ) -> AbstractAsyncContextManager[OpenSandbox]:
@@ -147,10 +200,10 @@ class SandboxLifecycle:
     async def _end(self, box: Box) -> bool:
         return await self._attempts.let_go(box)
 
-    async def _free(self, permit: StartingPermit) -> None:
+    async def _free(self, permit: StartingPermit, report: Report) -> None:
         for gate in self._gates:
             if gate.name == permit.gate:
-                await gate.free(permit.id, permit.fence)
+                await gate.free(permit.id, permit.fence, report)
                 return
         raise GateError(f"gate {permit.gate!r} is not one of this lifecycle's")
 

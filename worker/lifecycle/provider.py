@@ -17,13 +17,19 @@ from ground.process import aside
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """The sandbox to make. `options` are the provider's own, and are passed on as they are."""
+    """The sandbox to make. `options` are the provider's own, and are passed on as they are.
+
+    `name`: under which it is registered and made, in one attempt; empty: one is made up per
+    attempt. `ttl`: seconds after which the provider ends it; None: `PENSTOCK_SANDBOX_TTL`.
+    """
 
     image: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     cpu: float | None = None
     memory_mb: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    ttl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,17 @@ class Command:
 
 @dataclass(frozen=True)
 class ExecResult:
-    """How one command inside ended. A command that was out of time has no exit code."""
+    """How one command inside ended. A command that was out of time has no exit code.
+
+    `refused`: why it never began, if the provider can tell: `not_found`, `not_executable`,
+    `no_folder`. A program may end with 126 or 127 by itself.
+    """
 
     exit_code: int | None
     stdout: bytes = b""
     stderr: bytes = b""
     timed_out: bool = False
+    refused: str = ""
 
 
 class FileRefused(OSError):
@@ -144,6 +155,9 @@ class Provider(Protocol):
 
 
 PROVIDERS = {
+    "agent-sandbox": "worker.lifecycle.clouds.agent_sandbox.AgentSandboxProvider",
+    "daytona": "worker.lifecycle.clouds.daytona.DaytonaProvider",
+    "e2b": "worker.lifecycle.clouds.e2b.E2bProvider",
     "local": "worker.lifecycle.local.provider.LocalProvider",
     "modal": "worker.lifecycle.modal.provider.ModalProvider",
 }

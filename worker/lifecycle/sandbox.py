@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ground import tracing
 from ground.process import from_thread, on_process_loop
 from worker.lifecycle.box import Box
 from worker.lifecycle.errors import CommandFailed, SandboxLost
@@ -77,7 +78,12 @@ class OpenSandbox:
             async with asyncio.timeout(timeout + _SPARE):
                 return await self._provider.exec(self._ref, command)
 
-        return await self._asked(work)
+        with tracing.span(f"exec {self._provider.name}") as span:
+            span.set("penstock.sandbox", self.name)
+            result = await self._asked(work)
+            if result.exit_code is not None:
+                span.set("process.exit.code", result.exit_code)
+            return result
 
     async def read_file(self, path: str) -> bytes:
         """Its content. Raises as `open` does: `FileNotFoundError`, `IsADirectoryError`, …"""

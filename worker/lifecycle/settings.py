@@ -65,7 +65,14 @@ class LifecycleSettings(Settings):
     session_provider: str = Field(
         "local",
         description="Provider of the sandbox `worker.lifecycle.code.sessions`: `local`, `modal`,"
-        " or the dotted name of your own.",
+        " `e2b`, `daytona`, `agent-sandbox`, or the dotted name of your own.",
+    )
+    agent_sandbox_url: str = Field(
+        "",
+        description="Address of agent-sandbox's router, for the provider `agent-sandbox`.",
+    )
+    agent_sandbox_namespace: str = Field(
+        "default", description="Kubernetes namespace of the provider `agent-sandbox`."
     )
     fleet: str = Field(
         "",
@@ -77,6 +84,10 @@ class LifecycleSettings(Settings):
     @classmethod
     def _fleet_is_a_name(cls, fleet: str) -> str:
         return check_name(fleet, "a fleet") if fleet else fleet
+
+    def ttl(self, asked: float | None) -> float:
+        """Seconds after which the provider ends a sandbox, of which this was asked."""
+        return self.sandbox_ttl if asked is None else asked
 
     def attempt(self, left: float) -> float:
         """Seconds for an attempt, of those that are left of the budget."""

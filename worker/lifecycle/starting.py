@@ -13,11 +13,12 @@ from time import monotonic
 
 from redis.exceptions import RedisError
 
+from ground import tracing
 from ground.backoff import backoff
 from ground.process import aside
 from ground.tasks import cancellations, heed_cancellation
-from limiter import GateError, Permit, StartingGate
-from worker.lifecycle.box import Box, Phase, held
+from limiter import GateError, Permit, Report, StartingGate
+from worker.lifecycle.box import Box, Phase, held, new_name
 from worker.lifecycle.errors import SandboxLost, StartFailed, StartRefused
 from worker.lifecycle.provider import Kind, Provider, SandboxRef, SandboxSpec, Verdict
 from worker.lifecycle.registry.keeper import Keeper
@@ -62,20 +63,32 @@ class Attempts:
         budget spent. A sandbox that is not returned is ended in any case."""
         loop, before = asyncio.get_running_loop(), cancellations()
         began, seconds = loop.time(), self._settings.attempt(left)
-        box = self._new_box(permits, seconds)
+        box = self._new_box(permits, seconds, spec.name)
         try:
-            await self._recorded(box, permits, instance, seconds)
+            lives_for = seconds + self._settings.ttl(spec.ttl) + self._settings.sandbox_grace
+            await self._recorded(box, permits, instance, lives_for)
             await self._brought_up_within(seconds, box, spec)
         except (Exception, asyncio.CancelledError) as failure:
+            box.report = self._report_of(failure)
             ending = self.let_go(box)
             heed_cancellation(before)  # nobody waits for the attempt: it ends in the background
             await asyncio.wait([ending], timeout=max(0.0, left - (loop.time() - began)))
             raise AttemptFailed(failure) from failure
         return box
 
-    def _new_box(self, permits: list[Permit], seconds: float) -> Box:
+    def _report_of(self, failure: BaseException) -> Report:
+        if isinstance(failure, TimeoutError):
+            return Report.OVERLOADED
+        if isinstance(failure, (RedisError, GateError, SandboxLost, asyncio.CancelledError)):
+            return Report.NOTHING
+        verdict = self.provider.classify(failure)
+        throttled = verdict.kind is Kind.THROTTLED
+        return Report.throttled(verdict.retry_after) if throttled else Report.NOTHING
+
+    def _new_box(self, permits: list[Permit], seconds: float, name: str) -> Box:
         now = asyncio.get_running_loop().time()
         return Box(
+            name=name or new_name(),
             create_deadline=now + seconds,
             sure_until=now + self._keeper.lease,
             permits=tuple(
@@ -85,18 +98,19 @@ class Attempts:
         )
 
     async def _recorded(
-        self, box: Box, permits: list[Permit], instance: str, seconds: float
+        self, box: Box, permits: list[Permit], instance: str, lives_for: float
     ) -> None:
         """Write the record, and entrust the permits to it."""
-        writing = asyncio.ensure_future(self._record(box, permits, instance, seconds))
+        writing = asyncio.ensure_future(self._record(box, permits, instance, lives_for))
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
             await asyncio.wait([writing])  # without its fence the sandbox cannot be let go
             raise
 
-    async def _record(self, box: Box, permits: list[Permit], instance: str, seconds: float) -> None:
-        lives_for = seconds + self._settings.sandbox_ttl + self._settings.sandbox_grace
+    async def _record(
+        self, box: Box, permits: list[Permit], instance: str, lives_for: float
+    ) -> None:
         try:
             box.fence, box.fleet = await aside(
                 lambda: self._registry.open(
@@ -146,15 +160,17 @@ class Attempts:
             )
         box.phase = Phase.ASKED_FOR
         box.creating = asyncio.create_task(
-            self._created(box, spec, tags, self._settings.sandbox_ttl)
+            self._created(box, spec, tags, self._settings.ttl(spec.ttl))
         )
         # Shielded: a creation that is cancelled half-way leaves a sandbox without an id.
         box.ref = await asyncio.shield(box.creating)
         await self._advance(box, "STARTING")
-        await provider.wait_ready(box.ref, left())
-        box.phase = Phase.OPEN
-        box.ref = await provider.open_runtime(box.ref, left())
+        with tracing.span("ready"):
+            await provider.wait_ready(box.ref, left())
+            box.phase = Phase.OPEN
+            box.ref = await provider.open_runtime(box.ref, left())
         await self._advance(box, "READY")
+        box.report = Report.SUCCESS
         if await self._dispose.freed(box):
             await aside(lambda: self._registry.permit_freed(box.name))
 
@@ -162,7 +178,8 @@ class Attempts:
         self, box: Box, spec: SandboxSpec, tags: dict[str, str], ttl: float
     ) -> SandboxRef:
         try:
-            return await self.provider.create(spec, name=box.name, tags=tags, ttl=ttl)
+            with tracing.span("create"):
+                return await self.provider.create(spec, name=box.name, tags=tags, ttl=ttl)
         except Exception as problem:
             verdict = self.provider.classify(problem)
             if verdict.nothing_made:
@@ -228,8 +245,15 @@ class Starter:
 
     async def start(self, spec: SandboxSpec, instance: str, attempts: int | None = None) -> Box:
         """A sandbox that is ready. Raises `StartFailed`, `StartRefused` or a `GateError`."""
+        with tracing.span(f"start sandbox {self._attempts.provider.name}") as span:
+            box = await self._start(spec, instance, attempts)
+            span.set("penstock.sandbox", box.name)
+            return box
+
+    async def _start(self, spec: SandboxSpec, instance: str, attempts: int | None) -> Box:
         budget = Budget(self._settings.init_wall_budget)
-        most = attempts or self._settings.start_attempts
+        # A name that is asked for is free again only once its first attempt is confirmed gone.
+        most = 1 if spec.name else attempts or self._settings.start_attempts
         tickets = [""] * len(self._gates)
         made = 0
         while True:
@@ -238,7 +262,7 @@ class Starter:
                 return await self._attempt(spec, instance, budget, tickets)
             except AttemptFailed as failed:
                 wait = self._pause_after(failed, made, most, budget)
-            with budget.spending():
+            with budget.spending(), tracing.span("backoff"):
                 await asyncio.sleep(wait)
 
     def _pause_after(self, failed: AttemptFailed, made: int, most: int, budget: Budget) -> float:
@@ -265,8 +289,9 @@ class Starter:
     async def _attempt(
         self, spec: SandboxSpec, instance: str, budget: Budget, tickets: list[str]
     ) -> Box:
-        permits = await self._permits(tickets)
-        with budget.spending():
+        with tracing.span("permit"):
+            permits = await self._permits(tickets)
+        with budget.spending(), tracing.span("attempt"):
             return await self._attempts.carry_out(permits, spec, instance, budget.left)
 
     async def _permits(self, tickets: list[str]) -> list[Permit]:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from ground import PenstockError
 from ground.process import aside
+from limiter import Report
 from worker.lifecycle.box import Box, Phase
 from worker.lifecycle.errors import shown
 from worker.lifecycle.provider import Provider
@@ -24,7 +25,7 @@ from worker.lifecycle.settings import LifecycleSettings
 
 log = logging.getLogger("penstock.worker")
 
-Free = Callable[[StartingPermit], Awaitable[None]]
+Free = Callable[[StartingPermit, Report], Awaitable[None]]
 
 
 class Step:
@@ -133,7 +134,7 @@ class Teardown:
         """Its STARTING permits, back at their gates. Where that fails, its record keeps them."""
         try:
             for permit in box.permits:
-                await self._free(permit)
+                await self._free(permit, box.report)
         except PenstockError as failure:
             log.warning("sandbox %s: could not release its starting permits: %s", box.name, failure)
             return False

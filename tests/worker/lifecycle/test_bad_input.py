@@ -22,7 +22,7 @@ def broken_account():
     "name", ["nowhere", "no.such.module.provider", "worker.lifecycle.absent", ""]
 )
 def test_an_unknown_provider(name):
-    with pytest.raises(SettingError, match="neither of local, modal nor the dotted name"):
+    with pytest.raises(SettingError, match="local, modal nor the dotted name"):
         provider_named(name)
 
 

@@ -9,11 +9,13 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ground import PenstockError, SettingError
+from worker.images import ImageError
 from worker.lifecycle.local.folder import end_earlier, mark_of
 from worker.lifecycle.provider import (
     FILE_ERRORS,
@@ -29,17 +31,21 @@ from worker.sandbox.local.errors import SandboxUnavailable
 from worker.sandbox.sessions import (
     CommandRequest,
     LocalSessions,
+    Network,
     SessionExists,
     SessionGone,
     SessionRefused,
     SessionRequest,
+    SessionTrouble,
     TooManySessions,
 )
-from worker.sandbox.sessions.client import MOST, LocalSession
 from worker.sandbox.sessions.launch import valid
+from worker.sandbox.sessions.session import MOST, LocalSession
 from worker.sandbox.sessions.settings import LONGEST, SessionSettings
 
-_OPTIONS = ("disk_mb", "idle", "processes")
+_OPTIONS = ("disk_mb", "idle", "network", "processes", "session", "fork_of")
+_WHOLE = ("session", "fork_of")
+_REFUSED = ("not_found", "not_executable", "no_folder")
 _SOON = 1.0  # seconds until there may be room for another
 
 
@@ -52,19 +58,25 @@ class Elsewhere(LocalError):
 
 
 class LocalProvider:
-    """`image` means nothing here: a sandbox has the machine's own programs, read-only.
+    """`image` names one of `penstock images`. Without, a sandbox has the machine's own programs.
 
-    A spec's `options` may be `disk_mb`, `processes` and `idle`, in seconds.
+    A spec's `options` may be `disk_mb`, `processes`, `idle`, in seconds, and `network`: the list
+    of `host:port` that it may reach. In their place, `session` is a whole `SessionRequest`.
+    `fork_of` names a sandbox here, whose files are copied.
     """
 
     name = "local"
 
-    def __init__(self, folder: Path | str | None = None) -> None:
-        self._given = None if folder is None else str(folder)
+    def __init__(
+        self, folder: Path | str | None = None, sessions: LocalSessions | None = None
+    ) -> None:
+        self._made = sessions
+        where = sessions.folder if sessions else folder
+        self._given = None if where is None else str(where)
 
     @cached_property
     def _sessions(self) -> LocalSessions:
-        return LocalSessions(sessions=SessionSettings.load(**self._where()))
+        return self._made or LocalSessions(sessions=SessionSettings.load(**self._where()))
 
     def _where(self) -> dict[str, Any]:
         return {} if self._given is None else {"local_sandboxes": self._given}
@@ -83,12 +95,23 @@ class LocalProvider:
     ) -> SandboxRef:
         if unknown := sorted(set(spec.options) - set(_OPTIONS)):
             raise SessionRefused(f"options: {unknown[0]!r:.100} is none of {', '.join(_OPTIONS)}")
-        await self._sessions.open(
-            SessionRequest(
-                name, tags, spec.env, spec.memory_mb, ttl=min(ttl, LONGEST), **spec.options
-            )
-        )
+        request = self._request(spec, name, tags, min(ttl, LONGEST))
+        if parent := spec.options.get("fork_of"):
+            await self._sessions.named(parent).fork(request)
+        else:
+            await self._sessions.open(request)
         return self._ref(name)
+
+    def _request(
+        self, spec: SandboxSpec, name: str, tags: Mapping[str, str], ttl: float
+    ) -> SessionRequest:
+        options = {key: spec.options[key] for key in spec.options if key not in _WHOLE}
+        if allow := options.pop("network", None):
+            options["network"] = Network(allow)
+        asked = spec.options.get("session") or SessionRequest(
+            env=spec.env, memory_mb=spec.memory_mb, image=spec.image, **options
+        )
+        return replace(asked, name=name, tags={**asked.tags, **tags}, ttl=ttl)
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
         """It is ready when it is made."""
@@ -115,7 +138,9 @@ class LocalProvider:
         if ran.exit.why == "timeout":
             return ExecResult(None, ran.stdout, ran.stderr, timed_out=True)
         code = ran.exit.code if ran.exit.code is not None else -(ran.exit.signal or 0)
-        return ExecResult(code, ran.stdout, ran.stderr + _said(ran.exit.why))
+        why = ran.exit.why
+        refused = why if why in _REFUSED else ""
+        return ExecResult(code, ran.stdout, ran.stderr + _said(why), refused=refused)
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:
         content = bytearray()
@@ -158,8 +183,8 @@ class LocalProvider:
 
     def classify(self, problem: BaseException) -> Verdict:
         match problem:
-            case SessionGone():
-                return Verdict(Kind.GONE)
+            case SessionGone():  # of a creation: the one to be forked, or the hub with all it had
+                return Verdict(Kind.GONE, nothing_made=True)
             case SessionExists():
                 return Verdict(Kind.EXISTS)
             case TooManySessions():
@@ -167,8 +192,10 @@ class LocalProvider:
             case SandboxUnavailable():
                 advice = "`penstock doctor` says what is missing"
                 return Verdict(Kind.FATAL, nothing_made=True, advice=advice)
-            case SessionRefused() | SettingError():
+            case SessionRefused() | SettingError() | ImageError():
                 return Verdict(Kind.FATAL, nothing_made=True)
+            case SessionTrouble() | OSError(errno=int()):  # said by the hub, which has ended it
+                return Verdict(Kind.RETRY, nothing_made=True)
         return Verdict(Kind.RETRY)
 
     async def close(self) -> None:

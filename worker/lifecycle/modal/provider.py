@@ -6,17 +6,16 @@ was throttled is bounded: without that, a refusal looks like a creation that nev
 """
 
 import asyncio
-import errno
 import math
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from ground.recent import Recent
+from worker.lifecycle.clouds import shell
 from worker.lifecycle.provider import (
     Command,
     ExecResult,
-    FileRefused,
     Kind,
     SandboxRef,
     SandboxSpec,
@@ -36,15 +35,6 @@ except ImportError as missing:
 
 APP = "penstock"
 _CONNECTED, _KNOWN = 1000, 100_000  # sandboxes that one process remembers
-_ABSENT, _FOLDER, _CLOSED = 66, 67, 68
-_MET = {
-    _ABSENT: FileNotFoundError(errno.ENOENT, "No such file or directory"),
-    _FOLDER: IsADirectoryError(errno.EISDIR, "Is a directory"),
-    _CLOSED: PermissionError(errno.EACCES, "Permission denied"),
-}
-_NO_FOLDER = f'test -d "$1" && exit {_FOLDER}'
-_READ = f'test -e "$1" || exit {_ABSENT}; {_NO_FOLDER}; test -r "$1" || exit {_CLOSED}; cat -- "$1"'
-_WRITE = f'{_NO_FOLDER}; mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 # By a shell, whose 127 and 126 say that a program is missing, or cannot be executed.
 _RUN = 'cd -- "${1:-.}" || exit 126; shift; exec "$@"'
 _PIECE = 1 << 20
@@ -147,15 +137,17 @@ class ModalProvider:
             # What they meet is cut off with the command.
             await asyncio.gather(feeding, *reading, return_exceptions=True)
         timed_out = code == -1  # the client says it so, if it does not raise
-        return ExecResult(None if timed_out else code, bytes(out), bytes(err), timed_out)
+        denied = code == 126 and b"permission denied" in err.lower()  # the shell's words
+        refused = "not_executable" if denied else ""
+        return ExecResult(None if timed_out else code, bytes(out), bytes(err), timed_out, refused)
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        read = Command(["sh", "-c", _READ, "sh", path], 300)
-        return _done(ref, await self._exec(ref, read, whole=True), "read", path).stdout
+        ran = await self._exec(ref, shell.reading(path), whole=True)
+        return shell.done(ref, ran, "read", path).stdout
 
     async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
-        write = Command(["sh", "-c", _WRITE, "sh", path], 300, stdin=content)
-        _done(ref, await self.exec(ref, write), "write", path)
+        ran = await self.exec(ref, shell.writing(path, content))
+        shell.done(ref, ran, "write", path)
 
     async def is_alive(self, ref: SandboxRef) -> bool:
         try:
@@ -276,14 +268,3 @@ async def _last_words(reading: Reading, heard: Sequence[bytearray]) -> None:
         _, pending = await asyncio.wait(reading, timeout=_LAST_WORDS)
         if not pending:
             return
-
-
-def _done(ref: SandboxRef, ended: ExecResult, what: str, path: str) -> ExecResult:
-    if ended.timed_out:
-        raise OSError(f"sandbox {ref.name}: timeout, cannot {what} {path}")
-    if ended.exit_code != 0:
-        met = _MET.get(ended.exit_code or 0)
-        if met is not None:
-            raise type(met)(met.errno, met.strerror, path)
-        raise FileRefused(errno.EIO, ended.stderr.decode(errors="replace").strip(), path)
-    return ended

@@ -27,6 +27,7 @@ from ground.backoff import backoff
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.registry.records import (
     Claimed,
+    Record,
     Registered,
     StartingPermit,
     Turn,
@@ -37,11 +38,11 @@ from worker.lifecycle.registry.records import (
 )
 
 INDEX = "penstock:sandboxes"
-_OPEN, _ADVANCE, _SESSION, _RENEW, _ELECT, _CLAIM, _CONDEMN, _FORGET, _LOOK, _RETIRE = (
+_OPEN, _ADVANCE, _SESSION, _RENEW, _PROLONG, _ELECT, _CLAIM, _CONDEMN, _FORGET, _LOOK, _RETIRE = (
     load_script("worker.lifecycle", name)
     for name in (
-        "open", "advance", "session", "renew", "elect", "claim", "condemn", "forget", "look",
-        "retire",
+        "open", "advance", "session", "renew", "prolong", "elect", "claim", "condemn", "forget",
+        "look", "retire",
     )
 )  # fmt: skip
 _PATIENCE = 10.0  # seconds that a call outlasts a Redis that does not answer
@@ -122,6 +123,11 @@ class Registry:
         gone = "" if gone_after is None else _us(gone_after)
         return bool(self._call(_CONDEMN, name, fence, _us(wait), gone, why[:500]))
 
+    def prolong(self, name: str, fence: str, dies_after: float) -> bool:
+        """Its provider ends it at another time than was written; False where the record is not
+        the caller's any more."""
+        return bool(self._call(_PROLONG, name, fence, _us(dies_after)))
+
     def forget(self, name: str, fence: str, counter: str) -> bool:
         return bool(self._call(_FORGET, name, fence, counter))
 
@@ -155,6 +161,13 @@ class Registry:
 
     def permit_freed(self, name: str) -> None:
         self._try(lambda client: client.hdel(self._keys[2], name))
+
+    def record(self, name: str) -> Record | None:
+        """A sandbox's record, without its lease and permits."""
+        key = tagged("sandbox", self.run, f"box:{name}")
+        found: Any = self._try(lambda client: client.hgetall(key))
+        flat = [part for pair in found.items() for part in pair]
+        return read_record(name, flat) if found else None
 
     def state(self, name: str) -> str:
         """The state of a sandbox's record; empty where it has none."""

@@ -1,0 +1,237 @@
+"""Session sandboxes at Daytona, on its own SDK.
+
+A sandbox gets its name and labels in the request that makes it. Left alone it would stop after 15
+minutes without a request: that is turned off, and its time to live ends it.
+"""
+
+import asyncio
+import math
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from ground.recent import Recent
+from worker.lifecycle.clouds import shell
+from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+
+try:
+    import daytona
+    from daytona import (
+        DaytonaAuthenticationError,
+        DaytonaBadRequestError,
+        DaytonaConflictError,
+        DaytonaError,
+        DaytonaFileNotFoundError,
+        DaytonaForbiddenError,
+        DaytonaGoneError,
+        DaytonaNotFoundError,
+        DaytonaRateLimitError,
+        DaytonaServiceUnavailableError,
+        DaytonaUnprocessableEntityError,
+    )
+except ImportError as missing:
+    raise ImportError(
+        f"Daytona's SDK cannot be imported ({missing}): pip install 'penstock-rl[daytona]'"
+    ) from missing
+
+_CLOUD = "https://app.daytona.io/api"
+_NAME = "penstock-name"
+_CONNECTED = 1000  # sandboxes that one process remembers
+_CREDENTIALS = "Set DAYTONA_API_KEY"
+_LATER = 5.0  # seconds, where the answer has no Retry-After
+_ENDED = ("destroyed", "destroying")
+
+
+class DaytonaRefused(Exception):
+    """The request asks for what Daytona does not have."""
+
+
+class DaytonaProvider:
+    """A spec's `image` is one of a registry; without one, the sandbox is of the default snapshot.
+
+    `options` are the parameters of the SDK's `create`: `snapshot`, `network_block_all` and so on.
+    `config`: what the SDK takes in place of its variables.
+    """
+
+    name = "daytona"
+
+    def __init__(self, config: Any = None) -> None:
+        self._config = config
+        self._made: Any = None
+        self._opened: Recent[Any] = Recent(_CONNECTED)
+
+    @property
+    def scope(self) -> str:
+        """With the server, where that is not Daytona's own."""
+        given = self._config.api_url if self._config else None
+        where = given or os.environ.get("DAYTONA_API_URL") or _CLOUD
+        return self.name if where == _CLOUD else f"{self.name}:{where}"
+
+    async def create(
+        self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
+    ) -> SandboxRef:
+        params = _params(spec)
+        params.name, params.env_vars = name, {**(params.env_vars or {}), **spec.env}
+        params.labels = {**(params.labels or {}), **tags, _NAME: name}
+        params.ttl_minutes = math.ceil(ttl / 60)
+        if params.auto_stop_interval is None:
+            params.auto_stop_interval = 0
+        try:
+            made = await self._daytona.create(params, timeout=0)  # whoever waits has a limit
+        except DaytonaNotFoundError as missing:
+            raise DaytonaRefused(str(missing)) from missing
+        self._opened.put(made.id, made)
+        return SandboxRef(made.id, name)
+
+    async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
+        """Ready is what runs a command."""
+        async with asyncio.timeout(timeout):
+            await shell.ready(_Inside(await self._sandbox(ref.id)))
+
+    async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
+        """Daytona answers for it."""
+        return ref
+
+    async def close_runtime(self, ref: SandboxRef) -> None:
+        self._opened.pop(ref.id, None)
+
+    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
+        try:
+            return await shell.run(_Inside(await self._sandbox(ref.id)), command)
+        except DaytonaError:
+            self._opened.pop(ref.id, None)
+            await self._sandbox(ref.id)  # says so if it has ended
+            raise
+
+    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
+        ran = await self.exec(ref, shell.reading(path))
+        return shell.done(ref, ran, "read", path).stdout
+
+    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
+        ran = await self.exec(ref, shell.writing(path, content))
+        shell.done(ref, ran, "write", path)
+
+    async def is_alive(self, ref: SandboxRef) -> bool:
+        try:
+            return _state(await self._daytona.get(ref.id)) == "started"
+        except Exception:  # noqa: BLE001 - after any error, the sandbox was not seen alive
+            return False
+
+    async def terminate(self, id: str) -> None:
+        self._opened.pop(id, None)
+        try:
+            await (await self._daytona.get(id)).delete(wait=True)
+        except (DaytonaNotFoundError, DaytonaGoneError):
+            return  # it has ended
+
+    async def find(self, name: str) -> SandboxRef | None:
+        """Also one that failed as it started, or has stopped: it exists until it is ended."""
+        try:
+            found = await self._daytona.get(name)
+        except (DaytonaNotFoundError, DaytonaGoneError):
+            return None
+        return None if _state(found) in _ENDED else SandboxRef(found.id, name)
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
+        query = daytona.ListSandboxesQuery(labels=dict(tags))
+        async for each in self._daytona.list(query):
+            if _state(each) not in _ENDED:
+                yield SandboxRef(each.id, each.labels.get(_NAME, ""))
+
+    def classify(self, problem: BaseException) -> Verdict:
+        match problem:
+            case DaytonaAuthenticationError():
+                return Verdict(Kind.FATAL, nothing_made=True, advice=_CREDENTIALS)
+            case DaytonaRateLimitError():
+                return Verdict(Kind.THROTTLED, _retry_after(problem), nothing_made=True)
+            case DaytonaForbiddenError() if "exceeded" in str(problem).lower():  # a quota
+                return Verdict(Kind.THROTTLED, _LATER, nothing_made=True)
+            case DaytonaServiceUnavailableError():
+                return Verdict(Kind.THROTTLED, _retry_after(problem))
+            case DaytonaConflictError():
+                return Verdict(Kind.EXISTS)
+            case DaytonaFileNotFoundError():
+                return Verdict(Kind.RETRY)
+            case DaytonaNotFoundError() | DaytonaGoneError():
+                return Verdict(Kind.GONE)
+            case DaytonaRefused():
+                advice = "Check the names of image and snapshot"
+                return Verdict(Kind.FATAL, nothing_made=True, advice=advice)
+            case (
+                DaytonaForbiddenError()
+                | DaytonaBadRequestError()
+                | DaytonaUnprocessableEntityError()
+            ):
+                return Verdict(Kind.FATAL, nothing_made=True)
+        return Verdict(Kind.RETRY)
+
+    async def close(self) -> None:
+        self._opened.clear()
+        made, self._made = self._made, None
+        if made is not None:
+            await made.close()
+
+    @property
+    def _daytona(self) -> Any:
+        """Made when first used, as it needs a running loop."""
+        if self._made is None:
+            self._made = daytona.AsyncDaytona(self._config)
+        return self._made
+
+    async def _sandbox(self, id: str) -> Any:
+        known = self._opened.use(id)
+        if known is None:
+            known = await self._daytona.get(id)
+            if _state(known) in _ENDED:
+                raise DaytonaGoneError(f"sandbox {id} has ended")
+            self._opened.put(id, known)
+        return known
+
+
+class _Inside:
+    def __init__(self, sandbox: Any) -> None:
+        self._sandbox = sandbox
+
+    async def line(self, line: str, within: float) -> str:
+        ran = await self._sandbox.process.exec(line, timeout=math.ceil(within))
+        return str(ran.result)
+
+    async def put(self, path: str, content: bytes) -> None:
+        await self._sandbox.fs.upload_file(content, path, int(shell.FILE_WITHIN))
+
+    async def get(self, path: str) -> bytes:
+        return bytes(await self._sandbox.fs.download_file(path, int(shell.FILE_WITHIN)))
+
+
+def _params(spec: SandboxSpec) -> Any:
+    """As the SDK has them; an option that it does not know is refused."""
+    by_image = bool(spec.image) or "image" in spec.options
+    kind: Any = (
+        daytona.CreateSandboxFromImageParams
+        if by_image
+        else daytona.CreateSandboxFromSnapshotParams
+    )
+    options = dict(spec.options)
+    if unknown := sorted(set(options) - set(kind.model_fields)):
+        raise DaytonaRefused(f"options: {unknown[0]!r:.100} is no parameter of {kind.__name__}")
+    if spec.cpu is not None or spec.memory_mb is not None:
+        if not by_image:
+            raise DaytonaRefused("cpu and memory_mb are set by a snapshot; name an image instead")
+        options.setdefault(
+            "resources",
+            daytona.Resources(
+                cpu=math.ceil(spec.cpu) if spec.cpu else None,
+                memory=math.ceil(spec.memory_mb / 1024) if spec.memory_mb else None,
+            ),
+        )
+    return kind(**({"image": spec.image} if spec.image else {}), **options)
+
+
+def _state(sandbox: Any) -> str:
+    return str(getattr(sandbox.state, "value", sandbox.state))
+
+
+def _retry_after(problem: DaytonaError) -> float:
+    found = {name.lower(): text for name, text in problem.headers.items()}
+    text = str(found.get("retry-after", ""))
+    return float(text) if text.isascii() and text.isdecimal() else _LATER
