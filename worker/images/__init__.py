@@ -8,8 +8,9 @@ from worker.images.errors import (
     ImageUnknown,
     StoreUnusable,
 )
+from worker.images.layers import Collected
 from worker.images.settings import ImageSettings
-from worker.images.store import Collected, Image, ImageStore
+from worker.images.store import Image, ImageStore
 
 __all__ = [
     "Collected",

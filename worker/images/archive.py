@@ -40,6 +40,8 @@ class ImageConfig:
     workdir: str = ""
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
+    start: str = ""  # of an E2B template: what runs in each sandbox from its beginning
+    ready: str = ""  # and what succeeds as soon as that is ready
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,9 @@ class _InFolder:
         self._folder = folder
 
     def open(self, name: str) -> BinaryIO:
-        try:
-            return (self._folder / _inside(name)).open("rb")
-        except (FileNotFoundError, IsADirectoryError):
-            raise ImageBroken(f"the image names {name}, which is not in {self._folder}") from None
+        if not self.has(_inside(name)):  # a pipe would be waited for without end
+            raise ImageBroken(f"the image names {name}, which is no file in {self._folder}")
+        return (self._folder / _inside(name)).open("rb")
 
     def has(self, name: str) -> bool:
         return (self._folder / name).is_file()
@@ -103,7 +104,7 @@ class _InFolder:
 class _Bounded:
     """No header makes `tarfile` read a whole archive into memory."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes] | BinaryIO) -> None:
         self._file = file
         self._gathered = 0
         self.tell, self.seekable = file.tell, file.seekable
@@ -117,6 +118,11 @@ class _Bounded:
         if count < 0 or self._gathered > 2 * _MOST_JSON:
             raise ImageBroken(f"the archive has a header of {self._gathered:,} bytes")
         return self._file.read(count)
+
+
+def tar_in(file: IO[bytes] | BinaryIO) -> tarfile.TarFile:
+    """A plain tar of anybody's. Raises `ImageBroken` for a header that would fill the memory."""
+    return tarfile.open(fileobj=cast(IO[bytes], _Bounded(file)), mode="r:")
 
 
 class _InTar:
@@ -171,9 +177,7 @@ def _in_tar(path: Path, scratch: Path, most: int) -> Iterator[_InTar]:
             file = unpacked
         file.seek(0)
         try:
-            bounded = cast(IO[bytes], _Bounded(file))
-            tar = held.enter_context(tarfile.open(fileobj=bounded, mode="r:"))
-            files = _InTar(tar, path)
+            files = _InTar(held.enter_context(tar_in(file)), path)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as damage:
             raise ImageBroken(f"{path} is no tar: {damage}") from None
         yield files
@@ -247,10 +251,11 @@ def _config(found: Any) -> ImageConfig:
     def texts(name: str) -> tuple[str, ...]:
         return tuple(_text(text, name) for text in _list(table.get(name) or [], name))
 
+    workdir = _text(table.get("WorkingDir") or "", "WorkingDir")
     return ImageConfig(
         env=texts("Env"),
         user=_text(table.get("User") or "", "User"),
-        workdir=_text(table.get("WorkingDir") or "", "WorkingDir"),
+        workdir=workdir and os.path.join("/", workdir),
         entrypoint=texts("Entrypoint"),
         cmd=texts("Cmd"),
     )
@@ -340,4 +345,6 @@ def _list(found: object, name: str) -> list[Any]:
 def _text(found: object, name: str) -> str:
     if not isinstance(found, str):
         raise ImageBroken(f"{name} is no text in this image")
+    if "\0" in found or any("\ud800" <= letter <= "\udfff" for letter in found):
+        raise ImageBroken(f"{name} is {found!r:.100}, which no process can be given")
     return found

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import httpx
 
+from ground import tracing
 from worker.errors import (
     SandboxBroken,
     SandboxFailure,
@@ -140,6 +141,7 @@ class SandboxFusion:
     ) -> tuple[httpx.Response, bytes]:
         """Post the program and read the answer, at most one byte more than is allowed of it."""
         identity = {"X-Correlation-ID": request.correlation_id} if request.correlation_id else {}
+        identity |= tracing.headers()
         body = body_of(request)
         try:
             async with (

@@ -14,7 +14,15 @@ import zstandard
 
 from tests.harness.servers import until
 from tests.worker.images.archives import Layer, config, digest, docker, layer, oci
-from worker.images import ImageBroken, ImageError, ImageStore, ImageTooLarge, ImageUnknown
+from worker.images import (
+    ImageBroken,
+    ImageConfig,
+    ImageError,
+    ImageStore,
+    ImageTooLarge,
+    ImageUnknown,
+)
+from worker.images.store import BUILD, MOST_LAYERS
 from worker.images.unpack import OPAQUE, Owners
 
 MOST = 50_000_000
@@ -72,6 +80,17 @@ def test_an_oci_layout_is_unpacked_whatever_packs_its_layers(store, tmp_path, pa
         {"task": "folder", "task/test.py": "assert 1"},
         {"etc": "folder", "etc/os": "debian"},
     ]
+
+
+def test_a_folder_that_was_there_is_closed_to_others(store, tmp_path) -> None:
+    store.folder.mkdir(mode=0o755)
+    store.add(oci(tmp_path / "oci", [layer({"a": "1"})]))
+    assert store.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_working_folder_begins_at_the_root(store, tmp_path) -> None:
+    (image,) = store.add(oci(tmp_path / "oci", [layer({"a": "1"})], WorkingDir="task/sub"))
+    assert image.config.workdir == "/task/sub"
 
 
 def test_a_docker_save_shares_layers_among_its_images(store, tmp_path) -> None:
@@ -251,7 +270,7 @@ def test_damage_is_named(store, tmp_path) -> None:
         store.add(oci(tmp_path / "midst", [midst]))
     absent = oci(tmp_path / "absent", [good], packed=bytes)
     blob_of(absent, good).unlink()
-    with pytest.raises(ImageBroken, match="is not in"):
+    with pytest.raises(ImageBroken, match="is no file in"):
         store.add(absent)
     assert layers_of(store) == []
 
@@ -364,3 +383,35 @@ def test_many_processes_add_the_same_image_at_once(store, tmp_path) -> None:
     assert trees(store, "task") == [{"b": "2"}, {"a": "1"}]
     assert len(layers_of(store)) == 2
     assert list((store.folder / "unpacking").iterdir()) == []
+
+
+def test_an_image_is_extended_by_a_layer_which_goes_with_its_name(store, tmp_path) -> None:
+    (base,) = store.add(oci(tmp_path / "oci", [layer({"a": "1"})]))
+    above = tmp_path / "above.tar"
+    above.write_bytes(layer({"b": "2"}))
+    made = store.extend(base, above, "more", ImageConfig(user="agent", start="serve"))
+    assert (made.layers[0], made.config.start) == (base.layers[0], "serve")
+    assert store.find("more") == made
+    assert trees(store, "more") == [{"b": "2"}, {"a": "1"}]
+    named = store.extend(made, None, "same", made.config)
+    assert named.layers == made.layers
+    store.remove("more")
+    assert store.gc().layers == 0
+    store.remove("same")
+    assert store.gc().layers == 1
+
+
+def test_steps_of_builds_are_forgotten_after_a_week(store, tmp_path) -> None:
+    (base,) = store.add(oci(tmp_path / "oci", [layer({"a": "1"})]))
+    for name in (f"{BUILD}old", f"{BUILD}new"):
+        store.extend(base, None, name, base.config)
+    record = store._record(f"{BUILD}old")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"added": 0.0}))
+    store.gc()
+    assert [image.name for image in store.images()] == [f"{BUILD}new", "task"]
+
+
+def test_an_image_of_too_many_layers_is_refused(store, tmp_path) -> None:
+    layers = [layer({str(number): ""}) for number in range(MOST_LAYERS + 1)]
+    with pytest.raises(ImageTooLarge, match="129 layers; at most 128"):
+        store.add(oci(tmp_path / "oci", layers))

@@ -13,7 +13,7 @@ from tests.worker.images.archives import Layer, docker, layer, oci
 from worker.images import ImageBroken, ImageStore, ImageTooLarge, ImageUnknown, StoreUnusable
 from worker.images import archive as archives
 from worker.images import unpack as unpacking
-from worker.images.store import _delete
+from worker.images.layers import _delete
 from worker.images.stream import Measured
 from worker.images.unpack import Owners
 
@@ -62,6 +62,24 @@ def test_a_header_that_never_ends_is_refused(store, tmp_path) -> None:
 def test_a_header_that_says_no_number_is_damage(store, tmp_path, value) -> None:
     with pytest.raises(ImageBroken, match="is no readable tar"):
         store.add(oci(tmp_path / "oci", [sizes(**{"GNU.sparse.map": value})]))
+
+
+@pytest.mark.parametrize(
+    "about", [{"Env": ["A=\0"]}, {"User": "\ud800"}, {"WorkingDir": "/a\0b"}], ids=str
+)
+def test_settings_that_no_process_can_have_are_refused(store, tmp_path, about) -> None:
+    with pytest.raises(ImageBroken, match="which no process can be given"):
+        store.add(oci(tmp_path / "oci", [layer({"a": "1"})], **about))
+    assert left_in(store) == []
+
+
+def test_a_blob_that_is_a_pipe_is_not_waited_for(store, tmp_path) -> None:
+    folder = oci(tmp_path / "oci", [layer({"a": "1"})])
+    for blob in (folder / "blobs/sha256").iterdir():
+        blob.unlink()
+        os.mkfifo(blob)
+    with pytest.raises(ImageBroken, match="which is no file in"):
+        store.add(folder)
 
 
 def test_hard_links_into_lower_layers_count_as_files_do(tmp_path) -> None:

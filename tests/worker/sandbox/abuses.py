@@ -215,3 +215,13 @@ print("deep")
         stdout=b"deep\n",
     ),
 ]
+
+# What another process of the session is, and what it could be made to say in place of init.
+LOOK_IN = """
+import os
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    for name in () if int(pid) == os.getpid() else ('environ', 'fd', 'maps', 'mem'):
+        try: os.listdir(f'/proc/{pid}/fd') if name == 'fd' else open(f'/proc/{pid}/{name}', 'rb')
+        except OSError: continue
+        print(pid, name)
+"""

@@ -1,9 +1,11 @@
 """Sandboxes to try: started by root where the tests are, and by an ordinary user."""
 
+import http.server
 import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -107,3 +109,23 @@ def run(sandbox: Jails) -> Run:
 def url() -> Iterator[str]:
     """A sandbox behind HTTP, with 256 MB for a program."""
     yield from served(memory="256")
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "7")
+        self.end_headers()
+        self.wfile.write(b"trainer")
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[str]:
+    """`host:port` of a server of this machine, which a sandbox may want to reach."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()

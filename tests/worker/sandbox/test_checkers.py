@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from worker.judge.found import Said
 from worker.judge.models import Checker
 from worker.sandbox.local import LocalSandbox
 from worker.sandbox.local.judging import checking
-from worker.sandbox.local.judging.checking import Said, said_by
+from worker.sandbox.local.judging.checking import said_by
 from worker.sandbox.local.judging.trial import _of_both
 from worker.sandbox.local.outcome import Step
 

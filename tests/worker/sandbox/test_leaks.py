@@ -148,7 +148,7 @@ async def test_closing_ends_what_runs_and_what_waits_as_our_failure_and_leaves_n
     )
     assert len(os.listdir("/proc/self/fd")) == len(before)
     assert not Path(f"/proc/{server.ready['pid']}").exists()
-    assert jails._server is None  # nobody started another
+    assert not jails._servers  # nobody started another
 
 
 @in_one_loop

@@ -1,17 +1,22 @@
 """What the kernel counts by user, and so for all programs together: none uses it up for others."""
 
+import os
 import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from worker.sandbox.local import Jails, LimitRefused, Program
+from worker.sandbox.local.inside import wire, zygote
 from worker.sandbox.local.limits import CAPS
 
 from .conftest import QUICK, STARTS, config_for
 
+_NO_CLONE_HAS_IT = 0x800  # CLONE_SIGHAND, without the memory that it needs
 # Sends descriptors to itself and never takes them, from many threads at once, until it is told no.
 FLOOD = """
 import array, socket, threading
@@ -62,3 +67,15 @@ def test_more_open_files_than_leave_room_for_ours_are_refused() -> None:
     jails = Jails(caps=replace(CAPS, open_files=1 << 30))
     with pytest.raises(LimitRefused, match="open_files"):
         replace(QUICK, open_files=most).within(jails.caps)
+
+
+def test_a_client_that_went_away_costs_a_fork_server_with_no_room_nothing() -> None:
+    no_room: Any = SimpleNamespace(clone_flags=_NO_CLONE_HAS_IT)
+    reader, writer = os.pipe()
+    os.close(reader)
+    control, other = wire.pair()
+    server = zygote.Server(control, no_room, 0)
+    server._hand_over({"run": 1, "what": "program"}, [writer, writer])
+    os.close(writer)
+    control.close()
+    other.close()

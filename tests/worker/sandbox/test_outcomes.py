@@ -159,9 +159,9 @@ async def test_why_a_process_was_never_the_program_is_told_if_its_order_comes_to
 
 async def test_the_interpreter_ends_as_it_always_does(run: Run) -> None:
     code = """
-import atexit, threading, time
+import atexit, threading
 atexit.register(print, "atexit")
-threading.Thread(target=lambda: (time.sleep(0.05), print("thread"))).start()
+threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
 class Last:
     def __del__(self): print("del")
 last = Last()

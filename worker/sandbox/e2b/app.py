@@ -16,10 +16,12 @@ from ground.http.guard import AsgiApp, OwnNames, Receive, Scope, Send, is_json
 from worker.sandbox.e2b import files, process
 from worker.sandbox.e2b.boxes import Box, Boxes, box_of, is_name, token_of
 from worker.sandbox.e2b.filesystem import Filesystem
+from worker.sandbox.e2b.fleet.fleet import Fleet
 from worker.sandbox.e2b.interpreter import Interpreter
 from worker.sandbox.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
 from worker.sandbox.e2b.rest import Rest
-from worker.sandbox.e2b.wire import refusal, unless_gone
+from worker.sandbox.e2b.templates.rest import Templates
+from worker.sandbox.e2b.wire import FORWARDED, refusal, retry, unless_gone, was_forwarded
 from worker.sandbox.sessions import SessionGone
 
 log = logging.getLogger(__name__)
@@ -28,10 +30,9 @@ Inside = Callable[[Request, Box, str], Awaitable[Response]]
 Outside = Callable[[Request], Awaitable[Response]]
 _TOKENS = ("x-access-token", "e2b-traffic-access-token")
 _BOX_LABEL = re.compile(rb"^\d+-i[0-9a-f]{20}\.")
-_RETRY = {"Retry-After": "1", "Should-Retry": "true"}
 
 
-def app(boxes: Boxes, api_key: str, host: str) -> AsgiApp:
+def app(boxes: Boxes, api_key: str, host: str, fleet: Fleet | None = None) -> AsgiApp:
     """All routes. REST and envd collide in no path, so one address serves as both."""
     filesystem, interpreter = Filesystem(), Interpreter()
 
@@ -40,15 +41,30 @@ def app(boxes: Boxes, api_key: str, host: str) -> AsgiApp:
         for room in (boxes, filesystem, interpreter):
             room.forget(name)
 
-    rest, inside = Rest(boxes, forget), _Inside(boxes, forget)
+    rest, inside = Rest(boxes, forget, fleet, api_key), _Inside(boxes, forget, fleet)
 
     def keyed(handler: Outside) -> Outside:
+        async def work(request: Request) -> Response:
+            name = request.path_params.get("id", "")
+            return await _elsewhere(request, name, boxes, fleet) or await handler(request)
+
         async def answer(request: Request) -> Response:
             given = request.headers.get("x-api-key", "")
             if api_key and not hmac.compare_digest(given.encode(), api_key.encode()):
                 return _rest_refusal(Problem("unauthenticated", "the API key is not this server's"))
             if not is_json(request.scope):
                 return _rest_refusal(Problem("invalid_argument", "send application/json", 415))
+            return await _answered(request, lambda: work(request), _rest_refusal, _not_listed)
+
+        return answer
+
+    async def signed(request: Request) -> Response:
+        if not was_forwarded(request):
+            return _rest_refusal(Problem("not_found", "Not Found"))
+        return await _answered(request, lambda: rest.signed(request), _rest_refusal, _not_listed)
+
+    def unkeyed(handler: Outside) -> Outside:
+        async def answer(request: Request) -> Response:
             return await _answered(request, lambda: handler(request), _rest_refusal, _not_listed)
 
         return answer
@@ -69,8 +85,9 @@ def app(boxes: Boxes, api_key: str, host: str) -> AsgiApp:
         *route(f"{one}/metrics", rest.metrics, "GET"),
         *route(f"{one}/pause", rest.not_offered, "POST"),
         *route(f"{one}/snapshots", rest.not_offered, "POST"),
-        *route(f"{one}/network", rest.not_offered, "PUT"),
+        *route(f"{one}/network", rest.network, "PUT"),
         *route("/templates/aliases/{alias:path}", rest.alias, "GET"),
+        *Templates(boxes).routes(keyed, unkeyed),
     ]
     calls: Mapping[str, Mapping[str, Inside]] = {
         "process.Process": process.CALLS,
@@ -85,29 +102,40 @@ def app(boxes: Boxes, api_key: str, host: str) -> AsgiApp:
         Route("/health", inside.health, methods=["GET"]),
         Route("/files", inside.of(files.download, signed=True), methods=["GET"]),
         Route("/files", inside.of(files.upload, signed=True), methods=["POST"]),
+        Route("/signed", signed, methods=["GET", "POST"]),
         Route("/execute", inside.of(interpreter.execute), methods=["POST"]),
         Route("/contexts", inside.of(interpreter.create), methods=["POST"]),
         Route("/contexts", inside.of(interpreter.list), methods=["GET"]),
         Route("/contexts/{context}", inside.of(interpreter.remove), methods=["DELETE"]),
         Route("/contexts/{context}/restart", inside.of(interpreter.restart), methods=["POST"]),
     ]
-    return _Door(Starlette(routes=[*rest_routes, *rpc, *envd]), OwnNames(host))
+    return _Door(Starlette(routes=[*rest_routes, *rpc, *envd]), OwnNames(host), fleet)
 
 
 class _Door:
     """Refuses what was meant for another server: no page of another site can ask this one."""
 
-    def __init__(self, within: AsgiApp, names: OwnNames) -> None:
+    def __init__(self, within: AsgiApp, names: OwnNames, fleet: Fleet | None) -> None:
         self._within = within
         self._names = names
+        self._fleet = fleet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = scope["type"] == "http" and self._names.refusal(_without_box(scope))
-        if refused:
-            problem = Problem("permission_denied", refused[1], refused[0])
-            await _rest_refusal(problem)(scope, receive, send)
-        else:
-            await self._within(scope, receive, send)
+        if scope["type"] == "http":
+            try:
+                scope[FORWARDED] = self._admitted(scope)
+            except Problem as problem:
+                await _rest_refusal(problem)(scope, receive, send)
+                return
+        await self._within(scope, receive, send)
+
+    def _admitted(self, scope: Scope) -> bool:
+        """Whether another server of the fleet has passed it on. Raises `Problem`."""
+        if self._fleet and self._fleet.was_forwarded(scope):
+            return True
+        if refused := self._names.refusal(_without_box(scope)):
+            raise Problem("permission_denied", refused[1], refused[0])
+        return False
 
 
 def _without_box(scope: Scope) -> Scope:
@@ -122,13 +150,15 @@ def _without_box(scope: Scope) -> Scope:
 class _Inside:
     """Calls into one sandbox, by the holder of its token."""
 
-    def __init__(self, boxes: Boxes, forget: Callable[[str], None]) -> None:
-        self._boxes = boxes
+    def __init__(self, boxes: Boxes, forget: Callable[[str], None], fleet: Fleet | None) -> None:
+        self._boxes, self._fleet = boxes, fleet
         self._forget = forget
 
     def of(self, handler: Inside, signed: bool = False) -> Outside:
         async def answer(request: Request) -> Response:
             async def work() -> Response:
+                if other := await self._elsewhere(request, signed):
+                    return other
                 box = await self._admitted(request, signed)
                 return await handler(request, box, _user(request))
 
@@ -140,11 +170,25 @@ class _Inside:
         """Open to everybody: it says no more than whether the sandbox lives."""
 
         async def work() -> Response:
+            if other := await self._elsewhere(request):
+                return other
             box = await self._boxes.find(_box(request))
             await box.session.info()
             return Response(status_code=204)
 
         return await _answered(request, work, refusal, self._gone)
+
+    async def _elsewhere(self, request: Request, signed: bool = False) -> Response | None:
+        """By the machine that has it. Its own server asks for the token."""
+        if (name := _box(request)) or not signed or "signature" not in request.query_params:
+            return await _elsewhere(request, name, self._boxes, self._fleet)
+        if self._fleet is None or was_forwarded(request):
+            return None
+        async for info in self._boxes.living():
+            if files.signed(request, token_of(info)):
+                return None
+        found = await self._fleet.signed(request.url.query, request.method)
+        return self._fleet.passed_on(*found) if found else None
 
     async def _admitted(self, request: Request, signed: bool) -> Box:
         """By the token; for a file also by a signature, which is that of one sandbox's token."""
@@ -165,6 +209,16 @@ class _Inside:
         self._forget(name)
         said = {"sandboxId": name, "message": "The sandbox was not found", "code": 502}
         return JSONResponse(said, status_code=502)
+
+
+async def _elsewhere(
+    request: Request, name: str, boxes: Boxes, fleet: Fleet | None
+) -> Response | None:
+    """The way to the machine that has this sandbox; None if it is this one, or none."""
+    if fleet is None or was_forwarded(request) or not is_name(name) or boxes.here(name):
+        return None
+    machine = await fleet.holder(name)
+    return fleet.passed_on(machine, name) if machine else None
 
 
 async def _answered(
@@ -189,9 +243,8 @@ async def _answered(
 
 
 def _rest_refusal(problem: Problem) -> Response:
-    headers = _RETRY if problem.status == 503 else None
     said = {"code": problem.status, "message": problem.message}
-    return JSONResponse(said, status_code=problem.status, headers=headers)
+    return JSONResponse(said, status_code=problem.status, headers=retry(problem))
 
 
 def _not_listed(name: str) -> Response:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from worker.sandbox.e2b.boxes import Box, moment
+from worker.sandbox.e2b.boxes import Box, lives, moment
 from worker.sandbox.e2b.problems import EXPECTED, Problem, problem_of
-from worker.sandbox.e2b.wire import Json, body, one_frame, streamed
+from worker.sandbox.e2b.wire import Json, body, number, one_frame, streamed
 from worker.sandbox.sessions import Change, Entry
 
 _KINDS = {"file": "FILE_TYPE_FILE", "folder": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
@@ -62,7 +62,7 @@ class Filesystem:
 
     async def list(self, request: Request, box: Box, user: str) -> Response:
         asked = await body(request)
-        depth = int(asked.get("depth") or 1)
+        depth = number(asked.get("depth") or 1, "depth")
         found = await box.session.list(_path(asked), depth=depth, user=user)
         return JSONResponse({"entries": [entry(one) for one in found]})
 
@@ -122,6 +122,8 @@ class Filesystem:
             except EXPECTED as problem:
                 watcher.problem = problem_of(problem)
                 watcher.ready.set()
+                if not await lives(box):
+                    self.forget(box.id)
 
         watcher.task = asyncio.create_task(follow())
         self._watchers[box.id, name] = watcher

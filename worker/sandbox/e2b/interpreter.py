@@ -4,15 +4,15 @@ import asyncio
 import json
 import secrets
 import signal
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from importlib.resources import files
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from worker.sandbox.e2b.boxes import Box
+from worker.sandbox.e2b.boxes import Box, lives
 from worker.sandbox.e2b.problems import EXPECTED, Problem
 from worker.sandbox.e2b.wire import Json, body, parsed
 from worker.sandbox.sessions import CommandRequest, Exit, Output, Process
@@ -21,6 +21,7 @@ _DEFAULT = "default"
 _MOST_CONTEXTS = 32
 _LONGEST_LINE = 16 << 20
 _MOST_WAITING = 64  # messages that nobody has read yet
+_LARGE = 1 << 14  # bytes of a message that waits alone
 _TO_STOP = 2.0  # seconds that an interrupted cell has before its context is ended
 _KERNEL = (files("worker.sandbox.e2b") / "kernel.py").read_text()
 
@@ -28,13 +29,16 @@ _KERNEL = (files("worker.sandbox.e2b") / "kernel.py").read_text()
 class _Context:
     """One interpreter. What it says is read as it comes, so its end is noticed at any time."""
 
-    def __init__(self, name: str, cwd: str, process: Process, ended: Callable[[], None]) -> None:
-        self.id = name
-        self.cwd = cwd
+    def __init__(
+        self, box: Box, name: str, cwd: str, process: Process, ended: Callable[[], None]
+    ) -> None:
+        self.box, self.id, self.cwd = box, name, cwd
         self.turn = asyncio.Lock()
         self._process = process
         self._ended = ended
-        self._messages: asyncio.Queue[Json | None] = asyncio.Queue(_MOST_WAITING)
+        self._messages: asyncio.Queue[Json | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(_MOST_WAITING)
+        self.is_full = False  # nobody reads, so its end is not noticed
         self._reader = asyncio.create_task(self._read())
         self._stopping: asyncio.Task[None] | None = None
 
@@ -45,8 +49,13 @@ class _Context:
         await self._process.write(json.dumps(cell).encode() + b"\n")
 
     async def next(self) -> Json | None:
-        """The next message; None once the interpreter has ended."""
-        return await self._messages.get()
+        """The next message; None once the interpreter has ended, to all who ask."""
+        message = await self._messages.get()
+        self._messages.task_done()
+        self._room.release()
+        if message is None:
+            self._messages.put_nowait(None)
+        return message
 
     def stop_cell(self) -> None:
         """Interrupt the cell that runs, and give the turn back. One that goes on all the same ends
@@ -70,6 +79,10 @@ class _Context:
             await self._process.signal(signal.SIGKILL)
         self._reader.cancel()
 
+    def drop(self) -> None:
+        """Its sandbox is gone."""
+        self._reader.cancel()
+
     async def _read(self) -> None:
         held = bytearray()
         try:
@@ -80,12 +93,10 @@ class _Context:
                     if not isinstance(event, Output) or event.stream != "stdout":
                         continue
                     held += event.data
-                    *lines, rest = held.split(b"\n")
-                    held = rest
-                    for line in lines:
-                        message = parsed(bytes(line))
-                        message["type"]
-                        await self._messages.put(message)
+                    if b"\n" in event.data:
+                        *lines, held = held.split(b"\n")
+                        for line in lines:
+                            await self._add(bytes(line))
                     if len(held) > _LONGEST_LINE:
                         return
         except (Problem, KeyError, *EXPECTED):
@@ -95,8 +106,19 @@ class _Context:
             with suppress(*EXPECTED):
                 await self._process.signal(signal.SIGKILL)
             await self._process.close()
-            with suppress(asyncio.QueueFull):
-                self._messages.put_nowait(None)
+            self._messages.put_nowait(None)
+
+    async def _add(self, line: bytes) -> None:
+        """Waits while nobody reads: what the sandbox writes fills no memory here."""
+        message = parsed(line)
+        message["type"]
+        is_large = len(line) > _LARGE
+        self.is_full = is_large or self._room.locked()
+        await self._room.acquire()
+        if is_large:
+            await self._messages.join()
+        self.is_full = False
+        self._messages.put_nowait(message)
 
 
 class Interpreter:
@@ -104,7 +126,8 @@ class Interpreter:
 
     def __init__(self) -> None:
         self._contexts: dict[tuple[str, str], _Context] = {}
-        self._opening: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Kept by those who hold it or wait for it.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def execute(self, request: Request, box: Box, user: str) -> Response:
         asked = await body(request)
@@ -113,7 +136,7 @@ class Interpreter:
         if not isinstance(code, str):
             raise Problem("invalid_argument", "code is missing")
         name = str(asked.get("context_id") or _DEFAULT)
-        async with self._opening[box.id]:
+        async with self._turns.setdefault(box.id, asyncio.Lock()):
             context = self._contexts.get((box.id, name))
             if context is None:
                 if name != _DEFAULT:
@@ -125,7 +148,7 @@ class Interpreter:
     async def create(self, request: Request, box: Box, user: str) -> Response:
         asked = await body(request)
         _check_language(asked)
-        async with self._opening[box.id]:
+        async with self._turns.setdefault(box.id, asyncio.Lock()):
             if sum(name == box.id for name, _ in self._contexts) >= _MOST_CONTEXTS:
                 raise Problem(
                     "resource_exhausted", f"a sandbox has at most {_MOST_CONTEXTS} contexts"
@@ -149,18 +172,27 @@ class Interpreter:
         return JSONResponse(again.answer())
 
     def forget(self, box: str) -> None:
-        """The sandbox is gone; its contexts notice by themselves."""
-        self._opening.pop(box, None)
+        """The sandbox is gone."""
         for key in [key for key in self._contexts if key[0] == box]:
-            del self._contexts[key]
+            self._contexts.pop(key).drop()
 
     async def _open(self, box: Box, name: str, cwd: str, user: str) -> _Context:
+        await self._forget_the_dead()
         process = await box.session.start(
             CommandRequest(["python3", "-u", "-c", _KERNEL], cwd=cwd, user=user, stdin=True)
         )
-        context = _Context(name, cwd, process, lambda: self._drop(box.id, context))
+        context = _Context(box, name, cwd, process, lambda: self._drop(box.id, context))
         self._contexts[box.id, name] = context
         return context
+
+    async def _forget_the_dead(self) -> None:
+        """A sandbox may end by its time while nobody reads what it said."""
+        full = {
+            context.box.id: context.box for context in self._contexts.values() if context.is_full
+        }
+        for name, box in full.items():
+            if not await lives(box):
+                self.forget(name)
 
     def _drop(self, box: str, context: _Context) -> None:
         if self._contexts.get((box, context.id)) is context:

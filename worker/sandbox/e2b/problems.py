@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from worker.errors import SandboxFailure, SandboxUnfit
 from worker.images import ImageError, ImageUnknown
-from worker.sandbox.local.errors import SandboxError
+from worker.sandbox.local.errors import SandboxError, SandboxUnavailable
 from worker.sandbox.sessions import (
     ProcessGone,
     SessionExists,
@@ -56,7 +56,7 @@ def problem_of(found: Exception) -> Problem:
             return Problem("not_found", said)
         case SessionExists() | FileExistsError():
             return Problem("already_exists", said)
-        case TooManySessions() | SandboxFailure():
+        case TooManySessions() | SandboxFailure() | SandboxUnavailable():
             return Problem("unavailable", said)
         case IsADirectoryError() | NotADirectoryError():
             return Problem("invalid_argument", said)

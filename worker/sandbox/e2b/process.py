@@ -9,9 +9,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ground import tracing
+from ground.tracing import OFF, Span
 from worker.sandbox.e2b.boxes import Box
 from worker.sandbox.e2b.problems import Problem
-from worker.sandbox.e2b.wire import Json, body, frames, one_frame, streamed
+from worker.sandbox.e2b.wire import Json, body, frames, number, one_frame, streamed
 from worker.sandbox.sessions import (
     CommandRequest,
     Exit,
@@ -23,6 +25,7 @@ from worker.sandbox.sessions import (
 )
 
 _PING = 50.0
+_SIZE = {"cols": 80, "rows": 24}
 _SIGNALS = {"SIGNAL_SIGKILL": signal.SIGKILL, "SIGNAL_SIGTERM": signal.SIGTERM}
 
 
@@ -43,7 +46,7 @@ async def start(request: Request, box: Box, user: str) -> Response:
         tag=str(asked.get("tag") or ""),
     )
     process = await box.session.start(command)
-    return streamed(_events(process), _ping(request))
+    return streamed(_events(process, tracing.begun("command")), _ping(request))
 
 
 async def connect(request: Request, box: Box, user: str) -> Response:
@@ -102,7 +105,7 @@ CALLS = {
 }  # fmt: skip
 
 
-async def _events(process: Process) -> AsyncGenerator[Json, None]:
+async def _events(process: Process, span: Span = OFF) -> AsyncGenerator[Json, None]:
     """A client that hangs up ends no command. The end comes when the outputs are closed."""
     ended: Exit | None = None
     try:
@@ -115,8 +118,10 @@ async def _events(process: Process) -> AsyncGenerator[Json, None]:
                 else:
                     ended = event
         if ended is not None:
+            span.set("process.exit.code", -1 if ended.code is None else ended.code)
             yield _event("end", _end(ended))
     finally:
+        span.end()
         await process.close()
 
 
@@ -170,7 +175,8 @@ def _which(asked: Json) -> int | str:
 
 def _terminal(pty: Json) -> Terminal:
     size = _table(pty.get("size") or {}, "pty.size")
-    return Terminal(int(size.get("cols") or 80), int(size.get("rows") or 24))
+    columns, rows = (number(size.get(key) or given, key) for key, given in _SIZE.items())
+    return Terminal(columns, rows)
 
 
 def _table(found: Any, name: str) -> Json:

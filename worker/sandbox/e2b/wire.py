@@ -6,9 +6,9 @@ how the stream ended.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -16,10 +16,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from worker.sandbox.e2b.problems import EXPECTED, Problem, problem_of
 
 Json = dict[str, Any]
+T = TypeVar("T")
 _LAST, _COMPRESSED = 2, 1
 _HEAD = 5
+_DIGITS = 19
 _LARGEST = 64 << 20
 _STREAM = "application/connect+json"
+_RETRY = {"Retry-After": "1", "Should-Retry": "true"}
 
 
 def frame(message: Json, flags: int = 0) -> bytes:
@@ -58,12 +61,16 @@ async def one_frame(request: Request) -> Json:
 
 
 async def body(request: Request) -> Json:
+    return parsed(await content(request) or b"{}")
+
+
+async def content(request: Request) -> bytes:
     held = bytearray()
     async for chunk in request.stream():
         held += chunk
         if len(held) > _LARGEST:
             raise Problem("resource_exhausted", f"a request is at most {_LARGEST} bytes", 413)
-    return parsed(bytes(held) or b"{}")
+    return bytes(held)
 
 
 def parsed(text: bytes) -> Json:
@@ -76,11 +83,24 @@ def parsed(text: bytes) -> Json:
     return found
 
 
+def number(found: Any, name: str) -> int:
+    """A whole number of a request. Raises `Problem`."""
+    if isinstance(found, str) and found.isdecimal() and len(found) < _DIGITS:
+        return int(found)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise Problem("invalid_argument", f"{name} is {found!r:.100}; it is a whole number")
+    return found
+
+
 def refusal(problem: Problem) -> Response:
     """As RPC has it; REST reads the same two fields and a number."""
-    return JSONResponse(
-        {"code": problem.code, "message": problem.message}, status_code=problem.status
-    )
+    said = {"code": problem.code, "message": problem.message}
+    return JSONResponse(said, status_code=problem.status, headers=retry(problem))
+
+
+def retry(problem: Problem) -> dict[str, str]:
+    """What tells the SDK to try again, where that may help."""
+    return _RETRY if problem.status == 503 else {}
 
 
 def streamed(messages: AsyncGenerator[Json, None], ping: float) -> Response:
@@ -121,6 +141,33 @@ async def _with_pings(
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
+
+
+async def while_heard(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Cancelled when the client hangs up: nobody would know of what it has made."""
+    at_work = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait([at_work, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not at_work.done():
+            raise ClientDisconnect
+        return at_work.result()
+    finally:
+        for task in (at_work, gone):
+            task.cancel()
+        await asyncio.wait([at_work, gone])
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+FORWARDED = "penstock.forwarded"  # in the scope of a request that another server has passed on
+
+
+def was_forwarded(request: Request) -> bool:
+    return bool(request.scope.get(FORWARDED))
 
 
 async def unless_gone(request: Request, work: Callable[[], Awaitable[Response]]) -> Response | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.errors import SandboxBroken, SandboxFailure, SandboxUnfit
+from worker.judge.found import SHOWN
+from worker.models import CommandResult
 from worker.sandbox.local.outcome import Outcome, Step
 
 _LIMITS = {
@@ -58,6 +60,11 @@ def command_result(step: Step | None) -> dict[str, Any] | None:
         "memory_peak": step.memory_peak,
         "processes_peak": step.processes_peak,
     }
+
+
+def told_of(step: Step) -> CommandResult:
+    """What a compiler did, as a judge's result says it."""
+    return CommandResult.model_validate(command_result(step)).bounded(SHOWN)
 
 
 def failure_of(outcome: Outcome) -> SandboxFailure:

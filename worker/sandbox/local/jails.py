@@ -57,7 +57,7 @@ class Jails:
         self.slots = asyncio.Semaphore(self.concurrency)
         self._starting = asyncio.Lock()
         self._closed = False
-        self._server: ForkServer | None = None
+        self._servers: dict[ServerConfig, ForkServer] = {}
         self._ending: set[asyncio.Task[None]] = set()  # fork servers
         self._hierarchy: Hierarchy | None = None
         self.lacking: list[str] = []  # modules that a language needs and its interpreter has not
@@ -162,20 +162,22 @@ class Jails:
         what: str = PROGRAM,
         channel: socket.socket | None = None,
         patience: float | None = None,
+        config: ServerConfig | None = None,
     ) -> Outcome:
-        """One jail's whole life, in a cgroup where there is one."""
+        """One jail's whole life, in a cgroup where there is one. With another configuration it is
+        a jail of another fork server, which is started when it is first asked for."""
         patience = patience or limits.wall + limits.compile_wall
         most = 2 * limits.output + limits.fetched + _FRAMING
         hierarchy = self._hierarchy
         group: Group | None = None
         try:
-            server = await self._live_server()
+            server = await self._live_server(config)
             group = hierarchy.make(limits) if hierarchy else None
             given = request, group.descriptors if group else (), patience, most, what, channel
             try:
                 report, blobs = await server.exchange(*given)
             except ServerGone:
-                server = await self._live_server()
+                server = await self._live_server(config)
                 report, blobs = await server.exchange(*given)
             return self._outcome(report, blobs, compiles)
         except (JailLost, ServerGone, SandboxUnavailable, OSError) as problem:
@@ -196,22 +198,24 @@ class Jails:
             error=report.get("error", ""),
         )
 
-    async def _live_server(self) -> ForkServer:
+    async def _live_server(self, config: ServerConfig | None = None) -> ForkServer:
+        config = config or self.config
         async with self._starting:
             if self._closed:
                 raise SandboxUnavailable("the sandbox is closed")
-            if self._server is None or self._server.dead:
-                if self._server is not None:
-                    self._let_go(self._server)
+            server = self._servers.get(config)
+            if server is None or server.dead:
+                if server is not None:
+                    self._let_go(config)
                     self.restarts += 1
-                self._server = await ForkServer.start(self.config)
-                self.lacking = self._server.ready["lacks"]
-            return self._server
+                server = self._servers[config] = await ForkServer.start(config)
+                if config == self.config:
+                    self.lacking = server.ready["lacks"]
+            return server
 
-    def _let_go(self, server: ForkServer) -> None:
+    def _let_go(self, config: ServerConfig) -> None:
         """What it has left to clear up does not keep the next one from starting."""
-        self._server = None
-        ending = asyncio.ensure_future(server.close())
+        ending = asyncio.ensure_future(self._servers.pop(config).close())
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
@@ -219,8 +223,8 @@ class Jails:
         """End it, and what runs in it: as our failure, as is whatever comes after."""
         async with self._starting:
             self._closed = True
-            if self._server is not None:
-                self._let_go(self._server)
+            for config in list(self._servers):
+                self._let_go(config)
             await asyncio.gather(*self._ending)
         if self._hierarchy is not None:
             self._hierarchy.close()

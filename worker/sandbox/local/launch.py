@@ -11,6 +11,7 @@ from typing import Any
 
 from worker.sandbox.local.errors import SandboxUnavailable
 from worker.sandbox.local.inside import zygote
+from worker.sandbox.local.inside.users import Users
 from worker.sandbox.local.isolation.levels import Level
 
 _MODULES = ("pytest",)  # what a language needs of the interpreter itself
@@ -36,6 +37,8 @@ class ServerConfig:
     spares: int = 2  # jails made before their programs come
     level: Level = "ns"
     start_as: int | None = None  # from root: start as this ordinary user, in a user namespace
+    users: Users | None = None  # of sessions from images; None: it serves none of them
+    layers: str = ""  # the folder of those images' layers
 
     def on_the_wire(self, control: int) -> dict[str, Any]:
         return {
@@ -51,6 +54,8 @@ class ServerConfig:
             "spares": self.spares,
             "gid": self.gid,
             "scratch": tempfile.gettempdir(),
+            "users": self.users,
+            "layers": self.layers,
         }
 
     def _exposed(self) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import Self
 
+from ground import tracing
 from worker.errors import SandboxUnfit
 from worker.judge.models import JudgeRequest, JudgeResult
 from worker.judge.suite import Suite
@@ -84,6 +85,8 @@ class LocalSandbox:
         await self._start()
         began = time.monotonic()
         outcome = await self._jails.run(self._program(request))
+        if tracing.on():
+            _record(outcome, time.monotonic() - began)
         if outcome.status in ("refused", "infrastructure"):
             raise failure_of(outcome)
         return _result(outcome, request.correlation_id, time.monotonic() - began)
@@ -113,7 +116,8 @@ class LocalSandbox:
                 return
             self._jails.show_headers(self._judging.builds.open())
             try:
-                await self._jails.start()
+                with tracing.span("start sandbox"):
+                    await self._jails.start()
             except SandboxUnavailable as problem:
                 await self._judging.builds.close()
                 raise SandboxUnfit(str(problem), reason="isolation_unavailable") from None
@@ -123,6 +127,18 @@ class LocalSandbox:
         await self._judging.builds.close()
         await self._jails.close()
         self._started = False
+
+
+def _record(outcome: Outcome, seconds: float) -> None:
+    """What a jail did, as it reports it: it was made, it compiled, it ran the program."""
+    steps = [("compile", outcome.compile), ("program", outcome.run)]
+    done = [(name, step) for name, step in steps if step is not None]
+    at = tracing.ago(sum(step.duration for _, step in done))
+    tracing.record("jail", tracing.ago(seconds), at)
+    for name, step in done:
+        about = {"penstock.status": step.status, "process.exit.code": step.return_code or 0}
+        tracing.record(name, at, at + step.duration, about)
+        at += step.duration
 
 
 def _result(outcome: Outcome, correlation_id: str, seconds: float) -> CodeResult:

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import Metric
 from pydantic import ValidationError
 
-from ground import Sheet
+from ground.http import Sheet
 from ground.http.guard import Receive, Scope, Send
 from worker.errors import RequestRefused, SandboxBroken, SandboxFailure, SandboxUnfit
 from worker.sandbox.local import Jails, Limits, Outcome, Program, provider

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from ground import Sheet
+from ground.http import Sheet
 from worker.sandbox.local import languages
 from worker.sandbox.local.languages import LanguageAbsent
 

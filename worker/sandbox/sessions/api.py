@@ -12,6 +12,7 @@ holds it is the lifecycle's affair (`worker/lifecycle`), or that of the caller's
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 from worker.sandbox.local.isolation.levels import Level
@@ -20,20 +21,22 @@ Stream = Literal["stdout", "stderr", "pty"]
 
 
 @dataclass(frozen=True)
-class Root:
-    """Another root than the machine's own programs: read-only layers, the lowest last.
+class Network:
+    """What a session may reach, through the proxy that `HTTP_PROXY` in its environment names.
 
-    `upper` is a folder that keeps what the session changes. Without it, that lies in memory and
-    ends with the session. `env`, `user` and `workdir` are what a command has unless it says
-    otherwise.
+    A rule of `allow` is `host:port`, `host:from-to` or `host:*`. The host is a name, `*.name` for
+    all below it, an address, a network, or `public`. Without ports, a name has 80 and 443, and all
+    else has all. `deny` takes addresses and networks away again. The machine's own setting,
+    `PENSTOCK_SESSION_NETWORK`, bounds all of it.
     """
 
-    name: str  # as listings show it
-    lower: Sequence[str]
-    upper: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    user: str = ""
-    workdir: str = ""
+    allow: Sequence[str] = ()
+    deny: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name, rules in (("allow", self.allow), ("deny", self.deny)):
+            if isinstance(rules, str) or not all(isinstance(rule, str) for rule in rules):
+                raise ValueError(f"network: {name} is a list of texts, such as ['pypi.org']")
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class SessionRequest:
     ttl: float = 3600.0  # seconds until it ends, whatever happens in it
     idle: float | None = None  # seconds without any call until it ends; None: only `ttl` counts
     tied: bool = False  # whether it ends when the process that opened it ends or closes it
-    root: Root | None = None
+    image: str = ""  # of `penstock images`; empty: this machine's own programs
+    network: Network | None = None  # None: nothing but its own loopback
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,13 @@ class SessionInfo:
     created: float
     ends: float  # at the latest
     idle: float | None
-    root: str = ""  # the name of its `Root`; empty for the machine's own
+    image: str = ""  # empty for the machine's own programs
     memory_mb: int = 0
     disk_mb: int = 0
     processes: int = 0
     last_used: float = 0.0
     last_command: str = ""
+    network: Network | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,8 @@ class CommandRequest:
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str = ""  # relative to the home of its user; empty: the session's workdir
-    user: str = ""  # empty: the session's own
+    cwd: str = ""  # relative to the home of its user; empty: the image's working folder
+    user: str = ""  # a name, a number, or either with `:group`; empty: the image's user
     stdin: bool = False
     terminal: Terminal | None = None
     timeout: float | None = None
@@ -121,8 +126,9 @@ class Exit:
     """How a command's own process ended.
 
     `code`: None if a signal ended it. `why`: empty; or `timeout`, `memory_limit`,
-    `process_limit`, `not_found`, `not_executable`, `no_folder`, `session_ended`. `message` says
-    more of the three that never began: their codes are 127, 126 and 126, as in a shell.
+    `process_limit`, `not_found`, `not_executable`, `no_folder`, `no_user`, `session_ended`.
+    `message` says more of the four that never began: their codes are those of a shell, 127 for
+    `not_found` and 126.
     """
 
     code: int | None
@@ -228,6 +234,10 @@ class Session(Protocol):
     async def keep(self, *, ttl: float | None = None, idle: float | None = None) -> SessionInfo:
         """Set its time limits, in seconds from now."""
 
+    async def connect(self, network: Network | None) -> SessionInfo:
+        """Set what it may reach. What no longer may be is cut; commands that begin from now on
+        have the proxy in their environment."""
+
     async def run(
         self,
         command: CommandRequest,
@@ -293,8 +303,13 @@ class Session(Protocol):
     ) -> AsyncGenerator[Change | None, None]:
         """Changes in a folder as they come. The first is None: from then on none is missed."""
 
+    async def layer(self, path: Path, most: int) -> int:
+        """Write what it has changed since its image as a layer, a tar of at most so many bytes;
+        how many entries. Raises `ImageTooLarge`."""
+
     async def fork(self, request: SessionRequest) -> "Session":
-        """A new session with a copy of this one's files; its processes are not copied."""
+        """A new session with a copy of this one's files, from the same image; its processes are
+        not copied."""
 
     async def end(self) -> None:
         """End it, and know that nothing of it is left. One that has ended is ended."""

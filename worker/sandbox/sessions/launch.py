@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ground import SettingError
+from worker.images import ImageSettings
 from worker.sandbox.local.cgroups import marks
 from worker.sandbox.local.settings import SandboxSettings
 from worker.sandbox.sessions.settings import FOLDER, SessionSettings
@@ -31,7 +32,7 @@ _ROOT = str(Path(__file__).parents[3])
 # It forks at once, so that its parent need not wait for its imports, nor for its end.
 _BOOT = (
     "import os, sys; os.fork() and os._exit(0); sys.path.insert(0, sys.argv[1]); "
-    "from worker.sandbox.sessions.hub import main; main(*sys.argv[2:])"
+    "from worker.sandbox.sessions.hub.hub import main; main(*sys.argv[2:])"
 )
 _BACKLOG = 1024
 _NAME = re.compile(r"\w[\w.-]{0,127}")
@@ -46,16 +47,20 @@ def valid(name: str) -> bool:
 class Door:
     """Where the hub with these settings is reached, and how it is started."""
 
-    def __init__(self, sandbox: SandboxSettings, sessions: SessionSettings) -> None:
+    def __init__(
+        self, sandbox: SandboxSettings, sessions: SessionSettings, images: ImageSettings
+    ) -> None:
         self.folder = sessions.folder()
-        self._sandbox, self._sessions = sandbox, sessions
-        self.socket = f"{_HUB}{_digest(sandbox, sessions)}.sock"
+        # The hub does not have our environment, so it is told the folder.
+        images = images.model_copy(update={"images": images.folder()})
+        self._settings = [each.model_dump_json() for each in (sandbox, sessions, images)]
+        self.socket = f"{_HUB}{_digest(self._settings)}.sock"
 
     def open(self) -> None:
         """Start the hub unless it is there. Callers wait in its line while it gets ready."""
         self.require_folder()
         with locked(self.folder, self.socket):
-            if _answers(self.folder, self.socket):
+            if answers(self.folder, self.socket):
                 return  # another one was quicker
             _clear(self.folder, self.socket)
             sweep(self.folder)
@@ -79,8 +84,7 @@ class Door:
         with open(self.folder / f"{self.socket}.log", "ab") as log:
             subprocess.run(  # noqa: S603
                 [sys.executable, "-P", "-c", _BOOT, _ROOT, str(self.folder), self.socket,
-                 str(listening), self._sandbox.model_dump_json(),
-                 self._sessions.model_dump_json()],
+                 str(listening), *self._settings],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(listening,),
                 # None of the secrets that a worker's own environment may have.
                 env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
@@ -114,7 +118,7 @@ def sweep(folder: Path) -> None:
     """Remove what hubs have left that were killed: their sessions died with them."""
     for hub in hubs(folder):
         with locked(folder, hub, wait=False) as ours:
-            if ours and not _answers(folder, hub):
+            if ours and not answers(folder, hub):
                 _clear(folder, hub)
 
 
@@ -148,7 +152,7 @@ def locked(folder: Path, hub: str, wait: bool = True) -> Iterator[bool]:
         yield True
 
 
-def _answers(folder: Path, hub: str) -> bool:
+def answers(folder: Path, hub: str) -> bool:
     with short_path(folder, hub) as path, socket.socket(socket.AF_UNIX) as trial:
         return trial.connect_ex(path) == 0
 
@@ -163,11 +167,10 @@ def short_path(folder: Path, name: str) -> Iterator[str]:
         os.close(at)
 
 
-def _digest(sandbox: SandboxSettings, sessions: SessionSettings) -> str:
+def _digest(settings: list[str]) -> str:
     try:
         release = metadata.version("penstock-rl")
     except metadata.PackageNotFoundError:  # on the path, but not installed
         release = ""
-    settings = [sandbox.model_dump_json(), sessions.model_dump_json()]
     about = [*settings, release, str(VERSION), sys.executable, _ROOT]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]

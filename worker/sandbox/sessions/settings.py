@@ -4,14 +4,16 @@ import os
 import tempfile
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ground import Settings
-from worker.sandbox.local.limits import CAPS, MB, Limits
+from worker.sandbox.local.limits import CAPS, MB, Limits, room_for_descriptors
 from worker.sandbox.local.settings import SandboxSettings
+from worker.sandbox.network.rules import ceiling
 
 FOLDER = "PENSTOCK_LOCAL_SANDBOXES"
 LONGEST = 30 * 86400.0  # seconds that a session may be asked to live
+_DESCRIPTORS = 16  # that one session needs in the hub, with a few commands
 _OPEN_FILES = 1024
 _A_FILE_PER = 1 << 14  # bytes of its disk
 
@@ -38,6 +40,23 @@ class SessionSettings(Settings):
         gt=0,
         description="Seconds without a session after which the process that keeps them ends.",
     )
+
+    session_network: str = Field(
+        "public",
+        description="The most that session sandboxes may reach, of what their requests name:"
+        " `public,10.0.0.7:8000`, or `none`.",
+    )
+
+    @field_validator("session_network")
+    @classmethod
+    def _rules_can_be_read(cls, text: str) -> str:
+        text = "" if text.strip() == "none" else text
+        ceiling(text)
+        return text
+
+    def most(self) -> int:
+        """That one machine keeps at once, by the limit of open files too."""
+        return min(self.session_most, room_for_descriptors() // _DESCRIPTORS)
 
     def folder(self) -> Path:
         default = Path(tempfile.gettempdir()) / f"penstock-sandboxes-{os.getuid()}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from worker.sandbox.local.inside import wire
 
-VERSION = 1  # of what is said; another version has another hub
+VERSION = 2  # of what is said; another version has another hub
 PIECE = 1 << 18  # bytes of content in one frame
 _MOST = (4 << 20) + PIECE  # a command with all its arguments, or a piece
 _LISTED = 64 << 20  # what a hub may answer: a long listing
@@ -20,6 +20,10 @@ Frame = tuple[dict[str, Any], bytes]
 
 def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
     return wire.pack(header, [body])
+
+
+# What a caller says last of a session that it was given: one that it never heard of is ended.
+KNOWN = packed({"known": True})
 
 
 async def send(writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes = b"") -> None:

@@ -15,7 +15,7 @@ KEY = f"e2b_{'a1' * 20}"
 class E2bServer:
     """`penstock sandbox serve --e2b`, with sandboxes of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
         clean = {
             name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")
         }
@@ -24,15 +24,17 @@ class E2bServer:
             "PENSTOCK_IMAGES": str(folder / "images"),
             "PENSTOCK_LOCAL_SANDBOXES": str(folder / "sandboxes"),
             "PENSTOCK_SESSION_HUB_IDLE": "1",
+            **settings,
         }
+        self.folder = folder / "sandboxes"
         self.url = ""
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def start(self) -> None:
-        words = ["sandbox", "serve", "--port", "0", "--e2b", "0"]
+    def start(self, port: str = "0") -> None:
+        words = ["sandbox", "serve", "--port", "0", "--e2b", port]
         self._process = commands.start(words, env=self._env, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self._process.stdout.readline()  # Sandbox Fusion's address
@@ -45,6 +47,19 @@ class E2bServer:
     def stop(self) -> None:
         self._process.terminate()
         self._process.communicate()
+
+    def has(self, name: str) -> bool:
+        """Whether this machine's hub keeps it."""
+        return (self.folder / name).is_symlink()
+
+    def kill(self) -> None:
+        """With -9."""
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def port(self) -> str:
+        return self.url.rpartition(":")[2]
 
     @property
     def options(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import json
 import threading
 import time
 import uuid
@@ -23,6 +24,7 @@ from e2b import (
 from e2b_code_interpreter import Sandbox as CodeSandbox
 from packaging.version import Version
 
+from tests.harness import patient
 from tests.worker.sandbox.e2b.serving import E2bServer
 
 try:
@@ -136,11 +138,11 @@ def test_a_wrong_key_is_refused(server):
 def test_a_token_opens_its_own_sandbox_alone(server, shared, box):
     headers = {"e2b-sandbox-id": shared.sandbox_id, "e2b-sandbox-port": "49983"}
     for token in ("", "x", box._envd_access_token):
-        answer = httpx.get(
+        answer = patient.get(
             f"{server.url}/files?path=/etc/passwd", headers=headers | {"x-access-token": token}
         )
         assert answer.status_code == 401
-    assert httpx.get(f"{server.url}/health", headers=headers).status_code == 204
+    assert patient.get(f"{server.url}/health", headers=headers).status_code == 204
 
 
 def test_a_restart_of_the_server_ends_no_sandbox(tmp_path):
@@ -155,15 +157,35 @@ def test_a_restart_of_the_server_ends_no_sandbox(tmp_path):
 
 
 def test_what_is_not_offered_is_refused_by_name(server, box):
-    for method, path in (("POST", "pause"), ("POST", "snapshots"), ("PUT", "network")):
-        answer = httpx.request(
-            method, f"{server.url}/sandboxes/{box.sandbox_id}/{path}", json={},
+    for path in ("pause", "snapshots"):
+        answer = patient.post(
+            f"{server.url}/sandboxes/{box.sandbox_id}/{path}", json={},
             headers={"x-api-key": server.options["api_key"]},
         )  # fmt: skip
         assert answer.status_code == 501
         assert answer.json()["message"].startswith(f"{path} is not offered")
-    with pytest.raises(SandboxException, match=r"network\.allowOut"):
-        Sandbox.create(network={"allow_out": ["example.com"]}, **server.options)
+
+
+@pytest.mark.parametrize(
+    ("call", "asked"),
+    [
+        ("filesystem.Filesystem/ListDir", {"path": "/tmp", "depth": [2]}),
+        ("filesystem.Filesystem/ListDir", {"path": "/tmp", "depth": 1e400}),
+        ("process.Process/Update", {"process": {"pid": 1}, "pty": {"size": {"cols": [80]}}}),
+        ("process.Process/Update", {"process": {"pid": 1}, "pty": {"size": {"rows": True}}}),
+    ],
+)
+def test_what_is_no_number_is_refused(server, shared, call, asked):
+    headers = {
+        "e2b-sandbox-id": shared.sandbox_id, "content-type": "application/json",
+        "x-access-token": patient.post(
+            f"{server.url}/sandboxes/{shared.sandbox_id}/connect", json={"timeout": 60},
+            headers={"x-api-key": server.options["api_key"]},
+        ).json()["envdAccessToken"],
+    }  # fmt: skip
+    answer = patient.post(f"{server.url}/{call}", headers=headers, content=json.dumps(asked))
+    assert answer.status_code == 400, answer.text
+    assert "a whole number" in answer.json()["message"]
 
 
 def test_a_full_disk_is_told_and_the_sandbox_goes_on(box):
@@ -179,33 +201,34 @@ def test_a_signature_opens_files_alone(server, box):
     url = httpx.URL(box.download_url("/tmp/f"))
     headers = {"e2b-sandbox-id": box.sandbox_id, "content-type": "application/json"}
     for path in ("/process.Process/List", "/filesystem.Filesystem/Remove", "/execute"):
-        answer = httpx.post(url.copy_with(path=path), headers=headers, content=b"{}")
+        answer = patient.post(url.copy_with(path=path), headers=headers, content=b"{}")
         assert answer.status_code == 401, path
     upload = httpx.URL(box.upload_url("/tmp/f"))
     for path in ("/process.Process/Start", "/filesystem.Filesystem/Stat", "/contexts"):
-        answer = httpx.post(upload.copy_with(path=path), headers=headers, content=b"{}")
+        answer = patient.post(upload.copy_with(path=path), headers=headers, content=b"{}")
         assert answer.status_code == 401, path
 
 
 def test_a_page_of_another_site_can_ask_nothing(server, box):
     key = {"x-api-key": server.options["api_key"]}
     for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
-        assert httpx.get(f"{server.url}/sandboxes", headers=key | headers).status_code in (403, 421)
+        answer = patient.get(f"{server.url}/sandboxes", headers=key | headers)
+        assert answer.status_code in (403, 421)
     text = {"content-type": "text/plain"}
-    made = httpx.post(
+    made = patient.post(
         f"{server.url}/sandboxes", headers=key | text, content=b'{"templateID":"base"}'
     )
     assert made.status_code == 415
     port = httpx.URL(server.url).port
     label = {"host": f"49983-{box.sandbox_id}.localhost:{port}"}
-    assert httpx.get(f"{server.url}/health", headers=label).status_code == 204
+    assert patient.get(f"{server.url}/health", headers=label).status_code == 204
 
 
 def test_a_repeated_create_makes_one_sandbox(server):
     headers = {"x-api-key": server.options["api_key"], "idempotency-key": uuid.uuid4().hex}
     wanted = {"templateID": "base", "timeout": 60}
     made = [
-        httpx.post(f"{server.url}/v2/sandboxes", headers=headers, json=wanted, timeout=60).json()
+        patient.post(f"{server.url}/v2/sandboxes", headers=headers, json=wanted, timeout=60).json()
         for _ in range(2)
     ]
     assert made[0] == made[1]
@@ -233,7 +256,7 @@ def test_an_unknown_template_does_not_exist(server):
     with pytest.raises(SandboxException, match="does not exist"):
         Sandbox.create("no-such-template", **server.options)
     key = {"x-api-key": server.options["api_key"]}
-    assert httpx.get(f"{server.url}/templates/aliases/nothing", headers=key).status_code == 404
+    assert patient.get(f"{server.url}/templates/aliases/nothing", headers=key).status_code == 404
 
 
 # Commands
@@ -453,14 +476,14 @@ def test_signed_addresses_need_no_header(server, box):
         )
         return f"{server.url}/files?{query}".replace("+", "%2B")
 
-    assert httpx.get(address("/tmp/f", "read")).text == "signed"
-    assert httpx.get(address("/tmp/f", "read", str(int(time.time()) + 60))).text == "signed"
-    assert httpx.get(address("/tmp/f", "read", str(int(time.time()) - 1))).status_code == 401
-    assert httpx.get(address("/tmp/f", "write")).status_code == 401
+    assert patient.get(address("/tmp/f", "read")).text == "signed"
+    assert patient.get(address("/tmp/f", "read", str(int(time.time()) + 60))).text == "signed"
+    assert patient.get(address("/tmp/f", "read", str(int(time.time()) - 1))).status_code == 401
+    assert patient.get(address("/tmp/f", "write")).status_code == 401
     url = address("/tmp/g", "write")
-    assert httpx.post(url, files={"file": ("/tmp/g", b"up")}).status_code == 200
+    assert patient.post(url, files={"file": ("/tmp/g", b"up")}).status_code == 200
     assert box.files.read("/tmp/g") == "up"
-    assert httpx.get(box.download_url("/tmp/f")).text == "signed"
+    assert patient.get(box.download_url("/tmp/f")).text == "signed"
 
 
 # Forks

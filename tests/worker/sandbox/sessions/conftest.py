@@ -1,5 +1,7 @@
 """Session sandboxes with a hub of this test module's own, at each level that the machine has."""
 
+import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,17 +12,51 @@ import pytest
 
 from tests.harness.remains import processes_in
 from tests.worker.sandbox.conftest import ORDINARY_USER, reachable_python
+from worker.images import ImageSettings
 from worker.sandbox.local.inside import confine
 from worker.sandbox.local.settings import SandboxSettings
 from worker.sandbox.sessions import LocalSessions
 from worker.sandbox.sessions.settings import SessionSettings
 
+WITHIN = 90  # seconds that nothing here takes
+ROOT = Path(__file__).parents[4]
 IDLE = 5.0  # seconds after which a hub without a session ends
 
 Make = Callable[..., LocalSessions]
 
 
-def sessions_in(folder: Path, level: str = "ns", **settings: Any) -> LocalSessions:
+async def until(holds, *given) -> None:
+    """Until something is so that says it to nobody."""
+    async with asyncio.timeout(WITHIN):
+        while not holds(*given):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def children_of(process: int) -> list[int]:
+    found = []
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            found += [int(child) for child in (thread / "children").read_text().split()]
+    return found
+
+
+def below(process: int) -> list[int]:
+    return [pid for child in children_of(process) for pid in (child, *below(child))]
+
+
+def dead(processes: list[int]) -> bool:
+    def state(pid: int) -> str:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return "X"
+
+    return all(state(pid) in "ZX" for pid in processes)
+
+
+def sessions_in(
+    folder: Path, level: str = "ns", images: ImageSettings | None = None, **settings: Any
+) -> LocalSessions:
     python = None
     if level != "ns":
         python = reachable_python(ORDINARY_USER if os.getuid() == 0 else None)
@@ -30,7 +66,7 @@ def sessions_in(folder: Path, level: str = "ns", **settings: Any) -> LocalSessio
         pytest.skip("this kernel has no Landlock, or one that is too old")
     given = {"local_sandboxes": str(folder), "session_hub_idle": IDLE, **settings}
     sandbox: Any = {"sandbox_level": level, "sandbox_python": python, "sandbox_memory_mb": 256}
-    return LocalSessions(SandboxSettings(**sandbox), SessionSettings(**given))
+    return LocalSessions(SandboxSettings(**sandbox), SessionSettings(**given), images)
 
 
 def hub_in(folder: Path) -> int:
@@ -76,6 +112,13 @@ def in_namespaces(tmp_path_factory: Any) -> Iterator[LocalSessions]:
 def at_landlock(tmp_path_factory: Any) -> Iterator[LocalSessions]:
     folder = tmp_path_factory.mktemp("sessions")
     yield sessions_in(folder, "landlock")
+    end_hubs(folder)
+
+
+@pytest.fixture(scope="module")
+def at_none(tmp_path_factory: Any) -> Iterator[LocalSessions]:
+    folder = tmp_path_factory.mktemp("sessions")
+    yield sessions_in(folder, "none")
     end_hubs(folder)
 
 

@@ -4,7 +4,6 @@ What must not be left: processes, links, cgroups, folders.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -26,40 +25,9 @@ from worker.sandbox.sessions import (
     TooManySessions,
 )
 
-from .conftest import hub_in, sessions_in, wait_for
+from .conftest import ROOT, WITHIN, below, children_of, dead, hub_in, sessions_in, until, wait_for
 
 pytestmark = pytest.mark.timeout(300)
-WITHIN = 90  # seconds that nothing here takes
-ROOT = Path(__file__).parents[4]
-
-
-async def until(holds, *given) -> None:
-    """Until something is so that says it to nobody."""
-    async with asyncio.timeout(WITHIN):
-        while not holds(*given):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-def children_of(process: int) -> list[int]:
-    found = []
-    with contextlib.suppress(OSError):  # it has ended meanwhile
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            found += [int(child) for child in (thread / "children").read_text().split()]
-    return found
-
-
-def below(process: int) -> list[int]:
-    return [pid for child in children_of(process) for pid in (child, *below(child))]
-
-
-def dead(processes: list[int]) -> bool:
-    def state(pid: int) -> str:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return "X"
-
-    return all(state(pid) in "ZX" for pid in processes)
 
 
 def cgroups_of(folder: Path) -> list[Path]:

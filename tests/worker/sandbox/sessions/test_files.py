@@ -1,6 +1,7 @@
 """Files of a session: put, had, listed, moved, watched and copied, with a program's own rights."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 
@@ -11,6 +12,7 @@ from worker.sandbox.sessions import (
     CommandRequest,
     LocalSessions,
     Session,
+    SessionGone,
     SessionRequest,
 )
 
@@ -31,6 +33,13 @@ async def read(session: Session, path: str) -> bytes:
 
 async def sh(session: Session, text: str) -> bytes:
     return (await session.run(CommandRequest(["sh", "-c", text]))).stdout
+
+
+async def test_a_list_says_what_is_there_though_not_all_may_be_read(in_namespaces):
+    session = await in_namespaces.open(SessionRequest())
+    found = {entry.path: entry for entry in await session.list("/proc", depth=2)}
+    assert (found["/proc/1/cwd"].kind, found["/proc/1/cwd"].target) == ("link", "")
+    await session.end()
 
 
 async def test_a_file_comes_back_as_it_was(session):
@@ -132,6 +141,34 @@ async def test_changes_are_told_as_they_come(session):
         kinds = [(await anext(changes)).kind for _ in range(3)]
     assert kinds == ["create", "write", "remove"]
     await changes.aclose()
+
+
+async def test_nobody_finds_a_fork_before_it_is_whole(in_namespaces):
+    session = await in_namespaces.open(SessionRequest(disk_mb=64))
+    await session.write("large", bytes(1 << 20) + os.urandom(16 << 20))
+    forking = asyncio.ensure_future(session.fork(SessionRequest(name="fork", disk_mb=64)))
+    found = None
+    while not (found or forking.done()):
+        with contextlib.suppress(SessionGone):
+            found = await in_namespaces.get("fork")
+        await asyncio.sleep(0)
+    child = found or await forking
+    assert (await child.stat("large")).size == 17 << 20
+    await forking
+    for each in (session, child):
+        await each.end()
+
+
+async def test_what_takes_no_room_takes_none_in_a_fork(in_namespaces):
+    session = await in_namespaces.open(SessionRequest(disk_mb=8))
+    words = "for n in 1 2 3; do truncate -s 8M $n; done; echo end >> 1; echo x > small"
+    await sh(session, words)
+    child = await session.fork(SessionRequest(disk_mb=8))
+    assert await sh(child, "stat -c '%s %n' *; tail -c 4 1") == (
+        b"8388612 1\n8388608 2\n8388608 3\n2 small\nend\n"
+    )
+    for each in (session, child):
+        await each.end()
 
 
 async def test_a_fork_has_a_copy_of_the_files_and_no_process(session):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.worker.sandbox.abuses import ABUSES, Abuse
+from tests.worker.sandbox.abuses import ABUSES, LOOK_IN, Abuse
 from tests.worker.sandbox.conftest import MB
 from worker.sandbox.sessions import CommandRequest, LocalSessions, Session, SessionRequest
 
@@ -13,6 +13,10 @@ LONGEST = 60.0
 _TIME = 3.0  # of a command whose abuse has no end by itself
 KILL_ALL = CommandRequest(["python3", "-c", "import os; os.kill(-1, 9)"], timeout=LONGEST)
 AT_LANDLOCK = ("time limit", "memory of a whole tree", "a fork bomb", "everybody", "descriptor")
+
+# What does not resist: nothing else is promised there.
+AT_NONE = ("time limit keeps", "memory of a whole tree", "flood of output", "in the background",
+           "a fork bomb")  # fmt: skip
 
 
 async def well(session: Session) -> bool:
@@ -62,6 +66,29 @@ async def test_namespaces_hold_it(in_namespaces: LocalSessions, abuse: Abuse) ->
 )
 async def test_landlock_holds_it(at_landlock: LocalSessions, abuse: Abuse) -> None:
     await held(at_landlock, abuse)
+
+
+@pytest.mark.parametrize(
+    "abuse",
+    [pytest.param(a, id=a.name) for a in ABUSES if any(words in a.name for words in AT_NONE)],
+)
+async def test_without_isolation_limits_hold_what_does_not_resist(
+    at_none: LocalSessions, abuse: Abuse
+) -> None:
+    await held(at_none, abuse)
+
+
+async def test_no_program_looks_into_a_call_that_is_under_way(
+    in_namespaces: LocalSessions,
+) -> None:
+    """A call runs the code of init. Its last words are believed, and it has lines to init."""
+    session = await in_namespaces.open(SessionRequest())
+    changes = session.watch(".")
+    await anext(changes)
+    ran = await session.run(CommandRequest(["python3", "-c", LOOK_IN], timeout=LONGEST))
+    assert (ran.exit.code, ran.stdout) == (0, b"")
+    await changes.aclose()
+    await session.end()
 
 
 async def test_a_limit_of_memory_is_said(in_namespaces: LocalSessions) -> None:

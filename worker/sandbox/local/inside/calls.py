@@ -12,9 +12,10 @@ import select
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from . import kernel
+from .place import Place
 
 PIECE = 1 << 18
 MOST_ENTRIES = 100_000
@@ -26,7 +27,9 @@ _CREATED, _DELETED, _MOVED_FROM, _MOVED_TO = 0x100, 0x200, 0x40, 0x80
 _MODIFIED, _ATTRIBUTES, _OVERFLOW, _FOLDER, _ONLY_FOLDER = 0x2, 0x4, 0x4000, 0x40000000, 0x01000000
 _WATCHED = _CREATED | _DELETED | _MOVED_FROM | _MOVED_TO | _MODIFIED | _ATTRIBUTES | _ONLY_FOLDER
 _EVENT = struct.Struct("iIII")
-_SIZES = struct.Struct("!IQ")
+_ZEROS = bytes(PIECE)
+SIZES = struct.Struct("!IQ")  # of what is said of a file, and of its content
+OPAQUE = "user.overlay.opaque"
 
 
 def window(size: list[int]) -> bytes:
@@ -43,8 +46,10 @@ def resident(pid: str) -> int:
         return 0  # it has ended
 
 
-def prepared(order: dict[str, Any]) -> int | None:
-    """What a call needs that no program may make: before it is confined."""
+def prepared(order: dict[str, Any], place: Place) -> int | None:
+    """What a call needs that no program may have or make: before it is confined."""
+    if order.get("call") == "pack":
+        return place.changed()
     if order.get("call") != "watch":
         return None
     try:
@@ -70,6 +75,11 @@ def answer(order: dict[str, Any], scratch: str, kept: int) -> NoReturn:
     os._exit(code)
 
 
+def refuse(number: int, why: str) -> NoReturn:
+    _put(2, json.dumps({"errno": number, "why": why}).encode())
+    os._exit(1)
+
+
 def _put(at: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
@@ -80,7 +90,12 @@ def _named(path: str) -> str:
     """Absolute; its last part may be a link."""
     if not path:
         raise FileNotFoundError(errno.ENOENT, "an empty path")
-    return os.path.abspath(os.path.expanduser(path))
+    return os.path.abspath(expanded(path))
+
+
+def expanded(path: str) -> str:
+    """With the home folder for `~`. No other user's: to look one up runs what the image names."""
+    return os.environ["HOME"] + path[1:] if path == "~" or path.startswith("~/") else path
 
 
 def _read(path: str, **_: Any) -> None:
@@ -118,11 +133,14 @@ def _write(path: str, size: int | None, mode: int | None, **_: Any) -> dict[str,
 def _entry(path: str) -> dict[str, Any]:
     found = os.lstat(path)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
-    kind = kinds.get(stat.S_IFMT(found.st_mode), "other")
+    kind, target = kinds.get(stat.S_IFMT(found.st_mode), "other"), ""
+    if kind == "link":
+        with contextlib.suppress(PermissionError):  # one of another process's, in /proc
+            target = os.readlink(path)
     return {
         "path": path, "kind": kind, "size": found.st_size, "mode": stat.S_IMODE(found.st_mode),
         "user": _name_of("passwd", found.st_uid), "group": _name_of("group", found.st_gid),
-        "modified": found.st_mtime, "target": os.readlink(path) if kind == "link" else "",
+        "modified": found.st_mtime, "target": target,
     }  # fmt: skip
 
 
@@ -249,88 +267,120 @@ def _events(read: bytes, watched: dict[int, str]) -> Iterator[tuple[str, str, bo
             yield kind, os.path.join(watched[number], os.fsdecode(name)), bool(mask & _FOLDER)
 
 
-def _pack(scratch: str, **_: Any) -> None:
+def _pack(kept: int, **_: Any) -> None:
     """All that the session has written, for `_unpack` in another one: folders before what is in
     them, and of a file with several names the content once."""
     seen: dict[int, str] = {}
-    for folder, folders, names in os.walk(scratch):
-        for name in (*folders, *names):
-            path = os.path.join(folder, name)
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                _pack_one(path, os.path.relpath(path, scratch), seen)
+    os.chdir(kept)  # short names, and no look-up of a path from the root for each
+    # Many small files fill one write: a reader that is woken for each costs more than its copy.
+    with open(1, "wb", buffering=PIECE, closefd=False) as out:
+        for folder, folders, names in os.walk("."):
+            folders.sort()  # so that equal changes are packed as equal bytes
+            for name in (*folders, *sorted(names)):
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    _pack_one(out, f"{folder}/{name}"[2:], seen)
 
 
-def _pack_one(path: str, name: str, seen: dict[int, str]) -> None:
-    found = os.lstat(path)
-    times = [found.st_atime_ns, found.st_mtime_ns]
-    about: dict[str, Any] = {"name": name, "mode": stat.S_IMODE(found.st_mode), "times": times}
+def _pack_one(out: BinaryIO, name: str, seen: dict[int, str]) -> None:
+    found = os.lstat(name)
+    about: dict[str, Any] = {
+        "name": name, "mode": stat.S_IMODE(found.st_mode), "owner": [found.st_uid, found.st_gid],
+        "times": [found.st_atime_ns, found.st_mtime_ns],
+    }  # fmt: skip
     if stat.S_ISDIR(found.st_mode):
-        _put_about({**about, "kind": "folder"})
+        _put_about(out, {**about, "kind": "folder", "opaque": _is_opaque(name)})
     elif stat.S_ISLNK(found.st_mode):
-        _put_about({**about, "kind": "link", "target": os.readlink(path)})
+        _put_about(out, {**about, "kind": "link", "target": os.readlink(name)})
+    elif stat.S_ISCHR(found.st_mode) and not found.st_rdev:
+        _put_about(out, {**about, "kind": "hidden"})  # a file of the image that was removed
     elif not stat.S_ISREG(found.st_mode):
         return  # a socket or a pipe is of use to none but its makers
     elif first := seen.get(found.st_ino):
-        _put_about({**about, "kind": "same", "target": first})
+        _put_about(out, {**about, "kind": "same", "target": first})
     else:
         if found.st_nlink > 1:
             seen[found.st_ino] = name
-        at = os.open(path, _READ | os.O_NOFOLLOW)
+        at = os.open(name, _READ | os.O_NOFOLLOW)
         size = os.fstat(at).st_size
-        _put_about({**about, "kind": "file"}, size)
+        _put_about(out, {**about, "kind": "file"}, size)
         while size:
             piece = os.read(at, min(PIECE, size)) or bytes(min(PIECE, size))  # it has shrunk
-            _put(1, piece)
+            out.write(piece)
             size -= len(piece)
         os.close(at)
 
 
-def _put_about(about: dict[str, Any], size: int = 0) -> None:
+def _is_opaque(path: str) -> bool:
+    try:
+        return os.getxattr(path, OPAQUE, follow_symlinks=False) == b"y"
+    except OSError:
+        return False
+
+
+def _put_about(out: BinaryIO, about: dict[str, Any], size: int = 0) -> None:
     text = json.dumps(about).encode()
-    _put(1, _SIZES.pack(len(text), size) + text)
+    out.write(SIZES.pack(len(text), size) + text)
 
 
-def _take(size: int) -> bytes:
-    taken = b""
-    while len(taken) < size:
-        if not (piece := os.read(0, size - len(taken))):
-            raise OSError(errno.EIO, "the copy was cut")
-        taken += piece
+def _take(packed: BinaryIO, size: int) -> bytes:
+    if len(taken := packed.read(size)) < size:
+        raise OSError(errno.EIO, "the copy was cut")
     return taken
 
 
 def _unpack(scratch: str, **_: Any) -> None:
+    os.chdir(scratch)
+    os.umask(0)
     folders = []
-    while start := os.read(0, 1):
-        length, size = _SIZES.unpack(start + _take(_SIZES.size - 1))
-        about = json.loads(_take(length))
-        path = os.path.join(scratch, about["name"])
-        match about["kind"]:
-            case "folder":
-                os.makedirs(path, exist_ok=True)
-                folders.append((path, about))
-                continue
-            case "link":
-                with contextlib.suppress(FileExistsError):
-                    os.symlink(about["target"], path)
-                continue
-            case "same":
-                os.link(os.path.join(scratch, about["target"]), path)
-                continue
-        at = os.open(path, _NEW | os.O_NOFOLLOW, about["mode"] | 0o600)
-        while size:
-            piece = os.read(0, min(PIECE, size))
-            if not piece:
-                raise OSError(errno.EIO, "the copy was cut")
+    with open(0, "rb", buffering=PIECE, closefd=False) as packed:
+        while start := packed.read(1):
+            length, size = SIZES.unpack(start + _take(packed, SIZES.size - 1))
+            about = json.loads(_take(packed, length))
+            name = about["name"]
+            match about["kind"]:
+                case "folder":
+                    os.makedirs(name, 0o755, exist_ok=True)
+                    if about["opaque"]:
+                        os.setxattr(name, OPAQUE, b"y")
+                    folders.append((name, about))
+                case "link":
+                    with contextlib.suppress(FileExistsError):
+                        os.symlink(about["target"], name)
+                        _give(name, about)
+                case "hidden":
+                    os.mknod(name, stat.S_IFCHR, os.makedev(0, 0))
+                case "same":
+                    os.link(about["target"], name)
+                case _:
+                    at = os.open(name, _NEW | os.O_NOFOLLOW, about["mode"] | 0o600)
+                    _fill(at, size, packed)
+                    _dress(at, about)
+                    os.close(at)
+    for name, about in reversed(folders):
+        _dress(name, about)
+
+
+def _fill(at: int, size: int, packed: BinaryIO) -> None:
+    """Holes stay holes: they took no room in the other session, which has as much as this one."""
+    left, in_a_hole = size, False
+    while left:
+        piece = _take(packed, min(PIECE, left))
+        left -= len(piece)
+        if in_a_hole := _ZEROS.startswith(piece):
+            os.lseek(at, len(piece), os.SEEK_CUR)
+        else:
             _put(at, piece)
-            size -= len(piece)
-        _dress(at, about)
-        os.close(at)
-    for path, about in reversed(folders):
-        _dress(path, about)
+    if in_a_hole:
+        os.ftruncate(at, size)
+
+
+def _give(what: int | str, about: dict[str, Any]) -> None:
+    if os.geteuid() == 0 and any(about["owner"]):  # else there is one user
+        os.chown(what, *about["owner"], follow_symlinks=isinstance(what, int))
 
 
 def _dress(what: int | str, about: dict[str, Any]) -> None:
+    _give(what, about)
     with contextlib.suppress(PermissionError):  # refused without namespaces
         os.chmod(what, about["mode"])
         os.utime(what, ns=tuple(about["times"]))

@@ -6,22 +6,26 @@ Init reaps whatever a command leaves, and ends with all of it when its client ha
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` would look each name up as an enum
+import _socket
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import select
 from typing import Any, NoReturn
 
-from . import calls, kernel, program, wire
+from . import calls, program, wire
 from .job import Job
 from .meter import Meter
+from .place import Refused
 
 LONGEST = 1 << 16  # bytes of an order; a longer one is in a file
 _MOST_FDS = 4
 _TICK = 0.05  # seconds between two looks at a session without a cgroup
 _NOT_EXECUTED, _NOT_FOUND, _FAILED = 126, 127, 125  # as shells say it
 _MOST_COMPLAINED = 4096
+_BACKLOG = 128
 _CONTROLLING, _UNLOCK, _PEER, _SIZE = 0x540E, 0x40045431, 0x5441, 0x5414
 _TERMINALS = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -30,8 +34,12 @@ def serve(job: Job, header: dict[str, Any]) -> dict[str, Any]:
     """Until the client hangs up."""
     assert job.channel is not None  # noqa: S101
     job.place.furnish(header["limits"])
+    image = header.get("image")
+    if image and not image["filled"]:
+        job.place.enter_image(image)
     desk = Desk(job, header)
     desk.say({"ready": True})
+    desk.furnish()  # while the client hears of it; no order is obeyed before
     desk.work()
     desk.kill_all()
     return {"status": "finished"}
@@ -48,7 +56,6 @@ class Desk:
         self._passed = self._counted()
         self._limit = ""  # that the session passed, for the commands that are killed for it
         self._meter = self._new_meter()
-        self._terminals = job.place.terminals()
         woken, self._waking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         _signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, lambda *_: None)  # all that a program can wake it by
@@ -58,6 +65,9 @@ class Desk:
         self._poll.register(woken, select.POLLIN)
         self._poll.register(job.reply, select.POLLRDHUP)
         self._poll.register(job.place.server, select.POLLIN)  # may die before its signal is set
+
+    def furnish(self) -> None:
+        self._terminals = self._place.terminals()
 
     def work(self) -> None:
         while True:
@@ -92,8 +102,12 @@ class Desk:
                 self._start(order, given)
             elif "signal" in order:
                 self._signal(order["signal"], order["number"])
+            elif "listen" in order:
+                self._listen(order["listen"])
+            elif "enter" in order:
+                self._enter(order["enter"])
             else:
-                self.say({"usage": order["usage"], **self._usage()})
+                self.say({"asked": order["usage"], **self._usage()})
         finally:
             for at in given:
                 os.close(at)
@@ -124,6 +138,16 @@ class Desk:
             for at in said:
                 os.close(at)
 
+    def _enter(self, number: int) -> None:
+        """Into an image whose upper folder was filled first, by another session's files."""
+        try:
+            self._place.enter_image(self._header["image"])
+            self._terminals = self._place.terminals()
+        except (OSError, Refused) as problem:
+            self.say({"asked": number, "failed_to": f"{problem}"})
+        else:
+            self.say({"asked": number})
+
     def _terminal(self, size: list[int]) -> tuple[int, int]:
         master = os.open(self._terminals, _TERMINALS)
         try:
@@ -136,7 +160,8 @@ class Desk:
         return master, slave
 
     def _become(self, order: dict[str, Any], ends: list[int], complaint: int) -> NoReturn:
-        """In the fork: never returns."""
+        """In the fork: never returns. Until it executes a program it has init's memory and a line
+        to init, so no program may look into it: it stays undumpable."""
         step = "its own start"
         try:
             _signal.set_wakeup_fd(-1)
@@ -145,11 +170,13 @@ class Desk:
             if order.get("terminal"):
                 fcntl.ioctl(ends[0], _CONTROLLING, 0)
             program.limit(self._place, self._header["limits"], self._job.joins)
-            kept = calls.prepared(order)
+            kept = calls.prepared(order, self._place)
             program.take_places([*ends, complaint, complaint if kept is None else kept])
             complaint = 3
             self._place.confine()
-            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
+            step = "no_user"
+            self._place.become(order.get("user", ""), order.get("workdir", ""))
+            step = "its own start"
             env = {**self._header["env"], **order.get("env", {})}
             program.check_environment(env)
             program.surround(self._place, env)
@@ -157,11 +184,12 @@ class Desk:
             if "call" in order:
                 calls.answer(order, self._place.scratch, kept=4)
             step = "no_folder"
-            if order["cwd"]:
-                os.chdir(os.path.expanduser(order["cwd"]))
+            if cwd := order["cwd"] or order.get("workdir", ""):
+                os.chdir(calls.expanded(cwd))
             step = "not_executable"
-            _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)  # the interpreter ignores these two
-            _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+            # The interpreter ignores the first two; nohup, and a shell's background, the others.
+            for ignored in (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGHUP, _signal.SIGQUIT):
+                _signal.signal(ignored, _signal.SIG_DFL)
             os.execvpe(order["argv"][0], order["argv"], os.environ)  # noqa: S606
         except FileNotFoundError as problem:
             missing = step == "not_executable"
@@ -174,6 +202,20 @@ class Desk:
             os.chdir(self._place.home)
         except OSError:  # a program has removed it, or closed it
             os.chdir("/")
+
+    def _listen(self, number: int) -> None:
+        """A socket of the session's own network, for the client: it serves what comes there."""
+        try:
+            listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+            try:
+                listener.bind(("127.0.0.1", 0))
+                listener.listen(_BACKLOG)
+                port = listener.getsockname()[1]
+                self.say({"asked": number, "port": port}, [listener.fileno()])
+            finally:
+                listener.close()
+        except OSError as problem:
+            self.say({"asked": number, "why": f"{problem.strerror or problem}"})
 
     def _signal(self, pid: int, number: int) -> None:
         """To its group, while it has not been collected: until then no other has its number."""
@@ -194,8 +236,8 @@ class Desk:
                 with contextlib.suppress(BlockingIOError):
                     said = os.read(reason, _MOST_COMPLAINED)
                 os.close(reason)
-                limit = self._limit_of(status)
-                self.say({"ended": pid, "status": status, "limit": limit, "said": said.decode()})
+                words, limit = said.decode("utf-8", "replace"), self._limit_of(status)
+                self.say({"ended": pid, "status": status, "limit": limit, "said": words})
 
     def _limit_of(self, status: int) -> str:
         """That it was killed for, by the kernel or by us."""
@@ -245,13 +287,18 @@ class Desk:
 
 def _complain(complaint: int, step: str, problem: BaseException, order: dict[str, Any]) -> NoReturn:
     """To init, and where the command's errors go, as a shell does."""
-    began = step in ("no_folder", "not_executable", "not_found")
+    began = step in ("no_user", "no_folder", "not_executable", "not_found")
     why = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
     with contextlib.suppress(OSError):
-        of = order.get("cwd") if step == "no_folder" else (order.get("argv") or [""])[0]
+        of = {
+            "no_user": "user",
+            "no_folder": order.get("cwd") or order.get("workdir"),
+        }.get(step) or (order.get("argv") or [""])[0]
         message = f"{of}: {why}" if began else f"{type(problem).__name__}: {problem}"
         said = {"why": step if began else "failed", "message": message[:1000]}
         os.write(complaint, json.dumps(said).encode())
+        if began and "call" in order:
+            calls.refuse(errno.EINVAL, message)
         if began:
             os.write(2, f"{message}\n".encode("utf-8", "replace"))
     os._exit((_NOT_FOUND if step == "not_found" else _NOT_EXECUTED) if began else _FAILED)

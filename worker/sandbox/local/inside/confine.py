@@ -1,8 +1,8 @@
 """The system call filter: what a program may not ask of the kernel, whatever its rights.
 
-Refused calls answer EPERM, unknown (newer) ones and `clone3` ENOSYS, so that
-libraries fall back; a call in a foreign architecture's numbering kills. The list
-is of calls that reach the kernel's own workings, other processes, or memory that
+Refused calls answer EPERM, families of sockets EAFNOSUPPORT, unknown (newer) calls and
+`clone3` ENOSYS, so that libraries fall back; a call in a foreign architecture's numbering
+kills. The list is of calls that reach the kernel's own workings, other processes, or memory that
 none of our limits counts (memfd, System V IPC).
 """
 
@@ -82,6 +82,8 @@ _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _EPERM, _ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+# As a kernel without them answers: `useradd` asks for netlink, and ends with any other error.
+_NO_FAMILY = 0x00050000 | errno.EAFNOSUPPORT
 _LOAD, _RETURN, _JUMP, _AND = 0x20, 0x06, 0x05, 0x54
 _JEQ, _JGT, _JGE, _JSET = 0x15, 0x25, 0x35, 0x45
 _NUMBER, _ARCH = 0, 4
@@ -96,9 +98,11 @@ def _argument(index: int) -> bytes:
     return _op(_LOAD, 16 + 8 * index)  # its low 32 bits; all that we judge fit there
 
 
-def _only(index: int, allowed: tuple[int, ...], part: int = 0xFFFFFFFF) -> list[bytes]:
+def _only(
+    index: int, allowed: tuple[int, ...], part: int = 0xFFFFFFFF, otherwise: int = _EPERM
+) -> list[bytes]:
     tests = [_op(_JEQ, value, len(allowed) - at) for at, value in enumerate(allowed)]
-    return [_argument(index), _op(_AND, part), *tests, _op(_RETURN, _EPERM)]
+    return [_argument(index), _op(_AND, part), *tests, _op(_RETURN, otherwise)]
 
 
 def _judged(column: int) -> dict[int, list[bytes]]:
@@ -110,7 +114,7 @@ def _judged(column: int) -> dict[int, list[bytes]]:
     rules = {_CLONE[column]: clone, _IOCTL[column]: inject + allow}
     known = _only(2, _PROTOCOLS) + allow
     unix = _only(1, _TYPES_OF_UNIX, _OF_A_TYPE) + known
-    internet = _only(0, _INTERNET) + _only(1, _TYPES, _OF_A_TYPE) + known
+    internet = _only(0, _INTERNET, otherwise=_NO_FAMILY) + _only(1, _TYPES, _OF_A_TYPE) + known
     for call in (_SOCKET, _SOCKETPAIR):
         rules[call[column]] = [_argument(0), _op(_JEQ, _UNIX, 0, len(unix)), *unix, *internet]
     # Limits, niceness and affinity of others: the jail's init runs as the same user.

@@ -17,6 +17,7 @@ from typing import Any
 
 from . import confine, janitor, kernel, root
 from .place import Refused, be_nice
+from .wire import Socket
 
 _MOMENT = 1.0  # second, for an init to remove what its program left before it reports
 _MORE_PROCESSES = 512
@@ -42,7 +43,10 @@ class Folder:
         self.limited = False
         self.environment: dict[str, str] = {}
 
-    def enter(self) -> None:
+    def admit(self, process: int, line: Socket) -> None:
+        """Nothing is needed."""
+
+    def enter(self, line: Socket) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         # A program cannot find another's folder by the name of its own.
         self.scratch = f"{self._base}/{os.getpid()}-{secrets.token_hex(8)}"
@@ -93,6 +97,15 @@ class Folder:
             own = {f"/proc/self/{name}": confine.READ for name in _OF_ITSELF}
             confine.restrict({**self._rights, **own, self.scratch: confine.WRITE})
             self._filter.install()
+
+    def become(self, user: str, workdir: str) -> None:
+        """There is one user."""
+
+    def changed(self) -> int:
+        return os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def enter_image(self, about: dict[str, Any]) -> None:
+        raise Refused("a root of its own needs the level ns")
 
     def give_way(self, pids: Iterator[str]) -> None:
         be_nice(pids)

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import confine, kernel, root
 from .place import Refused, be_nice
+from .wire import Socket
 
 NAMESPACES = (
     kernel.NEW_USER
@@ -53,19 +54,25 @@ class Namespaces:
         self.environment: dict[str, str] = {}
         self.server = os.pidfd_open(os.getpid())
 
-    def enter(self) -> None:
+    def admit(self, process: int, line: Socket) -> None:
+        """It writes its own map."""
+
+    def enter(self, line: Socket) -> None:
         # A server killed by SIGKILL takes its jails with it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def build(self) -> None:
         """Make the namespaces that this process was cloned into its own; it is their init."""
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else our own map files belong to root
-        root.write_maps(root.INSIDE_ID, root.INSIDE_ID, self._user, self._group)
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
+        self._map(root.INSIDE_ID)
         self._folders()
         _proc(self._masked)
         loopback()
         _socket.sethostname("sandbox")
+
+    def _map(self, inside: int) -> None:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else our own map files belong to root
+        root.write_maps(inside, inside, self._user, self._group)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
 
     def _folders(self) -> None:
         _scratch()
@@ -120,6 +127,15 @@ class Namespaces:
     def confine(self) -> None:
         kernel.give_up_capabilities()
         self._filter.install()
+
+    def become(self, user: str, workdir: str) -> None:
+        """There is one user."""
+
+    def changed(self) -> int:
+        return os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def enter_image(self, about: dict[str, Any]) -> None:
+        raise Refused("this fork server serves no images")
 
     def give_way(self, pids: Iterator[str]) -> None:
         be_nice(pids)

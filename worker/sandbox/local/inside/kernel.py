@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import struct
+from collections.abc import Collection, Iterable, Sequence
 
 # PyDLL keeps the interpreter's lock over the call: a raw clone must not find it half released.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -14,10 +15,17 @@ _syscall.restype = ctypes.c_long
 
 MACHINE = platform.machine()
 _CALLS = {
-    "x86_64": {"clone": 56, "pivot_root": 155, "capset": 126, "seccomp": 317},
-    "aarch64": {"clone": 220, "pivot_root": 41, "capset": 91, "seccomp": 277},
-}.get(MACHINE, {})
-_MOUNT_SETATTR = 442  # the same number everywhere, like all calls since 5.1
+    "x86_64": {
+        "clone": 56, "pivot_root": 155, "capset": 126, "seccomp": 317,
+        "setfsuid": 122, "setfsgid": 123,
+    },
+    "aarch64": {
+        "clone": 220, "pivot_root": 41, "capset": 91, "seccomp": 277,
+        "setfsuid": 151, "setfsgid": 152,
+    },
+}.get(MACHINE, {})  # fmt: skip
+# The same numbers everywhere, like all calls since 5.1.
+_MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 429, 430, 431, 432, 442
 
 NEW_NS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
@@ -27,8 +35,11 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = 32, 1024, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE, _EMPTY_PATH = 1, 0, 1, 6, 4
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID = 0, 1, 3, 5, 6, 7  # capabilities
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -88,10 +99,47 @@ def prctl(option: int, value: int) -> None:
     _check(_prctl(option, value, 0, 0, 0), f"prctl {option}")
 
 
-def give_up_capabilities() -> None:
-    """None now; none to be had by exec either, for no-new-privs is set."""
+def give_up_capabilities(kept: Iterable[int] = ()) -> None:
+    """All but these now; none to be had by exec either, for no-new-privs is set."""
+    mask = sum(1 << each for each in kept)
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    syscall("capset", _CALLS["capset"], header, bytes(24))
+    syscall("capset", _CALLS["capset"], header, struct.pack("6I", mask, mask, 0, 0, 0, 0))
+
+
+def bound_capabilities(kept: Collection[int]) -> None:
+    """What is started from now on can never have others than these."""
+    number = 0
+    while _prctl(_PR_CAPBSET_READ, number, 0, 0, 0) >= 0:
+        if number not in kept:
+            prctl(_PR_CAPBSET_DROP, number)
+        number += 1
+
+
+def make_files_as(number: int) -> None:
+    """What this process makes belongs to this user and group. It stays who it is."""
+    for call in ("setfsgid", "setfsuid"):
+        syscall(call, _CALLS[call], number)
+
+
+def overlay(lower: Sequence[str], upper: str, work: str, target: str) -> None:
+    """Mount these folders over each other, the highest first; `upper` takes all changes."""
+    context = syscall("fsopen overlay", _FSOPEN, b"overlay", _CLOEXEC)
+    try:
+        options = [("lowerdir+", path) for path in lower]
+        for name, value in [*options, ("upperdir", upper), ("workdir", work)]:
+            what = f"fsconfig {name}={value}"
+            syscall(what, _FSCONFIG, context, _SET_STRING, name.encode(), value.encode(), 0)
+        for name in ("userxattr", "volatile"):
+            syscall(f"fsconfig {name}", _FSCONFIG, context, _SET_FLAG, name.encode(), None, 0)
+        syscall("fsconfig", _FSCONFIG, context, _CREATE, None, None, 0)
+        mounted = syscall("fsmount", _FSMOUNT, context, _CLOEXEC, MS_NOSUID | MS_NODEV)
+    finally:
+        os.close(context)
+    try:
+        where = _AT_FDCWD, target.encode(), _EMPTY_PATH
+        syscall(f"move_mount {target}", _MOVE_MOUNT, mounted, b"", *where)
+    finally:
+        os.close(mounted)
 
 
 def flush_files() -> None:

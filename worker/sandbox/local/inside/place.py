@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from .wire import Socket
+
 NICE = 5  # about a third of the usual share
 
 
@@ -37,7 +39,10 @@ class Place(Protocol):
     environment: dict[str, str]
     server: int  # the fork server's pidfd
 
-    def enter(self) -> None:
+    def admit(self, process: int, line: Socket) -> None:
+        """In the fork server: do for this clone what it cannot do itself."""
+
+    def enter(self, line: Socket) -> None:
         """In the clone, as it begins: become an execution's init."""
 
     def build(self) -> None:
@@ -63,6 +68,16 @@ class Place(Protocol):
 
     def confine(self) -> None:
         """In the program's process, the last thing before its code."""
+
+    def become(self, user: str, workdir: str) -> None:
+        """In a command's process, once it is confined; `home` and `environment` are that user's
+        then. Raises `Refused` for a user that is not there."""
+
+    def changed(self) -> int:
+        """In a command's process before it is confined: the folder of all that was written."""
+
+    def enter_image(self, about: dict[str, Any]) -> None:
+        """In init, before any command: its root is another one. Raises `Refused`."""
 
     def give_way(self, pids: Iterator[str]) -> None:
         """Make these processes nice to others, as far as the kernel heeds it."""

@@ -220,8 +220,9 @@ def limit_time(limits: dict[str, Any]) -> None:
 
 
 def execute(argv: list[str]) -> NoReturn:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the interpreter ignores these two
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    # The interpreter ignores the first two; nohup, and shells in the background, the others.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, os.environ)  # noqa: S606
     except OSError as problem:

@@ -8,7 +8,8 @@ not listed here does not exist for a program.
 import fnmatch
 import os
 
-from . import kernel
+from . import kernel, users
+from .users import Users
 
 OLD = "/.host"
 WRITABLE = ("/tmp", "/home/sandbox", "/mnt", "/var/tmp", "/dev/shm")  # noqa: S108
@@ -17,6 +18,8 @@ SCRATCH = "/run/scratch"
 COVERED = "/run/covered"
 HEADERS = "/run/headers"
 PROGRAM = "/run/program"  # where it lies while it runs on case after case
+LAYERS = "/run/layers"  # of images, where sessions start from those
+IMAGE = "/run/image"  # such a session's root, before it is that
 TERMINALS = "/dev/pts"  # empty, but in a session
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {
@@ -44,11 +47,15 @@ _FILES = {
 }
 
 
-def enter_namespaces(as_root: bool) -> None:
+def enter_namespaces(as_root: bool, given: Users) -> None:
     """Leave the host's mounts; an ordinary user needs a user namespace for that."""
     user, group = os.geteuid(), os.getegid()
-    kernel.unshare(kernel.NEW_NS | (0 if as_root else kernel.NEW_USER))
-    if not as_root:
+    if as_root:
+        kernel.unshare(kernel.NEW_NS)
+    elif given.many:
+        users.unshare(given, kernel.NEW_NS | kernel.NEW_USER)
+    else:
+        kernel.unshare(kernel.NEW_NS | kernel.NEW_USER)
         write_maps(user, group, user, group)
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
 
@@ -64,7 +71,7 @@ def write_maps(inside_user: int, inside_group: int, user: int, group: int) -> No
         os.close(at)
 
 
-def build(exposed: list[str], headers: str = "") -> list[str]:
+def build(exposed: list[str], headers: str = "", layers: str = "") -> list[str]:
     """Pivot into a tmpfs, bind what programs may read, and let go of the host's tree.
 
     Returns what lies in a folder of which each jail has a new one: the jail must mount it again.
@@ -88,10 +95,12 @@ def build(exposed: list[str], headers: str = "") -> list[str]:
         _expose(path, COVERED + path)
     if headers:
         _expose(headers, HEADERS)
+    if layers:
+        _expose(layers, LAYERS)
     for name, text in _FILES.items():
         with open(f"/etc/{name}", "w") as file:
             file.write(text)
-    for folder in (*WRITABLE, SCRATCH, PROGRAM, "/proc"):
+    for folder in (*WRITABLE, SCRATCH, PROGRAM, IMAGE, "/proc"):
         os.makedirs(folder, exist_ok=True)
     _devices()
     kernel.mount(OLD + "/proc", "/proc", None, kernel.MS_BIND | kernel.MS_REC)

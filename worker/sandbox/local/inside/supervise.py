@@ -26,10 +26,10 @@ _LONGEST = 16
 
 def main(place: Place, line: Socket) -> None:
     """Everything between the clone and the end of an init; it never returns."""
-    first = _prepare(place)
+    first = _prepare(place, line)
     job = _wait_for(place, line)
     if isinstance(first, Exception):  # a full disk, say, which may have room by now
-        again = _prepare(place)
+        again = _prepare(place, line)
         first = first if isinstance(again, Exception) else again
     report, blobs = _run(job, first)
     # Leave first: the room that a program took is usually free when its client has the report.
@@ -38,10 +38,10 @@ def main(place: Place, line: Socket) -> None:
     os._exit(0 if nothing_left else 1)
 
 
-def _prepare(place: Place) -> Running | Exception:
+def _prepare(place: Place, line: Socket) -> Running | Exception:
     """What can be done before a program comes. What fails is reported to the program's client."""
     try:
-        place.enter()
+        place.enter(line)
         first = _fork_ahead(place)
         place.build()
         first.line.send(program.BUILT)
@@ -78,7 +78,7 @@ def _run(job: Job, first: Running | Exception) -> tuple[dict[str, Any], list[byt
             _dismiss(first)
             return cases.serve(job, header, given), []
         if job.what == COMMANDS:
-            _dismiss(first)
+            _dismiss(first, waits=False)  # the first command does not wait for its end
             return commands.serve(job, header), []
         job.place.furnish(header["limits"])
         files.write(job.place, header["files"], given)
@@ -144,12 +144,13 @@ def _fork_ahead(place: Place) -> Running:
     return Running(pid, {out: bytearray(), err: bytearray()}, complaint, ours)
 
 
-def _dismiss(running: Running) -> None:
-    """No order comes for it."""
+def _dismiss(running: Running, waits: bool = True) -> None:
+    """No order comes for it: it ends."""
     running.line.close()
     for end in (*running.streams, running.complaint):
         os.close(end)
-    os.waitpid(running.pid, 0)
+    if waits:
+        os.waitpid(running.pid, 0)
 
 
 def _begin(

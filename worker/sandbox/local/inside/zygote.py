@@ -15,7 +15,7 @@ import signal
 import sys
 from typing import Any
 
-from . import confine, jail, kernel, program, root, supervise, wire
+from . import confine, jail, kernel, program, root, supervise, users, wire
 from .place import Place
 
 _BOOT = """import sys; usual = set(sys.modules); sys.path.insert(0, {!r})
@@ -23,6 +23,7 @@ from inside.zygote import main; run = main(usual)
 while run: run = run()"""
 _LARGEST_MESSAGE = 4096
 _MOST_FDS = 16
+_MOMENT = 8
 _CHILD_ENDED = int(signal.SIGCHLD)
 
 
@@ -66,12 +67,15 @@ def launch(config: dict[str, Any]) -> None:
 
     as_root = os.geteuid() == 0
     home = root.HOME
+    given = users.Users(*config["users"] or ())
     if config["level"] == "ns":
-        root.enter_namespaces(as_root)
-        config["covered"] = root.build(config["exposed"], config["headers"])
+        root.enter_namespaces(as_root, given)
+        config["covered"] = root.build(config["exposed"], config["headers"], config["layers"])
     if config["level"] == "landlock":
         confine.require()
-    if as_root:
+    if as_root and given.many:
+        users.unshare(given, kernel.NEW_USER)
+    elif as_root:
         _become(config["uid"], config["gid"])
     if config["level"] != "ns":
         config |= janitor.stand_by(config["scratch"], config["control"])
@@ -95,16 +99,21 @@ def _become(user: int, group: int) -> None:
 
 
 def _place(config: dict[str, Any]) -> Place:
+    # Each has modules that only it needs, and that would make every clone dearer.
+    if config["users"]:
+        from . import image
+
+        return image.Image(config["covered"], users.Users(*config["users"]))
     if config["level"] == "ns":
         return jail.Namespaces(config["covered"])
-    from . import folder  # with modules that only it needs; each makes every clone dearer
+    from . import folder
 
     return folder.Folder(config)
 
 
 def warm(config: dict[str, Any]) -> dict[str, Any]:
     """Import what programs will want, and become the process that they are clones of."""
-    if os.geteuid() == 0:
+    if users.is_root():
         raise PermissionError("the fork server would run as root")
     os.umask(0o022)
     for name in config["preload"]:
@@ -120,7 +129,8 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if the machine runs out of memory, programs go first
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.give_up_capabilities()
+    many = users.Users(*config["users"] or ()).many
+    kernel.give_up_capabilities(users.NEEDED_TO_ADMIT if many else ())
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     lacks = [name for name in config["asked"] if importlib.util.find_spec(name) is None]
     return {"pid": os.getpid(), "lacks": lacks}
@@ -149,8 +159,7 @@ class Server:
 
     def serve(self) -> None:
         while True:
-            # Spares are made when there is nothing else to do.
-            events = self._poll.poll(0 if len(self._spares) < self._wanted else None)
+            events = self._poll.poll(self._rest())
             if not events:
                 self._make_spare()
             for at, _ in events:
@@ -158,6 +167,13 @@ class Server:
                     self._bury(at)
                 elif not self._answer():
                     return
+
+    def _rest(self) -> int | None:
+        """Milliseconds until a spare is made, if there is nothing else to do. While one is left,
+        the program that has just begun has the processor first."""
+        if len(self._spares) >= self._wanted:
+            return None
+        return _MOMENT if self._spares else 0
 
     def _answer(self) -> bool:
         message, fds = wire.receive(self._control, _LARGEST_MESSAGE, _MOST_FDS)
@@ -177,7 +193,8 @@ class Server:
             while not self._send(order, fds):
                 pass  # it was a spare, and is dead
         except OSError as problem:
-            os.write(fds[1], wire.pack({"status": "infrastructure", "error": str(problem)}))
+            # Its client may have gone; the jails of others go on.
+            wire.write(fds[1], wire.pack({"status": "infrastructure", "error": str(problem)}))
 
     def _send(self, order: dict[str, Any], fds: list[int]) -> bool:
         """To a spare or a new jail, which from now on is this run's; False if it has died."""
@@ -212,11 +229,25 @@ class Server:
                     os.close(other)
                     held.line.close()
                 supervise.main(self._place, theirs)
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
+        self._admit(pid, pidfd, ours)
         self._jails[pidfd] = Jail(pid, ours)
         self._poll.register(pidfd, select.POLLIN)
         return pidfd
+
+    def _admit(self, pid: int, pidfd: int, line: wire.Socket) -> None:
+        try:
+            self._place.admit(pid, line)
+        except OSError:
+            line.close()
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(pidfd)
+            raise
 
     def _kill(self, number: int) -> None:
         for pidfd, held in self._jails.items():

@@ -9,10 +9,11 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import FileIO
 
-from worker.judge.models import Checker, Letter
+from worker.judge.found import Said
+from worker.judge.models import Checker
 from worker.judge.suite import Case
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.judging.builds import Build
@@ -47,16 +48,6 @@ _ARGUMENTS = {
     "open_r1": ["input", "answer", "output"],
     "scalebox": [],
 }
-
-
-@dataclass(frozen=True)
-class Said:
-    """A verdict, and why."""
-
-    letter: Letter
-    reason: str = ""
-    comment: str = ""
-    points: float | None = None
 
 
 class Checking:

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from worker.errors import SandboxUnfit
+from worker.judge.found import SHOWN
 from worker.judge.models import CaseLimits, JudgeRequest, JudgeResult
 from worker.judge.program import checker_text, text_of
 from worker.judge.suite import Case, Suite
-from worker.sandbox.local.answer import failure_of
+from worker.sandbox.local.answer import failure_of, told_of
 from worker.sandbox.local.errors import LimitRefused
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.judging.builds import Build, Builds, NotBuilt
-from worker.sandbox.local.judging.found import SHOWN, told_of
 from worker.sandbox.local.judging.lane import LaneLost
 from worker.sandbox.local.judging.trial import Cores, Trial, Workshop, why_not_compiled
 from worker.sandbox.local.languages import LanguageAbsent

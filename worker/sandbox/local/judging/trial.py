@@ -8,15 +8,17 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ground import tracing
 from worker.errors import SandboxFailure
 from worker.judge.compare import accepts
+from worker.judge.found import Found, Said
 from worker.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from worker.judge.program import text_of
 from worker.judge.suite import Case, Suite
+from worker.sandbox.local.answer import told_of
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.judging.builds import Build, Builds, NotBuilt
-from worker.sandbox.local.judging.checking import Checking, Said
-from worker.sandbox.local.judging.found import NOT_RUN, Found
+from worker.sandbox.local.judging.checking import Checking
 from worker.sandbox.local.judging.lane import Errand, Lane, LaneLost
 from worker.sandbox.local.limits import MB, Limits
 from worker.sandbox.local.outcome import Step
@@ -28,7 +30,7 @@ _GRACE = 60.0  # of a jail's life beyond that of its program
 _TRIES = 2  # of one case
 _LOSSES = 3  # cases; after so many the sandbox is given up
 
-Tried = tuple[Said, Step]
+Tried = tuple[Said, Step | None]  # None: it did not run
 
 
 class Cores:
@@ -61,7 +63,8 @@ class Workshop:
     async def build_other(self, language: str, code: str, given: Mapping[str, bytes]) -> Build:
         """As `build`."""
         room = replace(self.limits, memory=max(self.limits.memory, self.defaults.memory))
-        return await self.builds.of(language, code, given, room)
+        with tracing.span("compile", {"penstock.language": language}):
+            return await self.builds.of(language, code, given, room)
 
 
 class Trial:
@@ -77,7 +80,8 @@ class Trial:
     ) -> None:
         self._workshop, self._request, self._suite = workshop, request, suite
         self._program, self._checker = program, checker
-        self._found = Found(request, len(suite), program.compiled if program else None)
+        compiled = told_of(program.compiled) if program and program.compiled else None
+        self._found = Found(request, len(suite), compiled)
         self._next = 0
         self._losses = 0
         self._lost: LaneLost | NotBuilt | None = None
@@ -156,7 +160,7 @@ class Trial:
     def _life(self) -> float:
         return self._request.total + _GRACE
 
-    def _enter(self, index: int, said: Said, step: Step) -> None:
+    def _enter(self, index: int, said: Said, step: Step | None) -> None:
         self._found.enter(index, said, step)
         for lane, at in self._lanes.items():
             if at >= self._found.end:
@@ -166,7 +170,10 @@ class Trial:
         """A verdict; masked if the sandbox fails time and again."""
         for _ in range(_TRIES):
             try:
-                return await self._case(index, lane, checking)
+                with tracing.span(f"case {index}") as span:
+                    said, step = await self._case(index, lane, checking)
+                    span.set("penstock.verdict", said.letter)
+                return said, step
             except (LaneLost, NotBuilt) as lost:
                 if lost.outcome.status == "refused":
                     raise
@@ -179,13 +186,13 @@ class Trial:
         if self._losses >= _LOSSES or self._found.knows_none:
             self._found.rest = said
             self._next = len(self._suite)  # no other is begun
-        return said, NOT_RUN
+        return said, None
 
     async def _case(self, index: int, lane: Lane | None, checking: Checking | None) -> Tried:
         try:
             case = await self._suite.case(index)
         except SandboxFailure as failure:
-            return Said("M", failure.reason, str(failure)), NOT_RUN
+            return Said("M", failure.reason, str(failure)), None
         errand = self._errand(index, case)
         if lane is None:
             return await self._by_itself(case, errand)
@@ -199,7 +206,7 @@ class Trial:
         """A case whose program is its own: its assertions are compiled with it."""
         build = await self._workshop.build(text_of(self._request, case))
         if build.compiled and not build.ok:
-            self._found.compiled = self._found.compiled or build.compiled
+            self._found.compiled = self._found.compiled or told_of(build.compiled)
             return Said("C", why_not_compiled(build.compiled)), replace(build.compiled, stdout=b"")
         lane = self._lane_of(build)
         try:

@@ -28,7 +28,8 @@ from worker.sandbox.sessions.errors import (
     SessionTrouble,
     TooManySessions,
 )
-from worker.sandbox.sessions.streams import Ends, Streams
+from worker.sandbox.sessions.hub.starts import Start
+from worker.sandbox.sessions.hub.streams import Ends, Streams
 
 MOST_COMMANDS = 256  # of one session at once
 _REMEMBERED = 64  # commands that have ended
@@ -43,14 +44,20 @@ _USER = "sandbox"
 class KeptSession:
     """Made by `open`; `over` is set when nothing of it lives any more."""
 
-    def __init__(self, about: dict[str, Any], level: str, limits: Limits) -> None:
+    def __init__(
+        self, about: dict[str, Any], level: str, limits: Limits, start: Start | None
+    ) -> None:
         self.name: str = about["name"]
         self.about, self.level, self.limits = about, level, limits
+        self.start_from = start
         self.over = asyncio.Event()
         self.why = "it ended"
+        self._refused = False
         self._loop = asyncio.get_running_loop()
         self.created = time.time()
         self.last_command = ""
+        self._given: dict[str, str] = {}  # its environment, if it was ready before that was known
+        self.proxy: dict[str, str] = {}  # variables by which its commands find their proxy
         self._used = self._loop.time()
         self._users = 0
         self._ends = self._used + about["ttl"]
@@ -70,10 +77,15 @@ class KeptSession:
 
     @classmethod
     async def open(
-        cls, jails: Jails, about: dict[str, Any], limits: Limits, on_end: Callable[[], None]
+        cls,
+        jails: Jails,
+        about: dict[str, Any],
+        limits: Limits,
+        start: Start | None,
+        on_end: Callable[[], None],
     ) -> Self:
         """Raises `SessionTrouble` where no jail could be had."""
-        kept = cls(about, jails.level, limits)
+        kept = cls(about, jails.level, limits, start)
         kept._begin(jails, on_end)
         try:
             async with asyncio.timeout(_READY):
@@ -83,17 +95,21 @@ class KeptSession:
             if isinstance(problem, TimeoutError):
                 raise SessionTrouble(f"no jail was ready within {_READY:g} s") from None
             if isinstance(problem, SessionGone):
-                raise SessionTrouble(f"no session could be opened: {kept.why}") from None
+                kind = SessionRefused if kept._refused else SessionTrouble
+                raise kind(f"no session could be opened: {kept.why}") from None
             raise
         return kept
 
     def _begin(self, jails: Jails, on_end: Callable[[], None]) -> None:
-        header = header_of(self.limits, {}, [], _environment(self.about, self.level), [])
+        start = self.start_from
+        header = header_of(self.limits, {}, [], _environment(self.about, self.level, start), [])
+        if start:
+            header["image"] = start.on_the_wire()
         request = jail_wire.pack(header, [b""])
         self._ending = self._loop.create_task(
             jails.exchange(
                 request, self.limits, compiles=False, what=COMMANDS,
-                channel=self._theirs, patience=_PATIENCE,
+                channel=self._theirs, patience=_PATIENCE, config=start and start.config,
             )
         )  # fmt: skip
         self._ending.add_done_callback(self._is_over)
@@ -109,6 +125,7 @@ class KeptSession:
             said = "its fork server does not answer"
         else:
             said = ending.result().error or self.why
+            self._refused = ending.result().status == "refused"
         self._loop.remove_reader(self._line)
         self._line.close()
         self._theirs.close()
@@ -132,6 +149,14 @@ class KeptSession:
                 streams.drop()
         self.over.set()
         self._on_end()
+
+    def hand_over(self, about: dict[str, Any], on_end: Callable[[], None]) -> None:
+        """It was ready, and is now the session that was asked for."""
+        self.name, self.about, self._given = about["name"], about, dict(about["env"])
+        self.created, self._on_end = time.time(), on_end
+        self._used = self._loop.time()
+        self._ends, self._idle = self._used + about["ttl"], about["idle"]
+        self._look_at_the_clock()
 
     def gone(self) -> SessionGone:
         return SessionGone(f"session {self.name} is gone: {self.why}. Open a new one")
@@ -184,17 +209,17 @@ class KeptSession:
         return {
             "name": self.name, "isolation": self.level, "tags": self.about["tags"],
             "created": self.created, "ends": clock + self._ends, "idle": self._idle,
-            "root": (self.about["root"] or {}).get("name", ""),
+            "image": self.start_from.image.name if self.start_from else "",
             "memory_mb": self.limits.memory // MB, "disk_mb": self.limits.disk // MB,
             "processes": self.limits.processes, "last_used": clock + self._used,
-            "last_command": self.last_command,
+            "last_command": self.last_command, "network": self.about["network"],
         }  # fmt: skip
 
     # Its commands.
 
     async def start(self, asked: dict[str, Any], ends: Ends | None = None) -> Streams:
         """A command or a call. Raises `SessionRefused`, or `SessionTrouble` without a process."""
-        if asked.get("user") not in (None, "", _USER):
+        if not self.start_from and asked.get("user") not in (None, "", _USER):
             raise SessionRefused(
                 f"user {asked['user']!r}: this session has one user, {_USER!r}. "
                 "Leave `user` empty, or open the session from an image with users of its own"
@@ -204,7 +229,10 @@ class KeptSession:
                 f"session {self.name} runs {MOST_COMMANDS} commands; wait until one ends"
             )
         number = next(self._numbers)
-        order = {"start": number, "env": {}, "cwd": "", **asked}
+        env = self._given | self.proxy | asked.get("env", {})
+        order = {"start": number, "cwd": "", **asked, "env": env}
+        if self.start_from and "argv" in asked:
+            order["workdir"] = self.start_from.image.config.workdir
         if ends is None and not asked.get("terminal"):
             ends = Ends(asked.get("stdin", False))
         started: asyncio.Future[Streams] = self._loop.create_future()
@@ -286,12 +314,18 @@ class KeptSession:
         elif "ended" in said:
             streams = self._running[said["ended"]]
             self._conclude(streams, self._exit_of(streams, said, ""))
-        elif "usage" in said:
-            answer = self._asked.pop(said.pop("usage"))
-            if not answer.done():
-                answer.set_result(said)
+        elif "asked" in said:
+            self._answer(said.pop("asked"), said | ({"given": given} if given else {}))
         elif not self._ready.done():
             self._ready.set_result(None)
+
+    def _answer(self, number: int, said: dict[str, Any]) -> None:
+        answer = self._asked.pop(number)
+        if not answer.done():
+            answer.set_result(said)
+        else:  # its caller has gone
+            for at in said.get("given", ()):
+                os.close(at)
 
     def _has_started(self, said: dict[str, Any], given: list[int]) -> None:
         future, ends, asked = self._starting.pop(said["started"])
@@ -322,7 +356,7 @@ class KeptSession:
 
     def _exit_of(self, streams: Streams, said: dict[str, Any], why: str) -> dict[str, Any]:
         code = os.waitstatus_to_exitcode(said["status"])
-        refused = json.loads(said["said"]) if said.get("said") else {}
+        refused = _complaint(said.get("said", ""))
         reason = why or said.get("limit") or refused.get("why", "")
         if streams.killed_for and code == -signal.SIGKILL:
             reason = streams.killed_for
@@ -363,9 +397,26 @@ class KeptSession:
         await self._post({"signal": self.find(which).pid, "number": number})
 
     async def usage(self) -> dict[str, Any]:
+        return await self._ask("usage")
+
+    async def listen(self) -> socket.socket:
+        """A listening socket of its own network, whose port is that of the proxy from now on."""
+        said = await self._ask("listen")
+        if "why" in said:
+            raise SessionTrouble(f"session {self.name} cannot have a proxy: {said['why']}")
+        (at,) = said["given"]
+        os.set_inheritable(at, False)
+        return socket.socket(fileno=at)
+
+    async def enter(self) -> None:
+        """Into its image, once another session's files are in its own folder."""
+        if trouble := (await self._ask("enter")).get("failed_to"):
+            raise SessionTrouble(f"session {self.name} could not be forked: {trouble}")
+
+    async def _ask(self, what: str) -> dict[str, Any]:
         number = next(self._numbers)
         answer = self._asked[number] = self._loop.create_future()
-        await self._post({"usage": number})
+        await self._post({what: number})
         return dict(await answer)
 
 
@@ -373,10 +424,11 @@ async def copied(parent: KeptSession, child: KeptSession) -> None:
     """The files of one into the other. What passes between them is not read here."""
     source, target = os.pipe2(os.O_CLOEXEC)
     packing, unpacking = Ends(False, target=target), Ends(False, source=source)
+    user = "0" if child.start_from else ""  # who may read and give away all of it
     try:
         at_work = [
-            await child.start({"call": "unpack", "given": {}}, unpacking),
-            await parent.start({"call": "pack", "given": {}}, packing),
+            await child.start({"call": "unpack", "given": {}, "user": user}, unpacking),
+            await parent.start({"call": "pack", "given": {}, "user": user}, packing),
         ]
     finally:
         unpacking.handed_over()
@@ -386,8 +438,20 @@ async def copied(parent: KeptSession, child: KeptSession) -> None:
         if streams.exit is None or streams.exit["code"] != 0:
             said = json.loads(streams.words or b"{}")
             raise OSError(said.get("errno", errno.EIO), said.get("why", "the copy was cut"))
+    if child.start_from:
+        await child.enter()
 
 
-def _environment(about: dict[str, Any], level: str) -> dict[str, str]:
+def _complaint(said: str) -> dict[str, str]:
+    """Of a command that did not begin. What cannot be read costs the command its reason alone."""
+    try:
+        return {name: str(text) for name, text in json.loads(said or "{}").items()}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _environment(about: dict[str, Any], level: str, start: Start | None) -> dict[str, str]:
+    if start:
+        return {**start.env(), **about["env"]}
     known = {"USER": _USER, "LOGNAME": _USER} if level == "ns" else {}
     return {**known, **about["env"]}

@@ -12,49 +12,69 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from worker.sandbox.local.errors import LimitRefused, SandboxError, SandboxUnavailable
+import uvloop
+
+from worker.images import ImageError, ImageSettings
+from worker.sandbox.local.errors import SandboxError, SandboxUnavailable
 from worker.sandbox.local.jails import Jails
-from worker.sandbox.local.limits import CAPS, MB, Limits, room_for_descriptors
+from worker.sandbox.local.limits import Limits
 from worker.sandbox.local.settings import SandboxSettings
 from worker.sandbox.sessions.errors import (
     ProcessGone,
     SessionExists,
     SessionGone,
     SessionRefused,
+    SessionTrouble,
     TooManySessions,
 )
-from worker.sandbox.sessions.kept import KeptSession, copied
-from worker.sandbox.sessions.launch import give_up, hub_of, sweep, valid
-from worker.sandbox.sessions.settings import LONGEST, SessionSettings, with_disk
-from worker.sandbox.sessions.streams import Streams
-from worker.sandbox.sessions.wire import Frame, packed, receive_call, send
+from worker.sandbox.sessions.hub.calls import (
+    Call,
+    check_command,
+    check_request,
+    check_seconds,
+    refused,
+    shown,
+)
+from worker.sandbox.sessions.hub.kept import KeptSession, copied
+from worker.sandbox.sessions.hub.pool import Pool, Shelf, kind_of
+from worker.sandbox.sessions.hub.starts import Start, Starts
+from worker.sandbox.sessions.hub.streams import Streams
+from worker.sandbox.sessions.hub.way_out import WayOut
+from worker.sandbox.sessions.launch import give_up, hub_of, sweep
+from worker.sandbox.sessions.settings import SessionSettings
+from worker.sandbox.sessions.wire import Frame, receive_call
 
 log = logging.getLogger(__name__)
 
-_DESCRIPTORS = 16  # that one session needs here, with a few commands
-_MOST_TAGS = 64
 _UNFIT = 5.0  # seconds for which a hub that cannot serve says why
-_MOST_ARGUMENTS = 2 << 20  # bytes, as the kernel has it
 
 
 class Hub:
     """Serves a listening socket of that name in that folder."""
 
     def __init__(
-        self, folder: Path, name: str, sandbox: SandboxSettings, sessions: SessionSettings
+        self,
+        folder: Path,
+        name: str,
+        sandbox: SandboxSettings,
+        sessions: SessionSettings,
+        images: ImageSettings,
     ) -> None:
         self._folder, self._name, self._settings = folder, name, sessions
+        self._starts = Starts(sandbox, images)
         self._limits = sessions.limits(sandbox)
         self._jails = Jails(sandbox.config())
-        self._most = min(sessions.session_most, room_for_descriptors() // _DESCRIPTORS)
+        self._way_out = WayOut(sessions.session_network, sandbox.sandbox_level, sandbox.sandbox_uid)
+        self._most = sessions.most()
         self._kept: dict[str, KeptSession] = {}
-        self._opening: set[str] = set()
+        self._pool = Pool(lambda: self._count() < self._most)
+        self._opening: dict[str, asyncio.Task[Any]] = {}
         self._callers: set[asyncio.Task[None]] = set()
+        self._closing_up: set[asyncio.Task[None]] = set()
         self._stirred = asyncio.Event()
         self._closing = False
         self._unfit: SandboxUnavailable | None = None
@@ -63,6 +83,7 @@ class Hub:
             "keep": self._keep, "usage": self._usage, "start": self._start, "call": self._start,
             "attach": self._attach, "processes": self._processes, "input": self._input,
             "signal": self._signal, "resize": self._resize, "fork": self._fork,
+            "connect": self._connect, "warm": self._warm,
         }  # fmt: skip
 
     async def serve(self, listening: socket.socket) -> None:
@@ -110,6 +131,9 @@ class Hub:
         if self._callers:
             await asyncio.wait(self._callers)
         await self._started
+        if self._closing_up:
+            await asyncio.wait(self._closing_up)
+        await self._way_out.end()
         await self._jails.close()
 
     # Calls.
@@ -128,7 +152,7 @@ class Hub:
             self._stirred.set()
             writer.close()
 
-    async def _serve_call(self, call: "Call") -> None:
+    async def _serve_call(self, call: Call) -> None:
         try:
             await self._started
             if self._unfit:
@@ -136,7 +160,7 @@ class Hub:
             if (serve := self._calls.get(call.header.get("op", ""))) is None:
                 raise SessionRefused(f"the hub knows no call {call.header.get('op')!r:.100}")
             await serve(call)
-        except SandboxError as refusal:
+        except (SandboxError, ImageError) as refusal:
             await call.answer(**refused(refusal))
         except ConnectionError:
             raise  # the caller has gone
@@ -146,18 +170,19 @@ class Hub:
             reason = f"the hub cannot read this call: {type(problem).__name__}: {problem}"
             await call.answer(**refused(SessionRefused(reason)))
 
-    async def _open(self, call: "Call") -> None:
-        kept = await self._opened(call.header["session"])
-        tied = kept.about["tied"]
+    async def _open(self, call: Call) -> None:
+        kept = await call.while_heard(self._opened(call.header["session"]))
         try:
-            await call.answer(session=kept.info())
-            if tied:
+            await call.hand_over(kept.info())
+            if kept.about["tied"]:
                 await self._until_either_ends(call, kept)
-        finally:
-            if tied:
-                await kept.end("the process that it was tied to has ended")
+        except BaseException:
+            await kept.end("nobody has come to know of it")
+            raise
+        if kept.about["tied"]:
+            await kept.end("the process that it was tied to has ended")
 
-    async def _until_either_ends(self, call: "Call", kept: KeptSession) -> None:
+    async def _until_either_ends(self, call: Call, kept: KeptSession) -> None:
         loop = asyncio.get_running_loop()
         ends = loop.create_task(call.reader.read()), loop.create_task(kept.over.wait())
         try:
@@ -166,8 +191,13 @@ class Hub:
             for task in ends:
                 task.cancel()
 
-    async def _opened(self, about: dict[str, Any]) -> KeptSession:
+    async def _opened(
+        self, about: dict[str, Any], parent: KeptSession | None = None
+    ) -> KeptSession:
+        """Nobody finds it before it is whole: a fork before it has its parent's files. In a task
+        of its own, which is cancelled to end what is being opened."""
         limits = self._limits_of(about)
+        self._way_out.check(about["network"])
         name = about["name"] = about["name"] or f"session-{uuid.uuid4().hex[:16]}"
         if self._closing:
             raise SessionGone(f"hub {self._name} ends; ask again")
@@ -177,40 +207,67 @@ class Hub:
                 "PENSTOCK_SESSION_MOST and the limit of open files"
             )
         self._take_name(name)
-        self._opening.add(name)
+        self._opening[name] = asyncio.current_task()  # type: ignore[assignment]
         try:
-            kept = await KeptSession.open(self._jails, about, limits, lambda: self._ended(name))
+            kept = await self._begun(about, limits, parent.start_from if parent else None)
+            await self._finished(kept, parent)
+            self._kept[name] = kept
         except BaseException:
             self._give_name_back(name)
             raise
         finally:
-            self._opening.discard(name)
-        if not kept.over.is_set():
-            self._kept[name] = kept
+            del self._opening[name]
+            self._pool.look()
         return kept
+
+    async def _begun(
+        self, about: dict[str, Any], limits: Limits, filled: Start | None
+    ) -> KeptSession:
+        """One that is ready, if there is one; else one of its own. There are no more jails than
+        may be: one that waits for its use gives way."""
+
+        def on_end() -> None:
+            self._ended(about["name"])
+
+        async with self._starts.of(about["image"], filled) as start:
+            kind = kind_of(about, limits)
+            while not filled and (kept := self._pool.take(kind)):
+                if start is None or start.is_that_of(kept.start_from):
+                    kept.hand_over(about, on_end)
+                    return kept
+                self._later(kept.end("its image's name has moved"))
+            if self._count() > self._most and (spare := self._pool.take()):
+                self._later(spare.end("another session needs its place"))
+            return await KeptSession.open(self._jails, about, limits, start, on_end)
+
+    def _count(self) -> int:
+        return len(self._kept) + len(self._opening) + len(self._pool)
+
+    async def _warm(self, call: Call) -> None:
+        """Keep sessions of one kind ready while the caller is there. It gives leave for each."""
+        about = call.header["session"]
+        limits = self._limits_of(about)
+        shelf = Shelf(kind_of(about, limits), int(call.header["size"]))
+
+        async def begin(on_end: Callable[[], None]) -> KeptSession:
+            async with self._starts.of(about["image"], None) as start:
+                return await KeptSession.open(self._jails, dict(about), limits, start, on_end)
+
+        with self._pool.holding(shelf):
+            try:
+                while True:
+                    await call.while_heard(shelf.wanted.wait())
+                    await call.answer(short=True)
+                    await receive_call(call.reader)
+                    if shelf.wanted.is_set():  # else the machine has filled up meanwhile
+                        await call.while_heard(self._pool.fill(shelf, begin))
+                    await call.answer(ready=len(shelf))
+            finally:
+                await shelf.clear()
 
     def _limits_of(self, about: dict[str, Any]) -> Limits:
         """Raises `SessionRefused` for what can never be."""
-        if about["root"]:
-            raise SessionRefused("root: this release opens sessions without an image only")
-        if about["name"] and not valid(about["name"]):
-            raise SessionRefused(f"name {about['name']!r:.100}: letters, digits, _ . - only")
-        if len(about["tags"]) > _MOST_TAGS:
-            raise SessionRefused(f"tags: {len(about['tags'])}, above {_MOST_TAGS}")
-        for name, seconds in (("ttl", about["ttl"]), ("idle", about["idle"])):
-            check_seconds(name, seconds)
-        for name in ("memory_mb", "disk_mb", "processes"):
-            if (asked := about[name]) is not None and asked < 1:
-                raise SessionRefused(f"{name} is {asked!r:.50}; it must be at least 1")
-        disk = (about["disk_mb"] or 0) * MB
-        limits = with_disk(self._limits, disk) if disk else self._limits
-        memory = (about["memory_mb"] or 0) * MB or limits.memory
-        processes = about["processes"] or limits.processes
-        try:
-            limits = replace(limits, memory=memory, processes=processes, cpu=CAPS.cpu, wall=1.0)
-            return limits.within(self._jails.caps)
-        except LimitRefused as refusal:
-            raise SessionRefused(str(refusal)) from None
+        return check_request(about, self._jails, self._limits)
 
     def _take_name(self, name: str) -> None:
         for last in (False, True):
@@ -227,53 +284,91 @@ class Hub:
         (self._folder / name).unlink(missing_ok=True)
 
     def _ended(self, name: str) -> None:
+        self._later(self._way_out.close(name))
         if self._kept.pop(name, None):
             self._give_name_back(name)
+        self._pool.look()
         self._stirred.set()
 
-    def _of(self, call: "Call") -> KeptSession:
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing_up.add(task)
+        task.add_done_callback(self._closing_up.discard)
+
+    def _of(self, call: Call) -> KeptSession:
         if (kept := self._kept.get(name := call.header["name"])) is None:
             raise SessionGone(f"no session {name!r:.100} lives on this machine. Open a new one")
         return kept
 
-    async def _info(self, call: "Call") -> None:
+    async def _info(self, call: Call) -> None:
         await call.answer(session=self._of(call).info())
 
-    async def _list(self, call: "Call") -> None:
+    async def _list(self, call: Call) -> None:
         wanted = call.header["tags"].items()
         found = [
             kept.info() for kept in self._kept.values() if wanted <= kept.about["tags"].items()
         ]
         await call.answer(sessions=found)
 
-    async def _end(self, call: "Call") -> None:
-        await self._of(call).end("it was ended by its name")
+    async def _end(self, call: Call) -> None:
+        if opening := self._opening.get(name := call.header["name"]):
+            opening.cancel()
+            await asyncio.wait([opening])
+        if name in self._kept or not opening:
+            await self._of(call).end("it was ended by its name")
         await call.answer()
 
-    async def _keep(self, call: "Call") -> None:
+    async def _keep(self, call: Call) -> None:
         kept, ttl, idle = self._of(call), call.header["ttl"], call.header["idle"]
         check_seconds("ttl", ttl)
         check_seconds("idle", idle)
         kept.keep(ttl, idle)
         await call.answer(session=kept.info())
 
-    async def _usage(self, call: "Call") -> None:
+    async def _connect(self, call: Call) -> None:
+        kept, wanted = self._of(call), call.header["network"]
+        self._way_out.check(wanted)
+        await self._way_out.set(kept, wanted)
+        await call.answer(session=kept.info())
+
+    async def _finished(self, kept: KeptSession, parent: KeptSession | None) -> None:
+        """What a session still lacks that nobody has so far."""
+        try:
+            if parent:
+                await copied(parent, kept)
+            if wanted := kept.about["network"]:
+                await self._connected(kept, wanted)
+            if kept.over.is_set():
+                raise SessionTrouble(f"session {kept.name} ended as it was opened: {kept.why}")
+        except BaseException:
+            await kept.end("it could not be given its files, or its proxy")
+            raise
+
+    async def _connected(self, kept: KeptSession, wanted: dict[str, Any]) -> None:
+        """Also if it is cancelled: the process of proxies answers for one after the other."""
+        setting = asyncio.ensure_future(self._way_out.set(kept, wanted))
+        try:
+            await asyncio.shield(setting)
+        finally:
+            await asyncio.wait([setting])
+
+    async def _usage(self, call: Call) -> None:
         await call.answer(usage=await self._of(call).usage())
 
-    async def _start(self, call: "Call") -> None:
+    async def _start(self, call: Call) -> None:
         kept, asked = self._of(call), call.header["command"]
         check_command(asked)
         with kept.used():
             streams = await kept.start(asked)
             await self._attend(call, kept, streams, kills=not asked.get("kept"))
 
-    async def _attach(self, call: "Call") -> None:
+    async def _attach(self, call: Call) -> None:
         kept = self._of(call)
         with kept.used():
             streams = kept.find(call.header["which"], ended=True)
             await self._attend(call, kept, streams, kills=False)
 
-    async def _attend(self, call: "Call", kept: KeptSession, streams: Streams, kills: bool) -> None:
+    async def _attend(self, call: Call, kept: KeptSession, streams: Streams, kills: bool) -> None:
         """Its output goes to the caller, and what the caller says to it, until either has ended."""
         call.say(process=shown(streams))
         if streams.exit is not None:
@@ -287,12 +382,16 @@ class Hub:
             await call.writer.drain()
         finally:
             streams.leave(call.writer)
-            for task in (heard, closed):
-                task.cancel()
             if kills and streams.exit is None:
                 kept.kill(streams, "hung_up")
+            over = closed.done() and not heard.done()
+            for task in (heard, closed):
+                task.cancel()
+        if over:
+            await asyncio.wait([heard])
+            await call.part()
 
-    async def _pass_on(self, call: "Call", kept: KeptSession, streams: Streams) -> None:
+    async def _pass_on(self, call: Call, kept: KeptSession, streams: Streams) -> None:
         if call.body:
             await streams.write(call.body)
         if call.header.get("last"):
@@ -311,104 +410,45 @@ class Hub:
         if header.get("last"):
             streams.end_input()
 
-    async def _processes(self, call: "Call") -> None:
+    async def _processes(self, call: Call) -> None:
         await call.answer(processes=[shown(streams) for streams in self._of(call).running()])
 
-    async def _input(self, call: "Call") -> None:
+    async def _input(self, call: Call) -> None:
         kept = self._of(call)
         with kept.used():
             streams = kept.find(call.header["which"])
             await self._obey(kept, streams, (call.header, call.body))
             await call.answer()
 
-    async def _signal(self, call: "Call") -> None:
+    async def _signal(self, call: Call) -> None:
         await self._of(call).signal(call.header["which"], int(call.header["number"]))
         await call.answer()
 
-    async def _resize(self, call: "Call") -> None:
+    async def _resize(self, call: Call) -> None:
         self._of(call).find(call.header["which"]).resize(*call.header["size"])
         await call.answer()
 
-    async def _fork(self, call: "Call") -> None:
+    async def _fork(self, call: Call) -> None:
         """The files of one session into a new one. Both ends of the pipe are theirs: what passes
         through it is not read here."""
         parent = self._of(call)
         with parent.used():
-            child = await self._opened(call.header["session"])
+            child = await call.while_heard(self._opened(call.header["session"], parent))
             try:
-                await copied(parent, child)
+                await call.hand_over(child.info())
             except BaseException:
-                await child.end("its files could not be copied")
+                await child.end("nobody has come to know of it")
                 raise
-            await call.answer(session=child.info())
 
 
-class Call:
-    """One connection."""
-
-    def __init__(
-        self, header: dict[str, Any], body: bytes,
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-    ) -> None:  # fmt: skip
-        self.header, self.body = header, body
-        self.reader, self.writer = reader, writer
-
-    def say(self, **header: Any) -> None:
-        self.writer.write(packed(header))
-
-    async def answer(self, **header: Any) -> None:
-        await send(self.writer, header)
-
-
-def refused(problem: SandboxError) -> dict[str, Any]:
-    """An error as it crosses the socket."""
-    said = {"error": type(problem).__name__, "message": str(problem)}
-    if isinstance(problem, SandboxUnavailable):
-        said |= {"message": problem.problem, "remedy": problem.remedy}
-    return said
-
-
-def shown(streams: Streams) -> dict[str, Any]:
-    return {
-        "pid": streams.pid, "tag": streams.about.get("tag", ""), "command": streams.about,
-        "started": streams.began, "exit": streams.exit,
-    }  # fmt: skip
-
-
-def check_seconds(name: str, seconds: float | None) -> None:
-    if seconds is not None and not 0 < seconds <= LONGEST:
-        raise SessionRefused(
-            f"{name} is {seconds!r:.50} s; it must be above 0 and at most {LONGEST:g}, 30 days"
-        )
-
-
-def check_command(asked: dict[str, Any]) -> None:
-    """Raises `SessionRefused` for what no process can be given."""
-    if "call" in asked:
-        return
-    argv = asked["argv"]
-    if not argv or not all(isinstance(word, str) for word in argv):
-        raise SessionRefused("argv: a command is a list of at least one word")
-    words = [*argv, *asked["env"], *asked["env"].values(), asked["cwd"]]
-    if any("\0" in word for word in words):
-        raise SessionRefused("argv, env, cwd: no word of a command can have a zero byte in it")
-    if bad := [name for name in asked["env"] if not name or "=" in name]:
-        raise SessionRefused(f"env: {bad[0]!r:.100} cannot be the name of a variable")
-    if sum(map(len, words)) > _MOST_ARGUMENTS:
-        raise SessionRefused(f"argv, env: more than {_MOST_ARGUMENTS:,} bytes; send a file")
-    if (timeout := asked.get("timeout")) is not None and not timeout > 0:
-        raise SessionRefused(f"timeout is {timeout!r:.50}; it must be above 0")
-    if (size := asked.get("terminal")) and not all(0 < n < 1 << 16 for n in size):
-        raise SessionRefused(f"terminal is {size!r:.50}; columns and rows are 1 to 65535")
-
-
-def main(folder: str, name: str, listening: str, sandbox: str, sessions: str) -> None:
+def main(folder: str, name: str, listening: str, sandbox: str, sessions: str, images: str) -> None:
     hub_settings = SessionSettings.model_validate_json(sessions)
     sandbox_settings = SandboxSettings.model_validate_json(sandbox)
+    image_settings = ImageSettings.model_validate_json(images)
 
     async def serve() -> None:
-        hub = Hub(Path(folder), name, sandbox_settings, hub_settings)
+        hub = Hub(Path(folder), name, sandbox_settings, hub_settings, image_settings)
         with socket.socket(fileno=int(listening)) as at:
             await hub.serve(at)
 
-    asyncio.run(serve())
+    uvloop.run(serve())

@@ -1,0 +1,190 @@
+"""Many creations, forks and ready sandboxes on two machines, while clients, servers and fork
+servers are killed."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from limiter import StartingGate
+from tests.harness import doomed, killing
+from tests.harness.remains import processes_in
+from tests.harness.servers import PrivateRedis
+from tests.worker.sandbox.e2b.serving import KEY, E2bServer
+from worker.lifecycle.local import LocalProvider
+from worker.lifecycle.reaper.reaper import Reaper
+from worker.lifecycle.registry.registry import Registry
+from worker.lifecycle.settings import LifecycleSettings
+
+CAP = 6
+LEASE = 3.0
+FORKED = 0.3  # of the sandboxes; nobody ends their children
+RUN = "chaos"
+QUICK = {"sandbox_lease": LEASE, "sandbox_grace": 1.0, "reap_interval": 0.2}
+
+
+def creates(urls: list[str], starts: int, seed: int) -> None:
+    """A process: sandboxes that are created, used, forked and mostly killed again."""
+    draw = random.Random(seed)
+    with httpx.Client(headers={"x-api-key": KEY}, timeout=60) as client:
+        done = 0
+        while done < starts:
+            with contextlib.suppress(httpx.HTTPError):
+                asked = {"templateID": "base", "timeout": 900}
+                made = client.post(f"{draw.choice(urls)}/sandboxes", json=asked)
+                if made.status_code == 201:
+                    done += 1
+                    doomed.reached("made")
+                    name = made.json()["sandboxID"]
+                    headers = {"e2b-sandbox-id": name}
+                    client.get(f"{draw.choice(urls)}/health", headers=headers)
+                    if draw.random() < FORKED:
+                        asked = {"count": draw.randint(1, 3), "timeout": 900}
+                        client.post(f"{draw.choice(urls)}/sandboxes/{name}/fork", json=asked)
+                    if draw.random() < 0.9:  # else it is forgotten
+                        client.delete(f"{draw.choice(urls)}/sandboxes/{name}")
+                else:
+                    assert made.status_code in (502, 503), made.text
+                    time.sleep(0.1)
+
+
+class Eye:
+    """How many are starting, as the registry has it, looked at again and again."""
+
+    def __init__(self, redis: PrivateRedis) -> None:
+        self.peak = 0
+        self._registry = Registry(redis.target, RUN)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def _look(self) -> None:
+        while not self._over.wait(0.01):
+            states = self._registry.look(0).states
+            self.peak = max(self.peak, states.get("CREATING", 0) + states.get("STARTING", 0))
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._registry.close()
+
+
+def fork_servers(folder: Path) -> Iterator[int]:
+    for hub in processes_in(folder):
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{hub}/task/{hub}/children").read_text()
+            yield from map(int, text.split())
+
+
+def storm(servers: list[E2bServer], clients: int, starts: int, kills: int) -> tuple[int, int]:
+    """Until all starts were made, or their processes killed. How many were made, and killed."""
+    draw, seeds = random.Random(11), iter(range(10_000))
+    urls = [server.url for server in servers]
+    share = starts // clients
+    made = 0
+    children = [killing.Child(creates, urls, share, next(seeds)) for _ in range(clients)]
+    try:
+        for number in range(kills):
+            time.sleep(draw.uniform(0.3, 1.0))
+            match number % 3:
+                case 0:
+                    slot = draw.randrange(clients)
+                    children[slot].kill()
+                    done = len(children[slot].outcome().reports)
+                    made += done
+                    children[slot].__exit__(None, None, None)
+                    children[slot] = killing.Child(creates, urls, max(2, share - done), next(seeds))
+                case 1:
+                    server = draw.choice(servers)
+                    port = server.port
+                    server.kill()
+                    server.start(port)
+                case 2:
+                    for process in fork_servers(draw.choice(servers).folder):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(process, signal.SIGKILL)
+        for child in children:
+            made += len(child.outcome(400).reports)
+    finally:
+        for child in children:
+            child.__exit__(None, None, None)
+    return made, kills
+
+
+async def nothing_left(redis: PrivateRedis, folders: list[Path]) -> float:
+    """Until nothing of all that is left, with a reaper on each machine. How long that took."""
+    began = time.monotonic()
+    settings = LifecycleSettings.load(**QUICK)
+    reapers = [
+        Reaper(redis.target, settings=settings, ours=LocalProvider(folder)) for folder in folders
+    ]
+    registry, gate = Registry(redis.target, RUN), StartingGate(redis.target, limit=CAP)
+
+    async def left() -> object:
+        links = [path for folder in folders for path in folder.glob("i*")]
+        running = [process for folder in folders for process in processes_in(folder)]
+        return registry.look(0).count or (await gate.status()).in_flight or links or running
+
+    while rest := await left():
+        assert time.monotonic() - began < 120, rest
+        await asyncio.sleep(0.1)
+        if registry.look(0).count:  # each look keeps a hub awake
+            for reaper in reapers:
+                await reaper.look()
+    for reaper in reapers:
+        await reaper.close()
+    registry.close()
+    marks = [path for folder in folders for path in folder.glob("*.cgroups")]
+    assert marks == []
+    return time.monotonic() - began
+
+
+async def chaos(redis: PrivateRedis, folder: Path, **sizes: int) -> tuple[int, int, float]:
+    settings = {
+        "PENSTOCK_REDIS_URL": redis.url,
+        "PENSTOCK_RUN": RUN,
+        "PENSTOCK_MAX_STARTING": str(CAP),
+        "PENSTOCK_E2B_WARM": "2",
+        **{f"PENSTOCK_{name.upper()}": str(value) for name, value in QUICK.items()},
+    }
+    mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
+    servers = [E2bServer(folder / name, **settings) for name in ("one", "other")]
+    for server in servers:
+        server.start()
+    try:
+        with Eye(redis) as eye:
+            made, _ = storm(servers, **sizes)
+    finally:
+        for server in servers:
+            server.kill()
+    took = await nothing_left(redis, [server.folder for server in servers])
+    assert len(Path("/proc/self/mountinfo").read_text().splitlines()) <= mounts
+    return made, eye.peak, took
+
+
+@pytest.mark.timeout(300)
+async def test_the_cap_holds_and_nothing_is_left_whatever_is_killed(private_redis, tmp_path):
+    redis = private_redis(aof=False)
+    _, peak, _ = await chaos(redis, tmp_path, clients=2, starts=24, kills=3)
+    assert 0 < peak <= CAP
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+async def test_five_hundred_starts_on_two_machines(private_redis, tmp_path):
+    redis = private_redis(aof=False)
+    made, peak, took = await chaos(redis, tmp_path, clients=8, starts=504, kills=30)
+    print(f"made {made}, peak {peak}, empty after {took:.1f} s")
+    assert made >= 400
+    assert 0 < peak <= CAP

@@ -1,0 +1,69 @@
+"""What servers of a fleet know of each other, from a Redis that may hold anything."""
+
+import json
+
+import pytest
+
+from ground import target_of
+from worker.sandbox.e2b.fleet.machines import Machine, Machines
+from worker.sandbox.e2b.settings import E2bSettings
+
+GOOD = {"scope": "local@b", "address": "http://10.0.0.6:3000", "alive": 1, "most": 9}
+OWN = Machine("a/http://10.0.0.5:3000", "local@a", "http://10.0.0.5:3000", 0, 9)
+STRANGE = [
+    "no JSON", "[]", "null", "{}", json.dumps(GOOD | {"alive": "many"}),
+    json.dumps(GOOD | {"address": ""}), json.dumps(GOOD | {"address": "http://:3000"}),
+    json.dumps(GOOD | {"address": "file:///etc/passwd"}),
+    json.dumps(GOOD | {"address": "http://10.0.0.6:3000/x?y="}),
+    json.dumps(GOOD | {"address": "http://user:secret@10.0.0.6:3000"}),
+    json.dumps(GOOD | {"address": "http://10.0.0.6:3000\r\nx-penstock-forwarded: x"}),
+    json.dumps(GOOD | {"address": "http://10.0.0.6:99999"}),
+    json.dumps(GOOD | {"address": "http://[::::]:3000"}),
+    json.dumps(GOOD | {"alive": float("inf")}), "[" * 100_000, b"\xff",
+]  # fmt: skip
+
+
+@pytest.fixture
+def machines(redis):
+    found = Machines(target_of(redis), "fleet", lambda: OWN, 30.0)
+    yield found
+    found._client.close()
+
+
+def enter(redis, id: str, text: str | bytes) -> None:
+    redis.hset("penstock:e2b:{fleet}", f"machine:{id}", text)
+    redis.zadd("penstock:e2b:{fleet}:machines", {id: 4e15})
+
+
+async def test_an_entry_that_cannot_be_read_hides_no_other_machine(redis, machines):
+    enter(redis, "b", json.dumps(GOOD))
+    for number, text in enumerate(STRANGE):
+        enter(redis, f"strange-{number}", text)
+    enter(redis, "c\r\nhost: elsewhere", json.dumps(GOOD))
+    assert [machine.id for machine in await machines.look(0.0)] == ["b"]
+    assert machines.reached
+
+
+@pytest.mark.parametrize("address", ["http://10.0.0.5:3000", "http://[::1]:3000", "http://pod-1.x"])
+def test_an_address_may_be_any_host_and_port(address):
+    assert E2bSettings(e2b_address=address).e2b_address == address
+
+
+@pytest.mark.parametrize("address", ["10.0.0.5:3000", "https://x:1", "http://a b", "http://x:1/y"])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(ValueError, match="no address"):
+        E2bSettings(e2b_address=address)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [("", {}), ("8", {"base": 8}), ("base=8, swe/task:1=4", {"base": 8, "swe/task:1": 4})],
+)
+def test_sandboxes_are_kept_ready_by_template(text, sizes):
+    assert E2bSettings(e2b_warm=text).warm == sizes
+
+
+@pytest.mark.parametrize("text", ["x", "base=", "base=-1", "base=9999", "a b=2", "../x=1"])
+def test_a_size_that_cannot_be_read_is_refused(text):
+    with pytest.raises(ValueError, match=r"none of|no name"):
+        E2bSettings(e2b_warm=text)

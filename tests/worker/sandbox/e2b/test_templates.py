@@ -1,0 +1,200 @@
+"""Templates of the unmodified E2B SDK: images of this machine, and what is built on them."""
+
+import gzip
+import os
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from e2b import AsyncSandbox, BuildException, Sandbox, SandboxException, Template
+from packaging.version import Version
+
+from tests.worker.images.archives import Layer, layer, oci
+from tests.worker.images.roots import base
+from tests.worker.sandbox.e2b.serving import E2bServer
+from tests.worker.sandbox.sessions.conftest import end_hubs, sessions_in
+from worker.images import ImageBroken, ImageSettings, ImageStore
+from worker.images.store import BUILD
+from worker.sandbox.e2b.problems import Problem
+from worker.sandbox.e2b.templates.copying import Copying
+from worker.sandbox.e2b.templates.steps import Building
+
+KEY = "task_image"
+many_users = pytest.mark.skipif(os.getuid() != 0, reason="only root has users to give here")
+
+
+builds = pytest.mark.skipif(
+    Version(version("e2b")) < Version("2.19"), reason="this SDK builds at E2B's own address alone"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[E2bServer]:
+    folder = tmp_path_factory.mktemp("e2b")
+    with E2bServer(folder, PENSTOCK_E2B_IMAGE_METADATA=KEY) as server:
+        store = ImageStore.of(ImageSettings(images=folder / "images"), 65534)
+        store.add(
+            oci(folder / "oci", [base(), layer({"task/a": "1"})], name="t:latest", packed=bytes)
+        )
+        yield server
+
+
+def test_a_template_names_an_image(server: E2bServer) -> None:
+    with Sandbox.create("t", timeout=60, **server.options) as box:
+        assert box.commands.run("cat /task/a; id -un").stdout == "1root\n"
+        assert box.get_info().template_id == "t"
+        assert [one.name for one in box.files.list("/task")] == ["a"]
+
+
+@many_users
+def test_commands_and_files_have_the_images_users(server: E2bServer) -> None:
+    with Sandbox.create("t:latest", timeout=60, **server.options) as box:
+        box.commands.run("useradd -m dev && mkdir /w && chown -R dev /w", user="root")
+        box.files.write("/w/notes", "x", user="dev")
+        assert box.commands.run("stat -c %U /w/notes; id -un; pwd", user="dev").stdout == (
+            "dev\ndev\n/home/dev\n"
+        )
+        with pytest.raises(SandboxException, match="not in /etc/passwd"):
+            box.commands.run("true", user="absent")
+
+
+async def test_metadata_names_an_image_where_the_template_is_base(server: E2bServer) -> None:
+    box = await AsyncSandbox.create(timeout=60, metadata={KEY: "t"}, **server.options)
+    assert (await box.commands.run("cat /task/a", user="root")).stdout == "1"
+    await box.kill()
+
+
+@pytest.mark.parametrize("about", [{"template": "absent"}, {"metadata": {KEY: "absent"}}])
+def test_an_unknown_image_does_not_exist(server: E2bServer, about: dict[str, object]) -> None:
+    with pytest.raises(SandboxException, match="'absent' does not exist"):
+        Sandbox.create(timeout=60, **about, **server.options)  # type: ignore[arg-type]
+
+
+def test_a_fork_starts_from_the_same_image(server: E2bServer) -> None:
+    with Sandbox.create("t", timeout=60, **server.options) as box:
+        box.files.write("/task/b", "2")
+        for name in server.fork(box.sandbox_id, 3):
+            with Sandbox.connect(name, **server.options) as child:
+                assert child.commands.run("cat /task/a /task/b").stdout == "12"
+
+
+@many_users
+@builds
+def test_a_template_is_built_step_by_step(server: E2bServer, tmp_path: Path) -> None:
+    (tmp_path / "src/inner").mkdir(parents=True)
+    (tmp_path / "src/inner/a.py").write_text("print('a')")
+    (tmp_path / "src/b.py").write_text("b")
+    (tmp_path / "src/link").symlink_to("b.py")
+    (tmp_path / "one.txt").write_text("one")
+    lines: list[str] = []
+    template = (
+        Template(file_context_path=tmp_path)
+        .from_image("t")
+        .set_envs({"STAGE": "built"})
+        .set_workdir("/app")
+        .copy("src", "/app/src", user="agent")
+        .copy("one.txt", "two.txt", mode=0o600)
+        .run_cmd("rm -r /task && mkdir /task && echo $STAGE > /task/new; pwd")
+        .set_user("agent")
+        .run_cmd("id -un; touch ~/mine")
+        .set_start_cmd("echo started > /tmp/started; sleep 60", "[ -f /tmp/started ]")
+    )
+    built = Template.build(
+        template, "mine:v1", on_build_logs=lambda entry: lines.append(entry.message),
+        **server.options,
+    )  # fmt: skip
+    assert built.name == "mine:v1"
+    assert {"agent", "/app"} <= set(lines)
+    assert Template.exists("mine:v1", **server.options)
+    with Sandbox.create("mine:v1", timeout=60, **server.options) as box:
+        said = box.commands.run(
+            "pwd; id -un; ls /task; cat /task/new src/inner/a.py src/link two.txt 2>&1; "
+            "stat -c '%U %a' src/b.py two.txt /home/agent/mine; echo $STAGE; cat /tmp/started"
+        ).stdout
+        assert said == (
+            "/app\nagent\nnew\nbuilt\nprint('a')bcat: two.txt: Permission denied\n"
+            "agent 644\nroot 600\nagent 644\nbuilt\nstarted\n"
+        )
+    again: list[str] = []
+    Template.build(
+        template, "mine:v2", on_build_logs=lambda entry: again.append(entry.message),
+        **server.options,
+    )  # fmt: skip
+    assert again.count("used again") == 5
+
+
+@builds
+def test_a_step_that_fails_fails_its_build_with_what_it_said(server: E2bServer) -> None:
+    template = Template().from_image("t").run_cmd("echo this is why >&2; exit 3")
+    with pytest.raises(BuildException, match=r"step 1 failed: exit code 3: this is why"):
+        Template.build(template, "broken", **server.options)
+    assert not Template.exists("broken", **server.options)
+
+
+@builds
+def test_nobody_names_a_template_as_builds_name_their_steps(server: E2bServer) -> None:
+    with pytest.raises(BuildException, match="is no name of a template"):
+        Template.build(Template().from_image("t"), f"{BUILD}mine", **server.options)
+
+
+@pytest.mark.parametrize("damage", ["endless header", "cut"])
+async def test_a_copied_archive_is_judged_as_a_layer_is(tmp_path: Path, damage: str) -> None:
+    made = Layer()
+    if damage == "cut":
+        packed = gzip.compress(made.file("a", os.urandom(1 << 16)).bytes())[: 1 << 14]
+    else:
+        made.entry("a", tarfile.XHDTYPE, bytes(64 << 20))
+        packed = gzip.compress(made.bytes(), 1)
+    (tmp_path / "archive").write_bytes(packed)
+    with pytest.raises((Problem, ImageBroken), match=r"cannot be read|a header of"):
+        await Copying("a", "/a", "", "").into(Taking(), tmp_path / "archive")  # type: ignore[arg-type]
+
+
+class Taking:
+    """A session that takes whatever is written."""
+
+    async def write(self, path: str, content: AsyncIterator[bytes], **_: object) -> None:
+        async for _piece in content:
+            pass
+
+
+@builds
+def test_a_template_on_an_unknown_image_does_not_exist(server: E2bServer) -> None:
+    with pytest.raises(BuildException, match="'absent' does not exist"):
+        Template.build(Template().from_image("absent"), "none", **server.options)
+
+
+@many_users
+@builds
+def test_a_dockerfile_is_built_for_the_user_that_the_sdk_expects(server: E2bServer) -> None:
+    text = "FROM t\nRUN echo made > /made\nWORKDIR /home/user/work\n"
+    Template.build(Template().from_dockerfile(text), "docker", **server.options)
+    with Sandbox.create("docker", timeout=60, **server.options) as box:
+        assert box.commands.run("cat /made; id -un; pwd; touch ~/ok && ls ~").stdout == (
+            "made\nuser\n/home/user/work\nok\nwork\n"
+        )
+
+
+async def test_each_session_of_a_build_starts_with_leave(tmp_path: Path) -> None:
+    settings = ImageSettings(images=tmp_path / "images")
+    store = ImageStore.of(settings, 65534)
+    store.add(oci(tmp_path / "oci", [base()], name="t", packed=bytes))
+    begun: list[str] = []
+
+    @asynccontextmanager
+    async def starting() -> AsyncIterator[None]:
+        begun.append("leave")
+        yield
+        begun.append("opened")
+
+    sessions = sessions_in(tmp_path / "boxes", images=settings)
+    building = Building(sessions, store.find("t"), tmp_path, None, starting)
+    try:
+        for command in ("echo 1 > /a", "echo 2 > /b"):
+            await building.step({"type": "RUN", "args": [command]}, False, begun.append)
+    finally:
+        end_hubs(tmp_path / "boxes")
+    assert begun == ["leave", "opened"] * 2

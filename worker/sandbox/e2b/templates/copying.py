@@ -1,0 +1,95 @@
+"""A COPY step: an uploaded archive's files are written into a session, as its root.
+
+The archive is the client's. Its names are relative, and lead nowhere but below the target.
+"""
+
+import asyncio
+import posixpath
+import tarfile
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO
+
+from worker.images.archive import tar_in
+from worker.images.stream import plain
+from worker.sandbox.e2b.problems import Problem
+from worker.sandbox.sessions import CommandRequest, Session
+
+_PIECE = 1 << 18
+_AT_ONCE = 500  # paths of one `chown`
+_GLOB = frozenset("*?[")
+
+
+class Copying:
+    """`source` as the client names it, below its folder; `target` is absolute."""
+
+    def __init__(self, source: str, target: str, owner: str, mode: str) -> None:
+        self._source = posixpath.normpath(source)
+        self._target, self._owner = target, owner
+        self.about = ["COPY", source, target, owner, mode]  # what it depends on, besides the files
+        try:
+            self._mode = int(mode, 8) if mode else None
+        except ValueError:
+            raise Problem(
+                "invalid_argument", f"COPY: mode {mode!r:.20} is no octal number"
+            ) from None
+
+    async def into(self, session: Session, archive: Path) -> None:
+        made = []
+        try:
+            with plain(archive.open("rb")) as packed, tar_in(packed) as tar:
+                for member in tar:
+                    made.append(path := self._place_of(member.name, member.isdir()))
+                    await self._write(session, tar, member, path)
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as damage:
+            if isinstance(damage, OSError) and damage.errno is not None:
+                raise  # the session's: a full disk
+            raise Problem(
+                "invalid_argument", f"COPY: the archive cannot be read: {damage}"
+            ) from None
+        if self._owner:
+            for at in range(0, len(made), _AT_ONCE):
+                words = ["chown", "-h", self._owner, "--", *made[at : at + _AT_ONCE]]
+                ended = await session.run(CommandRequest(words, user="0"))
+                if ended.exit.code:
+                    said = ended.stderr.decode(errors="replace") or ended.exit.message
+                    raise Problem("invalid_argument", f"COPY: {said}")
+
+    def _place_of(self, name: str, is_folder: bool) -> str:
+        """A folder's content goes into the target; a file becomes it, or goes into it."""
+        name = posixpath.normpath(name)
+        if name.startswith(("/", "..")):
+            raise Problem("invalid_argument", f"COPY: the archive names {name!r:.100}")
+        if name == self._source:
+            into = self._target.endswith("/") or self._target in (".", "/")
+            inner = posixpath.basename(name) if into and not is_folder else ""
+        elif self._source != "." and name.startswith(f"{self._source}/"):
+            inner = name.removeprefix(f"{self._source}/")
+        elif _GLOB & set(self._source):
+            above = posixpath.dirname(self._source).split("*")[0].rstrip("/")
+            inner = posixpath.relpath(name, above) if above else name
+        else:
+            inner = name
+        return posixpath.normpath(posixpath.join(self._target, inner))
+
+    async def _write(
+        self, session: Session, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str
+    ) -> None:
+        if member.isdir():
+            await session.make_folder(path, user="0")
+        elif member.issym():
+            await session.make_folder(posixpath.dirname(path), user="0")
+            words = ["ln", "-sfn", "--", member.linkname, path]
+            if (await session.run(CommandRequest(words, user="0"))).exit.code:
+                raise Problem("invalid_argument", f"COPY: {path} cannot be made a link")
+        elif content := tar.extractfile(member):
+            mode = member.mode & 0o777 if self._mode is None else self._mode
+            await session.write(path, _pieces(content), user="0", mode=mode)
+        else:
+            raise Problem("invalid_argument", f"COPY: {member.name!r:.100} is no file")
+
+
+async def _pieces(content: IO[bytes]) -> AsyncIterator[bytes]:
+    while piece := await asyncio.to_thread(content.read, _PIECE):
+        yield piece

@@ -1,0 +1,224 @@
+"""The jail of a session from an image: layers below, what the session writes above, and its users.
+
+Init builds it in its own namespaces, while no command is there. Names in an image are its maker's:
+no link of one is followed before the image is the root, and then every path is the session's own.
+"""
+
+import contextlib
+import fcntl
+import os
+import stat
+import sys
+from importlib.machinery import PathFinder
+from typing import Any
+
+from . import kernel, root, users
+from .jail import Namespaces
+from .place import Refused
+from .wire import Socket
+
+# What "root" needs for useradd, chown, apt, tar and kill; never anything of the kernel's.
+KEPT = (
+    kernel.CHOWN, kernel.DAC_OVERRIDE, kernel.FOWNER, kernel.KILL, kernel.SETGID, kernel.SETUID,
+)  # fmt: skip
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_UPPER, _WORK = root.SCRATCH + "/upper", root.SCRATCH + "/work"
+_SHARED = "/dev/shm"  # noqa: S108 - on the same file system as all that the session writes
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_ACCOUNTS = 1 << 20  # bytes of /etc/passwd or /etc/group
+_HOST = "sandbox"
+SETTINGS = {
+    "hostname": f"{_HOST}\n",
+    "hosts": f"127.0.0.1 localhost {_HOST}\n::1 localhost\n",
+    "resolv.conf": "",  # no network, so no server to ask
+}
+
+
+class Image(Namespaces):
+    """The level `ns`, with another root, and with users that the fork server gives it, or one."""
+
+    home = "/"
+
+    def __init__(self, covered: list[str], given: users.Users) -> None:
+        super().__init__(covered)
+        self._many, self._why_one = given.many, given.why_one
+        self._admitted = False
+        self._default = ""
+        self._held: list[int] = []
+        self._upper = -1  # what the session has changed, and no path leads to
+
+    def admit(self, process: int, line: Socket) -> None:
+        if self._many:
+            users.admit(process)
+            line.send(b"admitted")
+
+    def enter(self, line: Socket) -> None:
+        if self._many and not self._admitted:
+            if not line.recv(16):
+                os._exit(0)  # the fork server has ended
+            self._admitted = True
+            # It stays a user that no command can become; what it makes is root's.
+            kernel.make_files_as(0)
+        super().enter(line)  # after the change, which forgets what is set here
+
+    def _map(self, inside: int) -> None:
+        if not self._many:
+            super()._map(0)
+
+    def furnish(self, limits: dict[str, Any]) -> None:
+        super().furnish(limits)
+        _require_attributes()
+        for folder in (_UPPER, _WORK):
+            os.mkdir(folder, 0o755)
+        self.scratch = _UPPER
+
+    def enter_image(self, about: dict[str, Any]) -> None:
+        sys.meta_path.remove(PathFinder)  # from now on a module's file would be the image's
+        self._default = about["user"]
+        lower = [self._hold(key) for key in about["layers"]]
+        kernel.overlay(lower, _UPPER, _WORK, root.IMAGE)
+        self._upper = os.open(_UPPER, _FOLDER)
+        os.chdir(root.IMAGE)
+        for name, mode in (("proc", 0o555), ("dev", 0o755), ("tmp", 0o1777)):
+            _make_folder(name, mode)
+        for name in ("proc", "dev"):
+            kernel.mount(f"/{name}", name, None, kernel.MS_BIND | kernel.MS_REC)
+        kernel.pivot_root(".", ".")
+        kernel.unmount(".")  # the old root, which lies over the new one
+        os.chdir("/")
+        _write_settings()
+        self.scratch = _SHARED
+        kernel.bound_capabilities(KEPT)
+
+    def changed(self) -> int:
+        return self._upper
+
+    def _hold(self, key: str) -> str:
+        """As a user of the layer, for as long as this init lives, whatever becomes of the hub."""
+        folder = f"{root.LAYERS}/{key}"
+        try:
+            at = os.open(folder, _FOLDER)
+            fcntl.flock(at, fcntl.LOCK_SH)
+            if os.fstat(at).st_ino != os.stat(folder).st_ino:
+                raise FileNotFoundError
+        except FileNotFoundError:
+            raise Refused(f"layer {key} of the image was deleted meanwhile") from None
+        self._held.append(at)
+        return f"{folder}/root"
+
+    def leave(self) -> bool:
+        """Nothing runs in it any more, and what its client hears next is that it has ended."""
+        while self._held:
+            os.close(self._held.pop())
+        return super().leave()
+
+    def confine(self) -> None:
+        """As the session's root, with what that may do; `become` makes it somebody else."""
+        if self._many:
+            os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        kernel.give_up_capabilities(KEPT)
+        self._filter.install()
+
+    def become(self, user: str, workdir: str) -> None:
+        account = _account(user or self._default)
+        if workdir:
+            with contextlib.suppress(OSError):  # it is said when the command would begin there
+                os.makedirs(workdir, exist_ok=True)
+        with contextlib.suppress(OSError):  # it has no terminal
+            os.ttyname(0)
+            os.fchown(0, account["uid"], -1)
+        if self._many:
+            os.setgroups(account["groups"])
+        elif account["uid"] or account["gid"]:
+            raise Refused(
+                f"{user or self._default!r:.50}: this session has one user, root. Who started its "
+                f"server may give it no others: {self._why_one}"
+            )
+        os.setresgid(account["gid"], account["gid"], account["gid"])
+        os.setresuid(account["uid"], account["uid"], account["uid"])
+        os.environ.clear()
+        self.home = account["home"]
+        name = account["name"]
+        self.environment = {"PATH": PATH, "USER": name, "LOGNAME": name}
+
+
+def _require_attributes() -> None:
+    try:
+        os.setxattr(root.SCRATCH, "user.overlay.test", b"y")
+    except OSError:
+        raise Refused("a session from an image needs Linux 6.6 or newer") from None
+
+
+def _make_folder(name: str, mode: int) -> None:
+    """In the image's top folder; what it has under that name may be something else."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.lstat(name).st_mode):
+            return
+        os.unlink(name)
+    os.mkdir(name)
+    os.chmod(name, mode)
+
+
+def _write_settings() -> None:
+    _make_folder("etc", 0o755)
+    etc = os.open("etc", _FOLDER)
+    try:
+        for name, text in SETTINGS.items():
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                if not stat.S_ISREG(os.stat(name, dir_fd=etc, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=etc)
+            with contextlib.suppress(IsADirectoryError):  # its maker's own wish
+                at = os.open(name, _NEW, 0o644, dir_fd=etc)
+                os.write(at, text.encode())
+                os.close(at)
+    finally:
+        os.close(etc)
+
+
+def _account(asked: str) -> dict[str, Any]:
+    """`name`, `uid`, `name:group` or `uid:gid`, by the session's own lists of both."""
+    name, _, group = asked.partition(":")
+    name = name or "root"
+    found = next((line for line in _lines("passwd") if name in line[:1] + line[2:3]), None)
+    if found is None and not name.isdigit() and name != "root":
+        raise Refused(f"user {name!r:.50} is not in /etc/passwd of this session")
+    known, _, uid, gid, _, home, *_ = [*(found or [name]), *[""] * 6]  # a line may be short
+    number = _number(uid) if found else _number(name) if name != "root" else 0
+    groups = [_number(line[2]) for line in _lines("group") if known in line[3].split(",")]
+    main = _group(group) if group else _number(gid) if found else 0
+    home = home or ("/root" if number == 0 else "/")
+    return {"name": known, "uid": number, "gid": main, "groups": groups, "home": home}
+
+
+def _group(name: str) -> int:
+    for line in _lines("group"):
+        if name in (line[0], line[2]):
+            return _number(line[2])
+    return _number(name)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) < users.COUNT):
+        raise Refused(
+            f"{text!r:.50} is no user or group of this session, nor a number below {users.COUNT:,}"
+        )
+    return int(text)
+
+
+def _lines(name: str) -> list[list[str]]:
+    """The fields of each line; none where the image has no such file."""
+    try:
+        at = os.open(f"/etc/{name}", _READ)
+    except OSError:
+        return []
+    try:
+        if not stat.S_ISREG(os.fstat(at).st_mode):
+            return []
+        text = os.read(at, _MOST_ACCOUNTS).decode("utf-8", "replace")
+    finally:
+        os.close(at)
+    return [fields for line in text.split("\n") if len(fields := line.split(":")) >= 4]
