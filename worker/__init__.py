@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from worker.lifecycle.modal.deployment import ModalDeployment
     from worker.queue.code_queue import CodeQueue
     from worker.queue.handle import Handle, SyncHandle
+    from worker.queue.shares import Share, Shares
     from worker.queue.sync import SyncCodeQueue
     from worker.sandbox.fusion import SandboxFusion
     from worker.settings import WorkerSettings
@@ -66,6 +67,8 @@ __all__ = [
     "SandboxTimeout",
     "SandboxUnfit",
     "SandboxUnreachable",
+    "Share",
+    "Shares",
     "SyncCodeQueue",
     "SyncHandle",
     "WorkerSettings",
@@ -77,6 +80,8 @@ _LAZY = {
     "ConcurrentWorker": "worker.concurrent.worker",
     "CodeQueue": "worker.queue.code_queue",
     "Handle": "worker.queue.handle",
+    "Share": "worker.queue.shares",
+    "Shares": "worker.queue.shares",
     "ModalDeployment": "worker.lifecycle.modal.deployment",
     "SandboxFusion": "worker.sandbox.fusion",
     "SyncCodeQueue": "worker.queue.sync",

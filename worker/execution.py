@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from ground import tracing
 from ground.backoff import backoff
 from ground.errors import SettingError
-from limiter import GateError
-from worker.errors import SandboxFailure, SandboxTimeout, SandboxUnfit
+from limiter import GateError, Report
+from worker.errors import SandboxBusy, SandboxFailure, SandboxTimeout, SandboxUnfit
 from worker.models import CodeRequest, CodeResult
 from worker.sandbox.protocol import Sandbox
 from worker.turn import JobAtHand
@@ -84,6 +85,7 @@ class Work(Generic[R]):
     outlives: float  # for so long it may go on after our death
     kills_cancelled: bool
     refusal: SandboxFailure | None = None
+    name: str = "run"  # in traces
 
 
 async def execute(
@@ -93,6 +95,7 @@ async def execute(
     work = Work(
         partial(sandbox.run, request), longest_run(request), outlives(sandbox, request),
         kills_cancelled(sandbox), _refusal(request, sandbox, at_hand.deaths),
+        f"run {request.language}",
     )  # fmt: skip
     outcome, spent = await attempted(work, at_hand, policy)
     result = CodeResult.of_failure(outcome) if isinstance(outcome, SandboxFailure) else outcome
@@ -111,7 +114,7 @@ async def attempted(
         async with asyncio.timeout_at(attempts.deadline):
             outcome = await attempts.run()
     except TimeoutError:
-        outcome = attempts.failure or _too_late()
+        outcome = attempts.failure or too_late()
     except GateError as failure:
         outcome = SandboxFailure(str(failure), reason="gate")
     finally:
@@ -137,19 +140,24 @@ class _Attempts(Generic[R]):
         if self._work.refusal is not None:
             return self._work.refusal
         for attempt in itertools.count(1):
-            with self._spends("permit_seconds"):
+            with self._spends("permit_seconds"), tracing.span("permit"):
                 await self._turn.begin(self._work.outlives)
+            self._turn.report(Report.NOTHING)  # if this attempt is broken off
             try:
-                return await self._attempt()
+                outcome = await self._attempt()
             except SandboxFailure as failure:
                 self.failure = failure
+                self._turn.report(_report_of(failure))
                 wait = self._policy.wait_after(failure, attempt, remaining=self._remaining())
+            else:
+                self._turn.report(Report.SUCCESS)
+                return outcome
             if wait is None:
                 break
             log.info("attempt %d failed: %s", attempt, self.failure.reason)
             await self._turn.pause(self.still_running())
             self._busy_until = 0.0
-            with self._spends("backoff_seconds"):
+            with self._spends("backoff_seconds"), tracing.span("backoff"):
                 await asyncio.sleep(wait)
         assert self.failure is not None  # noqa: S101 - the loop ends by a return or a failure
         return self.failure
@@ -160,7 +168,8 @@ class _Attempts(Generic[R]):
         self._busy_until = time.monotonic() + self._work.longest
         finished = True
         try:
-            with self._spends("running_seconds"):
+            with self._spends("running_seconds"), tracing.span(self._work.name) as span:
+                span.set("penstock.attempt", self.count)
                 return await self._work.attempt()
         except SandboxFailure as failure:
             finished = not failure.may_be_running
@@ -188,6 +197,14 @@ class _Attempts(Generic[R]):
             yield
         finally:
             self.spent[what] += time.monotonic() - began
+
+
+def _report_of(failure: SandboxFailure) -> Report:
+    """What a gate that adapts is to learn from it: no room, overload, or nothing."""
+    late = isinstance(failure, SandboxTimeout) or failure.reason in ("http_408", "http_504")
+    if isinstance(failure, SandboxBusy) and not late:
+        return Report.throttled(failure.retry_after)
+    return Report.OVERLOADED if late or failure.reason.startswith("http_5") else Report.NOTHING
 
 
 def _refusal(request: CodeRequest, sandbox: Sandbox, deaths: int) -> SandboxFailure | None:
@@ -236,5 +253,6 @@ def outlives(sandbox: Sandbox, request: CodeRequest) -> float:
     return 0.0 if seconds is None else seconds(request)
 
 
-def _too_late() -> SandboxFailure:
+def too_late() -> SandboxFailure:
+    """What a job's end by its own time is."""
     return SandboxTimeout("the job's time was over before there was an outcome", reason="job_time")

@@ -7,7 +7,14 @@ from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ground import PenstockError, RedisTarget, correlated, target_of
+from ground import (
+    PenstockError,
+    RedisTarget,
+    correlated,
+    load_script,
+    target_of,
+    tracing,
+)
 from worker.judge.models import JudgeRequest
 from worker.models import CodeRequest
 from worker.turn import GateTurn, JobAtHand, Turn, Unlimited, job_at_hand
@@ -46,7 +53,11 @@ async def _called(
                 return await run(wanted, at_hand)
             from ground.process import on_process_loop
 
-            return await on_process_loop(run(wanted, _under_stock_worker()))
+            try:
+                with tracing.span(f"process {_queue()}", kind="consumer", parent=_traceparent()):
+                    return await on_process_loop(run(wanted, _under_stock_worker()))
+            finally:
+                tracing.flush()  # its process ends without a word
     except PenstockError:
         _never_again()
         raise
@@ -79,6 +90,8 @@ def _under_stock_worker() -> JobAtHand:
     job = _current_job()
     if job is None:
         return JobAtHand()
+    # RQ's own worker takes from the queue's list alone: this puts the next job in turn there.
+    load_script("worker.queue", "feed").call(job.connection, [f"rq:queue:{job.origin}"])
     queued = 0.0
     if job.started_at and job.enqueued_at:
         # Two machines' clocks may disagree; a wait below zero would be nonsense.
@@ -94,7 +107,7 @@ def _turn(job: "Job") -> Turn:
     if not settings.gate:
         return Unlimited()
     gate = _gate(target_of(job.connection), settings.gate, settings.gate_limit)
-    return GateTurn(gate)
+    return GateTurn(gate, cost=int(job.connection.hget(job.key, "penstock_cost") or 1))
 
 
 @cache
@@ -108,6 +121,18 @@ def _current_job() -> "Job | None":
     from rq import get_current_job
 
     return get_current_job()
+
+
+def _queue() -> str:
+    job = _current_job() if tracing.on() else None
+    return job.origin if job else ""
+
+
+def _traceparent() -> str:
+    """The caller's span. RQ's `Job` leaves it out: it is asked for, if this worker traces."""
+    job = _current_job() if tracing.on() else None
+    found = job.connection.hget(job.key, "penstock_traceparent") if job else None
+    return found.decode() if isinstance(found, bytes) else ""
 
 
 def _never_again() -> None:

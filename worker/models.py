@@ -155,6 +155,7 @@ def _base64(files: dict[str, str]) -> dict[str, str]:
 
 
 Language = Annotated[str, AfterValidator(_known)]
+Cost = Annotated[int, Field(ge=1, le=10**9)]
 Files = Annotated[
     dict[RelativeName, str],
     Field(max_length=MAX_FILES, description="Relative name to base64."),
@@ -191,6 +192,7 @@ class CodeRequest(Message):
         description="Its session, which a worker that keeps none refuses. Samples go to `labels`.",
     )
     labels: dict[Label, Label] = Field(default_factory=dict, max_length=64)
+    cost: Cost = Field(default=1, description="How many of its gate's limit it takes.")
     correlation_id: str = Field(default="", pattern=r"^[\x21-\x7e]{0,128}$")
 
     model_config = ConfigDict(populate_by_name=True)

@@ -9,7 +9,7 @@ runs, rq-dashboard 0.9 reads with pickle all the same.
 from typing import Any
 
 import rq_dashboard.web
-from rq import Worker
+from rq import Queue, Worker
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -36,4 +36,20 @@ class JsonWorkers(Worker):
             return None
 
 
+class QueueWithShares(Queue):
+    """Jobs with a share wait in a list of its own, `code~training`, and have the origin `code`."""
+
+    def fetch_job(self, job_id: str) -> Job | None:
+        name, _, share = self.name.partition("~")
+        if not share:
+            return super().fetch_job(job_id)
+        try:
+            job = self.job_class.fetch(job_id, self.connection, self.serializer)
+        except NoSuchJobError:  # it was deleted
+            self.remove(job_id)
+            return None
+        return job if job.origin in (name, self.name) else None
+
+
 rq_dashboard.web.Worker = JsonWorkers
+rq_dashboard.web.Queue = QueueWithShares

@@ -16,6 +16,7 @@ from tests.harness.nursery import ROOT
 from tests.harness.servers import free_port, until, url_of
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import at_work, nothing_left, open_queue
+from worker import CodeQueue
 
 BIN = Path(sys.executable).parent
 DOCUMENTED = {
@@ -97,6 +98,24 @@ def test_it_shows_workers_and_jobs_in_every_state(real_redis, dashboard) -> None
             assert "RQ dashboard" in dashboard.page(page)
         worker._call(worker._kill_jobs)
         until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
+
+
+def test_jobs_of_a_share_are_shown_in_its_queue_and_its_buttons_lose_none(
+    real_redis, dashboard
+) -> None:
+    queue = CodeQueue(real_redis, "code", abandon="keep").sync
+    for n in range(4):
+        queue.submit("1", share="training", token=f"job{n}")
+    shown = dashboard.data("jobs/code~training/queued/8/asc/1.json")["jobs"]
+    assert [job["id"] for job in shown] == ["job1", "job2", "job3"]  # job0 is next, in `code`
+    assert dashboard.press("/job/job2/delete") == {"status": "OK"}
+    shown = dashboard.data("jobs/code~training/queued/8/asc/1.json")["jobs"]
+    assert [job["id"] for job in shown] == ["job1", "job3"]
+    assert dashboard.press("/queue/code~training/compact") == {"status": "OK"}
+    assert real_redis.lrange("rq:queue:code~training", 0, -1) == [b"job1", b"job3"]
+    assert dashboard.press("/queue/code~training/queued/empty") == {"status": "OK"}
+    counts = {one["name"]: one["count"] for one in dashboard.data("queues.json")["queues"]}
+    assert counts == {"code": 1, "code~training": 0}
 
 
 def test_what_is_requeued_emptied_or_deleted_there_is_so_for_our_workers(

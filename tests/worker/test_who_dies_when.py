@@ -168,8 +168,11 @@ def test_at_each_place_of_an_end_in_rqs_own_way(scene: Scene, point, dies) -> No
 # And at random
 
 
-def test_jobs_survive_workers_that_are_killed_at_random(real_redis) -> None:
-    chaos.in_scripted_sandbox(real_redis, 1_000, every=200, within=250)
+SHARES = ("training", "evaluation", "")
+
+
+def test_jobs_of_several_shares_survive_workers_that_are_killed_at_random(real_redis) -> None:
+    chaos.in_scripted_sandbox(real_redis, 1_000, every=200, within=250, shares=SHARES)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the embedded sandbox is Linux's")
@@ -182,3 +185,10 @@ def test_jobs_in_the_embedded_sandbox_survive_the_death_of_their_workers(real_re
 @pytest.mark.parametrize("run", [chaos.in_scripted_sandbox, chaos.in_embedded_sandbox])
 def test_ten_thousand_jobs_survive_workers_that_are_killed_at_random(real_redis, run) -> None:
     run(real_redis, 10_000, every=200, within=1000)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_ten_thousand_jobs_of_several_shares_survive_four_kills(real_redis) -> None:
+    ran = chaos.in_scripted_sandbox(real_redis, 10_000, every=2_000, within=1000, shares=SHARES)
+    assert ran["kills"] >= 4

@@ -35,6 +35,7 @@ class JudgeOptions(TypedDict, total=False):
     total_seconds: float
     progress: bool
     labels: dict[str, str]
+    cost: int
     correlation_id: str
 
 

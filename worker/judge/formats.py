@@ -59,6 +59,7 @@ def read_cases(given: Any) -> Cases:
     Sandbox Fusion      {test: [{input: {stdin}, output: {stdout}}]}
     ScaleBox            {test_cases: {type?, input, output, fn_name?}}, or a list of objects
     asserts             ["assert f(1) == 2"], or MBPP's {test_list, test_setup_code?}
+    HumanEval           {test, entry_point}
     Penstock            [{input, expected}], or {cases: [...], function?, compare?, run_timeout?}
     """
     read = _of_list(given) if isinstance(given := _parsed(given), list) else _of_dict(given)
@@ -122,11 +123,18 @@ def _of_list(given: list[Any]) -> Cases:
         if not isinstance(one, dict):
             raise _wrong(index, f"is an object, not {type(one).__name__}")
         cases.append(_of_object(index, one))
-        functions.add(one.get("fn_name") or None)
+        functions.add(_function_of(one))
         decimals |= one.get("testtype") == "stdin"
     if len(functions) > 1:
         raise RequestRefused(f"the cases call several functions: {sorted(map(str, functions))}")
     return Cases(cases, functions.pop(), LIVECODEBENCH if decimals else Compare())
+
+
+def _function_of(one: dict[str, Any]) -> str | None:
+    """As a case names it itself, or in its metadata, as LiveCodeBench's do in some copies."""
+    about = _parsed(one.get("metadata") or {})
+    named = one.get("fn_name") or (about.get("func_name") if isinstance(about, dict) else None)
+    return str(named) if named else None
 
 
 def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
@@ -257,6 +265,7 @@ def _mbpp(given: dict[str, Any]) -> Cases:
 def _livecodebench(given: dict[str, Any]) -> Cases:
     cases: list[JudgeCase] = []
     kinds: list[Compare] = []
+    functions: list[str | None] = []
     for name in ("public_test_cases", "private_test_cases"):
         if (some := given.get(name)) is None:
             continue
@@ -268,9 +277,9 @@ def _livecodebench(given: dict[str, Any]) -> Cases:
             ) from None
         cases += read.cases
         kinds.append(read.compare)
-    about = _parsed(given.get("metadata") or {})
-    function = about.get("func_name") if isinstance(about, dict) else None
-    return Cases(cases, function or None, LIVECODEBENCH if LIVECODEBENCH in kinds else Compare())
+        functions.append(read.function)
+    function = next(filter(None, [_function_of(given), *functions]), None)
+    return Cases(cases, function, LIVECODEBENCH if LIVECODEBENCH in kinds else Compare())
 
 
 def _as_list(name: str, some: Any) -> list[Any]:
@@ -314,7 +323,11 @@ def _scalebox(given: dict[str, Any]) -> Cases:
     return _pairs({"inputs": inputs, "outputs": outputs, "fn_name": function})
 
 
-def _sandbox_fusion(given: dict[str, Any]) -> Cases:
+def _test(given: dict[str, Any]) -> Cases:
+    """HumanEval's one function of assertions, or Sandbox Fusion's list."""
+    if isinstance(given["test"], str) and given.get("entry_point"):
+        name = _text(0, "entry_point", given["entry_point"])
+        return Cases([checked_case(0, check=f"{given['test']}\n\ncheck({name})")])
     return _of_list(_as_list("test", given["test"]))
 
 
@@ -345,6 +358,6 @@ _BY_KEY: dict[str, Callable[[dict[str, Any]], Cases]] = {
     "private_tests": _codecontests,
     "generated_tests": _codecontests,
     "test_cases": _scalebox,
-    "test": _sandbox_fusion,
+    "test": _test,
     "cases": _own,
 }

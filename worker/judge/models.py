@@ -15,6 +15,7 @@ from worker.models import (
     MAX_STDIN,
     CodeResult,
     CommandResult,
+    Cost,
     ErrorKind,
     Files,
     Label,
@@ -124,6 +125,7 @@ class JudgeRequest(Message):
                  skipped, at once
     keep         of which cases the outputs come back, `keep_bytes` of the head and of the tail
     total_seconds  for all cases together, unset an hour; those that are cut off are skipped
+    cost         how many of its gate's limit it takes; so does each case that runs beside it
     progress     whether the worker says meanwhile which case it is at, for
                  `worker.judge.progress.listening`
     """
@@ -152,6 +154,7 @@ class JudgeRequest(Message):
     total_seconds: Seconds | None = None
     progress: bool = False
     labels: dict[Label, Label] = Field(default_factory=dict, max_length=64)
+    cost: Cost = 1
     correlation_id: str = Field(default="", pattern=r"^[\x21-\x7e]{0,128}$")
 
     model_config = ConfigDict(extra="forbid")

@@ -8,7 +8,7 @@ A score is given only where no outcome that is missing could change it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -212,14 +212,21 @@ async def _judged_in_one_go(trial: _Trial, cases: Cases) -> list[CaseResult]:
     except RequestRefused as refusal:
         return [CaseResult("compile_error", str(refusal))] * len(trial.cases)
     result = await judge(trial.code, cases, trial.on, options)
-    found = [_case_result(result, index) for index in range(len(trial.cases))]
+    found = list(_case_results(result))
     return found if rule is not None else await _compared_here(trial, result, found)
 
 
-def _case_result(result: JudgeResult, index: int) -> CaseResult:
-    if result.verdicts[index] == "S":
-        return CaseResult("skipped", result.reasons.get(index, ""))
-    return verdict_on(result.of_case(index), as_expected=result.verdicts[index] == "P")
+def score_of(result: JudgeResult, *, all_or_nothing: bool) -> Score:
+    """What the verdicts of a judge are worth."""
+    return _scored(list(_case_results(result)), all_or_nothing=all_or_nothing)
+
+
+def _case_results(result: JudgeResult) -> Iterator[CaseResult]:
+    for index, letter in enumerate(result.verdicts):
+        if letter == "S":
+            yield CaseResult("skipped", result.reasons.get(index, ""))
+        else:
+            yield verdict_on(result.of_case(index), as_expected=letter == "P")
 
 
 async def _compared_here(

@@ -9,12 +9,16 @@ import logging
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 # Whole before openai looks at it: where another thread is importing it, openai finds half of it.
 import httpx  # noqa: F401
 
+from ground import tracing
+from limiter import Gate
 from worker.rollout.calls import Call, Schemas, encodable, read_call
+from worker.rollout.endpoint import GatedModel
 from worker.rollout.hermes import calls_in, with_tools
 from worker.rollout.request import Message, RolloutRequest
 from worker.rollout.trajectory import Masked
@@ -51,10 +55,18 @@ class Chat:
     """A model on a server."""
 
     def __init__(
-        self, client: "AsyncOpenAI", model: str, style: CallStyle, *, partials: bool = False
+        self,
+        client: "AsyncOpenAI",
+        model: str,
+        style: CallStyle,
+        *,
+        partials: bool = False,
+        gate: Gate | None = None,
     ) -> None:
         self._client = client
+        self._create = partial(_plain, client) if gate is None else GatedModel(client, gate).create
         self._model = model
+        self._about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
         self._style = style
         self._broken_off = _BROKEN_OFF[1:] if partials else _BROKEN_OFF
 
@@ -77,7 +89,8 @@ class Chat:
             if unfinished:
                 more = {"continue_final_message": True, "add_generation_prompt": False}
                 payload["extra_body"] = {**payload.get("extra_body", {}), **more}
-            completion = await self._client.chat.completions.create(**payload)
+            with tracing.span(f"chat {self._model}", self._about, kind="client"):
+                completion = await self._create(payload)
         except BadRequestError as refusal:
             if refusal.code == "context_length_exceeded" or _TOO_LONG.search(str(refusal)):
                 raise TooLong from None
@@ -108,6 +121,11 @@ class Chat:
             limit = next((name for name in _LIMITS if name in payload), _LIMITS[0])
             payload[limit] = min(room, payload.get(limit) or room)
         return payload
+
+
+async def _plain(client: "AsyncOpenAI", payload: dict[str, Any]) -> "ChatCompletion":
+    answer: ChatCompletion = await client.chat.completions.create(**payload)
+    return answer
 
 
 def _reply(

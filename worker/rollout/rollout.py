@@ -12,6 +12,8 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
+from ground import tracing
+from limiter import Gate
 from worker.reward.scoring import Score
 from worker.rollout.chat import ABORTED, CallStyle, Chat, Reply, TooLong
 from worker.rollout.request import Message, RolloutRequest, text_of
@@ -49,6 +51,9 @@ class Rollout:
 
     `version` tells the newest version of the policy. With it trajectories know which version made
     which tokens, and one whose answer the engine aborts is interrupted, not masked.
+
+    Under a `gate` each request to the server holds a permit, and its release reports 429, 503,
+    other 5xx and timeouts: an adaptive gate finds what the server takes. Penstock retries then.
     """
 
     def __init__(
@@ -63,12 +68,13 @@ class Rollout:
         calls_per_turn: int = 16,
         tool_timeout: float = 900.0,
         version: Callable[[], int] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         if call_style not in get_args(CallStyle):
             raise ValueError(f"call_style is one of {get_args(CallStyle)}, not {call_style!r}")
         if score is not None and not callable(score):
             raise TypeError(f"score is a function of a trajectory, not {score!r:.60}")
-        self._chat = Chat(client, model, call_style, partials=version is not None)
+        self._chat = Chat(client, model, call_style, partials=version is not None, gate=gate)
         self._version = version
         self._interrupts = 0
         given = list(tools)
@@ -103,6 +109,14 @@ class Rollout:
         `partial` is what `Trajectory.partial()` gave for an interrupted one, in any process: it is
         gone on with. Its tools are created again, so their own state is what they kept of it.
         """
+        with tracing.span("rollout", {"penstock.request": request.request_id}) as span:
+            trajectory = await self._played(request, partial)
+            span.set("penstock.stop_reason", str(trajectory.stop_reason))
+            return trajectory
+
+    async def _played(
+        self, request: RolloutRequest, partial: Mapping[str, Any] | None
+    ) -> Trajectory:
         self._require([schema.function.name for schema in request.tool_schemas])
         trajectory = Trajectory(request, list(request.messages))
         if partial is not None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from ground import tracing
 from worker.rollout.calls import Call, encodable
 from worker.rollout.request import Message, RolloutRequest
 from worker.rollout.trajectory import CallMetrics, Masked
@@ -94,10 +95,12 @@ class Toolbox:
             return f"Error: {problem}", CallMetrics(call.name, refused=True)
         began = time.monotonic()
         given = self._request.kwargs_of(call.name).execute_kwargs
-        said = await self._guarded(
-            call.name,
-            self._tools[call.name].execute(self._request.request_id, call.arguments, **given),
-        )
+        about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name}
+        with tracing.span(f"execute_tool {call.name}", about):
+            said = await self._guarded(
+                call.name,
+                self._tools[call.name].execute(self._request.request_id, call.arguments, **given),
+            )
         text, reward, metrics = _read(call.name, said)
         if metrics.get("traj_masked") or metrics.get("error_kind") == "infrastructure":
             why = metrics.get("traj_exit_reason") or metrics.get("error_reason") or "infrastructure"

@@ -157,6 +157,7 @@ def program(
             run_timeout=seconds,
             memory_limit_mb=config.memory_limit_mb,
             instance_id=session,
+            cost=config.cost,
         )
     except RequestRefused as refusal:
         raise CallRefused(str(refusal)) from None

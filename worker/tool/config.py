@@ -18,6 +18,7 @@ from ground import (
     running_server,
     target_of,
 )
+from ground.shares import read_share
 from worker.models import LANGUAGES, MAX_TIMEOUT, Seconds
 
 log = logging.getLogger("penstock.tool")
@@ -47,6 +48,10 @@ class ToolConfig(BaseModel):
     queue: str = "code"
     ungated_queue: str = "code-ungated"
     gate: str = Field("code", description="The gate that the workers of `queue` run under.")
+    share: str | None = Field(
+        None, description="The share of the queue that calls belong to. Unset: PENSTOCK_SHARE."
+    )
+    cost: int = Field(1, ge=1, le=10**9, description="What a program takes of the gate's limit.")
     max_timeout: Seconds = Field(
         60.0, description="The most that a model may ask for; at least `default_timeout`."
     )
@@ -86,6 +91,11 @@ class ToolConfig(BaseModel):
         if language not in LANGUAGES:
             raise ValueError(f"known are {', '.join(sorted(LANGUAGES, key=str.lower))}")
         return language
+
+    @field_validator("share")
+    @classmethod
+    def _share_is_a_name(cls, share: str | None) -> str | None:
+        return share if share is None else read_share(share)
 
     @field_validator("queue", "ungated_queue", "gate")
     @classmethod

@@ -192,7 +192,7 @@ class _Workers:
             if self._queue is not None:
                 return self._queue
             config, target = self._config, redis_here(self._redis)
-            queue = CodeQueue(target, config.destination)
+            queue = CodeQueue(target, config.destination, share=config.share)
             if config.enable_global_rate_limit:
                 _ensure_gate(TokenBucket(target, config.gate, limit=config.rate_limit, patience=1))
             if config.sandbox_fusion_url:

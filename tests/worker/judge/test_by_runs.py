@@ -67,9 +67,10 @@ async def test_a_stop_skips_the_others(fusion, stop, verdicts) -> None:
 
 
 async def test_what_is_cut_off_by_the_total_is_skipped(fusion) -> None:
-    result = await judged(fusion, total_seconds=1e-9)
+    fusion.default = Answer.ok("42\n", seconds=0.02)
+    result = await judged(fusion, total_seconds=0.01)
 
-    assert (result.verdicts, result.reasons[0]) == ("SSSS", "total_seconds")
+    assert (result.verdicts, result.reasons[1]) == ("PSSS", "total_seconds")
 
 
 async def test_a_failure_in_between_repeats_no_case(fusion) -> None:
@@ -82,12 +83,20 @@ async def test_a_failure_in_between_repeats_no_case(fusion) -> None:
 
 
 async def test_what_is_known_stays_known_if_the_sandbox_does_not_come_back(fusion) -> None:
-    fusion.script.extend([FINE, Answer.ok("41"), *[Answer.refusal(503)] * 3])
+    fusion.script.extend([FINE, Answer.ok("41")])
+    fusion.default = Answer.refusal(503)
 
-    result = await judged(fusion)
+    result = await judged(fusion, 50)
 
-    assert (result.verdicts, result.error_kind) == ("PWMM", "infrastructure")
+    assert (result.verdicts, result.error_kind) == ("PW" + 48 * "M", "infrastructure")
     assert result.masked_because
+    assert fusion.requests == 2 + 3 * QUICK.attempts, "three cases say that it does not come back"
+
+
+async def test_a_case_that_the_sandbox_cannot_run_masks_no_other(fusion) -> None:
+    fusion.script.extend([FINE, *[Answer.sandbox_error()] * QUICK.attempts])
+
+    assert (await judged(fusion)).verdicts == "PMPP"
 
 
 async def test_a_checker_needs_a_sandbox_that_judges(fusion) -> None:

@@ -161,6 +161,15 @@ async def test_without_the_global_limit_programs_go_to_an_ungated_queue(url, fus
     assert real_redis.keys("penstock:gate:*") == []
 
 
+async def test_calls_belong_to_the_tools_share(url, working, real_redis) -> None:
+    tool = SandboxFusionTool({"share": "training"})
+    await tool.execute("i", {"code": "print(1 + 2)"})
+    (job,) = real_redis.keys("rq:job:*")
+    assert real_redis.hget(job, "penstock_share") == b"training"
+    with pytest.raises(SettingError, match=r"share.*letters"):
+        SandboxFusionTool({"share": "a b"})
+
+
 async def test_no_more_than_num_workers_of_a_loop_are_on_their_way(working) -> None:
     working.default = Answer.ok("ok\n", seconds=0.02)
     tool = SandboxFusionTool({"num_workers": 2})

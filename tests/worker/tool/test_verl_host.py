@@ -57,7 +57,7 @@ def test_the_registry_makes_our_tool_of_the_yaml(tools) -> None:
     (tool,) = tools.values()
     assert type(tool).__module__ == "worker.tool.tool"
     assert tool.tool_schema.function.parameters.required == ["code"]
-    assert (tool.rate_limit, tool.num_workers) == (128, 128)
+    assert (tool.rate_limit, tool.num_workers) == (64, 128)
 
 
 def test_every_example_is_loaded(host) -> None:

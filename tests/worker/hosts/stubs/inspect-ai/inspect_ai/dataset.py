@@ -1,0 +1,7 @@
+from dataclasses import dataclass
+
+
+@dataclass
+class Sample:
+    input: str
+    target: str = ""

@@ -1,0 +1,5 @@
+"""The stand-in for TRL needs no model."""
+
+
+def save(name):
+    pass

@@ -1,0 +1,62 @@
+"""How a program ended, in one word."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.architecture.source import ROOT
+from worker.judge.models import JudgeResult
+from worker.models import CodeResult, CommandResult
+from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES, program_outcome
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "word"),
+    [
+        ("none", "", "finished"),
+        ("user", "exit", "error"),
+        ("user", "compile_error", "error"),
+        ("limit", "run_timeout", "timeout"),
+        ("limit", "compile_timeout", "timeout"),
+        ("limit", "memory_limit", "memory"),
+        ("limit", "output_limit", "limit"),
+        ("infrastructure", "sandbox_error", "masked"),
+    ],
+)
+def test_a_program_has_one_word_for_its_end(kind: Any, reason: str, word: str) -> None:
+    ran = CommandResult(status="Finished", return_code=0)
+    result = CodeResult(status="Success", run_result=ran, error_kind=kind, error_reason=reason)
+    assert program_outcome(result.dump()) == word
+    assert word in PROGRAM_OUTCOMES
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "reasons", "word"),
+    [
+        ("PPP", {}, "finished"), ("PWT", {}, "wrong"), ("PTW", {}, "timeout"), ("CC", {}, "error"),
+        ("PL", {1: "memory_limit"}, "memory"), ("L", {0: "output_limit"}, "limit"),
+        ("LP", {0: "wall_timeout"}, "timeout"), ("WM", {}, "masked"), ("PSS", {}, "finished"),
+    ],
+)  # fmt: skip
+def test_a_judged_program_has_that_of_its_first_failed_case(
+    verdicts: str, reasons: dict[int, str], word: str
+) -> None:
+    assert program_outcome(JudgeResult(verdicts=verdicts, reasons=reasons).dump()) == word
+
+
+@pytest.mark.parametrize(
+    "value", [None, 7, "P", [], {}, {"error_kind": []}, {"error_kind": "odd"}, {"verdicts": 3}]
+)
+def test_any_other_value_is_no_programs(value: Any) -> None:
+    assert program_outcome(value) == ""
+
+
+def test_reasons_that_are_no_table_say_nothing() -> None:
+    assert program_outcome({"verdicts": "L", "reasons": ["memory"]}) == "limit"
+
+
+def test_the_script_counts_in_the_same_steps() -> None:
+    text = (ROOT / "worker/concurrent/lua/counts.lua").read_text()
+    (steps,) = re.findall(r"STEPS = \{ (.*) \}", text)
+    assert (*steps.split(", "), "+Inf") == LATENCY_STEPS

@@ -1,0 +1,317 @@
+"""What a model wrote, graded over its cases: a value, or None where our side failed.
+
+    grader = Grader()                                  # in the trainer, or in any of its processes
+    grade = await grader.grade(completion, row["ground_truth"])
+    grade.value, grade.reason                          # 0.5, "wrong"; or None, "QueueUnavailable"
+
+Trainers mask in different ways, or not at all. So nothing here decides what becomes of a None: each
+host's file says it in its host's words.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+from ground import GroundSettings, PenstockError, SettingError
+from ground.process import from_thread, on_process_loop
+from worker.errors import RequestRefused
+from worker.execution import RetryPolicy
+from worker.judge.asking import INLINE, JudgeOptions, request_here
+from worker.judge.completion import code_of
+from worker.judge.formats import Cases, read_cases
+from worker.judge.judging import judge as judge_here
+from worker.judge.models import JudgeCase, JudgeResult
+from worker.queue.code_queue import CodeQueue
+from worker.reward.api import HERE, runs_on_queue
+from worker.reward.judged import judge
+from worker.reward.scoring import score_of
+from worker.sandbox.choice import sandbox_here
+from worker.sandbox.endpoints import run_code_url
+from worker.settings import WorkerSettings, worker_settings
+from worker.turn import JobAtHand
+
+log = logging.getLogger("penstock.reward")
+
+
+@dataclass(frozen=True)
+class Grade:
+    """`value` is the share of cases passed, from 0 to 1; or None, masked: it is not known.
+
+    `reason` is a word for machines: why it is masked, or why a program did not pass. `message` is
+    for people, and says more where it is masked.
+    """
+
+    value: float | None
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def masked(self) -> bool:
+        """Whether our side failed, so that no number is true."""
+        return self.value is None
+
+
+@dataclass(frozen=True)
+class Grader:
+    """Grades what models write. It may be pickled, and used after a fork, in any loop or thread.
+
+    Nothing is opened before the first call. A process has one queue, or one embedded sandbox, for
+    all its graders.
+
+    on              where programs run: `redis://…`, a queue's Redis; `local`, the embedded sandbox
+                    of this process; `http://…`, a Sandbox Fusion. Unset: PENSTOCK_REDIS_URL, or
+                    without that the embedded sandbox
+    queue           the queue's name
+    language        the programs' language; None: the one that a completion's fence names, and
+                    one that the sandbox does not run is a 0
+    fenced          the program is in a fence, ```python. False: all of the text is the program
+    all_or_nothing  1.0 if all cases pass, else 0.0; the first that fails ends the judging
+    compare         a rule of comparison, in place of the data set's
+    case_timeout    seconds of processor time per case, in place of the data set's, or of 10
+    memory_limit_mb  in place of the data set's, or of the sandbox's own
+    timeout         seconds until a grade is given up, and masked
+    patience        seconds for which a Redis that does not answer is asked again
+    share           the share of the queue that its programs belong to. None: PENSTOCK_SHARE
+    """
+
+    on: str | None = field(default=None, repr=False)  # it may hold a password
+    queue: str = "code"
+    language: str | None = "python"
+    fenced: bool = True
+    all_or_nothing: bool = False
+    compare: str | None = None
+    case_timeout: float | None = None
+    memory_limit_mb: int | None = None
+    timeout: float = 3600.0
+    patience: float = 60.0
+    share: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            request_here("", _BLANK, self._options(self.language or "python"))
+        except RequestRefused as refusal:
+            raise SettingError("Grader", str(refusal)) from None
+        if not self.timeout > 0:  # nor is NaN
+            raise SettingError("timeout", f"must be above 0, not {self.timeout!r}")
+        if self.on is None or runs_on_queue(self.on):  # refused now; it does not connect
+            self._opened(self.on or "redis://localhost")
+        elif self.on != HERE:
+            _require_server(self.on)
+
+    async def grade(self, text: Any, truth: Any) -> Grade:
+        """The grade of a completion, text or messages. Raises nothing but cancellation."""
+        try:
+            program = self._program_in(text_of(text))
+        except RequestRefused as refusal:
+            return _unreadable(refusal)
+        if program is None:
+            return Grade(0.0, "no_code")
+        return await self.grade_code(program[0], truth, program[1])
+
+    async def grade_code(self, code: str, truth: Any, language: str | None = None) -> Grade:
+        """The same for a program that is here by itself."""
+        language = language or self.language or "python"
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await self._graded(code, truth, language)
+        except TimeoutError:
+            return _masked("DeadlineExceeded", f"there was no grade within {self.timeout:g} s")
+        except RequestRefused as refusal:
+            return _unreadable(refusal)
+        except PenstockError as failure:
+            return _masked(type(failure).__name__, str(failure))
+        except Exception as failure:  # a reward function that raises ends a training run
+            log.exception("a program has no grade")
+            return Grade(None, "internal_error", f"{type(failure).__name__}: {failure}")
+
+    def grade_sync(self, text: Any, truth: Any) -> Grade:
+        """For threads without an event loop."""
+        return from_thread(self.grade(text, truth))
+
+    def _program_in(self, text: str) -> tuple[str, str] | None:
+        if not self.fenced:
+            return text, self.language or "python"
+        return code_of(text, self.language)
+
+    async def _graded(self, code: str, truth: Any, language: str) -> Grade:
+        cases = await _cases_here(truth)
+        options = self._options(language)
+        try:
+            result = await self._judged(code, cases, options)
+        except RequestRefused as refusal:
+            # What is wrong without the model's part of it is not the model's fault.
+            request_here("", cases, self._options(self.language or "python"))
+            return Grade(0.0, "compile_error", str(refusal))
+        grade = self._grade_of(result)
+        if grade.reason in _NOT_RUN and self.language is None and language != "python":
+            return Grade(0.0, "language", grade.message)  # the model chose one that nobody runs
+        if grade.masked:
+            log.warning("a program has no grade: %s", grade.message or grade.reason)
+        return grade
+
+    async def _judged(self, code: str, cases: Cases, options: JudgeOptions) -> JudgeResult:
+        redis = self._redis()
+        if redis is not None:
+            return await judge(code, cases, self._opened(redis), options)
+        return await on_process_loop(_judged_here(self.on or HERE, code, cases, options))
+
+    def _opened(self, redis: str) -> CodeQueue:
+        return _queue(redis, self.queue, self.share, self.patience)
+
+    def _redis(self) -> str | None:
+        if self.on is not None:
+            return self.on if runs_on_queue(self.on) else None
+        url = GroundSettings.load().redis_url
+        return None if url is None else url.get_secret_value()
+
+    def _grade_of(self, result: JudgeResult) -> Grade:
+        found = score_of(result, all_or_nothing=self.all_or_nothing)
+        if found.value is None:
+            reason = found.reason.partition(":")[0] or "unknown"
+            return Grade(None, reason, result.message)
+        failed = next((case for case in found.cases if case.known and not case.passed), None)
+        return Grade(found.value, (failed.reason or failed.verdict) if failed else "")
+
+    def _options(self, language: str) -> JudgeOptions:
+        given: dict[str, Any] = {
+            "compare": {"rule": self.compare} if self.compare else None,
+            "run_timeout": self.case_timeout,
+            "memory_limit_mb": self.memory_limit_mb,
+            "stop": "first" if self.all_or_nothing else None,
+        }
+        chosen = {name: one for name, one in given.items() if one is not None}
+        return cast(JudgeOptions, {"language": language, "keep": "none"} | chosen)
+
+
+def cases_of(truth: Any) -> Cases:
+    """The cases of a row, in any format that `worker.judge.read_cases` reads: objects or JSON.
+
+    Arrays, as data sets have them, are lists. Raises `RequestRefused` for what is no such format.
+    """
+    return truth if isinstance(truth, Cases) else read_cases(_as_json(truth))
+
+
+def text_of(completion: Any) -> str:
+    """What the model wrote: text, a message, or the last of its messages that has text.
+
+    Raises `RequestRefused` for what is none of these: such a row says nothing of the model.
+    """
+    if isinstance(completion, str):
+        return completion
+    if isinstance(completion, Mapping):
+        return _content(completion.get("content"))
+    if isinstance(completion, Sequence) and all(isinstance(one, Mapping) for one in completion):
+        said = [one for one in completion if one.get("role", "assistant") == "assistant"]
+        texts = [_content(one.get("content")) for one in said]
+        return next((text for text in reversed(texts) if text.strip()), "")
+    raise RequestRefused(f"a completion is text or messages, not {type(completion).__name__}")
+
+
+def _content(content: Any) -> str:
+    """Of a message: text, nothing beside tool calls, or parts of which some are text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, Sequence):
+        parts = [one.get("text") for one in content if isinstance(one, Mapping)]
+        return "".join(part for part in parts if isinstance(part, str))
+    raise RequestRefused(f"a message's content is text or parts, not {type(content).__name__}")
+
+
+_BLANK = Cases([JudgeCase()])
+_NOT_RUN = ("language", "refused")  # a sandbox's words for a language that it does not have
+
+
+def _as_json(truth: Any) -> str:
+    if isinstance(truth, str):
+        return truth
+    try:
+        return json.dumps(truth, default=_listed)
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise RequestRefused(f"the cases are neither JSON nor made of it: {wrong!s:.200}") from None
+
+
+def _listed(value: Any) -> Any:
+    """Arrays and numbers of numpy, pandas and pyarrow, without importing them."""
+    for method in ("tolist", "to_pylist"):
+        if callable(convert := getattr(value, method, None)):
+            return convert()
+    if isinstance(value, bytes):
+        return value.decode()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+class _Problem:
+    """A row's cases, read once for all completions that are graded on them at the time."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._guard = threading.Lock()
+        self._cases: Cases | None = None
+
+    def read(self) -> Cases:
+        with self._guard:
+            if self._cases is None:
+                self._cases = read_cases(self._text)
+                if sum(case.size for case in self._cases.cases) > INLINE:
+                    _ = self._cases.packed  # as a queue needs them
+            return self._cases
+
+
+# By process, since a fork may copy a lock that is held. Nothing is kept that nobody grades on.
+_problems: WeakValueDictionary[tuple[int, str], _Problem] = WeakValueDictionary()
+
+
+async def _cases_here(truth: Any) -> Cases:
+    if isinstance(truth, Cases):
+        return truth
+    text = _as_json(truth)
+    key = os.getpid(), text
+    problem = _problems.get(key)
+    if problem is None:
+        problem = _problems.setdefault(key, _Problem(text))
+    if len(text) <= INLINE:
+        return problem.read()
+    return await asyncio.to_thread(problem.read)
+
+
+@cache
+def _queue(redis: str, name: str, share: str | None, patience: float) -> CodeQueue:
+    return CodeQueue(redis, name, share=share, patience=patience)
+
+
+def _require_server(urls: str) -> None:
+    try:
+        for url in urls.split() or [""]:
+            run_code_url(url)
+    except SettingError:
+        raise SettingError(
+            "on", "names no place for programs: redis://…, http://host:8080, or local"
+        ) from None
+
+
+async def _judged_here(where: str, code: str, cases: Cases, options: JudgeOptions) -> JudgeResult:
+    """On this process's loop, which keeps the sandbox for all callers."""
+    if where == HERE:
+        settings = WorkerSettings.load(sandbox=HERE)
+    else:
+        settings = WorkerSettings.load(sandbox="fusion", sandbox_fusion_url=where)
+    sandbox = sandbox_here(settings)
+    request, suite = request_here(code, cases, options)
+    policy = RetryPolicy(attempts=worker_settings().sandbox_attempts)
+    return await judge_here(request, suite, JobAtHand(), sandbox, policy)
+
+
+def _unreadable(refusal: RequestRefused) -> Grade:
+    return _masked("unreadable", f"the row cannot be graded: {refusal}")
+
+
+def _masked(reason: str, message: str) -> Grade:
+    log.warning("a program has no grade: %s", message or reason)
+    return Grade(None, reason, message)
