@@ -1,6 +1,6 @@
 """The `penstock` command: its options, and how it ends.
 
-stdout is data and stderr is talk. It exits with 0 when what was asked is done,
+stdout is data, and messages go to stderr. It exits with 0 when what was asked is done,
 1 when the answer is bad news, 2 when it could not be asked (a wrong setting, no
 Redis), 130 after Ctrl-C. Each subcommand lives in a folder of its own and is
 imported when it is called.
@@ -18,7 +18,7 @@ from typing import Any
 import click
 import redis.exceptions
 
-from ground import PenstockError, visible
+from ground import PenstockError, tracing, visible
 from penstock.interrupts import INTERRUPTED, Loading
 from penstock.options import examples, settings_options
 from penstock.release import __version__
@@ -33,6 +33,8 @@ COMMANDS = {
     "images": "penstock.commands.images",
     "limits": "penstock.commands.limits",
     "monitor": "penstock.monitor.command",
+    "openenv": "penstock.openenv",
+    "queues": "penstock.queues.command",
     "reap": "penstock.commands.reap",
     "run": "penstock.commands.run",
     "sandbox": "penstock.commands.sandbox",
@@ -69,6 +71,7 @@ class _Rooms(click.Group):
         named = args[0]
         if near := get_close_matches(named, () if named in COMMANDS else COMMANDS, n=1):
             raise click.UsageError(f"No such command {named!r}. Did you mean {near[0]!r}?", ctx)
+        tracing.named(f"penstock-{named}")
         return super().resolve_command(ctx, args)
 
 
@@ -85,7 +88,7 @@ Examples:
 
 Options that every subcommand has are variables too, as PENSTOCK_REDIS_URL;
 the option wins. Exit codes: 0 done, 1 bad news, 2 it could not be asked (a
-wrong setting, no Redis), 130 after Ctrl-C. stdout is data, stderr is talk.
+wrong setting, no Redis), 130 after Ctrl-C. stdout is data; messages go to stderr.
 
 Completion in bash, zsh (zsh_source); for fish see docs/reference/command.md:
 

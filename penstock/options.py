@@ -72,6 +72,22 @@ def settings_options(function: _Command) -> _Command:
     return function
 
 
+def read_weights(
+    context: click.Context, option: click.Parameter, words: tuple[str, ...]
+) -> dict[str, float | None]:
+    """A callback for arguments like `training=4`, a share and its weight; `training=` has none."""
+    weights: dict[str, float | None] = {}
+    for word in words:
+        share, given, weight = word.rpartition("=")
+        try:
+            weights[share] = float(weight) if weight else None
+        except ValueError:
+            given = ""
+        if not given:
+            raise click.BadParameter(f"{word!r} is no NAME=WEIGHT, such as training=4")
+    return weights
+
+
 without_token_option = click.option(
     "--without-token",
     is_flag=True,

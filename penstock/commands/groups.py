@@ -149,7 +149,11 @@ def show_versions(task: str | None, as_json: bool) -> None:
 
     async def looked(reader: FleetReader) -> list[dict[str, Any]]:
         found = [(one.task, await one.versions()) for one in await _buffers(reader, task)]
-        return [{"task": name, **asdict(now)} for name, now in found if now.version is not None]
+        return [
+            {"task": name, **asdict(now), "dropped_share": now.dropped_share}
+            for name, now in found
+            if now.version is not None
+        ]
 
     rows = _with_reader(looked)
     if as_json:
@@ -163,7 +167,7 @@ def show_versions(task: str | None, as_json: bool) -> None:
 def _versions_table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("task", "version", "line", "taken", "under way by age", "ready by age", "slots",
-                    "parked", "again", "asks", "waits for", "dropped most"):  # fmt: skip
+                    "parked", "again", "asks", "waits for", "dropped", "dropped most"):  # fmt: skip
         table.add_column(heading)
     for row in rows:
         table.add_row(
@@ -171,7 +175,7 @@ def _versions_table(rows: list[dict[str, Any]]) -> Table:
             _counted(row["outstanding"]), _counted(row["ready"]), str(row["slots"]),
             str(row["parked"]), str(row["again"]), str(row["waiting"]),
             ", ".join(one["instance_id"] or one["slot"] for one in row["waits_for"]),
-            _counted(row["dropped"]),
+            f"{row['dropped_share']:.1%}" if row["dropped_by"] else "", _counted(row["dropped"]),
         )  # fmt: skip
     return table
 

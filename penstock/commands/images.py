@@ -47,6 +47,7 @@ A compressed archive (.tar.gz) works too. Exits with 1 if the image was refused.
 def add(path: Path, name: str) -> None:
     """Add an OCI layout, a `docker save` tar, or a plain root folder."""
     store = _store()
+    store.become_their_owner()
     with _refusals():
         for image in store.add(path, name):
             say(f"{image.name}: {_layers(len(image.layers))}, {_size(image.bytes)}")
@@ -110,7 +111,9 @@ Examples:
 @settings_options
 def collect() -> None:
     """Delete layers that no image names and no sandbox uses."""
-    done = _store().gc()
+    store = _store()
+    store.become_their_owner()
+    done = store.gc()
     kept = f"; {done.in_use} more are in use" if done.in_use else ""
     say(f"{_layers(done.layers)} deleted, {_size(done.bytes)} freed{kept}")
 

@@ -11,8 +11,10 @@ from rich.table import Table
 
 from ground import SettingError
 from limiter import (
+    Adaptive,
     Gate,
     GateInUse,
+    GateShares,
     GateStatus,
     TokenBucket,
     UnknownGate,
@@ -20,7 +22,16 @@ from limiter import (
     gate_names,
     remove_gate,
 )
-from penstock.options import examples, for_data, given_settings, say, settings_options
+from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, state_of
+from penstock.options import (
+    examples,
+    for_data,
+    given_settings,
+    read_weights,
+    say,
+    settings_options,
+)
+from penstock.queues.shares import table_of_shares
 from penstock.startup import running_redis
 
 
@@ -33,6 +44,7 @@ Examples:
   penstock limits ls                          what is in flight, who waits
   penstock limits set code --limit 64         for everyone, at once
   penstock limits set api --rate 30 --burst 60
+  penstock limits share code training=3 evaluation=1
   penstock limits pause code                  grant nothing; waiters keep their places
   penstock limits resume code
   penstock limits rm code                     forget a gate that nobody uses
@@ -72,26 +84,125 @@ Examples:
 
   penstock limits set code --limit 64
   penstock limits set api --rate 30 --burst 60
+  penstock limits set llm --amount requests=8 --amount tokens=1700
+  penstock limits set api --adapt --min 1 --max 400     it finds its limit itself
+  penstock limits set api --limit 48                    and has this one from now on
 """),
 )
 @click.argument("name")
 @click.option("--limit", type=int, help="Permits in flight at once.")
 @click.option("--rate", type=float, help="Grants per second.")
 @click.option("--burst", type=int, help="Grants that may come at once after a quiet time.")
+@click.option("--amount", "amounts", multiple=True, metavar="NAME=RATE",
+              help="What is granted of an amount per second; may be repeated.")  # fmt: skip
+@click.option("--passing", type=int, help="How often its cost others pass a first one in line.")
+@click.option("--adapt", is_flag=True, help="The gate finds its limit itself, within bounds.")
+@click.option("--min", "least", type=float, help="The least that it may come down to.")
+@click.option("--max", "most", type=float, help="The most that it may go up to.")
 @settings_options
-def set_limits(name: str, limit: int | None, rate: float | None, burst: int | None) -> None:
-    """Change a gate, or make one before anybody uses it. A lowered limit revokes nothing."""
-    if limit is rate is burst is None:
-        raise click.UsageError("say what to change: --limit, --rate or --burst")
+def set_limits(
+    name: str,
+    limit: int | None,
+    rate: float | None,
+    burst: int | None,
+    amounts: tuple[str, ...],
+    passing: int | None,
+    adapt: bool,
+    least: float | None,
+    most: float | None,
+) -> None:
+    """Change a gate, or make one before anybody uses it. A lowered limit revokes nothing.
+
+    A number for --limit or --rate pins a gate that adapts; --adapt frees it.
+    """
+    if limit is rate is burst is least is most is passing is None and not (adapt or amounts):
+        raise click.UsageError(
+            "say what to change: --limit, --rate, --burst, --amount, --passing, --min, --max or "
+            "--adapt"
+        )
+    rates = _rates(amounts)
     with running_redis(given_settings()) as url:
         try:
             gate = existing_gate(url, name)
         except UnknownGate:
-            gate = TokenBucket(url, name, limit=limit, rate=rate, burst=burst)
+            gate = _new_gate(
+                url, name, limit, rate, burst, rates, adapt=adapt, least=least, most=most
+            )
+            limit = rate = burst = None
+            rates = {}
+        rate = rates.pop("requests", rate)
         if burst is not None and rate is None and gate.terms.rate is None:
             raise SettingError("burst", f"gate {name!r} has no rate; give --rate too")
-        gate.sync.configure(limit=limit, rate=rate, burst=burst)
+        gate.sync.configure(
+            limit=limit, rate=rate, burst=burst, min=least, max=most, adapt=adapt or None,
+            rates=rates, passing=passing,
+        )  # fmt: skip
         _say(gate.sync.status())
+
+
+@command.command(
+    "share",
+    epilog=examples("""
+Examples:
+
+  penstock limits share code                      show them
+  penstock limits share code training=4 eval=1
+  penstock limits share code debug=0              served when no other share waits
+  penstock limits share code '*=2' =1             all others; waiters without a share
+  penstock limits share code training=            it has a weight of its own no longer
+"""),
+)
+@click.argument("name")
+@click.argument("weights", nargs=-1, metavar="[NAME=WEIGHT]...", callback=read_weights)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@settings_options
+def share(name: str, weights: dict[str, float | None], as_json: bool) -> int:
+    """Show the shares of a gate; with weights, set these first. They count at once.
+
+    A weight says how many permits a share gets for each permit of a share with weight 1, while both
+    wait. '*' stands for shares without a weight of their own, no name for waiters without a share.
+    """
+    with running_redis(given_settings()) as url:
+        try:
+            gate = existing_gate(url, name).sync
+        except UnknownGate as unknown:
+            say(f"penstock: {unknown}", err=True)
+            return 1
+        if weights:
+            gate.configure(weights=weights)
+        shares = gate.status().shares or GateShares(1.0, 0, ())
+    if as_json:
+        click.echo(json.dumps(asdict(shares), indent=2))
+    else:
+        for_data().print(table_of_shares(shares))
+    return 0
+
+
+def _rates(amounts: tuple[str, ...]) -> dict[str, float]:
+    rates = {}
+    for given in amounts:
+        name, _, rate = given.partition("=")
+        try:
+            rates[name] = float(rate)
+        except ValueError:
+            raise click.BadParameter(f"{given!r} is no NAME=RATE: tokens=1700") from None
+    return rates
+
+
+def _new_gate(
+    url: str, name: str, limit: int | None, rate: float | None, burst: int | None,
+    rates: dict[str, float], *, adapt: bool, least: float | None, most: float | None,
+) -> Gate:  # fmt: skip
+    if not adapt:
+        return TokenBucket(url, name, limit=limit, rate=rate, burst=burst, rates=rates)
+    if most is None or limit is not None or rate is not None:
+        raise SettingError(
+            "adapt", f"there is no gate {name!r} yet: give --max, and --min if it is not 1. It "
+            "starts at 20, or within these"
+        )  # fmt: skip
+    bounds = [int(each) if each == int(each) else each for each in (least or 1, most)]
+    start = max(bounds[0], min(20, bounds[1]))
+    return TokenBucket(url, name, limit=Adaptive(start, *bounds))
 
 
 @command.command(
@@ -175,8 +286,14 @@ def _say(gate: GateStatus) -> None:
         for what, value in (("limit", gate.limit), ("rate", gate.rate), ("burst", gate.burst))
         if value is not None
     )
+    if gate.adaptive:
+        bounds = f"{gate.adaptive.min:g} to {gate.adaptive.max:g}"
+        allowed += f" (adapts, {bounds})" if gate.adaptive.adapts else f" (pinned; {bounds})"
+    for name, amount in gate.amounts.items():
+        allowed += f", {name} {amount.rate:g}/s"
     state = "paused" if gate.paused else "open"
-    say(f"{gate.name}: {state}, {allowed}; {gate.in_flight} in flight, {gate.waiting} waiting")
+    waiting = f"{gate.waiting} waiting{shares_of(gate)}"
+    say(f"{gate.name}: {state}, {allowed}; {in_flight_of(gate)} in flight, {waiting}")
 
 
 def _table(gates: list[GateStatus]) -> Table:
@@ -188,10 +305,14 @@ def _table(gates: list[GateStatus]) -> Table:
     for gate in gates:
         table.add_row(
             gate.name,
-            *map(_shown, (gate.limit, gate.rate, gate.burst, gate.in_flight, gate.waiting)),
+            limit_of(gate),
+            rate_of(gate),
+            _shown(gate.burst),
+            in_flight_of(gate),
+            f"{gate.waiting}{shares_of(gate)}",
             f"{gate.oldest_wait:.1f} s" if gate.waiting else "",
             str(gate.granted),
-            "paused" if gate.paused else "full" if gate.in_flight == gate.limit else "open",
+            state_of(gate),
         )
     return table
 

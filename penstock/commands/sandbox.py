@@ -3,19 +3,26 @@
 import asyncio
 import json
 import socket
-from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import click
 
-from ground import HttpGuard, listen, require_token, serve_on
+from ground import GroundSettings
+from ground.http import HttpGuard, listen, require_token, serve_on
 from ground.http.guard import AsgiApp
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
+from penstock.sessions.command import list_sessions, shell
 from worker.sandbox.local import Jails, SandboxUnavailable
 from worker.sandbox.local.isolation.levels import Level
 from worker.sandbox.local.settings import SandboxSettings
 from worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from worker.sandbox.e2b import Service
 
 _GRACE = 15  # seconds that programs have to finish once the server must end
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -52,10 +59,15 @@ Examples:
 
   penstock sandbox selftest
   penstock sandbox serve --port 8080 --preload numpy
+  penstock sandbox ls
 """)
 )
 def command() -> None:
     """Run hostile programs on this machine, without Docker."""
+
+
+command.add_command(list_sessions)
+command.add_command(shell)
 
 
 @command.command(
@@ -166,17 +178,17 @@ def serve(
         from worker.sandbox.local.judging.judging import Judging
         from worker.sandbox.serve import App, Line
 
-    given_settings()  # starts the log
+    ground = given_settings()  # starts the log
     settings = _settings(given)
     token = WorkerSettings.load().sandbox_token
     require_token(host, token, "PENSTOCK_SANDBOX_TOKEN", without=without_token)
     listener = listen(host, port, "--port")
-    e2b = None if e2b_port is None else _e2b(host, e2b_port, settings, without_token)
+    e2b = None if e2b_port is None else _e2b(host, e2b_port, settings, without_token, ground)
 
     async def run() -> None:
         jails = Jails(settings.config(), concurrency=settings.sandbox_concurrency)
         judging = Judging(jails, settings.limits(), settings.sandbox_cache_mb << 20)
-        async with judging.opened(), jails:
+        async with judging.opened(), jails, e2b.behind() if e2b else nullcontext():
             places = Line(jails.concurrency, line, patience)
             app = App(jails, settings.limits(), places, judging)
             guarded = HttpGuard(
@@ -186,23 +198,47 @@ def serve(
             click.echo(f"http://{host}:{listener.getsockname()[1]}")
             serving = [serve_on(listener, guarded, grace=_GRACE, at_end=places.close)]
             if e2b:
-                click.echo(f"http://{host}:{e2b[0].getsockname()[1]}")
-                serving.append(serve_on(*e2b, grace=_GRACE))
+                click.echo(f"http://{host}:{e2b.listener.getsockname()[1]}")
+                serving.append(serve_on(e2b.listener, e2b.app, grace=_GRACE))
             await asyncio.gather(*serving)
 
     asyncio.run(run())
 
 
-def _e2b(
-    host: str, port: int, settings: SandboxSettings, without_token: bool
-) -> tuple[socket.socket, AsgiApp]:
+class _E2b(NamedTuple):
     """The second door: E2B's clients, and the session sandboxes of this machine."""
-    with Loading():
-        from worker.sandbox.e2b import Boxes, E2bSettings, app
-        from worker.sandbox.sessions import LocalSessions
 
-    chosen = E2bSettings.load()
+    listener: socket.socket
+    app: AsgiApp
+    service: "Service | None"  # where a Redis is named
+    warm: Callable[[Callable[..., Any]], AbstractAsyncContextManager[None]]
+
+    @asynccontextmanager
+    async def behind(self) -> AsyncIterator[None]:
+        """What goes on besides the answers."""
+        leave = self.service.leave if self.service else nullcontext
+        async with self.service or nullcontext(), self.warm(leave):
+            yield
+
+
+def _e2b(
+    host: str, port: int, settings: SandboxSettings, without_token: bool, ground: GroundSettings
+) -> _E2b:
+    with Loading():
+        from worker.sandbox.e2b import Boxes, E2bSettings, Service, app, kept_warm
+        from worker.sandbox.e2b.fleet.machines import address_by
+        from worker.sandbox.sessions import LocalSessions
+        from worker.sandbox.sessions.settings import SessionSettings
+
+    chosen, kept = E2bSettings.load(), SessionSettings.load()
     require_token(host, chosen.e2b_api_key, "PENSTOCK_E2B_API_KEY", without=without_token)
-    boxes = Boxes(LocalSessions(settings), chosen)
+    sessions = LocalSessions(settings, kept)
     key = chosen.e2b_api_key.get_secret_value() if chosen.e2b_api_key else ""
-    return listen(host, port, "--e2b"), app(boxes, key, host)
+    listener = listen(host, port, "--e2b")
+    warm = partial(kept_warm, sessions, chosen.warm)
+    if ground.redis_url is None:
+        return _E2b(listener, app(Boxes(sessions, chosen), key, host), None, warm)
+    redis = ground.redis_url.get_secret_value()
+    address = chosen.e2b_address or address_by(host, listener.getsockname()[1], redis)
+    service = Service(redis, ground.run, address, sessions, chosen, kept.most())
+    return _E2b(listener, app(service.boxes, key, host, service.fleet), service, warm)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import Metric
 from pydantic import SecretStr
 
-from ground import HttpGuard, RedisUnavailable, Sheet, listen, require_token, serve_until_told
+from ground import RedisUnavailable
+from ground.http import HttpGuard, Sheet, listen, require_token, serve_until_told
 from ground.http.guard import Receive, Scope, Send
 
 if TYPE_CHECKING:

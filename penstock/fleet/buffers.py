@@ -70,4 +70,6 @@ def shown(task: str, info: GroupInfo, state: str) -> Group:
         task=task, instance_id=info.instance_id, round=info.round,
         state=state if state == "quarantined" else info.state, items=info.items,
         bytes=info.bytes, since=info.since, reason=info.reason,
+        version=info.version, reward=info.reward,
+        why=info.why or ("timeout" if info.state == "expired" else ""),
     )  # fmt: skip

@@ -1,15 +1,25 @@
 """The fleet's figures for Prometheus, read from Redis when somebody scrapes."""
 
+import math
+
 from prometheus_client import Metric
 
 from buffer import metrics
-from ground import Sheet
+from ground.http import Sheet
 from limiter import GateStatus
-from penstock.fleet.model import Fleet, Queue
+from penstock.fleet.model import Fleet, Queue, Registry
 from penstock.fleet.reader import FleetReader
-from worker.lifecycle.registry.records import STATES
+from worker.lifecycle.registry.records import COUNTERS, STATES
+from worker.outcomes import LATENCY_STEPS
 
 WORKER_STATES = ("idle", "busy", "suspended", "dead")
+_STEP_TOTALS = {
+    "throttled": "Refusals that holders reported.",
+    "overloaded": "Timeouts and failures of the service that holders reported.",
+    "cuts": "Times that a gate cut its limit.",
+    "raises": "Times that a gate raised its limit.",
+    "held_seconds": "Seconds for which a gate granted nothing, as its service asked.",
+}
 _GATE_TOTALS = {
     "granted": "Permits granted.",
     "released": "Permits given back.",
@@ -49,6 +59,7 @@ def _enter_gate(sheet: Sheet, gate: GateStatus) -> None:
     for name, help, value in (
         ("limit", "Permits that may be in flight at once.", gate.limit),
         ("in_flight", "Permits in flight.", gate.in_flight),
+        ("cost", "What the permits in flight take of the limit.", gate.cost),
         ("waiting", "Waiters in line.", gate.waiting),
         ("oldest_wait_seconds", "How long the head of the line has waited.", gate.oldest_wait),
         ("rate", "Grants per second that are allowed.", gate.rate),
@@ -58,8 +69,31 @@ def _enter_gate(sheet: Sheet, gate: GateStatus) -> None:
     ):
         if value is not None:
             sheet.gauge(f"penstock_gate_{name}", help, value, gate.name)
+    for amount, stands in gate.amounts.items():
+        for name, help, value in (
+            ("amount_rate", "What a gate earns of an amount per second.", stands.rate),
+            ("amount_tokens", "What a gate has of an amount now; below 0 it is owed.",
+             stands.tokens),
+        ):  # fmt: skip
+            sheet.gauge(f"penstock_gate_{name}", help, value, gate.name, amount=amount)
+    for share in gate.shares.shares if gate.shares else ():
+        for name, help, value in (
+            ("share_waiting", "Waiters of a share.", share.waiting),
+            ("share_weight", "Permits of a share for one of a share with weight 1.", share.weight),
+        ):
+            sheet.gauge(f"penstock_gate_{name}", help, value, gate.name, share=share.name)
     for name, help in _GATE_TOTALS.items():
         sheet.count(f"penstock_gate_{name}_total", help, getattr(gate, name), gate.name)
+    if (steps := gate.adaptive) is not None:
+        for name, help, value in (
+            ("min", "The least that a gate that adapts may come down to.", steps.min),
+            ("max", "The most that a gate that adapts may go up to.", steps.max),
+            ("ceiling", "Where a gate that adapts was refused last.", steps.ceiling or math.nan),
+            ("adapts", "1 if the gate adapts now, 0 if it is pinned.", int(bool(steps.adapts))),
+        ):
+            sheet.gauge(f"penstock_gate_{name}", help, value, gate.name)
+        for name, help in _STEP_TOTALS.items():
+            sheet.count(f"penstock_gate_{name}_total", help, getattr(steps, name), gate.name)
 
 
 def _queues(fleet: Fleet) -> Sheet:
@@ -87,11 +121,25 @@ def _enter_queue(sheet: Sheet, queue: Queue) -> None:
         sheet.count("penstock_queue_jobs_total",
                     "Jobs of concurrent workers, by outcome; masked ones are finished too.",
                     queue.counters.get(outcome, 0), queue.name, outcome=outcome)  # fmt: skip
+    for outcome, programs in queue.programs.items():
+        sheet.count("penstock_queue_programs_total",
+                    "Programs of concurrent workers by how they ended; unknown ones are of older "
+                    "workers.",
+                    programs, queue.name, outcome=outcome)  # fmt: skip
+    for name, help, latency in (
+        ("wait", "How long finished jobs had waited for a worker.", queue.waited),
+        ("run", "How long finished jobs ran, from their claim to their recorded end.", queue.took),
+    ):
+        counted = zip(LATENCY_STEPS, latency.counts, strict=True)
+        sheet.histogram(f"penstock_queue_{name}_seconds", help, counted, queue.name,
+                        total=latency.seconds)  # fmt: skip
 
 
 def _sandboxes(fleet: Fleet) -> Sheet:
+    """Of the monitor's own run from the start: a counter's first increase needs a 0 before it."""
     sheet = Sheet("run")
-    for one in fleet.registries:
+    own = Registry(fleet.run, {}, 0, dict.fromkeys(COUNTERS, 0), "")
+    for one in {own.run: own, **{one.run: one for one in fleet.registries}}.values():
         for state in STATES:
             sheet.gauge("penstock_sandboxes", "Session sandboxes by state; WAITING is for one.",
                         one.states.get(state, 0), one.run, state=state)  # fmt: skip

@@ -4,17 +4,21 @@ import json
 import logging
 import statistics
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from ground import tagged
-from penstock.fleet.model import Fleet
+from penstock.fleet.model import Fleet, Queue
 
 log = logging.getLogger("penstock.monitor")
 
 KEPT = 900
+# Coarser points, for longer: the seconds that one stands for, and for how long it is kept.
+SPANS = {"hour": (10, 3600), "day": (120, 86_400)}
+_GATES = 100  # in one point, by name
 LATELY = 60.0
 """Seconds for which an ended job counts in the medians."""
 
@@ -39,6 +43,8 @@ class Point:
     mean_reward: float | None
     rewards: tuple[int, ...]
     """Since the run began, by `buffer.catalog.REWARD_STEPS`."""
+    programs: dict[str, float]
+    """Ends per second: by how programs ended, and `functions` and `failed` jobs."""
 
 
 class History:
@@ -58,7 +64,9 @@ class History:
             done_per_second=_rate(before, fleet),
             wait_median=_median([job.waited for job in lately]),
             took_median=_median([job.took for job in lately]),
-            gates={gate.name: (gate.in_flight, gate.limit, gate.waiting) for gate in fleet.gates},
+            gates={
+                gate.name: (gate.cost, gate.limit, gate.waiting) for gate in fleet.gates[:_GATES]
+            },
             workers=fleet.worker_states,
             groups={
                 state: sum(task.groups.get(state, 0) for task in fleet.tasks)
@@ -69,6 +77,7 @@ class History:
             rewards=tuple(
                 map(sum, zip(*(task.reward_counts for task in fleet.tasks), strict=True))
             ),
+            programs=_ends(before, fleet),
         )
         self.points.append(point)
         return point
@@ -86,6 +95,7 @@ class StoredHistory(History):
     def __init__(self, client: Any, run: str) -> None:
         super().__init__()
         self._client = client
+        self._run = run
         self._key = tagged("monitor", run, "history")
         self._refused = ""
 
@@ -111,6 +121,91 @@ class StoredHistory(History):
         if refused and not self._refused:
             log.warning("the charts cannot be stored, and a restart will empty them: %s", refused)
         self._refused = refused
+        if not refused:
+            await self._store_spans(point)
+
+    async def span(self, name: str) -> list[dict[str, Any]]:
+        """The points of `hour` or `day`, each a mean."""
+        rows = await self._client.xrange(self._key_of(name))
+        found = []
+        for _, fields in rows:
+            try:
+                found.append(json.loads(fields[b"point"]))
+            except (KeyError, ValueError):
+                continue  # of another version
+        return found
+
+    async def _store_spans(self, newest: Point) -> None:
+        """When a step of a span is over, its mean is stored; by one monitor, as with points."""
+        before = self.points[-2].at if len(self.points) > 1 else newest.at
+        pipe = self._client.pipeline(transaction=False)
+        for name, (step, kept) in SPANS.items():
+            ended = int(newest.at // step) * step
+            if before >= ended:
+                continue
+            of_step = [point for point in self.points if ended - step <= point.at < ended]
+            if of_step:
+                text = json.dumps(mean(of_step, ended), separators=(",", ":"))
+                pipe.xadd(
+                    self._key_of(name), {"point": text}, f"{ended * 1000}-0",
+                    maxlen=kept // step, approximate=False,
+                )  # fmt: skip
+                pipe.expire(self._key_of(name), kept)
+        await pipe.execute(raise_on_error=False)  # another monitor has stored it
+
+    def _key_of(self, span: str) -> str:
+        return tagged("monitor", self._run, f"history:{span}")
+
+
+def mean(points: Sequence[Point], at: float) -> dict[str, Any]:
+    """One point for many, as JSON: totals are the last ones, all else is a mean."""
+    rows = [asdict(point) for point in points]
+    totals = {"at": at, "rewards": points[-1].rewards}
+    means = {name: _mean([row[name] for row in rows]) for name in rows[-1] if name not in totals}
+    return means | totals
+
+
+def _mean(values: list[Any]) -> Any:
+    """Of numbers, or of the numbers in dicts and tuples; what is None is left out."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if isinstance(known[0], dict):
+        names = dict.fromkeys(name for value in known for name in value)
+        # A number that is absent is 0; a gate that is absent was not there yet.
+        rows = {name: [value.get(name) for value in known] for name in names}
+        return {
+            name: _mean([0 if one is None and _is_number(row) else one for one in row])
+            for name, row in rows.items()
+        }
+    if isinstance(known[0], tuple | list):
+        whole = [value for value in known if isinstance(value, tuple | list)]
+        return [_mean([*part]) for part in zip(*whole, strict=True)]
+    return round(sum(known) / len(known), 4)
+
+
+def _is_number(values: list[Any]) -> bool:
+    return all(value is None or isinstance(value, int | float) for value in values)
+
+
+def _ends(before: Fleet | None, now: Fleet) -> dict[str, float]:
+    """Per second since the look before, of queues that both have."""
+    if before is None or now.at <= before.at:
+        return {}
+    earlier = {queue.name: _ended(queue) for queue in before.queues}
+    ends = Counter[str]()
+    for queue in now.queues:
+        if queue.name in earlier:
+            ends.update({
+                name: max(0, count - earlier[queue.name].get(name, 0))
+                for name, count in _ended(queue).items()
+            })  # fmt: skip
+    return {name: round(count / (now.at - before.at), 3) for name, count in ends.items() if count}
+
+
+def _ended(queue: Queue) -> dict[str, int]:
+    counted = {name: queue.counters.get(name, 0) for name in ("functions", "failed")}
+    return {**queue.programs, **counted}
 
 
 def _rate(before: Fleet | None, now: Fleet) -> float:

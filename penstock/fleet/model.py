@@ -6,7 +6,9 @@ from typing import Any, Literal
 from buffer.versions.publishing import Versions
 from limiter import GateStatus
 
-Verdict = Literal["idle", "working", "suspended", "no workers", "held back", "workers are full"]
+Verdict = Literal[
+    "idle", "working", "suspended", "paused", "no workers", "held back", "workers are full"
+]
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,22 @@ class Worker:
     failed: int
     masked: int
     """Of the finished ones, those whose outcome is unknown: `infrastructure`."""
+    programs: dict[str, int]
+    """Of the finished ones, the programs that did not finish well, by `PROGRAM_OUTCOMES`."""
     host: str
     pid: int
     unreachable: tuple[str, ...]
     """Sandbox servers that its programs cannot reach; at its last heartbeat."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How many finished jobs took, or waited, how long."""
+
+    counts: tuple[int, ...]
+    """By `LATENCY_STEPS`, of which each is an upper end in seconds."""
+    seconds: float
+    """Of all of them together."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,11 @@ class Queue:
     workers: int
     """Those that live."""
     counters: dict[str, int]
+    programs: dict[str, int]
+    """Finished programs by `PROGRAM_OUTCOMES`, and `unknown`: those of workers that do not say."""
+    waited: Latency
+    took: Latency
+    paused: bool = False
     verdict: Verdict = "idle"
     reason: str = ""
 
@@ -76,6 +95,11 @@ class Group:
     bytes: int
     since: float
     reason: str
+    version: int | None
+    reward: float | None
+    """The mean of its items' rewards."""
+    why: str = ""
+    """What ended it: `count` of its items, `timeout` or `judged`; empty while it is open."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +162,7 @@ class Registry:
 
 @dataclass(frozen=True)
 class Job:
-    """A job that has ended."""
+    """One job; times that have not come are 0 or None."""
 
     id: str
     queue: str
@@ -149,6 +173,20 @@ class Job:
     waited: float | None
     took: float | None
     attempts: int
+    outcome: str = ""
+    """How its program ended, by `PROGRAM_OUTCOMES`; empty of a function, or where nobody said."""
+    enqueued: float = 0.0
+    started: float = 0.0
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What a person should know, and where to look: `kind` is queue, gate, worker, task or run."""
+
+    level: Literal["warn", "bad"]
+    text: str
+    kind: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -175,6 +213,8 @@ class Fleet:
     """Of all registries, those in trouble first."""
     notes: tuple[str, ...] = field(default=())
     """What a person should know first, worst first."""
+    alarms: tuple[Alarm, ...] = field(default=())
+    """The same, each with where to look."""
 
     @property
     def used(self) -> bool:

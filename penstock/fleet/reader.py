@@ -21,8 +21,8 @@ from ground import RedisTarget, connect_async, target_of
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
-from penstock.fleet.model import Fleet, Group, Server, Task, Worker
-from penstock.fleet.verdicts import judged, notes
+from penstock.fleet.model import Fleet, Group, Sandbox, Server, Task, Worker
+from penstock.fleet.verdicts import alarms, judged
 from worker.lifecycle.registry.registry import INDEX as SANDBOX_RUNS
 
 SHOWN_WORKERS = 50
@@ -41,7 +41,7 @@ class FleetReader:
 
     async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
         """Everything. At most so many workers are listed, those in trouble first."""
-        now = await self._now()
+        now = await self.now()
         found = await work.read_workers(self.client, now)
         queues = await work.read_queues(self.client, found, now)
         gates = await self.gates()
@@ -61,11 +61,17 @@ class FleetReader:
             registries=sandboxes.registries(registered),
             sandboxes=sandboxes.sandboxes(registered),
         )  # fmt: skip
-        return replace(fleet, notes=notes(fleet))
+        found_alarms = alarms(fleet)
+        return replace(fleet, alarms=found_alarms, notes=tuple(a.text for a in found_alarms))
 
     async def workers(self) -> list[Worker]:
         """Every worker, those in trouble first; without the job that each has run longest."""
-        return await work.read_workers(self.client, await self._now())
+        return await work.read_workers(self.client, await self.now())
+
+    async def sandboxes(self, run: str = "") -> list[Sandbox]:
+        """Session sandboxes of one run or of all, those that fail to end first."""
+        runs = {name.decode() for name in await self.client.smembers(SANDBOX_RUNS)}
+        return await self._registries.listed(sorted(runs & {run} if run else runs))
 
     async def gates(self) -> tuple[GateStatus, ...]:
         """Every gate as it stands, by name."""
@@ -98,7 +104,7 @@ class FleetReader:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _now(self) -> float:
+    async def now(self) -> float:
         """Of the server's clock."""
         seconds, micros = await self.client.time()
         return float(seconds + micros / 1e6)

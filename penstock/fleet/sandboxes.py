@@ -1,6 +1,7 @@
 """Session sandboxes of every run, as their registries have them."""
 
 import asyncio
+import threading
 from collections.abc import Iterable
 
 from ground import RedisTarget
@@ -9,6 +10,7 @@ from worker.lifecycle.registry import registry
 from worker.lifecycle.registry.records import Record, Registered
 
 SHOWN_SANDBOXES = 50
+MOST_LOOKED_AT = 2000  # of one run, for a list of them
 
 
 class Registries:
@@ -17,18 +19,26 @@ class Registries:
     def __init__(self, target: RedisTarget) -> None:
         self._target = target
         self._kept: dict[str, registry.Registry] = {}
+        self._lock = threading.Lock()
 
-    async def look(self, runs: Iterable[str]) -> dict[str, Registered]:
+    async def look(self, runs: Iterable[str], most: int = SHOWN_SANDBOXES) -> dict[str, Registered]:
         """Those of these runs, by name; their sandboxes that are in trouble listed first."""
         wanted = sorted(runs)
         for run in self._kept.keys() - set(wanted):
             self._kept.pop(run).close()  # nothing has been in it for long
-        return {run: await asyncio.to_thread(self._look, run) for run in wanted}
+        return {run: await asyncio.to_thread(self._look, run, most) for run in wanted}
 
-    def _look(self, run: str) -> Registered:
-        if run not in self._kept:
-            self._kept[run] = registry.Registry(self._target, run, patience=0.0)
-        return self._kept[run].look(SHOWN_SANDBOXES)
+    async def listed(self, runs: Iterable[str]) -> list[Sandbox]:
+        """Up to 2,000 sandboxes of each of these runs, those that fail to end first."""
+        found = {run: await asyncio.to_thread(self._look, run, MOST_LOOKED_AT) for run in runs}
+        return _first(box for run, seen in found.items() for box in _of_run(run, seen))
+
+    def _look(self, run: str, most: int) -> Registered:
+        with self._lock:
+            if run not in self._kept:
+                self._kept[run] = registry.Registry(self._target, run, patience=0.0)
+            kept = self._kept[run]
+        return kept.look(most)
 
     def close(self) -> None:
         for kept in self._kept.values():
@@ -44,14 +54,16 @@ def registries(found: dict[str, Registered]) -> tuple[Registry, ...]:
 
 def sandboxes(found: dict[str, Registered]) -> tuple[Sandbox, ...]:
     """Of all runs together, those that fail to end first, then the youngest."""
-    shown = [
-        _shown(run, record, seen.now) for run, seen in found.items() for record in seen.records
-    ]
-    return tuple(_first(shown))
+    shown = [box for run, seen in found.items() for box in _of_run(run, seen)]
+    return tuple(_first(shown)[:SHOWN_SANDBOXES])
+
+
+def _of_run(run: str, seen: Registered) -> list[Sandbox]:
+    return [_shown(run, record, seen.now) for record in seen.records]
 
 
 def _first(shown: Iterable[Sandbox]) -> list[Sandbox]:
-    return sorted(shown, key=lambda box: (not box.failing, -box.since))[:SHOWN_SANDBOXES]
+    return sorted(shown, key=lambda box: (not box.failing, -box.since))
 
 
 def _shown(run: str, record: Record, now: float) -> Sandbox:

@@ -8,14 +8,16 @@ from typing import Any
 from rich.console import Group as Lines
 from rich.text import Text
 
+from buffer.versions.publishing import Versions
 from ground import visible
 from penstock.fleet.history import History
 from penstock.fleet.model import Fleet, Worker
-from penstock.fleet.verdicts import bias
+from penstock.fleet.verdicts import bias, in_flight_of, limit_of, shares_of, state_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MARKS = {"no workers": ("!", "bold red"), "held back": ("!", "yellow"),
-          "suspended": ("!", "yellow"), "workers are full": ("·", "")}  # fmt: skip
+          "suspended": ("!", "yellow"), "paused": ("!", "yellow"),
+          "workers are full": ("·", "")}  # fmt: skip
 _Row = tuple[Sequence[Any], str]
 
 
@@ -75,12 +77,11 @@ def _queues(fleet: Fleet, width: int) -> list[Text]:
 def _gates(fleet: Fleet, width: int) -> list[Text]:
     rows: list[_Row] = []
     for gate in fleet.gates:
-        full = gate.limit is not None and gate.in_flight >= gate.limit
-        state = "paused" if gate.paused else "full" if full else "open"
-        limit = "" if gate.limit is None else gate.limit
-        style = "yellow" if state != "open" and gate.waiting else ""
-        rows.append(((gate.name, gate.in_flight, limit, gate.waiting, gate.granted,
-                      _bar(gate.in_flight, gate.limit), state), style))  # fmt: skip
+        state = state_of(gate)
+        style = "yellow" if not state.startswith("open") and gate.waiting else ""
+        waiting = f"{gate.waiting}{shares_of(gate)}"
+        rows.append(((gate.name, in_flight_of(gate), limit_of(gate), waiting, gate.granted,
+                      _bar(gate.cost, gate.limit), state), style))  # fmt: skip
     headings = ("GATE", "in flight", "limit", "waiting", "granted", "", "  ")
     return _table(headings, rows, width, text={0, 5, 6})
 
@@ -110,11 +111,19 @@ def _versions(fleet: Fleet, width: int) -> list[Text]:
         if now := task.versions:
             holders = ", ".join(one.instance_id or one.slot for one in now.waits_for)
             rows.append(((task.name, now.version, now.taken, by_age(now.outstanding),
-                          by_age(now.ready), now.slots, now.waiting, holders),
+                          by_age(now.ready), now.slots, now.waiting, _dropped(now), holders),
                          "yellow" if bias(task.generation_seconds) else ""))  # fmt: skip
     headings = ("VERSIONS", "now", "taken", "under way by age", "ready by age", "slots", "asks",
-                "waits for")  # fmt: skip
-    return _table(headings, rows, width, text={0, 3, 4, 7})
+                "dropped", "waits for")  # fmt: skip
+    return _table(headings, rows, width, text={0, 3, 4, 7, 8})
+
+
+def _dropped(now: Versions) -> str:
+    """`12%, most: slow 40`: the part that was dropped by policy, and the problem hit most."""
+    if not now.dropped_by:
+        return ""
+    most = next((f", most: {name} {n}" for name, n in now.dropped.items()), "")
+    return f"{now.dropped_share:.0%}{most}"
 
 
 def by_age(counts: dict[int, int]) -> str:

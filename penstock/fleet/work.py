@@ -1,51 +1,53 @@
 """Queues, workers and jobs, as RQ and our worker keep them: read in a few pipelines."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from ground import chunks, tagged
-from penstock.fleet.model import Job, Queue, Worker
+from penstock.fleet.model import Job, Latency, Queue, Worker
+from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
 
 SHOWN_JOBS = 30
 # Stock RQ's idle worker has a heartbeat every 405 s.
 SILENT_RQ = 435.0
+_DESCRIBED = 1000  # characters: people may put whole programs there
+UNHAPPY = tuple(outcome for outcome in PROGRAM_OUTCOMES if outcome != "finished")
 _WORKER = (
     "state", "queues", "current_job", "last_heartbeat", "birth", "successful_job_count",
     "failed_job_count", "hostname", "pid", "penstock_gate",
-    "penstock_unreachable", "penstock_masked",
+    "penstock_unreachable", *(f"penstock_{outcome}" for outcome in UNHAPPY),
 )  # fmt: skip
 _JOB = (
     "status", "description", "worker_name", "enqueued_at", "started_at", "ended_at",
-    "penstock_attempts",
+    "penstock_attempts", "penstock_outcome",
 )  # fmt: skip
+_NO_COUNTER = ("fence", "paused", "waited_us", "took_us")
 _Row = list[bytes | None]
 
 
 async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> list[Queue]:
     """Every queue that was used here, or is listened to. Verdicts come later."""
-    names = sorted(
-        await _used_queues(client) | {name for worker in workers for name in worker.queues}
-    )
+    used = await _used_queues(client) | {name for worker in workers for name in worker.queues}
+    shares = {name: name.partition("~")[0] for name in used}
+    shares = {name: queue for name, queue in shares.items() if queue != name and queue in used}
+    names = sorted(used - shares.keys())
+    waiting = await _waiting(client, {name: name for name in names} | shares, now)
     pipe = client.pipeline(transaction=False)
     for name in names:
-        pipe.llen(f"rq:queue:{name}")
-        pipe.lindex(f"rq:queue:{name}", 0)
         pipe.zcard(f"rq:wip:{name}")
         pipe.zcard(f"rq:deferred:{name}")
         pipe.zcard(f"rq:scheduled:{name}")
         pipe.hgetall(tagged("work", name))
-    rows = chunks(await pipe.execute(), 6)
-    heads = [row[1].decode() if row[1] else "" for row in rows]
-    since = await _fields(client, heads, ("enqueued_at",))
+    rows = chunks(await pipe.execute(), 4)
     return [
         Queue(
-            name=name, depth=row[0], oldest=max(0.0, now - (_moment(head[0]) or now)),
-            running=row[2], deferred=row[3], scheduled=row[4], workers=0,
-            counters=_counters(row[5]),
+            name=name, depth=waiting[name][0], oldest=waiting[name][1],
+            running=row[0], deferred=row[1], scheduled=row[2], workers=0,
+            **_counted(row[3]),
         )
-        for name, row, head in zip(names, rows, since, strict=True)
+        for name, row in zip(names, rows, strict=True)
     ]  # fmt: skip
 
 
@@ -94,9 +96,17 @@ async def read_ended(client: Any, queues: Iterable[Queue], registry: str) -> lis
         pipe.zrevrange(f"rq:{registry}:{name}", 0, SHOWN_JOBS - 1)
     lists = await pipe.execute()
     ids = [(name, id.decode()) for name, ids in zip(named, lists, strict=True) for id in ids]
-    rows = await _fields(client, [id for _, id in ids], _JOB)
-    jobs = [_job(id, name, row) for (name, id), row in zip(ids, rows, strict=True) if row[0]]
+    jobs = [job for job in await read_jobs(client, ids) if job]
     return sorted(jobs, key=lambda job: -job.ended)[:SHOWN_JOBS]
+
+
+async def read_jobs(client: Any, ids: Sequence[tuple[str, str]]) -> list[Job | None]:
+    """Each job of a queue and an id; None where Redis knows nothing of it."""
+    rows = await _fields(client, [id for _, id in ids], _JOB)
+    return [
+        _job(id, queue, row) if any(row) else None
+        for (queue, id), row in zip(ids, rows, strict=True)
+    ]
 
 
 def _less_replaced(workers: list[Worker], now: float) -> list[Worker]:
@@ -116,7 +126,8 @@ def _less_replaced(workers: list[Worker], now: float) -> list[Worker]:
 
 
 def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float) -> Worker:
-    state, queues, job, heard, birth, done, failed, host, pid, gate, away, masked = row
+    state, queues, job, heard, birth, done, failed, host, pid, gate, away, *unhappy = row
+    programs = {what: int(n) for what, n in zip(UNHAPPY, unhappy, strict=True) if n}
     silent = max(0.0, now - (_moment(heard) or now))
     ours = gate is not None
     dead = beats.get(name, 0.0) < now if ours else silent > SILENT_RQ
@@ -127,7 +138,7 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
         queues=_names(queues), gate=_text(gate),
         running=running, job=_text(job), job_since=0.0, silent=silent,
         born=_moment(birth) or 0.0, finished=int(done or 0), failed=int(failed or 0),
-        masked=int(masked or 0),
+        masked=programs.get("masked", 0), programs=programs,
         host=_text(host), pid=int(pid or 0),
         unreachable=tuple(_text(away).split()),
     )  # fmt: skip
@@ -135,6 +146,25 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
 
 async def _used_queues(client: Any) -> set[str]:
     return {key.decode().removeprefix("rq:queue:") for key in await client.smembers("rq:queues")}
+
+
+async def _waiting(
+    client: Any, lists: Mapping[str, str], now: float
+) -> dict[str, tuple[int, float]]:
+    """How many jobs wait in each queue, and how long the oldest has: in its own list and those of
+    its shares, which are named `<queue>~<share>`."""
+    pipe = client.pipeline(transaction=False)
+    for name in lists:
+        pipe.llen(f"rq:queue:{name}")
+        pipe.lindex(f"rq:queue:{name}", 0)
+    rows = chunks(await pipe.execute(), 2)
+    heads = await _fields(client, [_text(head) for _, head in rows], ("enqueued_at",))
+    found: dict[str, tuple[int, float]] = {}
+    for queue, (jobs, _), (since,) in zip(lists.values(), rows, heads, strict=True):
+        before, oldest = found.get(queue, (0, 0.0))
+        waited = max(0.0, now - (_moment(since) or now))
+        found[queue] = before + jobs, max(oldest, waited)
+    return found
 
 
 def _names(queues: bytes | None) -> tuple[str, ...]:
@@ -164,13 +194,14 @@ def _longest(members: Any) -> tuple[str, float] | None:
 
 
 def _job(id: str, queue: str, row: _Row) -> Job:
-    status, description, worker, enqueued, started, ended, attempts = row
+    status, description, worker, enqueued, started, ended, attempts, outcome = row
     queued, began, end = _moment(enqueued), _moment(started), _moment(ended)
     return Job(
-        id=id, queue=queue, status=_text(status), description=_text(description),
+        id=id, queue=queue, status=_text(status), description=_text(description)[:_DESCRIBED],
         worker=_text(worker), ended=end or 0.0,
         waited=max(0.0, began - queued) if began and queued else None,
         took=max(0.0, end - began) if end and began else None, attempts=int(attempts or 1),
+        outcome=_text(outcome), enqueued=queued or 0.0, started=began or 0.0,
     )  # fmt: skip
 
 
@@ -182,8 +213,32 @@ async def _fields(client: Any, ids: Sequence[str], names: Sequence[str]) -> list
     return rows
 
 
-def _counters(flat: dict[bytes, bytes]) -> dict[str, int]:
-    return {name.decode(): int(value) for name, value in flat.items() if name != b"fence"}
+def _counted(flat: dict[bytes, bytes]) -> dict[str, Any]:
+    """What the workers of a queue have counted, of its hash `penstock:work:{queue}`."""
+    fields = {name.decode(): int(value) for name, value in flat.items()}
+    counters = {
+        name: count for name, count in fields.items() if ":" not in name and name not in _NO_COUNTER
+    }
+    return {
+        "counters": counters,
+        "programs": _programs(fields),
+        "waited": _latency("waited", fields),
+        "took": _latency("took", fields),
+        "paused": bool(fields.get("paused")),
+    }
+
+
+def _programs(fields: dict[str, int]) -> dict[str, int]:
+    known = {name: fields.get(f"programs:{name}", 0) for name in PROGRAM_OUTCOMES}
+    # An older worker counts its masked programs, and nothing else of how programs ended.
+    known["masked"] = max(known["masked"], fields.get("masked", 0))
+    unknown = fields.get("finished", 0) - fields.get("functions", 0) - sum(known.values())
+    return {**known, "unknown": max(0, unknown)}
+
+
+def _latency(what: str, fields: dict[str, int]) -> Latency:
+    counts = tuple(fields.get(f"{what}:{step}", 0) for step in LATENCY_STEPS)
+    return Latency(counts, fields.get(f"{what}_us", 0) / 1e6)
 
 
 def _moment(text: bytes | None) -> float | None:

@@ -2,7 +2,7 @@
 
 import click
 
-from ground import listen, require_token, serve_until_told
+from ground.http import listen, require_token, serve_until_told
 from penstock.monitor.app import make_app
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from penstock.settings import MonitorSettings

@@ -1,58 +1,51 @@
 """One job in full: its program, what it printed, and how it failed. Never unpickled."""
 
-import asyncio
 import base64
 import json
 import zlib
+from dataclasses import asdict
 from typing import Any
 
-import redis
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.job import Job
-from rq.serializers import JSONSerializer
+from penstock.monitor.timeline import executions, timeline
 
-from ground import connect
-from ground.redis.url import RedisTarget
-
+_FACTS = (
+    "status", "origin", "description", "worker_name", "enqueued_at", "started_at", "ended_at",
+)  # fmt: skip
 _MOST = 100_000  # characters of any one text
 
 
 async def job_in_full(client: Any, id: str) -> dict[str, Any] | None:
     """What Redis knows of it; None where it knows nothing."""
-    fields = await client.hgetall(f"rq:job:{id}")
+    pipe = client.pipeline(transaction=False)
+    pipe.hgetall(f"rq:job:{id}")
+    pipe.xrevrange(f"rq:results:{id}", count=10)
+    pipe.time()
+    fields, results, (seconds, micros) = await pipe.execute()
     if not fields:
         return None
-    results = await client.xrevrange(f"rq:results:{id}", count=1)
+    now = seconds + micros / 1e6
     last = results[0][1] if results else {}
     text = {name.decode(): _text(value) for name, value in fields.items() if name != b"data"}
+    result = _result(last.get(b"return_value"))
     return {
         "id": id,
-        **{name: text.get(name, "") for name in ("status", "origin", "description", "worker_name")},
-        **{name: text.get(name, "") for name in ("enqueued_at", "started_at", "ended_at")},
+        **{name: text.get(name, "") for name in _FACTS},
+        "outcome": text.get("penstock_outcome", ""),
+        "attempts": int(text.get("penstock_attempts") or 1),
+        "deaths": int(text.get("penstock_deaths") or 0),
+        "share": text.get("penstock_share", ""),
+        "gate": await _gate_of(client, text.get("worker_name", "")),
+        "timeline": [asdict(part) for part in timeline(text, result, now)],
+        "executions": [asdict(one) for one in executions(results)],
         "call": _call(fields.get(b"data", b"")),
-        "result": _result(last.get(b"return_value")),
+        "result": result,
         "error": error_text(last.get(b"exc_string")) or _text(fields.get(b"exc_info"))[-_MOST:],
     }
 
 
-async def requeue_job(target: RedisTarget, id: str) -> bool:
-    """A failed job goes back to its queue; False where there is none such."""
-    return await asyncio.to_thread(_requeue, target, id)
-
-
-def _requeue(target: RedisTarget, id: str) -> bool:
-    client = connect(target)
-    assert isinstance(client, redis.Redis)  # noqa: S101 - a Cluster was refused at the door
-    try:
-        job = Job.fetch(id, connection=client, serializer=JSONSerializer)
-        if job.get_status() != "failed":
-            return False
-        job.requeue()
-    except (NoSuchJobError, InvalidJobOperation):
-        return False
-    finally:
-        client.close()
-    return True
+async def _gate_of(client: Any, worker: str) -> str:
+    """At which its worker takes permits; empty if it has none, or has left."""
+    return _text(await client.hget(f"rq:worker:{worker}", "penstock_gate")) if worker else ""
 
 
 def _call(data: bytes) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """The monitor's one pair of eyes: a look a second, however many people watch."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,59 +10,87 @@ from ground import heed_cancellation
 from ground.http.guard import UNWELL
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.history import StoredHistory
+from penstock.fleet.summary import lately, summary
+from penstock.monitor.answers import as_json
 
 log = logging.getLogger("penstock.monitor")
 _LEASES_SHOWN = 3
 
 
 class Watch:
-    """Looks for as long as it is open; `news` gives each look as it comes."""
+    """Looks until it is closed; `news` gives each look as it comes.
 
-    def __init__(self, reader: FleetReader, every: float = 1.0) -> None:
+    The monitor's own run is looked at `always`, since its history is kept; another run only
+    while somebody watches it.
+    """
+
+    def __init__(self, reader: FleetReader, every: float = 1.0, *, always: bool = True) -> None:
         self.reader = reader
         self.history = StoredHistory(reader.client, reader.run)
+        self.fleet: Fleet | None = None
         self._every = every
+        self._always = always
+        self._watchers = 0
+        self._wanted = asyncio.Event()
         self._changed = asyncio.Condition()
         self._number = 0
         self._latest = ""
+        self._looking = asyncio.create_task(self._look_on())
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        looking = asyncio.create_task(self._look_on())
-        try:
-            yield
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
+    @property
+    def watched(self) -> bool:
+        """Whether somebody watches."""
+        return bool(self._watchers)
+
+    async def close(self) -> None:
+        self._looking.cancel()
+        await asyncio.wait([self._looking])
 
     async def news(self) -> AsyncIterator[str]:
         """What went before, then every look: messages of server-sent events."""
         seen, told = 0, False
-        while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._number > seen)  # noqa: B023
-                seen, message = self._number, self._latest
-            if not told and self.history.points:
-                yield _message("history", self.history.as_list()[:-1])
-                told = True
-            yield message
+        self._watchers += 1
+        self._wanted.set()
+        try:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._number > seen)  # noqa: B023
+                    seen, message = self._number, self._latest
+                if not told and self.history.points:
+                    yield _message("history", self.history.as_list()[:-1])
+                    told = True
+                yield message
+        finally:
+            self._watchers -= 1
 
     async def _look_on(self) -> None:
         while True:
             heed_cancellation()
+            if not self._always and not self._watchers:
+                self._wanted.clear()
+                await self._wanted.wait()
             try:
                 await self._tell("fleet", await self._look())
                 await self.history.store(self.history.points[-1])
             except UNWELL as problem:
                 log.warning("the fleet could not be read: %s", problem)
                 await self._tell("trouble", {"reason": str(problem)})
+            except Exception as problem:  # what one key holds must not end the looking
+                log.exception("the fleet could not be read")
+                await self._tell("trouble", {"reason": f"{type(problem).__name__}: {problem}"})
             await asyncio.sleep(self._every)
 
     async def _look(self) -> dict[str, Any]:
-        fleet = await self.reader.read()
+        fleet = self.fleet = await self.reader.read()
         if not self.history.points:
             await self.history.recall(fleet.at)
-        return {"fleet": shown(fleet), "point": asdict(self.history.add(fleet))}
+        point = self.history.add(fleet)
+        return {
+            "fleet": shown(fleet),
+            "point": asdict(point),
+            "summary": asdict(summary(fleet, self.history.points)),
+            "lately": lately(self.history.points, fleet.at),
+        }
 
     async def _tell(self, event: str, data: Any) -> None:
         async with self._changed:
@@ -79,4 +105,4 @@ def shown(fleet: Fleet) -> dict[str, Any]:
 
 
 def _message(event: str, data: Any) -> str:
-    return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+    return f"event: {event}\ndata: {as_json(data)}\n\n"

@@ -363,7 +363,10 @@ def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
         ("worker --gate code --limit code", "--limit is the old name of --gate; give --gate alone"),
         ("run --timeout -3 -", "Invalid value for '--timeout': -3.0"),
         ("health nothing", "'nothing' is not a URL, redis or worker"),
-        ("limits set code", "say what to change: --limit, --rate or --burst"),
+        (
+            "limits set code",
+            "say what to change: --limit, --rate, --burst, --amount, --passing, --min, --max or ",
+        ),
         ("limits set code --limit 0", "limit: must be a whole number from 1 to 1000000000, not 0"),
         (f"limits set code --limit {10**23}", "limit: must be a whole number from 1 to 1000000000"),
         (

@@ -28,6 +28,7 @@ from tests.architecture.source import ROOT
 from tests.harness import leash
 from tests.harness.remains import processes_in
 from tests.harness.servers import free_port, until
+from tests.penstock import promql
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -325,17 +326,55 @@ def test_the_image_is_small_pinned_and_not_roots() -> None:
         assert SERVICES[name].get("entrypoint") or command[0] in COMMANDS
 
 
-def test_the_dashboard_asks_only_for_figures_that_there_are() -> None:
-    names = {name for name, *_ in reference.metrics()}
-    board = json.loads((ROOT / "deploy/grafana/dashboards/penstock.json").read_text())
-    asked = {
-        name
-        for panel in board["panels"]
-        for target in panel["targets"]
-        for name in re.findall(r"(penstock_[a-z_]+?)(?:_bucket)?\b", target["expr"])
-    }
-    assert asked
-    assert asked <= names
+def exported() -> set[str]:
+    """Every series of Penstock, and of a scrape itself."""
+    found = {"up"}
+    for name, kind, *_ in reference.metrics():
+        steps = {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+        found |= steps if kind == "histogram" else {name}
+    return found
+
+
+def test_dashboard_and_alerts_ask_only_for_figures_that_there_are() -> None:
+    known = exported()
+    for text in (*promql.shown(), *(rule["expr"] for rule in promql.alerts())):
+        asked = {one.name for one in promql.selectors(text)}
+        assert asked, text
+        assert asked <= known, text
+
+
+def test_an_expression_that_is_none_is_refused() -> None:
+    """So that the test above can fail."""
+    with pytest.raises(ValueError, match="parenthesis"):
+        list(promql.selectors("sum by (rate(penstock_queue_depth"))
+    asked = promql.selectors("rate(no_such_total[5m]) / (1 + no_other > 0)")
+    assert {one.name for one in asked}.isdisjoint(exported())
+
+
+def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
+    rules = promql.alerts()
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 10
+    labels = {name: set(re.findall(r"\w+", text)) for name, _, text, _ in reference.metrics()}
+    for rule in rules:
+        assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}, rule
+        assert rule["labels"]["severity"] in ("page", "look")
+        assert rule["annotations"].keys() == {"summary", "do"}
+        said = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
+        for one in promql.selectors(rule["expr"]):
+            assert set(said) <= labels.get(one.name or "", set()), rule["alert"]
+    mounted = " ".join(SERVICES["prometheus"]["volumes"])
+    config = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())
+    assert config["rule_files"] == ["alerts.yml"]
+    assert "./deploy/alerts.yml:/etc/prometheus/alerts.yml:ro" in mounted
+
+
+def test_each_variable_of_the_dashboard_is_a_label_of_what_it_is_read_from() -> None:
+    labels = {name: labels for name, _, labels, _ in reference.metrics()}
+    for variable in promql.board()["templating"]["list"]:
+        asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])
+        assert asked is not None
+        assert f"`{asked[2]}`" in labels[asked[1]]
+        assert any(f"${variable['name']}" in json.dumps(one) for one in promql.board()["panels"])
 
 
 def test_prometheus_scrapes_every_service_with_its_token() -> None:

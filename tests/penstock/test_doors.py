@@ -197,6 +197,7 @@ def test_every_subcommand_that_serves_is_among_these() -> None:
     assert found == {
         "buffer/http/app.py", "penstock/monitor/command.py", "penstock/commands/sandbox.py",
         "penstock/commands/worker_door.py",
+        "penstock/openenv.py",  # tests/worker/hosts starts it
     }  # fmt: skip
 
 

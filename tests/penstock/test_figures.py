@@ -3,7 +3,7 @@
 import re
 
 from buffer.metrics import COUNTERS as OF_THE_BUFFER
-from penstock.fleet.figures import _GATE_TOTALS, _JOB_OUTCOMES
+from penstock.fleet.figures import _GATE_TOTALS, _JOB_OUTCOMES, _STEP_TOTALS
 from tests.architecture.source import ROOT
 from worker.lifecycle.registry.records import COUNTERS as OF_SANDBOXES
 
@@ -15,8 +15,9 @@ def counted(folder: str, verb: str = "count") -> set[str]:
 
 
 def test_every_counter_of_a_gate() -> None:
-    assert counted("limiter/lua") | {"granted", "released", "timeouts", "cancelled"} == set(
-        _GATE_TOTALS
+    steps = {"held_us" if name == "held_seconds" else name for name in _STEP_TOTALS}
+    assert counted("limiter/lua") | {"granted", "released", "timeouts", "cancelled"} == (
+        set(_GATE_TOTALS) | steps
     )
 
 
@@ -32,7 +33,8 @@ def test_every_counter_of_the_buffer() -> None:
     ended = {"consumed", "invalid", "expired", "quarantined"}
     assert all(f"'{state}'" in life for state in ("consumed", "quarantined"))
     # These are shown under other names, or are what other figures are made of.
-    others = {"bytes", "used_bytes", "masked_tokens", "dropped_ms", "dropped_timed", "slots_",
+    others = {"bytes", "used_bytes", "masked_tokens", "dropped_ms", "dropped_timed", "dropped_",
+                  "slots_",
               "slots_granted", "admission_waited_ms", "admissions_waited"}  # fmt: skip
     assert (counted("buffer/lua") | {"stale", "stale_items"}) - others | ended | {
         f"{state}_items" for state in ended

@@ -15,6 +15,7 @@ import ground
 from buffer import Policy, RolloutBuffer, TaskConfig
 from buffer.catalog import REWARD_STEPS
 from buffer.reading.group_functions import GroupFunctions
+from ground.http import exposition
 from limiter import TokenBucket
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.figures import families, figures
@@ -350,7 +351,7 @@ async def test_session_sandboxes_and_why_one_does_not_end_are_shown(
     assert (second.name, second.state, second.starting) == (kept.name, "READY", False)
     assert "run 'exp7': 1 sandbox could not be ended" in fleet.notes[0]
     assert "no reaper watches" in fleet.notes[1]
-    page = ground.exposition(families(fleet))
+    page = exposition(families(fleet))
     assert 'penstock_sandboxes{run="exp7",state="READY"} 1.0' in page
     assert 'penstock_sandboxes_failing{run="exp7"} 1.0' in page
     assert 'penstock_sandboxes_total{outcome="handed_over",run="exp7"} 1.0' in page
@@ -374,7 +375,7 @@ async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client)
     await buffer.write_many([_item("a", 0.0), _item("a", 1.0), _item("b", 7.5)])
     with gate:
         async with FleetReader(ground.target_of(redis)) as reader:
-            page = ground.exposition(await figures(reader))
+            page = exposition(await figures(reader))
     assert 'penstock_gate_in_flight{gate="code"} 1.0' in page
     assert 'penstock_gate_granted_total{gate="code"} 1.0' in page
     assert 'penstock_gate_rate{gate="code"} 5.0' in page

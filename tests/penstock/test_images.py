@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from penstock.cli import command
 from tests.worker.images.archives import docker, layer
-from worker.images import ImageStore
-from worker.images.unpack import Owners
+from worker.images import ImageSettings, ImageStore
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def test_an_image_is_added_listed_used_removed_and_collected(penstock, tmp_path)
     added = penstock("add", str(saved))
     assert added.exit_code == 0
     assert added.stdout.splitlines() == ["task:1: 2 layers, 1.5 MB", "task:2: 1 layer, 1.5 MB"]
-    store = ImageStore(tmp_path / "store", Owners(), 10**9)
+    store = ImageStore.of(ImageSettings(images=tmp_path / "store"), 65534)
     with store.use("task:1"):
         shown = [line.split() for line in penstock("ls").stdout.splitlines()]
         assert shown[1][:4] == ["task:1", "2", "1.5", "MB"]

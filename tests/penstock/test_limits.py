@@ -5,12 +5,15 @@ Each test has a gate of its own name: a process remembers its gates over an empt
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
 
 import pytest
 
 from limiter import TokenBucket
 from limiter import engine as engines
 from tests.harness import commands
+from tests.limiter.in_flight import settled_sync
 
 
 @pytest.fixture
@@ -48,6 +51,33 @@ def test_a_gate_whose_hash_was_deleted_is_listed_no_more(limits, real_redis) -> 
     listed = limits("ls", "--json")
     assert [gate["name"] for gate in json.loads(listed.stdout or "[]")] == ["kept"], listed.stderr
     assert "there are kept (" in limits("pause", "deleted").stderr
+
+
+def test_the_shares_of_a_gate_are_shown_and_weighed(limits, real_redis) -> None:
+    def shares_of(gate: str) -> list[dict[str, Any]]:
+        return json.loads(limits("share", gate, "--json").stdout)["shares"]
+
+    gate = TokenBucket(real_redis, "shared", limit=1)
+    held = gate.sync.acquire()
+    assert shares_of("shared") == []
+    shown = limits("share", "shared", "training=3", "*=2").stdout
+    assert [line.split() for line in shown.splitlines()[1:]] == [["training", "0", "3"], ["*", "2"]]
+    with ThreadPoolExecutor(2) as pool:
+        waiters = [
+            pool.submit(gate.sync.acquire, share=share, timeout=100)
+            for share in ("training", "eval")
+        ]
+        settled_sync(gate, waiting=2)
+        said = limits("set", "shared", "--limit", "1").stdout
+        waiting = {one["name"]: one["waiting"] for one in shares_of("shared")}
+        held.release()
+        for waiter in as_completed(waiters):
+            waiter.result().release()
+    assert "2 waiting (2 shares)" in said
+    assert waiting == {"training": 1, "eval": 1}
+    refused = limits("share", "shared", "training=-1")
+    assert (refused.returncode, "0.001 to 1000" in refused.stderr) == (2, True)
+    assert limits("share", "nowhere").returncode == 1
 
 
 def test_a_change_holds_at_once_for_a_process_that_has_the_gate_open(limits, real_redis) -> None:

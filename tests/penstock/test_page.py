@@ -1,5 +1,6 @@
 """The monitor's page in a real headless Chromium."""
 
+import json
 import os
 import signal
 import time
@@ -13,9 +14,9 @@ from buffer import GroupFunctions, RolloutBuffer, TaskConfig
 from ground.process import from_thread
 from limiter import TokenBucket
 from tests.harness import killing, patient
-from tests.harness.browser import Browser
+from tests.harness.browser import Browser, Page
 from tests.harness.commands import PENSTOCK
-from tests.harness.servers import PrivateRedis
+from tests.harness.servers import PrivateRedis, until
 from tests.harness.terminal import Terminal
 from tests.penstock.serving import monitor
 from tests.worker.concurrent import chores
@@ -24,79 +25,260 @@ from tests.worker.lifecycle.cloud import CloudThread
 from tests.worker.lifecycle.conftest import quick
 from worker.lifecycle import SandboxLifecycle
 
-ROWS = "[...document.querySelectorAll('#{} tbody tr')].map((row) => row.innerText).join('|')"
-NOTES = "document.getElementById('notes').innerText"
+ROWS = "[...document.querySelectorAll('{} tbody tr')].map((row) => row.innerText).join('|')"
+SENTENCE = "document.querySelector('.sentence')?.innerText || ''"
+HEADING = "document.querySelector('h1')?.innerText || ''"
+ERROR = "document.querySelector('pre.error')"
+LIVE = "document.getElementById('live').textContent"
+MAIN = "document.getElementById('main').innerText"
+SAID = "document.getElementById('said').textContent"
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def one_browser() -> Iterator[Browser]:
     with Browser() as browser:
         yield browser
 
 
 @pytest.fixture
-def url(shared_server: PrivateRedis, real_redis: ground.Client) -> Iterator[str]:
+def browser(one_browser: Browser) -> Iterator[Browser]:
+    """One for all tests; each closes its tabs."""
+    yield one_browser
+    one_browser.close_tabs()
+
+
+@pytest.fixture(scope="module")
+def one_monitor(shared_server: PrivateRedis) -> Iterator[str]:
     with monitor(shared_server.url, PENSTOCK_MONITOR_TOKEN="secret") as url:
         yield url
 
 
-def test_it_shows_what_is_wrong_and_acts_with_the_token(
+@pytest.fixture
+def url(one_monitor: str, real_redis: ground.Client) -> str:
+    """Of one monitor for all tests, over a Redis that each finds empty."""
+    return one_monitor
+
+
+def shown(browser: Browser, url: str, address: str = "", **look: Any) -> Page:
+    """A page with the token, at an address."""
+    page = browser.open(f"{url}/#token=secret", **look)
+    page.until(LIVE, lambda said: said.startswith("live"))
+    if address:
+        page.run(f"location.hash = {json.dumps('#/' + address)}")
+    return page
+
+
+def press(page: Page, label: str) -> None:
+    """A button by what it says, and then the one that confirms it."""
+    button = _that_says("button", label)
+    page.run("document.getElementById('said').textContent = ''")
+    page.until(f"{button} && !{button}.disabled")
+    page.run(f"{button}.click()")
+    page.until("document.getElementById('confirm').open")
+    page.run("document.getElementById('who').value = 'Ann <b>'")
+    page.run("document.getElementById('confirm-yes').click()")
+    page.until(SAID, lambda said: said == "done")
+
+
+def follow(page: Page, text: str) -> None:
+    """A link of the page, by what it says."""
+    link = _that_says("a", text)
+    page.until(f"Boolean({link})")
+    page.run(f"{link}.click()")
+
+
+def _that_says(tag: str, text: str) -> str:
+    found = f"[...document.querySelectorAll('main {tag}')]"
+    return f"{found}.find((one) => one.textContent == {json.dumps(text)})"
+
+
+def test_from_the_overview_to_a_failures_traceback_and_back(
     browser: Browser, url: str, real_redis: ground.Client
 ) -> None:
-    TokenBucket(real_redis, "code", limit=2).sync.configure(limit=2)
+    """Hostile names and values are text all the way."""
+    evil = "<img src=x onerror=alert(1)>"
     queue = open_queue(real_redis)
-    failed = queue.enqueue(chores.add, 1, "<img src=x onerror=alert(1)>")
-    burst(real_redis)
+    failed = queue.enqueue(chores.add, 1, evil, description=evil)
+    worker = burst(real_redis, name="w'\"<script>alert(2)</script>")
+    page = shown(browser, url)
+    page.until(SENTENCE, lambda said: "1 job failed in the last 15 minutes" in said)
+    page.until(ROWS.format("#failed"), lambda rows: evil in rows)
+    follow(page, failed.id)
+    page.until(f"{ERROR}?.innerText || ''", lambda said: "TypeError" in said)
+    assert evil in page.run(MAIN)
+    assert "queued" in page.run("document.querySelector('#timeline').parentNode.innerText")
+    follow(page, worker.name)
+    page.until(
+        SENTENCE,
+        lambda said: "never here" in said,
+    )  # it has left
+    page.run("history.back()")
+    page.until(HEADING, lambda said: failed.id in said)
+    press(page, "Retry")
+    page.until(SENTENCE, lambda said: "waits in its queue" in said)
+    assert queue.job_ids == [failed.id]
+    page.run("history.back()")
+    page.until("document.querySelector('#queues') && !document.querySelector('#queues').hidden")
+    page.until(SENTENCE, lambda said: "No worker listens on queue 'code'" in said)
+    page.until("document.title", lambda title: title.startswith("(1)"))
+    page.run("location.hash = '#/log'")
+    page.until(ROWS.format("main"), lambda rows: "Ann <b>" in rows and "retry job" in rows)
+    assert page.run("document.querySelectorAll('main img, main script, main b').length") == 0
+    known = ("401", "404")  # no token at first; a worker that has left
+    told = page.problems()
+    assert [one for one in told if not any(status in one for status in known)] == []
+    asked = [address.removeprefix(url) for address in page.requests()]
+    assert all(
+        path[:1] == "/" and "secret" not in path[2:] for path in asked if "#token" not in path
+    )
+
+
+def test_each_task_of_an_operator_takes_at_most_three_clicks(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    """From the overview; confirming counts, typing does not."""
+    gate = TokenBucket(real_redis, "code", limit=2)
+    gate.sync.configure(limit=2)
+    queue = open_queue(real_redis)
+    failed = queue.enqueue(chores.add, 1, "x")
+    worker = burst(real_redis)
     queue.enqueue(chores.add, 1, 2)
-    page = browser.open(f"{url}/#token=secret")
-    page.until(NOTES, lambda said: "no worker listens on queue 'code'" in said)
-    assert page.run("location.hash") == ""
-    page.until(ROWS.format("queues"), lambda rows: "no worker listens" in rows)
-    assert "granted" in page.run("document.getElementById('gates').innerText")
-    page.run("document.querySelector('#gates tbody button').click()")
-    page.until(ROWS.format("gates"), lambda rows: "paused" in rows)
-    assert TokenBucket(real_redis, "code", limit=2).sync.status().paused
-    page.until(ROWS.format("failed"), lambda rows: failed.id in rows)
-    page.run("document.querySelector('#failed tbody button').focus()")
-    page.press("Enter", 13, "\r")
-    page.until("document.getElementById('detail').open")
-    assert "onerror=alert" in page.run("document.getElementById('detail-body').innerText")
-    assert page.run("document.querySelectorAll('#detail-body img').length") == 0
-    page.press("Escape", 27)
-    page.until("!document.getElementById('detail').open")
-    assert page.run("document.activeElement.textContent") == failed.id
-    errors = [problem for problem in browser_problems(page) if "401" not in problem]
-    assert errors == []
-    assert {address.split("/api")[0].rstrip("/") for address in page.requests()} == {url}
+    config = TaskConfig(
+        group_size=2, group_timeout_seconds=0.001, min_timeout_group_size_ratio=0.9
+    )  # fmt: skip
+    buffer = RolloutBuffer(real_redis, "math", config).sync
+    buffer.write({"instance_id": "slow", "uid": "0", "messages": [], "reward": 1})
+    until(lambda: buffer.sweep() is not None and buffer.stats().get("expired"), "its timeout")
+    buffer.close()
+    page = shown(browser, url)
+
+    # Why does this queue not move?
+    page.until(SENTENCE, lambda said: "No worker listens on queue 'code'" in said)
+    # The last failure's traceback; which worker ran this job, and what did it wait for?
+    follow(page, failed.id)
+    page.until(f"{ERROR}?.innerText || ''", lambda said: "TypeError" in said)
+    facts = page.run("document.querySelector('.facts').innerText")
+    assert worker.name in facts
+    assert "queued" in page.run("document.querySelector('#timeline').parentNode.innerText")
+    # Which groups time out?
+    page.run("location.hash = '#/'")
+    page.until("Boolean(document.querySelector('#tasks tbody a'))")
+    page.run("document.querySelector('#tasks tbody td:nth-child(8) a').click()")
+    page.until(ROWS.format("main"), lambda rows: rows.startswith("slow") and "expired" in rows)
+    # Raise this limit.
+    page.run("location.hash = '#/'")
+    page.until(ROWS.format("#gates"), lambda rows: rows.startswith("code"))
+    page.run("document.querySelector('#gates tbody a').click()")
+    page.until(HEADING, lambda said: said == "Gate code")
+    page.until("Boolean(document.getElementById('limit'))")
+    page.run("document.getElementById('limit').value = '9'")
+    press(page, "Set the limit")
+    assert gate.sync.status().limit == 9
+
+
+def test_how_programs_ended_is_a_column_a_chart_and_a_filter(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    queue = open_queue(real_redis)
+    page = shown(browser, url)
+    ends = [{"error_kind": "none"}, {"error_kind": "limit", "error_reason": "run_timeout"}] * 2
+    jobs = [queue.enqueue(chores.gives, value) for value in ends]
+    page.until(ROWS.format("#queues"), lambda rows: "code" in rows)
+    burst(real_redis)
+    page.until(ROWS.format("#queues"), lambda rows: "2 of 4: 50 % timeout" in rows)
+    page.until("document.getElementById('lately').innerText", lambda said: "50 % finished" in said)
+    chart = "document.querySelector('#charts canvas').ariaLabel"
+    page.run("""document.querySelector('#charts canvas').dispatchEvent(
+        new KeyboardEvent('keydown', {key: 'ArrowLeft'}))""")
+    assert "timeout" in page.run(chart)
+    assert page.run("document.querySelector('#charts em').textContent") != ""
+    page.run("location.hash = '#/queues/code?state=finished'")
+    follow(page, "timeout 2 (50 %)")
+    page.until("location.hash", lambda at: "outcome=timeout" in at)
+    late = {job.id for job in jobs[1::2]}
+    page.until(ROWS.format("main"), lambda rows: rows.count("\ttimeout\t") == 2
+               and all(id in rows for id in late))  # fmt: skip
+    page.run("document.querySelector('thead input').click()")
+    press(page, "Retry")
+    page.until(ROWS.format("main"), lambda rows: rows == "")
+    assert set(queue.job_ids) == late
+
+
+def test_a_gate_is_paused_and_limited_and_a_queue_too(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    name = "x/../code"
+    gate = TokenBucket(real_redis, name, limit=2)
+    gate.sync.configure(limit=2)
+    open_queue(real_redis).enqueue(chores.add, 1, 2)
+    page = shown(browser, url, "gates")
+    follow(page, name)
+    press(page, "Pause")
+    page.until(SENTENCE, lambda said: "paused" in said)
+    page.run("document.getElementById('limit').value = '7'")
+    press(page, "Set the limit")
+    page.until("document.querySelector('.facts')?.innerText || ''", lambda said: "limit\n7" in said)
+    assert (gate.sync.status().paused, gate.sync.status().limit) == (True, 7)
+    page.run("location.hash = '#/queues/code'")
+    press(page, "Pause")
+    press(page, "Resume")
+    assert not real_redis.hexists("penstock:work:{code}", "paused")
 
 
 def test_a_sandbox_that_does_not_end_is_shown_with_the_reason_and_ended_by_hand(
-    browser: Browser, cloud: CloudThread, url: str, real_redis: ground.Client
+    browser: Browser, cloud: CloudThread, real_redis: ground.Client, shared_server: PrivateRedis
 ) -> None:
     life = SandboxLifecycle(real_redis, cloud.provider, run="exp7", settings=quick())
     sandbox = from_thread(life.start())
-    page = browser.open(f"{url}/#token=secret")
-    page.until(ROWS.format("sandboxes"), lambda rows: sandbox.name in rows and "ready" in rows)
-    cloud.set(down=True)
-    assert not from_thread(life.stop(sandbox))
-    page.until(ROWS.format("sandboxes"), lambda rows: "503: down" in rows)
-    page.until(NOTES, lambda said: "could not be ended" in said)
-    page.until("document.querySelector('#sandboxes tbody tr').className", lambda c: c == "bad")
-    cloud.set(down=False)
-    page.run("document.querySelector('#sandboxes tbody button').click()")
-    page.until(ROWS.format("sandboxes"), lambda rows: rows == "none")
-    assert cloud.live == 0
-    page.run("document.querySelector('#registries tbody button').click()")
-    page.until("document.getElementById('said').textContent", lambda said: said == "done")
+    with monitor(shared_server.url, PENSTOCK_MONITOR_TOKEN="secret") as url:
+        page = shown(browser, url, "sandboxes")
+        page.until(ROWS.format("#sandboxes"), lambda r: sandbox.name in r and "ready" in r)
+        cloud.set(down=True)
+        assert not from_thread(life.stop(sandbox))
+        page.until(ROWS.format("#sandboxes"), lambda rows: "503: down" in rows)
+        page.until("document.querySelector('#sandboxes tbody tr').className == 'bad'")
+        cloud.set(down=False)
+        press(page, "End")
+        page.until(ROWS.format("#sandboxes"), lambda rows: rows == "")
+        assert cloud.live == 0
+        press(page, "Reap")
     life.registry.close()
 
 
-def test_an_id_does_not_repeat_the_name_of_its_sandbox(browser: Browser, url: str) -> None:
-    page = browser.open(f"{url}/#token=secret")
-    box = '{run: "r", name: "box", id: "box@host", provider: "local", state: "READY"}'
-    shown = f"showSandboxes({{at: 0, registries: [], sandboxes: [{box}]}})"
-    cell = "document.querySelector('#sandboxes tbody').rows[0].cells[1].textContent"
-    page.until(f"({shown}, {cell})", lambda id: id == "@host")
+def test_a_search_opens_an_id_and_lists_names(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    job = open_queue(real_redis, "rewards").enqueue(chores.add, 1, 2)
+    page = shown(browser, url)
+    page.until(ROWS.format("#queues"), lambda rows: "rewards" in rows)
+    search = (
+        "w => {const i = document.getElementById('wanted'); i.value = w; i.form.requestSubmit()}"
+    )
+    page.run(f"({search})('{job.id}')")
+    page.until(HEADING, lambda said: said == f"Job {job.id}")
+    page.run(f"({search})('reward')")
+    page.until(ROWS.format("main"), lambda rows: "rewards" in rows)
+    follow(page, "rewards")
+    page.until("document.title", lambda title: "queue rewards" in title)
+
+
+def test_groups_are_filtered_and_opened_and_another_run_is_shown(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    for run in ("default", "exp7"):
+        buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=1), run=run).sync
+        buffer.write_many([
+            {"instance_id": f"{run}{n}", "uid": "0", "messages": ["<b>"], "reward": n / 10}
+            for n in range(10)
+        ])  # fmt: skip
+        buffer.close()
+    page = shown(browser, url, "groups?least=0.75")
+    page.until(ROWS.format("main"), lambda rows: rows.count("default") == 2)
+    follow(page, "default9")
+    page.until(MAIN, lambda said: '"<b>"' in said and "reward 0.9" in said)
+    page.run("location.hash = '#/groups?run=exp7&most=0.15'")
+    page.until(ROWS.format("main"), lambda rows: rows.count("exp7") == 2)
+    page.until("document.getElementById('run').value", lambda run: run == "exp7")
 
 
 def test_a_death_a_pause_and_a_quarantine_are_on_the_page_and_in_top(
@@ -105,13 +287,13 @@ def test_a_death_a_pause_and_a_quarantine_are_on_the_page_and_in_top(
     def broken(*_: object) -> None:
         raise ValueError("no such key: score")
 
-    page = browser.open(f"{url}/#token=secret")
+    page = shown(browser, url)
     env = os.environ | {"PENSTOCK_REDIS_URL": shared_server.url}
     with (
         killing.Child(work_in_process, shared_server.url, ["code"], {"job_lease": 1.0}) as child,
         Terminal([PENSTOCK, "top", "--every", "0.3"], env) as top,
     ):
-        page.until(ROWS.format("workers"), lambda rows: "idle" in rows)
+        page.until(ROWS.format("#workers"), lambda rows: "idle" in rows)
         top.until("idle")
         child.kill()
         TokenBucket(real_redis, "rewards", limit=2).sync.pause()
@@ -124,10 +306,12 @@ def test_a_death_a_pause_and_a_quarantine_are_on_the_page_and_in_top(
         ])  # fmt: skip
         buffer.take()
         buffer.close()
-        page.until(NOTES, lambda said: "1 worker is silent" in said and "in quarantine" in said)
-        page.until(ROWS.format("workers"), lambda rows: "dead" in rows)
-        page.until(ROWS.format("gates"), lambda rows: "rewards" in rows and "paused" in rows)
-        page.until(ROWS.format("quarantine"), lambda rows: "sad" in rows and "no such key" in rows)
+        page.until(SENTENCE, lambda said: "1 worker is silent" in said)
+        page.until("document.getElementById('alarms').innerText", lambda s: "quarantine" in s)
+        page.until(ROWS.format("#workers"), lambda rows: "dead" in rows)
+        page.until(ROWS.format("#gates"), lambda rows: "rewards" in rows and "paused" in rows)
+        page.run("location.hash = '#/groups?state=quarantined'")
+        page.until(ROWS.format("main"), lambda rows: "sad" in rows and "no such key" in rows)
         for words in ("1 worker is silent", "dead", "paused", "1 group in quarantine"):
             top.until(words)
         top.press(Terminal.CTRL_C)
@@ -148,12 +332,15 @@ def test_without_the_token_it_asks_for_it(browser: Browser, url: str) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_phone_reads_it_without_scrolling_sideways(
-    browser: Browser, url: str, dark: bool
+    browser: Browser, url: str, real_redis: ground.Client, dark: bool
 ) -> None:
     page = browser.open(f"{url}/#token=secret", width=390, height=844, dark=dark)
-    page.until("document.querySelectorAll('canvas').length")
-    page.until("document.getElementById('live').textContent", lambda said: said.startswith("live"))
-    assert page.run("document.documentElement.scrollWidth") <= 390
+    open_queue(real_redis).enqueue(chores.add, 1, "x" * 300)
+    page.until(LIVE, lambda said: said.startswith("live"))
+    for address in ("", "queues/code", "workers", "groups", "gates", "log"):
+        page.run(f"location.hash = '#/{address}'")
+        page.until("Boolean(document.querySelector('main table, main canvas'))")
+        assert page.run("document.documentElement.scrollWidth") <= 390, address
     background = page.run("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") is not dark
 
@@ -161,10 +348,10 @@ def test_a_phone_reads_it_without_scrolling_sideways(
 def test_text_stands_out_from_its_ground_in_both_colour_schemes(browser: Browser, url: str) -> None:
     for dark in (False, True):
         page = browser.open(f"{url}/#token=secret", dark=dark)
-        page.until("document.querySelectorAll('#queues thead').length")
+        page.until(LIVE, lambda said: said.startswith("live"))
         style = "getComputedStyle(document.documentElement).getPropertyValue('--{}').trim()"
         grounds = [page.run(style.format(name)) for name in ("paper", "panel")]
-        for name in ("ink", "soft", "warn", "bad", "c1", "c2", "c3", "c4"):
+        for name in ("ink", "soft", "warn", "bad", *(f"c{n}" for n in range(1, 9))):
             ratio = min(contrast(page.run(style.format(name)), ground) for ground in grounds)
             assert ratio >= (3 if name.startswith("c") else 4.5), (name, dark, ratio)
 
@@ -182,10 +369,15 @@ def test_a_large_fleet_is_one_small_page(
     pipe.hset("penstock:buffer:{default/math}:rewards", mapping={"0.0": 30_000, "1.0": 50_000})
     pipe.hset("penstock:buffer:{default/math}:config", "group_size", 1)
     pipe.zadd("penstock:buffer:{default}:tasks", {"math": 1})
+    pipe.zadd("rq:finished:code", {f"j{n}": n for n in range(100_000)})
+    for n in range(99_900, 100_000):
+        fields = {"status": "finished", "origin": "code", "penstock_outcome": "timeout"}
+        pipe.hset(f"rq:job:j{n}", mapping=fields)
+    pipe.sadd("rq:queues", "rq:queue:code")
     pipe.execute()
-    page = browser.open(f"{url}/#token=secret")
-    page.until("document.getElementById('worker-states').textContent", lambda s: "1000 busy" in s)
-    page.until(ROWS.format("tasks"), lambda rows: "10000" in rows)
+    page = shown(browser, url)
+    page.until(ROWS.format("#workers"), lambda rows: "1,000" in rows)
+    page.until(ROWS.format("#tasks"), lambda rows: "10,000" in rows)
     page.until(
         "[...document.querySelectorAll('canvas')].map((one) => one.ariaLabel).join('|')",
         lambda said: (
@@ -194,44 +386,62 @@ def test_a_large_fleet_is_one_small_page(
         ),
     )
     assert page.run("document.querySelectorAll('tr').length") < 300
-    page.run("document.getElementById('all-workers').click()")
-    page.until("everyone && everyone.length", lambda count: count == 1000)
-    page.run("at('find-worker').value = 'w0999'; at('find-worker').oninput()")
-    page.until(ROWS.format("workers"), lambda rows: rows.startswith("w0999"))
+    page.run("location.hash = '#/workers?find=w0999'")
+    page.until(ROWS.format("main"), lambda rows: rows.startswith("w0999"))
+    page.run("location.hash = '#/queues/code?state=finished&outcome=timeout'")
+    page.until("document.querySelector('main').innerText", lambda s: "100,000 finished jobs" in s)
+    assert page.run("document.querySelectorAll('main tbody tr').length") == 50
+    follow(page, "Next page")
+    page.until(ROWS.format("main"), lambda rows: "j99949" in rows)
+    page.run("location.hash = '#/groups'")
+    page.until("document.querySelector('main').innerText", lambda said: "10,000 groups" in said)
 
 
 def test_a_connection_that_hangs_is_said_and_replaced(browser: Browser, url: str) -> None:
-    live = "document.getElementById('live').textContent"
-    page = browser.open(f"{url}/#token=secret")
-    page.until(live, lambda said: said.startswith("live"))
+    page = shown(browser, url)
     monitor_process = patient.get(f"{url}/healthz").json()["pid"]
     os.kill(monitor_process, signal.SIGSTOP)  # the connection stays, and brings nothing
     try:
-        page.until(live, lambda said: "has said nothing for 6 s" in said)
-        assert page.run("document.getElementById('live').className") == "lost"
+        page.until(LIVE, lambda said: "has said nothing for 6 s" in said)
+        page.until("document.getElementById('stale').innerText", lambda said: "s old" in said)
+        assert page.run("document.getElementById('main').classList.contains('stale')")
+        assert page.run("document.title").startswith("(old)")
     finally:
         os.kill(monitor_process, signal.SIGCONT)
-    page.until(live, lambda said: said.startswith("live"))
+    page.until(LIVE, lambda said: said.startswith("live"))
+    assert page.run("document.getElementById('stale').hidden")
+
+
+def test_tabs_that_nobody_sees_leave_room_for_one_more(browser: Browser, url: str) -> None:
+    """A browser allows six connections to one server, and each tab reads a stream."""
+    for _ in range(8):
+        page = shown(browser, url, "workers")
+        page.until("Boolean(document.querySelector('main table'))")
+        page.run("""Object.defineProperty(document, 'hidden', {get: () => window.away});
+            window.away = true""")
+        page.until(RESTS)
+    page.run("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    page.until(f"{RESTS}.then((rests) => !rests)")
+
+
+RESTS = "import('./static/live.js').then(({live}) => live.rests)"
+POINTS = "import('./static/live.js').then(({live}) => live.points.map((point) => point.at))"
 
 
 def test_a_restart_of_the_monitor_keeps_the_charts(
     browser: Browser, shared_server: PrivateRedis, real_redis: ground.Client
 ) -> None:
-    with monitor(shared_server.url) as before:
+    # A run of its own: the monitor of the other tests keeps the charts of theirs.
+    with monitor(shared_server.url, PENSTOCK_RUN="again") as before:
         page = browser.open(before)
-        page.until("points.length", lambda count: count >= 3)
-        seen = page.run("points.map((point) => point.at)")
-    with monitor(shared_server.url) as after:
+        page.until(f"{POINTS}.then((points) => points.length)", lambda count: count >= 3)
+        seen = page.run(POINTS)
+    with monitor(shared_server.url, PENSTOCK_RUN="again") as after:
         page = browser.open(after)
-        page.until("points.length", lambda count: count >= 3)
-        moments = page.run("points.map((point) => point.at)")
+        page.until(f"{POINTS}.then((points) => points.length)", lambda count: count >= 3)
+        moments = page.run(POINTS)
     assert set(seen[:2]) <= set(moments)
     assert len(set(moments)) == len(moments)
-
-
-def browser_problems(page: Any) -> list[str]:
-    found: list[str] = page.problems()
-    return found
 
 
 def contrast(one: str, other: str) -> float:

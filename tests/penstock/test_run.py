@@ -164,6 +164,10 @@ def test_the_versions_of_tasks_with_a_policy_are_shown(
     with buffer.slot("slow"):
         (found,) = json.loads(run("groups", "versions", "--json", **env).stdout)
         assert (found["version"], found["outstanding"], found["slots"]) == (7, {"0": 1}, 1)
+        buffer.publish(9)
+    (found,) = json.loads(run("groups", "versions", "--json", **env).stdout)
+    assert (found["dropped"], found["dropped_by"]) == ({"slow": 1}, {"wait": 1})
+    assert "100.0%" in run("groups", "versions", **env).stdout
     buffer.close()
 
 

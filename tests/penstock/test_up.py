@@ -25,6 +25,7 @@ from penstock.up.fleet import Home, Plan
 from tests.harness import leash, patient
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import free_port, until
+from tests.penstock import promql
 from tests.penstock.commands import processes_of, run
 
 
@@ -181,11 +182,18 @@ def test_its_servers_are_shut_to_whoever_has_no_token_and_its_own_have_theirs(
             assert token.stat().st_mode & 0o777 == 0o600
             said = [line for line in up.said if name != "monitor" or "open http" not in line]
             assert token.read_text().strip() not in "".join(said)
+        scraped = promql.samples(_metrics(up, name) for name in ("monitor", "sandbox"))
+        assert [text for text in promql.shown() if not promql.gives(text, scraped)] == []
         shown = secrets / "buffer-url"
         assert shown.stat().st_mode & 0o777 == 0o600
         assert patient.get(f"{shown.read_text().strip()}/v1/tasks").status_code == 200
         assert up.runs("print('a worker knows its sandbox')") == "a worker knows its sandbox\n"
         assert not (secrets / ".gitignore").exists()
+
+
+def _metrics(up: Up, name: str) -> str:
+    known = {"Authorization": f"Bearer {(up.folder / f'{name}-token').read_text().strip()}"}
+    return patient.get(f"{up.services()[name]['url']}/metrics", headers=known).text
 
 
 def test_killed_itself_it_leaves_nothing(tmp_path: Path) -> None:

@@ -1,38 +1,31 @@
 // How rewards are spread: their share in each tenth from -1 to 1, of the whole run and of the last while.
 
+import { prepared } from "./charts.js";
+import { h } from "./dom.js";
+import { age, shortly } from "./format.js";
+
 const STEPS = 22; // up to -1, then a tenth each, then all above 1
 
-class Bars {
-  constructor(host, title) {
+export class Bars {
+  constructor(title) {
     this.title = title;
-    this.figure = document.createElement("figure");
-    const caption = document.createElement("figcaption"), name = document.createElement("b");
-    name.textContent = title;
-    const [all, lately] = ["outline", "filled"].map((look) => {
-      const item = document.createElement("span"), mark = document.createElement("i"), text = document.createTextNode("");
-      mark.className = look;
-      item.append(mark, text);
-      caption.append(item);
-      return text;
-    });
-    caption.prepend(name);
-    this.said = { all, lately };
-    this.canvas = document.createElement("canvas");
-    this.canvas.setAttribute("role", "img");
-    this.figure.append(caption, this.canvas);
-    host.append(this.figure);
+    this.said = { all: document.createTextNode(""), lately: document.createTextNode("") };
+    this.canvas = h("canvas", { role: "img" });
+    this.node = h("figure", {}, h("figcaption", {}, h("b", {}, title),
+      h("span", {}, h("i", { class: "outline" }), this.said.all), h("span", {}, h("i", { class: "filled" }), this.said.lately)), this.canvas);
   }
 
   draw(points, seconds) {
+    if (!points.length) return;
     const all = points[points.length - 1].rewards, before = points[0].rewards;
     const sum = (counts) => counts.reduce((total, count) => total + count, 0);
     const lately = all.map((count, at) => Math.max(0, count - (before[at] || 0)));
-    const total = sum(all), fresh = sum(lately), minutes = Math.round(seconds / 60);
+    const total = sum(all), fresh = sum(lately), time = age(seconds);
     const most = all.indexOf(Math.max(...all));
     this.said.all.data = `run ${shortly(total)}`;
-    this.said.lately.data = `last ${minutes} min ${shortly(fresh)}`;
+    this.said.lately.data = `last ${time} ${shortly(fresh)}`;
     this.canvas.setAttribute("aria-label", total
-      ? `${this.title}: ${total} in all, ${fresh} in the last ${minutes} min; most of them, ${Math.round((100 * all[most]) / total)} %, ${stepName(most)}`
+      ? `${this.title}: ${total} in all, ${fresh} in the last ${time}; most of them, ${Math.round((100 * all[most]) / total)} %, ${stepName(most)}`
       : `${this.title}: none yet`);
     const sheet = prepared(this.canvas);
     if (!sheet) return;

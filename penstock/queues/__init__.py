@@ -1,0 +1,1 @@
+"""The queues and their shares, for people."""

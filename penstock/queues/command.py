@@ -1,0 +1,115 @@
+"""`penstock queues`: what waits, and how the shares of a queue take turns."""
+
+import json
+from dataclasses import asdict
+from typing import Literal
+
+import click
+from rich.table import Table
+
+from penstock.fleet import FleetReader, Queue
+from penstock.in_order import run_in_order
+from penstock.options import examples, for_data, given_settings, read_weights, settings_options
+from penstock.queues.shares import table, table_of_shares
+from penstock.startup import running_redis
+from worker import CodeQueue
+
+
+@click.group(
+    "queues",
+    short_help="See queues, and set the weights of their shares.",
+    epilog=examples("""
+Examples:
+
+  penstock queues ls                              what waits, and why
+  penstock queues share code                      its shares, in the order of their turns
+  penstock queues share code training=4 eval=1    four jobs of one for each of the other
+"""),
+)
+def command() -> None:
+    """See queues, and set the weights of their shares."""
+
+
+@command.command(
+    "ls",
+    epilog=examples("""
+Examples:
+
+  penstock queues ls
+  penstock queues ls --json | jq '.[] | select(.depth > 0).name'
+"""),
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@settings_options
+def list_queues(as_json: bool) -> None:
+    """List the queues: jobs that wait, with all shares, jobs that run, workers."""
+
+    async def read(url: str) -> tuple[Queue, ...]:
+        async with FleetReader(url) as reader:
+            return (await reader.read(workers=0)).queues
+
+    with running_redis(given_settings()) as url:
+        queues = run_in_order(read(url))
+    if as_json:
+        click.echo(json.dumps([asdict(queue) for queue in queues], indent=2))
+    elif queues:
+        for_data().print(_table_of_queues(queues))
+    else:
+        click.echo("no queue has been used on this Redis", err=True)
+
+
+@command.command(
+    "share",
+    epilog=examples("""
+Examples:
+
+  penstock queues share code                      show them
+  penstock queues share code training=4 eval=1
+  penstock queues share code debug=0              served when no other share waits
+  penstock queues share code '*=2' =1             all others; jobs without a share
+  penstock queues share code training=            it has a weight of its own no longer
+  penstock queues share code --by seconds         ten times slower jobs cost ten times
+"""),
+)
+@click.argument("queue")
+@click.argument("weights", nargs=-1, metavar="[NAME=WEIGHT]...", callback=read_weights)
+@click.option(
+    "--by", type=click.Choice(("jobs", "seconds")), help="Divide starts, or the time that jobs run."
+)
+@click.option(
+    "--most", type=click.IntRange(1), default=100, show_default=True, help="Show at most so many."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@settings_options
+def share(
+    queue: str,
+    weights: dict[str, float | None],
+    by: Literal["jobs", "seconds"] | None,
+    most: int,
+    as_json: bool,
+) -> None:
+    """Show the shares of a queue; with weights, set these first. They count at once.
+
+    A weight says how many jobs of a share start for each job of a share with weight 1, while
+    both wait. '*' stands for shares without a weight of their own, no name for jobs without a
+    share.
+    """
+    with running_redis(given_settings()) as url:
+        code = CodeQueue(url, queue).sync
+        if weights or by:
+            code.set_weights(weights, by=by)
+        shares = code.shares(most)
+    if as_json:
+        click.echo(json.dumps(asdict(shares), indent=2))
+    else:
+        for_data().print(table_of_shares(shares))
+
+
+def _table_of_queues(queues: tuple[Queue, ...]) -> Table:
+    rows = table("queue", "waiting", "running", "workers", "oldest")
+    rows.add_column("state")
+    for queue in queues:
+        oldest = f"{queue.oldest:.0f} s" if queue.depth else ""
+        counts = map(str, (queue.depth, queue.running, queue.workers))
+        rows.add_row(queue.name, *counts, oldest, queue.verdict)
+    return rows

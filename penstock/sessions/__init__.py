@@ -1,0 +1,1 @@
+"""The session sandboxes of this machine, for people."""

@@ -1,0 +1,78 @@
+"""`penstock queues`: what waits, and the weights of shares."""
+
+import json
+import subprocess
+
+import pytest
+
+from tests.harness import commands
+from worker import CodeQueue
+
+
+@pytest.fixture
+def queues(real_redis, shared_server):
+    """Runs `penstock queues …` on the server of this test."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return commands.run(["queues", *arguments, "--redis-url", shared_server.url])
+
+    return run
+
+
+def rows(result: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    assert result.returncode == 0, result.stderr
+    return [line.split() for line in result.stdout.splitlines()[1:]]
+
+
+def test_a_queue_is_listed_with_the_jobs_of_all_its_shares(queues, real_redis) -> None:
+    assert "no queue" in queues("ls").stderr
+    queue = CodeQueue(real_redis, "code", abandon="keep").sync
+    for share in ("training", "training", "evaluation", ""):
+        queue.submit("1", share=share)
+    (row,) = rows(queues("ls"))
+    assert row[:4] == ["code", "4", "0", "0"]
+    (listed,) = json.loads(queues("ls", "--json").stdout)
+    assert (listed["name"], listed["depth"]) == ("code", 4)
+
+
+def test_weights_are_set_and_shown_with_who_waits(queues, real_redis) -> None:
+    queue = CodeQueue(real_redis, "code", abandon="keep").sync
+    for n in range(4):
+        queue.submit("1", share="training" if n else "evaluation")
+    shown = rows(queues("share", "code", "training=4", "debug=0.5", "*=2", "=3"))
+    assert shown == [
+        ["training", "3", "4"], ["(none)", "1", "3"], ["debug", "0", "0.5"], ["*", "2"],
+    ]  # fmt: skip
+    assert {one.name: one.weight for one in queue.shares().shares} == {
+        "training": 4, "": 3, "debug": 0.5,
+    }  # fmt: skip
+    forgotten = json.loads(queues("share", "code", "training=", "=", "--json").stdout)
+    assert forgotten["others"] == 2
+    assert [(one["name"], one["own"]) for one in forgotten["shares"]] == [
+        ("training", False), ("debug", True),
+    ]  # fmt: skip
+
+
+def test_more_shares_than_fit_are_summed_up(queues, real_redis) -> None:
+    queue = CodeQueue(real_redis, "code", abandon="keep").sync
+    for n in range(5):
+        for _ in range(2):
+            queue.submit("1", share=f"run{n}")
+    assert rows(queues("share", "code", "--most", "2"))[-1] == ["and", "3", "more"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("training", "NAME=WEIGHT"),
+        ("training=many", "NAME=WEIGHT"),
+        ("training=-1", "weight is 0"),
+        ("training=nan", "weight is 0"),
+        ("a b=1", "letters"),
+    ],
+)
+def test_what_is_no_weight_is_refused_and_nothing_changes(queues, real_redis, word, said) -> None:
+    result = queues("share", "code", "fine=2", word)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert CodeQueue(real_redis).sync.shares().shares == ()

@@ -1,0 +1,112 @@
+"""`penstock sandbox ls` and `shell`: what lives on this machine, and a terminal in it."""
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from tests.harness import commands
+from tests.harness.servers import until
+from tests.harness.terminal import Terminal
+from worker.sandbox.sessions import CommandRequest, LocalSessions, SessionRequest
+from worker.sandbox.sessions.settings import SessionSettings
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")}
+    folder = tmp_path_factory.mktemp("machine") / "sandboxes"
+    return clean | {"PENSTOCK_LOCAL_SANDBOXES": str(folder), "PENSTOCK_SESSION_HUB_IDLE": "1"}
+
+
+@pytest.fixture
+def sessions(env):
+    settings = SessionSettings(
+        local_sandboxes=env["PENSTOCK_LOCAL_SANDBOXES"], session_hub_idle=1.0
+    )
+    return LocalSessions(sessions=settings)
+
+
+@pytest.fixture
+async def session(sessions):
+    found = await sessions.open(SessionRequest(name="box-1", tags={"e2b.template": "base"}))
+    yield found
+    await found.end()
+
+
+async def said(env, *words: str) -> str:
+    ran = await asyncio.to_thread(commands.run, ["sandbox", *words], env=env)
+    return ran.stdout + ran.stderr
+
+
+def shell(env, *words: str) -> Terminal:
+    return Terminal([commands.PENSTOCK, "sandbox", "shell", *words], env)
+
+
+async def test_what_lives_here_is_listed_with_what_it_uses(env, session):
+    process = await session.start(CommandRequest(["sleep", "600"], kept=True))
+    await process.close()
+    shown = (await said(env, "ls")).splitlines()
+    assert shown[0].split()[:4] == ["sandbox", "image", "age", "memory"]
+    assert shown[1].startswith("box-1")
+    assert "sleep 600" in shown[1]
+    assert len(shown[1]) <= 80
+    (row,) = json.loads(await said(env, "ls", "--json"))
+    assert (row["name"], row["image"], row["last_command"]) == ("box-1", "base", "sleep 600")
+    assert row["memory"] > 0
+    assert row["processes"] >= 1
+    assert row["machine"]
+
+
+async def test_a_shell_has_a_terminal_whose_size_follows_the_window(env, session):
+    def use() -> int:
+        with shell(env, "box-1") as terminal:
+            terminal.until("$ ")
+            terminal.press(b"stty size; echo $TERM\r")
+            terminal.until("24 80")
+            terminal.until("xterm-256color\r")
+            terminal.resize(40, 100)
+            terminal.press(b"stty size\r")
+            terminal.until("40 100")
+            terminal.press(b"exit 7\r")
+            return terminal.ends()
+
+    assert await asyncio.to_thread(use) == 7
+
+
+async def test_ctrl_c_goes_inside(env, session):
+    def use() -> int:
+        with shell(env, "box-1") as terminal:
+            terminal.until("$ ")
+            terminal.press(b"echo ready; sleep 600\r")
+            terminal.until("\rready")
+            terminal.press(Terminal.CTRL_C)
+            until(lambda: "$ " in terminal.said.rpartition("^C")[2], "the next prompt")
+            terminal.press(b"echo code $?\r")
+            terminal.until("code 130")
+            terminal.press(b"exit\r")
+            return terminal.ends()
+
+    assert await asyncio.to_thread(use) == 0
+
+
+async def test_a_shell_ends_with_its_sandbox(env, sessions):
+    await sessions.open(SessionRequest(name="box-2"))
+
+    def begun() -> Terminal:
+        terminal = shell(env, "box-2", "sh", "-c", "echo begun; sleep 600")
+        terminal.until("begun")
+        return terminal
+
+    with await asyncio.to_thread(begun) as terminal:
+        assert await sessions.end("box-2")
+        assert await asyncio.to_thread(terminal.ends) == 1
+        assert "has ended" in terminal.said
+
+
+async def test_an_unknown_sandbox_and_a_missing_terminal_are_refused(env):
+    with shell(env, "box-3") as terminal:
+        assert await asyncio.to_thread(terminal.ends) == 1
+        assert "box-3" in terminal.said
+    assert "a terminal is needed" in await said(env, "shell", "box-3")
