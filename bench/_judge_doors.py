@@ -17,11 +17,12 @@ from ground.redis.connect import connect
 from worker import CodeQueue, CodeRequest
 from worker.judge.asking import JudgeOptions, request_here
 from worker.judge.formats import Cases
-from worker.judge.models import JudgeResult
+from worker.judge.models import JudgeCase, JudgeResult
 from worker.sandbox.local import LocalSandbox
 
 _PATIENT: JudgeOptions = {"compile_timeout": 120.0, "run_timeout": 30.0}
 _AT_ONCE = 16
+PERMITS = 8
 
 
 class Doors:
@@ -34,10 +35,11 @@ class Doors:
         self._folder = tempfile.mkdtemp(prefix="penstock-bench-")
         self._server = EmbeddedServer(self._folder, binary=bundled_server())
         self._queue = CodeQueue(self._server.url, "bench", no_workers_after=60)
+        self._foreign = CodeQueue(self._server.url, "foreign", no_workers_after=60)
         penstock = [sys.executable, "-m", "penstock"]
+        worker = [*penstock, "worker", "--redis-url", self._server.url]
         self._worker = subprocess.Popen(
-            [*penstock, "worker", "bench", "--sandbox", "local", "--redis-url", self._server.url],
-            stderr=subprocess.DEVNULL,
+            [*worker, "bench", "--sandbox", "local"], stderr=subprocess.DEVNULL
         )
         self._http = subprocess.Popen(
             [*penstock, "sandbox", "serve", "--port", "0"],
@@ -46,6 +48,11 @@ class Doors:
         )  # fmt: skip
         assert self._http.stdout is not None
         self.url = self._http.stdout.readline().strip()
+        self._asks_for_each_case = subprocess.Popen(
+            [*worker, "foreign", "--sandbox", "fusion", "--gate", "foreign",
+             "--gate-limit", str(PERMITS)],
+            env=os.environ | {"PENSTOCK_SANDBOX_FUSION_URL": self.url}, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         for door in (self.judge, self.queue):
             door(KINDS["python"], cases(1))
             if KINDS["cpp"].here:
@@ -61,6 +68,11 @@ class Doors:
     def queue(self, kind: Kind, some: Cases) -> JudgeResult:
         options = _PATIENT | {"language": kind.language}
         return _all_right(self._queue.sync.judge(kind.new(), some, **options))
+
+    def foreign(self, code: str, count: int) -> None:
+        """On a server behind a gate that only runs programs; cases without input and output."""
+        blank = Cases([JudgeCase() for _ in range(count)])
+        _all_right(self._foreign.sync.judge(code, blank))
 
     def runs(self, kind: Kind, some: Cases) -> None:
         code = kind.new()
@@ -98,7 +110,7 @@ class Doors:
     def stop(self) -> None:
         self._wait(self._sandbox.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        for process in (self._worker, self._http):
+        for process in (self._worker, self._asks_for_each_case, self._http):
             process.terminate()
             process.wait()
         self._server.stop()

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from ground import EmbeddedServer, bundled_server, listen
+from ground import EmbeddedServer, bundled_server
+from ground.http import listen
 from worker import CodeQueue
 from worker.sandbox.local import DEFAULTS, Jails
 from worker.sandbox.serve import App, Line

@@ -47,9 +47,8 @@ class _World:
     running: list[tuple[float, int, Slot, str]] = field(default_factory=list)
     ages: list[int] = field(default_factory=list)
     trained: list[str] = field(default_factory=list)
-    begun: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # of a problem's last try
     spent: float = 0.0
-    wasted: float = 0.0
     prompts: Any = field(default_factory=itertools.count)
 
     async def run(self, versions: int) -> None:
@@ -78,9 +77,8 @@ class _World:
             name = str(slot.instance_id)
             mean = _FAST_SECONDS * (10 if name.startswith("slow") else 1)
             seconds = mean * self.chance.lognormvariate(-(_SPREAD**2) / 2, _SPREAD)
-            self.begun[name] = self.begun.get(name, 0) + 1
+            self.seconds[name] = seconds
             self.spent += seconds
-            slot.attempt = int(seconds * 1000)
             heapq.heappush(self.running, (self.now + seconds, int(slot.fence), slot, name))
 
     def _kind(self) -> str:
@@ -89,9 +87,7 @@ class _World:
     async def _finish(self, at: float, _: int, slot: Slot, name: str) -> None:
         self.now = max(self.now, at)
         item = {"uid": f"{name}.{slot.id}", "instance_id": name, "messages": [], "reward": 1}
-        entry = await self.buffer.write_entries([_entry(item, slot)])
-        if entry[0][0] != "stored":
-            self.wasted += slot.attempt / 1000
+        await self.buffer.write_entries([_entry(item, slot)])
 
     async def _train(self, more: bool) -> None:
         """Take what the policy lets go; a version that has its groups takes a second."""
@@ -110,13 +106,15 @@ class _World:
             await self.buffer.publish(self.version)
 
     def figures(self) -> Mapping[str, float]:
-        slow_in = sum(name.startswith("slow") for name in self.begun) / len(self.begun)
+        begun = set(self.seconds)
+        slow_in = sum(name.startswith("slow") for name in begun) / len(begun)
         slow_out = sum(name.startswith("slow") for name in self.trained) / len(self.trained)
-        lost = set(self.begun) - set(self.trained)
+        used = sum(self.seconds[name] for name in self.trained)
         return {
             "fair share of slow problems": slow_out / slow_in,
             "versions per second": self.version / self.now,
-            "problems never trained, %": 100 * len(lost) / len(self.begun),
+            "problems never trained, %": 100 * len(begun - set(self.trained)) / len(begun),
+            "generation wasted, %": 100 * (1 - used / self.spent),
             "mean age": math.fsum(self.ages) / len(self.ages),
             "max age": max(self.ages),
         }

@@ -10,7 +10,8 @@ nothing is found compiled already.
     verl client  verl's reward, a request for each case to `penstock sandbox serve`
     prime_code   verl's other reward, Python alone, all cases right
     scalebox     ScaleBox's worker, Python alone, all cases right
-    costs        how the judge grows: its wall beside its parts, traffic to Redis, an early stop
+    costs        how the judge grows: its wall beside its parts, traffic to Redis, an early stop,
+                 and with a server that only runs programs, its cases at once
 
 verl's two need `--peer verl=FOLDER`, its `utils/reward_score`; ScaleBox's needs
 `--peer scalebox=FOLDER`, its source. Those that compile for each case do so for a few cases only.
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench._judge_doors import Doors
+from bench._judge_doors import PERMITS, Doors
 from bench._judge_programs import KINDS, Kind, cases, plainly
 from bench.peers import FOLDERS, environment
 from bench.suite import Ratio, Suite, Target
@@ -42,6 +43,7 @@ _SHORT_ONES = 3  # programs in a round, where a tenth of a second is all that on
 _GOALS: Mapping[str, float] = {"python": 5, "cpp": 50, "cpp iostream": 20, "go": 12, "java": 8}
 _AGAINST_VERL: Mapping[str, float] = {"python": 5, "cpp": 20, "cpp iostream": 20}
 _COMMANDS = "Redis commands of 750 cases vs 250"
+_AT_FOREIGN = f"{4 * PERMITS + 1} cases at {PERMITS} permits vs 5 in line"
 _LARGE = 100_000  # bytes of each input of a large suite
 
 
@@ -130,6 +132,7 @@ def _targets(kinds: Mapping[str, Kind], peers: Mapping[str, object]) -> list[Tar
         Target("queue python cases/s vs judge", at_least=1 / 1.15),
         Target(f"costs {_COMMANDS}", at_most=1.1),
         Target("costs 16 samples' bytes vs one suite", at_most=1.1),
+        Target(f"costs {_AT_FOREIGN}", at_most=1.25),
         Target("costs first of 100 fails vs one case", at_most=1.2),
     ]
 
@@ -145,6 +148,7 @@ def _costs(doors: Doors, kinds: Mapping[str, Kind], many: Cases) -> dict[str, fl
     suite = _large_suite()
     size = sum(len(value_of(raw)) for raw in suite.packed.blobs.values())
     found["16 samples' bytes vs one suite"] = doors.traffic(python, suite, 16)[1] / size
+    found[_AT_FOREIGN] = _slept(doors, 4 * PERMITS + 1) / (5 * _slept(doors, 1))
     found["first of 100 fails vs one case"] = _stopped(doors, 100) / _stopped(doors, 1)
     return found
 
@@ -185,6 +189,13 @@ def _stopped(doors: Doors, count: int) -> float:
         if result.verdicts != "W" + "S" * (count - 1):
             raise RuntimeError(result.verdicts)
     return statistics.median(seconds)
+
+
+def _slept(doors: Doors, count: int) -> float:
+    """Seconds of a program that only sleeps, on a server that is asked for each case."""
+    began = time.perf_counter()
+    doors.foreign("import time; time.sleep(0.3)", count)
+    return time.perf_counter() - began
 
 
 def _python_alone(program: str, peer: str, some: Cases) -> dict[str, float]:
