@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from docs.tools import workloads
+from docs.tools import sharing, workloads
 
 HERE = Path(__file__).parent
 FIGURES = HERE / "figures"
@@ -24,6 +24,7 @@ def main() -> None:
     for page in PAGES:
         page.write_text(updated(page.read_text()))
     workloads.PICTURE.write_text(workloads.drawn())
+    sharing.PICTURE.write_text(sharing.drawn())
 
 
 def updated(page: str) -> str:

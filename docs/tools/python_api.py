@@ -27,6 +27,7 @@ PACKAGES = {
     "worker.sandbox.local": "The embedded sandbox.",
     "worker.sandbox.sessions": "Session sandboxes of one machine, without a lifecycle.",
     "worker.reward": "Scores of programs.",
+    "worker.hosts": "Rewards in the words of each trainer.",
     "worker.rollout": "Conversations with tools.",
     "worker.tool": "The tool that trainers give to a model.",
     "worker.judge": "Many cases for one program.",

@@ -19,13 +19,15 @@ from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
 from docs.tools import python_api, settings_page
 from ground.openapi import add_shared
-from limiter import GateStatus
+from limiter import AdaptiveStatus, AmountStatus, GateShare, GateShares, GateStatus
 from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
 from penstock.fleet.figures import families
+from penstock.fleet.model import Latency
 from penstock.monitor.app import Monitor
 from worker.contract import Check, dead_sandbox_contract, provider_contract, sandbox_contract
 from worker.lifecycle.registry.records import COUNTERS
+from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
 from worker.sandbox.local import Jails, Limits
 from worker.sandbox.serve import App, Line
 
@@ -59,7 +61,7 @@ EXIT_CODES = """\
 | 124, 125, 137 | `run`: its time ran out; it was not run; it passed another limit |
 | 128 + n | `run`: the program was ended by signal n |
 | 130 | Ctrl-C |
-| 129, 143 | SIGHUP, SIGTERM; `up` and `worker` end warmly first |
+| 129, 143 | SIGHUP, SIGTERM; `up` and `worker` let running work end first |
 | any other | `run`: the program's own |
 """
 
@@ -195,8 +197,15 @@ def _metrics_page() -> str:
 
 
 async def _families() -> list[Metric]:
-    gate = GateStatus("code", 1, 1.0, 1, False, 0, 0, 0.0, 1.0, *([0] * 8), leases=())  # type: ignore[misc]
-    queue = Queue("code", 0, 0.0, 0, 0, 0, 0, {})
+    steps = AdaptiveStatus("limit", 1, 1, 1, 1.0, 1.0, 0.0, 0, 0, None, 0, 0, 0, 0, 0.0)
+    gate = GateStatus(
+        "code", 1, 1.0, 1, False, 0, 0, 0.0, 1.0, *([0] * 8), leases=(),  # type: ignore[misc]
+        adaptive=steps, amounts={"tokens": AmountStatus(1.0, 1, 1.0)},
+        shares=GateShares(1.0, 1, (GateShare("training", 1, 1.0, True),)),
+    )  # fmt: skip
+    none = Latency((0,) * len(LATENCY_STEPS), 0.0)
+    ends = dict.fromkeys((*PROGRAM_OUTCOMES, "unknown"), 0)
+    queue = Queue("code", 0, 0.0, 0, 0, 0, 0, {}, ends, none, none)
     fleet = Fleet(
         at=0.0, run="default", server=Server("", "", 0, 0, 0, 0), suspended=False, queues=(queue,),
         workers=(), worker_states={}, gates=(gate,), tasks=(), groups=(), quarantine=(), recent=(),
@@ -236,7 +245,13 @@ def _contract() -> str:
             "| session sandboxes of one machine, `local`, at the levels `ns` and `landlock` |"
             " `tests/worker/lifecycle/test_contract.py` | none |",
             "| `modal`: Modal's client, with a stand-in for Modal's servers |"
-            " `tests/worker/lifecycle/test_contract.py` | none |\n",
+            " `tests/worker/lifecycle/test_contract.py` | none |",
+            "| `e2b`: E2B's SDK, with our own E2B server |"
+            " `tests/worker/lifecycle/clouds/test_e2b.py` | none |",
+            "| `daytona`: Daytona's SDK, with a stand-in for its servers |"
+            " `tests/worker/lifecycle/clouds/test_daytona.py` | none |",
+            "| `agent-sandbox`: its client, with a stand-in for API server and router |"
+            " `tests/worker/lifecycle/clouds/test_agent_sandbox.py` | none |\n",
             "Each check has a test that it can fail: `tests/worker/contract/test_checks.py`.\n",
             *_checks("A one-shot sandbox", "sandbox_contract", sandbox_contract()),
             *_checks("Its back end is down", "dead_sandbox_contract", dead_sandbox_contract()),

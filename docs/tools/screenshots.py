@@ -50,10 +50,15 @@ def main() -> None:
                 ("monitor.png", 1280, 1100, False), ("monitor-phone.png", 390, 844, True),
             ):  # fmt: skip
                 page = browser.open(f"{url}/#token=shown", width=width, height=height, dark=dark)
-                page.until("document.querySelectorAll('#workers tbody tr').length > 2")
-                page.until("document.getElementById('live').className == ''")
-                page.until("document.querySelectorAll('#sandboxes tbody tr').length > 1")
+                page.until("document.querySelectorAll('#queues tbody tr').length > 0")
+                page.until("document.getElementById('live').textContent.startsWith('live')")
+                page.until("document.querySelectorAll('#registries tbody tr').length > 0")
                 page.picture(PICTURES / name)
+            page = browser.open(f"{url}/#token=shown", width=1280, height=860)
+            page.until("document.getElementById('live').textContent.startsWith('live')")
+            page.run("location.hash = '#/queues/code?state=finished'")
+            page.until("document.querySelectorAll('main tbody tr').length > 9")
+            page.picture(PICTURES / "monitor-queue.png")
         for worker in workers:
             worker.kill()
             worker.wait()

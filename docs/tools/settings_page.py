@@ -36,15 +36,39 @@ TITLES = {
     "LimiterSettings": "Starting gate",
     "BufferSettings": "Buffer",
     "WorkerSettings": "Workers",
+    "QueueSettings": "Processes that submit jobs",
     "LifecycleSettings": "Session sandboxes",
     "ImageSettings": "Images",
     "RewardSettings": "Rewards",
     "SandboxSettings": "Embedded sandbox",
     "SessionSettings": "Session sandboxes of one machine",
     "E2bSettings": "E2B's protocol",
+    "HostSettings": "Servers for hosts",
     "ToolSettings": "Tool for verl",
     "MonitorSettings": "Monitor",
 }
+
+
+OPENTELEMETRY = """\
+## OpenTelemetry
+
+These are OpenTelemetry's own variables: see [Trace a job](../guide/tracing.md). Its exporters and
+samplers have more.
+
+| Variable | Default | Meaning |
+|---|---|---|
+| `OTEL_EXPORTER_OTLP_ENDPOINT` | | A collector's address. It turns traces and metrics on. |
+| `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | | The same for traces alone, with its path. |
+| `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` | | The same for metrics alone, with its path. |
+| `OTEL_TRACES_EXPORTER` | `otlp` | `otlp`, `console`, `none`, or another that is installed. |
+| `OTEL_METRICS_EXPORTER` | `otlp` | The same for metrics. |
+| `OTEL_EXPORTER_OTLP_PROTOCOL` | `http/protobuf` | `grpc` needs its own exporter package. |
+| `OTEL_SERVICE_NAME` | `penstock-…` | What the process is called. |
+| `OTEL_TRACES_SAMPLER` | `parentbased_always_on` | Which traces are kept. |
+| `OTEL_TRACES_SAMPLER_ARG` | `1.0` | The ratio of samplers that have one. |
+| `OTEL_METRIC_EXPORT_INTERVAL` | `60000` | Milliseconds between exports. |
+| `OTEL_SDK_DISABLED` | | `true` turns everything off. |
+"""
 
 
 def page() -> str:
@@ -53,7 +77,11 @@ def page() -> str:
     every = {name: row for found in rows.values() for name, row in found.items()}
     parts = [INTRODUCTION, _table("Set these first", [every[name] for name in FIRST])]
     return "\n".join(
-        [*parts, *(_table(title, list(found.values())) for title, found in rows.items())]
+        [
+            *parts,
+            *(_table(title, list(found.values())) for title, found in rows.items()),
+            OPENTELEMETRY,
+        ]
     )
 
 
