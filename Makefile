@@ -7,10 +7,15 @@ VERL := .venv-verl
 FUSION := .venv-fusion
 RQ := .venv-rq
 E2B := .venv-e2b
+CLOUDS := .venv-clouds
 E2B_VERSIONS := 2.7.0 2.19.0 2.40.0 2.50.0 2.51.0
 TORCH ?= torch==2.13.0 tensordict
 PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
+PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
+HOSTS ?= inspect-ai openenv openrlhf skyrl slime tinker trl verifiers $(if $(shell $(PYTHON312) -V 2> /dev/null),nemo-gym)
+PYTHON_FOR_nemo-gym = $(PYTHON312)
+HOST_TESTS := tests/worker/hosts
 NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is its index within reach?" >&2; exit 1
 
 # What is compiled is kept, whatever the machine says: else each of the tests' hundreds of
@@ -18,7 +23,7 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo test tests installed compat check format bench conformance soak lowest docs site secrets wheel clean python
+.PHONY: chromium screenshots help demo test tests installed compat check format bench conformance hosts soak lowest docs site secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,7 +34,7 @@ demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lo
 test: check tests ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
 
 tests: $(VENV)/.installed ## the tests alone
-	$(BIN)/python -m pytest -n 6 --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n 8 --dist worksteal $(TESTS)
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
 	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \
@@ -47,19 +52,28 @@ format: $(VENV)/.installed ## rewrite the code in its format
 bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
 	$(BIN)/python -m bench --quick --without ray
 
-conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) ## verl itself, its reward tests, RQ's own, E2B's SDKs, slime's clients and Sandbox Fusion's tests (VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… FUSION_SOURCES=… name them)
+conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) hosts ## verl itself, its reward tests, RQ's own, the SDKs of E2B, Daytona and agent-sandbox, slime's and Harbor's clients, miles' rollouts and Sandbox Fusion's tests (VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… UNI_AGENT_SOURCE=… MILES_SOURCE=… HARBOR_PYTHON=… FUSION_SOURCES=… name them)
 	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py \
 	  tests/worker/tool/test_masked_grpo.py tests/worker/tool/test_masking_in_verl.py \
 	  tests/worker/reward/test_verl_itself.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
-	$(BIN)/python -m pytest tests/buffer/test_conformance.py tests/buffer/test_slime_async.py
+	$(BIN)/python -m pytest tests/buffer/test_conformance.py tests/buffer/test_slime_async.py tests/buffer/test_miles.py
 	$(BIN)/python -m pytest tests/worker/reward/test_verl_codes.py -k verls_own_tests
 	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/worker/sandbox/test_fusion_itself.py
+	$(if $(UNI_AGENT_SOURCE),PYTHONPATH=$(UNI_AGENT_SOURCE) $(BIN)/python -m pytest tests/worker/hosts/test_uni_agent.py)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check psutil
 	RQ_SOURCE=$(CURDIR)/$(RQ) $(BIN)/python -m pytest tests/worker/test_rq_itself.py
 	set -e; for version in $(E2B_VERSIONS); do \
 	  test -e $(E2B)/$$version || $(BIN)/$(PIP) install --target $(E2B)/$$version e2b==$$version e2b-code-interpreter; \
-	  PYTHONPATH=$(E2B)/$$version $(BIN)/python -m pytest tests/worker/sandbox/e2b; done
+	  PYTHONPATH=$(E2B)/$$version $(BIN)/python -m pytest tests/worker/sandbox/e2b --ignore tests/worker/sandbox/e2b/test_clients.py; done
+	$(BIN)/python -m pytest tests/worker/sandbox/e2b/test_clients.py
+	test -e $(CLOUDS) || $(BIN)/$(PIP) install --target $(CLOUDS) daytona==0.226.1 'k8s-agent-sandbox[async]==1.0.8'
+	PYTHONPATH=$(CLOUDS) $(BIN)/python -m pytest -m 'soak or not soak' tests/worker/lifecycle/clouds
+
+hosts: $(HOSTS:%=.venv-host-%/.installed) ## each adapter and its page with the host's real package, in an environment of its own (HOSTS=inspect-ai for one of them; SLIME_SOURCE=… PRIME_RL_SOURCE=… NEMO_RL_SOURCE=… name checkouts)
+	set -e; for host in $(HOSTS); do .venv-host-$$host/bin/python -m pytest -W default \
+	  $$(ls $(HOST_TESTS)/test_$$(echo $$host | tr - _)*.py 2> /dev/null) $(HOST_TESTS)/test_imports.py $(HOST_TESTS)/test_killed.py tests/docs/test_blocks.py \
+	  -k "test_killed or test_$$(echo $$host | tr - _) or [$$(echo $$host | tr - _)] or guide/$$host"; done
 
 soak: $(VENV)/.installed ## the long versions of the chaos and property tests
 	$(BIN)/python -m pytest -m soak --timeout 3600 --hypothesis-profile=default
@@ -71,6 +85,7 @@ docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, r
 	$(BIN)/python -m docs.tools.reference
 	$(BIN)/python -m docs.tools.architecture
 	$(BIN)/python -m docs.tools.processes
+	$(BIN)/python -m docs.tools.trace
 	$(BIN)/python -m docs.tools.measured
 	$(BIN)/python -m docs.tools.quoted
 	$(BIN)/python -m docs.tools.picture
@@ -135,6 +150,14 @@ $(FUSION)/.installed: pyproject.toml | python
 	$(FUSION)/bin/$(PIP) install 'fastapi<0.116' 'httpx<0.27' structlog psutil aiofiles aiohttp tenacity \
 	  'databases[aiomysql,aiosqlite]' pyyaml pytest pytest-asyncio pytest-mock pytest-xdist \
 	  matplotlib numpy pandas requests sympy
+	@touch $@
+
+# A host of worker/hosts, with the version that its page names; the dependencies of hosts disagree.
+.venv-host-%/.installed: $(HOST_TESTS)/requirements/%.txt pyproject.toml | python
+	$(or $(PYTHON_FOR_$*),$(PYTHON)) -m venv --clear .venv-host-$*
+	.venv-host-$*/bin/$(PIP) install --editable . pytest-asyncio pytest-timeout hypothesis --requirement $<
+	set -e; grep -v '^#' $(HOST_TESTS)/requirements/$*.alone 2> /dev/null | \
+	  xargs -r .venv-host-$*/bin/$(PIP) install --no-deps
 	@touch $@
 
 # RQ's source package, for the tests in it.

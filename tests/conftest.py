@@ -2,7 +2,9 @@
 
 import contextlib
 import gc
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,11 @@ with contextlib.suppress(ImportError):  # verl's environment has no hypothesis
     hypothesis.settings.load_profile("ci")
 
 gc.disable()  # until all tests are loaded
+
+# What is compiled is kept, whatever the machine says: else each of the tests' hundreds of
+# processes compiles our packages for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_collection_finish() -> None:

@@ -26,10 +26,17 @@ STAND_ALONE = {
 }
 
 
+# Longer files that are one idea all the same.
+WHOLE = {
+    "buffer/rollout_buffer.py": "both faces of a buffer; apart they would import each other",
+}
+
+
 @pytest.mark.filterwarnings("always::UserWarning")
 def test_files_are_short_enough_to_be_read_in_one_sitting() -> None:
     for file, limit in [*((f, FILE) for f in modules()), *((f, LUA) for f in scripts())]:
-        if (lines := len(file.read_text().splitlines())) > limit:
+        lines = len(file.read_text().splitlines())
+        if lines > limit and name_of(file) not in WHOLE:
             warnings.warn(f"{name_of(file)} has {lines} lines (aim: {limit})", stacklevel=1)
 
 
@@ -50,7 +57,7 @@ def test_a_small_file_has_more_than_one_user() -> None:
 
 
 def test_what_stands_alone_is_there() -> None:
-    assert set(STAND_ALONE) <= {name_of(file) for file in modules()}
+    assert {*STAND_ALONE, *WHOLE} <= {name_of(file) for file in modules()}
 
 
 @pytest.mark.filterwarnings("always::UserWarning")

@@ -1,27 +1,37 @@
 """Every command and program in the README and in docs/ does what it says.
 
 `make` runs in the repository, everything else in a scratch folder with the commands
-of this environment first on the PATH and a server in PENSTOCK_REDIS_URL. `make demo`
-and `make help` are really run. Other targets must exist; `make test` is this very run.
+of this environment first on the PATH and a server in PENSTOCK_REDIS_URL. The README has
+no such server: its reader has none. `make demo` and `make help` are really run. Other
+targets must exist; `make test` is this very run.
+
+A line that ends with `&` runs until the end of its page, as it does in its reader's
+terminal. `export NAME=VALUE` holds for the steps after it.
 """
 
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import Step, matches, steps
 from tests.harness.servers import PrivateRedis
+from tests.worker.hosts.stubbed import path_of
 from tests.worker.sandbox.e2b.serving import E2bServer
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = ROOT / "README.md"
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN_REALLY = {"make", "make help", "make demo"}
+EXPORT = re.compile(r"export (\w+)=(.*)")
+PATIENCE = 90  # seconds until what starts in the background has written its address
 STAND_IN = Path(__file__).with_name("redis_cli.py")
 
 
@@ -56,7 +66,7 @@ def modal() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def e2b(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The server that the page has started, and the variables that it names."""
+    """A server of E2B's protocol, and the variables by which the SDK finds it."""
     with E2bServer(tmp_path / "e2b") as server:
         key = {"E2B_API_KEY": server.options["api_key"]}
         yield key | {"E2B_API_URL": server.url, "E2B_SANDBOX_URL": server.url}
@@ -64,26 +74,66 @@ def e2b(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix())
 def test_the_blocks_of_a_document_do_what_they_say(
-    document: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+    document: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    if not (to_run := steps(document)):
+        return
+    environment: dict[str, str] = request.getfixturevalue("environment")
     if document.name == "modal.md":
         environment |= request.getfixturevalue("modal")
-    if document.name == "e2b.md":
+    if document.name in ("e2b.md", "clouds.md"):
         environment |= request.getfixturevalue("e2b")
+    if hosts := path_of(document.stem):
+        environment["PYTHONPATH"] += f":{hosts}"
+    if document == README:
+        del environment["PENSTOCK_REDIS_URL"]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    for step in steps(document):
-        where = f"{document.name}:{step.line}: {step.program.splitlines()[0]}"
-        if step.program.startswith("make") and step.program not in RUN_REALLY:
-            assert _is_a_target(step.program), where
-            continue
-        if step.kept_as:
-            (scratch / step.kept_as).write_text(step.program)
-            continue
-        result = _run(step, scratch, environment)
-        assert result.returncode == 0, f"{where}\n{result.stdout}"
-        if step.output is not None:
-            assert matches(step.output, result.stdout), f"{where}\n{result.stdout}"
+    with ExitStack() as until_the_end:
+        for step in to_run:
+            where = f"{document.name}:{step.line}: {step.program.splitlines()[0]}"
+            if step.program.startswith("make") and step.program not in RUN_REALLY:
+                assert _is_a_target(step.program), where
+                continue
+            if step.program == ". .venv/bin/activate":
+                continue  # this environment is the one that `make` has made
+            if step.kept_as:
+                (scratch / step.kept_as).write_text(step.program)
+                continue
+            if step.program.endswith("&"):
+                until_the_end.enter_context(_in_the_background(step, scratch, environment))
+                continue
+            result = _run(step, scratch, environment)
+            assert result.returncode == 0, f"{where}\n{result.stdout}"
+            if exported := EXPORT.fullmatch(step.program):
+                environment[exported[1]] = result.stdout
+            if step.output is not None:
+                assert matches(step.output, result.stdout), f"{where}\n{result.stdout}"
+
+
+@contextmanager
+def _in_the_background(step: Step, scratch: Path, env: dict[str, str]) -> Iterator[None]:
+    """Its group ends with the page: warmly, as by Ctrl-C, or else by force."""
+    with (scratch / "background.log").open("a") as log:
+        process = subprocess.Popen(
+            # Bounded, for a run of the tests that is killed itself.
+            ["timeout", "--kill-after=9", "290", "bash", "-ec", step.program.removesuffix("&")],
+            cwd=scratch,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _run(step: Step, scratch: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -95,6 +145,10 @@ def _run(step: Step, scratch: Path, env: dict[str, str]) -> subprocess.Completed
         kept = [f"--old-file={sys.prefix}/{stamp}" for stamp in (".runs", ".installed")]
         command, folder = [*step.program.split(), f"VENV={sys.prefix}", *kept], ROOT
         env = {name: value for name, value in env.items() if not name.startswith("PENSTOCK_")}
+    elif exported := EXPORT.fullmatch(step.program):
+        # What runs in the background may not have written its address yet.
+        ask = f'until value={exported[2]}; do sleep 0.1; done 2> /dev/null; printf %s "$value"'
+        command, folder = ["timeout", str(PATIENCE), "bash", "-c", ask], scratch
     else:
         command, folder = ["bash", "-ec", step.program], scratch
     return subprocess.run(

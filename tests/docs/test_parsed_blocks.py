@@ -147,7 +147,7 @@ def test_an_overlay_names_folders_and_the_version_that_there_are() -> None:
         one
         for _, text in blocks("yaml")
         for one in yaml.safe_load_all(text)
-        if one and one.get("kind") == "Kustomization"
+        if isinstance(one, dict) and one.get("kind") == "Kustomization"
     ]
     assert overlays
     for overlay in overlays:

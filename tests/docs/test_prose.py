@@ -26,6 +26,12 @@ def test_a_page_is_in_plain_english(page: Path) -> None:
     assert faults(page.read_text()) == []
 
 
+def test_the_changes_of_the_next_version_are_in_plain_english() -> None:
+    """Those of earlier versions stay as they were."""
+    _, marked, changes = (ROOT / "CHANGELOG.md").read_text().partition("\n## Unreleased")
+    assert faults(marked + changes.partition("\n## ")[0]) == []
+
+
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
 def test_a_guide_begins_with_what_its_reader_gets_done(page: Path) -> None:
     title, first, *_ = blocks(page.read_text())

@@ -69,10 +69,17 @@ class Browser:
         self._rest = b""
         self._number = 0
         self._events: list[dict[str, Any]] = []
+        self._tabs: list[str] = []
+
+    def close_tabs(self) -> None:
+        """Their connections end: a browser allows six to one server."""
+        while self._tabs:
+            self.call("Target.closeTarget", {"targetId": self._tabs.pop()})
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> "Page":
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         attached = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})
+        self._tabs.append(target)
         page = Page(self, attached["sessionId"])
         page.call("Emulation.setDeviceMetricsOverride", {
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600,

@@ -64,6 +64,10 @@ class Terminal:
 
         until(shown, f"{words!r} on the screen", within=100)
 
+    def resize(self, rows: int, cols: int) -> None:
+        """As a window's border is drawn: the kernel says it to who is in the foreground."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
     def press(self, key: bytes) -> None:
         os.write(self._ours, key)
 
