@@ -13,9 +13,9 @@ import redis
 from buffer.metrics import generation_seconds
 from ground import RedisTarget
 from penstock.doctor.finding import Finding, ok, warn
+from penstock.fleet.one_job import error_text, unpacked
 from penstock.fleet.reader import FleetReader
 from penstock.fleet.verdicts import bias
-from penstock.monitor.jobs import error_text, unpacked
 
 _LOOKED_AT = 5  # jobs at each end of a queue
 _OURS = b"worker.jobs."

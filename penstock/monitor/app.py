@@ -17,7 +17,7 @@ from ground.http import HttpGuard
 from penstock.fleet import FleetReader
 from penstock.fleet.figures import figures
 from penstock.monitor.answers import Handler, refused
-from penstock.monitor.changing import Changes
+from penstock.monitor.changing import Changing
 from penstock.monitor.openapi import described
 from penstock.monitor.page import HEADERS, POLICY, PREFIX, page, static_file
 from penstock.monitor.showing import Shown
@@ -44,7 +44,7 @@ class Monitor:
         return self.views.view(self._run).reader
 
     def routes(self) -> list[Route]:
-        acts = Changes(lambda request: self.views.of(request).reader, may_act=self._may_act)
+        acts = Changing(lambda request: self.views.of(request).reader, may_act=self._may_act)
         lists = Shown(self.views.of, may_act=self._may_act)
         shows: dict[str, Handler] = {
             "/": self._page,

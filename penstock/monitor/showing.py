@@ -7,16 +7,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.changes import Audit
 from penstock.fleet import Sandbox, Worker
 from penstock.fleet.groups import WHY, GroupFilter, groups_of
 from penstock.fleet.history import SPANS
 from penstock.fleet.jobs import JOB_STATES, JobFilter, jobs_of, run_by
 from penstock.fleet.lines import steps, waiters
+from penstock.fleet.one_job import job_in_full
 from penstock.fleet.work import read_jobs, with_their_jobs
 from penstock.monitor.answers import Answer, Handler, number, real, refused
-from penstock.monitor.audit import Audit
 from penstock.monitor.finding import find
-from penstock.monitor.jobs import job_in_full
 from penstock.monitor.views import View
 from worker.outcomes import PROGRAM_OUTCOMES
 

@@ -20,7 +20,7 @@ import ground
 from buffer import RolloutBuffer, TaskConfig
 from ground.process import from_thread
 from limiter import TokenBucket
-from penstock.monitor.job_changes import change_jobs
+from penstock.changes.jobs import change_jobs
 from penstock.monitor.page import files, page
 from penstock.monitor.views import MOST
 from tests.harness import patient

@@ -1,12 +1,7 @@
-"""Who changed what from the page: a stream in Redis that keeps the latest thousand."""
+"""Who changed what: a stream in Redis that keeps the latest thousand."""
 
-import base64
-import binascii
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
-
-from starlette.requests import Request
 
 from ground import visible
 
@@ -17,8 +12,16 @@ _MOST = 1000  # characters of any other field
 
 
 @dataclass(frozen=True)
+class Author:
+    """Who changes: the name that the person gave, and the address that it came from."""
+
+    who: str
+    address: str
+
+
+@dataclass(frozen=True)
 class Noted:
-    """One change. `who` is the name that the person gave, `address` where the request came from."""
+    """One change. `who` and `address` are its author's."""
 
     at: float
     who: str
@@ -34,10 +37,10 @@ class Audit:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    async def note(self, request: Request, what: str, target: str, outcome: str) -> None:
+    async def note(self, by: Author, what: str, target: str, outcome: str) -> None:
         fields = {
-            "who": who_asks(request),
-            "address": request.client.host if request.client else "",
+            "who": visible(by.who)[:_LONGEST],
+            "address": by.address,
             "what": what,
             "target": target,
             "outcome": outcome,
@@ -48,23 +51,6 @@ class Audit:
     async def latest(self, count: int = 200) -> list[Noted]:
         rows = await self._client.xrevrange(KEY, count=count)
         return [_noted(id, row) for id, row in rows]
-
-
-def who_asks(request: Request) -> str:
-    """The name in the header `X-Penstock-Who`, else the user of Basic authentication."""
-    given = unquote(request.headers.get("X-Penstock-Who", ""))
-    return visible(given or _basic_user(request))[:_LONGEST]
-
-
-def _basic_user(request: Request) -> str:
-    scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "basic":
-        return ""
-    try:
-        user, _, password = base64.b64decode(rest, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
-    return user if password else ""  # a lone user is the token
 
 
 def _noted(id: bytes, row: dict[bytes, bytes]) -> Noted:

@@ -1,17 +1,36 @@
-"""One job in full: its program, what it printed, and how it failed. Never unpickled."""
+"""One job in full: its program, what it printed, how it failed, and where its time went. Never
+unpickled."""
 
 import base64
 import json
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
-
-from penstock.monitor.timeline import executions, timeline
 
 _FACTS = (
     "status", "origin", "description", "worker_name", "enqueued_at", "started_at", "ended_at",
 )  # fmt: skip
 _MOST = 100_000  # characters of any one text
+_PARTS = (("permit", "permit_seconds"), ("run", "running_seconds"), ("backoff", "backoff_seconds"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seconds of one kind: queued, permit, start, run, backoff, or for a job at work `working`."""
+
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One recorded end of the job."""
+
+    worker: str
+    started: float
+    ended: float
+    ok: bool
 
 
 async def job_in_full(client: Any, id: str) -> dict[str, Any] | None:
@@ -35,8 +54,8 @@ async def job_in_full(client: Any, id: str) -> dict[str, Any] | None:
         "deaths": int(text.get("penstock_deaths") or 0),
         "share": text.get("penstock_share", ""),
         "gate": await _gate_of(client, text.get("worker_name", "")),
-        "timeline": [asdict(part) for part in timeline(text, result, now)],
-        "executions": [asdict(one) for one in executions(results)],
+        "timeline": [asdict(part) for part in _timeline(text, result, now)],
+        "executions": [asdict(one) for one in _executions(results)],
         "call": _call(fields.get(b"data", b"")),
         "result": result,
         "error": error_text(last.get(b"exc_string")) or _text(fields.get(b"exc_info"))[-_MOST:],
@@ -92,3 +111,58 @@ def _cut(value: Any) -> Any:
 
 def _text(value: bytes | None) -> str:
     return unpacked(value).decode(errors="replace") if value else ""
+
+
+def _timeline(fields: dict[str, str], result: Any, now: float) -> list[Part]:
+    """Where its time went, in order. What a result does not account for is `start`: starting the
+    sandbox, and recording the end."""
+    queued, began = _moment(fields.get("enqueued_at")), _moment(fields.get("started_at"))
+    ended = _moment(fields.get("ended_at"))
+    if queued is None:
+        return []
+    if began is None or fields.get("status") == "queued":
+        return [Part("queued", max(0.0, (ended or now) - queued))]
+    parts = [Part("queued", max(0.0, began - queued))]
+    if ended is None or ended < began:
+        return [*parts, Part("working", max(0.0, now - began))]
+    took = max(0.0, ended - began)
+    spent = {what: _seconds(result, name) for what, name in _PARTS}
+    if not any(spent.values()):
+        return [*parts, Part("run", took)]
+    rest = max(0.0, took - sum(spent.values()))
+    order = [("permit", spent["permit"]), ("start", rest),
+             ("run", spent["run"]), ("backoff", spent["backoff"])]  # fmt: skip
+    return [*parts, *(Part(what, seconds) for what, seconds in order if seconds)]
+
+
+def _executions(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Execution]:
+    """Of a stream of results, the latest first."""
+    return [
+        Execution(
+            worker=row.get(b"worker_name", b"").decode(errors="replace"),
+            started=_number(row.get(b"execution_started_at")),
+            ended=_number(row.get(b"execution_ended_at")) or int(id.partition(b"-")[0]) / 1000,
+            ok=row.get(b"type") == b"1",
+        )
+        for id, row in entries
+    ]
+
+
+def _moment(text: str | None) -> float | None:
+    """RQ writes `2026-08-02T10:11:12.345678Z`."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None
+
+
+def _seconds(result: Any, name: str) -> float:
+    value = result.get(name) if isinstance(result, dict) else None
+    return float(value) if isinstance(value, int | float) and value > 0 else 0.0
+
+
+def _number(text: bytes | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0

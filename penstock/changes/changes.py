@@ -1,0 +1,158 @@
+"""Gates, queues, jobs, groups and sandboxes are changed here, whoever asks. Each change is noted
+with its author and what came of it. One that makes no sense raises, and is not noted."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ground import tagged
+from ground.http.guard import UNWELL
+from penstock.changes.audit import Audit, Author
+from penstock.changes.jobs import CHANGES, change_jobs
+from penstock.fleet import FleetReader
+from worker.lifecycle.reaper.reaper import Reaper
+from worker.lifecycle.reaper.reaping import Reaped
+
+MOST_JOBS = 500  # at once
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What came of a change. `refusal` says why it was not made; `absent` that there is no such
+    thing. `refused` are those of several jobs that were, each with the reason."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    refusal: str = ""
+    absent: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """In a few words."""
+        refused = self.found.get("refused") or []
+        some = f"{self.found.get('done')} done, {len(refused)} refused"
+        return self.refusal or (some if refused else "done")
+
+
+class Changes:
+    """Those of one author, over one reader."""
+
+    def __init__(self, reader: FleetReader, by: Author) -> None:
+        self._reader = reader
+        self._by = by
+
+    async def gate(self, name: str, *, paused: bool | None = None, **terms: Any) -> Changed:
+        """Its `limit`, `rate` and `burst`, and whether it is paused."""
+        said = terms if paused is None else {"paused": paused, **terms}
+        what = "change gate: " + ", ".join(f"{key} {json.dumps(v)}" for key, v in said.items())
+        return await self._noted(what, name, self._gate(name, paused, terms))
+
+    async def queue(self, name: str, *, paused: bool) -> Changed:
+        """Running jobs go on."""
+        what = "pause queue" if paused else "resume queue"
+        return await self._noted(what, name, self._queue(name, paused=paused))
+
+    async def jobs(self, change: str, ids: Sequence[str]) -> Changed:
+        """Retry, cancel or delete at most 500."""
+        if change not in CHANGES:
+            raise ValueError(f"`do` must be one of {', '.join(CHANGES)}")
+        if not 0 < len(ids) <= MOST_JOBS:
+            raise ValueError(f"`ids` must be a list of 1 to {MOST_JOBS} jobs")
+        what = f"{change} {len(ids)} jobs" if len(ids) > 1 else f"{change} job"
+        shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        return await self._noted(what, shown, self._jobs(change, ids))
+
+    async def requeue_job(self, id: str) -> Changed:
+        """A failed one goes back to its queue."""
+        return await self._noted("retry job", id, self._requeue_job(id))
+
+    async def requeue_group(self, task: str, instance: str | int, number: int) -> Changed:
+        """It goes back to ready."""
+        target = f"{task}: {instance}, round {number}"
+        doing = self._requeue_group(task, instance, number)
+        return await self._noted("requeue group", target, doing)
+
+    async def reap(self, run: str) -> Changed:
+        """End all sandboxes of the run whose owner is dead."""
+        return await self._noted("reap sandboxes", run, self._reap(run))
+
+    async def end_sandbox(self, run: str, name: str, why: str) -> Changed:
+        """End one, even if it is in use. If that fails, a reaper tries again."""
+        doing = self._end_sandbox(run, name, why)
+        return await self._noted("end sandbox", f"{run}: {name}", doing)
+
+    async def _noted(self, what: str, target: str, doing: Awaitable[Changed]) -> Changed:
+        audit = Audit(self._reader.client)
+        try:
+            changed = await doing
+        except UNWELL as problem:  # some of it may have been done
+            with contextlib.suppress(*UNWELL):
+                await audit.note(self._by, what, target, f"broke off: {problem}")
+            raise
+        await audit.note(self._by, what, target, changed.outcome)
+        return changed
+
+    async def _gate(self, name: str, paused: bool | None, terms: dict[str, Any]) -> Changed:
+        gate = await self._reader.gate(name)
+        if gate is None:
+            return Changed(refusal=f"there is no gate {name!r}", absent=True)
+        if terms:  # first: terms that are refused change nothing
+            await gate.configure(**terms)
+        if paused is not None:
+            await (gate.pause() if paused else gate.resume())
+        return Changed(asdict(await gate.status()))
+
+    async def _queue(self, name: str, *, paused: bool) -> Changed:
+        client, key = self._reader.client, tagged("work", name)
+        if not await client.sismember("rq:queues", f"rq:queue:{name}"):
+            return Changed(refusal=f"there is no queue {name!r}", absent=True)
+        await (client.hset(key, "paused", 1) if paused else client.hdel(key, "paused"))
+        return Changed({"done": True})
+
+    async def _jobs(self, change: str, ids: Sequence[str]) -> Changed:
+        refused = await asyncio.to_thread(change_jobs, self._reader.target, change, ids)
+        return Changed({"done": len(ids) - len(refused), "refused": refused})
+
+    async def _requeue_job(self, id: str) -> Changed:
+        refused = await asyncio.to_thread(change_jobs, self._reader.target, "requeue", [id])
+        return _done(not refused, "there is no failed job of that id")
+
+    async def _requeue_group(self, task: str, instance: str | int, number: int) -> Changed:
+        for buffer in await self._reader.open_buffers():
+            if buffer.task == task:
+                done = await buffer.requeue(instance, number)
+                return _done(done, "it is neither in quarantine nor kept")
+        return Changed(refusal="there is no such task in this run", absent=True)
+
+    async def _reap(self, run: str) -> Changed:
+        async with self._reaper() as reaper:
+            return _reaped(await reaper.look_at(run))
+
+    async def _end_sandbox(self, run: str, name: str, why: str) -> Changed:
+        async with self._reaper() as reaper:
+            found = await reaper.end(run, [name], why)
+        if not found:
+            return Changed(refusal=f"run {run!r} has no sandbox {name!r}", absent=True)
+        return _reaped(found)
+
+    @asynccontextmanager
+    async def _reaper(self) -> AsyncIterator[Reaper]:
+        reaper = Reaper(self._reader.target)
+        try:
+            yield reaper
+        finally:
+            await reaper.close()
+
+
+def _reaped(found: Reaped) -> Changed:
+    if found.failed:
+        name, why = next(iter(found.failed.items()))
+        return Changed(refusal=f"{len(found.failed)} not gone yet, tried again: {name}: {why}")
+    return Changed({"done": True, "ended": found.ended, "strays": found.strays})
+
+
+def _done(done: bool, otherwise: str) -> Changed:
+    return Changed({"done": True}) if done else Changed(refusal=otherwise)
