@@ -5,6 +5,8 @@ import json
 import pytest
 
 from ground import target_of
+from worker.lifecycle.registry.registry import Registry
+from worker.sandbox.e2b.fleet.fleet import Fleet
 from worker.sandbox.e2b.fleet.machines import Machine, Machines
 from worker.sandbox.e2b.settings import E2bSettings
 
@@ -42,6 +44,15 @@ async def test_an_entry_that_cannot_be_read_hides_no_other_machine(redis, machin
     enter(redis, "c\r\nhost: elsewhere", json.dumps(GOOD))
     assert [machine.id for machine in await machines.look(0.0)] == ["b"]
     assert machines.reached
+
+
+async def test_machines_that_look_full_are_tried_after_those_with_room(redis, machines):
+    full = GOOD | {"alive": 9}
+    for id, entry in (("b", full), ("c", GOOD), ("d", full)):
+        enter(redis, id, json.dumps(entry))
+    fleet = Fleet(OWN, machines, Registry(target_of(redis), run="fleet"))
+    first, *others = [machine.id for machine in await fleet._places("")]
+    assert (first, set(others)) == ("c", {"b", "d"})
 
 
 @pytest.mark.parametrize("address", ["http://10.0.0.5:3000", "http://[::1]:3000", "http://pod-1.x"])

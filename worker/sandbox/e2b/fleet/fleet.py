@@ -145,14 +145,16 @@ class Fleet:
         return any(machine.has(image) for machine in await self._machines.look())
 
     async def _places(self, image: str) -> list[Machine]:
-        """Where to try, the best first. If all look full, some are tried: one may have got room
-        since it said so."""
+        """Where to try, the best first: those with room, then some that look full, as one of them
+        may have got room since it said so, and one with room may not answer."""
+        ranked: list[Machine] = []
         for fresh in (FRESH, 0.0):
             living = await self._machines.look(fresh)
             able = [one for one in living if not image or one.has(image)]
-            if fit := [one for one in able if one.room]:
-                return sorted(fit, key=self._load)
-        return sorted(able, key=self._load)[:_TRIED] or [self._own]
+            ranked = sorted(able, key=self._load)
+            if fit := [one for one in ranked if one.room]:
+                return fit + [one for one in ranked if not one.room][:_TRIED]
+        return ranked[:_TRIED] or [self._own]
 
     def _load(self, machine: Machine) -> tuple[int, bool]:
         share = machine.alive * _ALIKE // max(1, machine.most)
