@@ -10,11 +10,12 @@ SHOWN = 100
 
 @dataclass(frozen=True)
 class Waiter:
-    """One in a gate's line: the process that asks, and for how long it has waited."""
+    """One in a gate's line: the process that asks, its share, and for how long it has waited."""
 
     id: str
     process: str
     lane: int
+    share: str
     waited: float
 
 
@@ -29,14 +30,18 @@ class Step:
 
 
 async def waiters(client: Any, gate: str, now: float) -> list[Waiter]:
-    """The first in line."""
-    rows = await client.zrange(tagged("gate", gate, "queue"), 0, SHOWN - 1, withscores=True)
-    if not rows:
+    """The first in each lane, in the order in which they came; shares take turns there."""
+    plain = await client.zrange(tagged("gate", gate, "queue"), 0, SHOWN - 1, withscores=True)
+    shared = await client.zrange(tagged("gate", gate, "order"), 0, SHOWN - 1)
+    places = [(*divmod(int(score), _LANE), "", id.decode()) for id, score in plain]
+    places += [_place(member.decode()) for member in shared]
+    places = sorted(places, key=lambda place: place[:2])[:SHOWN]
+    if not places:
         return []
-    records = await client.hmget(tagged("gate", gate, "waiters"), [id for id, _ in rows])
+    records = await client.hmget(tagged("gate", gate, "waiters"), [id for *_, id in places])
     return [
-        _waiter(id.decode(), score, (record or b"").decode(errors="replace"), now)
-        for (id, score), record in zip(rows, records, strict=True)
+        _waiter(id, lane, share, (record or b"").decode(errors="replace"), now)
+        for (lane, _, share, id), record in zip(places, records, strict=True)
     ]
 
 
@@ -49,11 +54,19 @@ async def steps(client: Any, gate: str) -> list[Step]:
     ]
 
 
-def _waiter(id: str, score: float, record: str, now: float) -> Waiter:
+def _place(member: str) -> tuple[int, int, str, str]:
+    """Of one with a share: its lane, ticket, share and id."""
+    lane, rest = member.split("|", 1)
+    share, ticket, id = rest.split("|", 2)
+    return int(lane) - 512, int(ticket), share, id
+
+
+def _waiter(id: str, lane: int, share: str, record: str, now: float) -> Waiter:
+    record = record.partition("@")[2] if share else record
     process, _, rest = record.partition("|")
     since = rest.rpartition("|")[2]
     waited = max(0.0, now - int(since) / 1e6) if since.isdecimal() else 0.0
-    return Waiter(id, process, int(score // _LANE), waited)
+    return Waiter(id, process, lane, share, waited)
 
 
 _LANE = 2**43  # of limiter/lua/acquire.lua

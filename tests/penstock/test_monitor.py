@@ -501,16 +501,22 @@ def test_a_gate_shows_its_holders_and_its_line(
 ) -> None:
     gate = TokenBucket(real_redis, "code", limit=1)
     held = gate.sync.acquire()
-    waiter = threading.Thread(target=lambda: gate.sync.acquire().release())
-    waiter.start()
-    until(lambda: gate.sync.status().waiting == 1, "one to wait")
+    asking = [
+        threading.Thread(target=lambda share=share: gate.sync.acquire(share=share).release())
+        for share in ("", "eval")
+    ]
+    for number, thread in enumerate(asking, 1):
+        thread.start()
+        until(lambda number=number: gate.sync.status().waiting == number, "one more to wait")
     seen = guarded.get("/api/gates/code").json()
     held.release()
-    waiter.join(100)
-    (holder,), (waits,) = seen["holders"], seen["line"]
-    assert holder["process"] == waits["process"]
-    assert (waits["lane"], seen["gate"]["in_flight"], seen["steps"]) == (0, 1, [])
-    assert 0 <= waits["waited"] < 100
+    for thread in asking:
+        thread.join(100)
+    (holder,), line = seen["holders"], seen["line"]
+    assert [(one["lane"], one["share"]) for one in line] == [(0, ""), (0, "eval")]
+    assert {one["process"] for one in line} == {holder["process"]}
+    assert (seen["gate"]["in_flight"], seen["steps"]) == (1, [])
+    assert all(0 <= one["waited"] < 1000 for one in line)
     assert guarded.get("/api/gates/none").status_code == 404
 
 

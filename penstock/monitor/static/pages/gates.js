@@ -102,6 +102,7 @@ const lineColumns = [
   { head: "waiter", kind: "name", cell: (w) => w.id },
   { head: "process", kind: "clip", cell: (w) => ({ text: w.process, href: to(["find"], { q: w.process }) }) },
   { head: "lane", kind: "number", cell: (w) => w.lane },
+  { head: "share", cell: (w) => w.share },
   { head: "has waited", kind: "number", cell: (w) => age(w.waited) },
 ];
 const stepColumns = [
