@@ -22,8 +22,15 @@ from tests.worker.sandbox.sessions.conftest import (
     wait_for,
 )
 from worker.images import ImageSettings, ImageStore
+from worker.sandbox.local.limits import Limits
+from worker.sandbox.local.settings import SandboxSettings
 from worker.sandbox.sessions import CommandRequest, SessionRequest, TooManySessions
+from worker.sandbox.sessions.hub.hub import Hub
+from worker.sandbox.sessions.hub.pool import Shelf, kind_of
+from worker.sandbox.sessions.settings import SessionSettings
 
+IMAGES = ImageSettings()
+LIMITS = {0: Limits(), 64: Limits(memory=64 << 20)}
 pytestmark = pytest.mark.timeout(150)
 
 
@@ -218,3 +225,105 @@ async def test_a_hub_that_is_killed_takes_its_ready_sessions_along(folder):
         wait_for(ended)
         os.close(ended)
         await until(dead, everyone)
+
+
+class Jail:
+    """Stands in for a session. Counts how many there are at once."""
+
+    now = most = 0
+
+    def __init__(self, about):
+        self.name, self.about, self.start_from, self.proxy = about["name"], about, None, {}
+        self.over = asyncio.Event()
+        self.why = ""
+        self.handed_over = False
+
+    @classmethod
+    async def open(cls, may_open, about, on_end):
+        cls.now += 1
+        cls.most = max(cls.most, cls.now)
+        jail = cls(about)
+        jail.on_end = on_end
+        await may_open.wait()
+        return jail
+
+    def hand_over(self, about, on_end):
+        self.name, self.about, self.on_end, self.handed_over = about["name"], about, on_end, True
+
+    async def end(self, why):
+        await asyncio.sleep(0)
+        Jail.now -= 1
+        self.why = why
+        self.over.set()
+        self.on_end()
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub without a process, a fork server or jails, which keeps three sessions."""
+    Jail.now = Jail.most = 0
+    (tmp_path / "boxes").mkdir()
+    hub = Hub(tmp_path / "boxes", "hub", SandboxSettings(), SessionSettings(session_most=3), IMAGES)
+    hub.may_open = asyncio.Event()
+    monkeypatch.setattr(
+        "worker.sandbox.sessions.hub.hub.KeptSession.open",
+        lambda jails, about, limits, start, on_end: Jail.open(hub.may_open, about, on_end),
+    )
+    monkeypatch.setattr(Hub, "_limits_of", lambda self, about: LIMITS[about["memory_mb"] or 0])
+    return hub
+
+
+def asked(**about):
+    return {"name": "", "image": "", "network": None, "memory_mb": None, "tied": False, **about}
+
+
+async def filled(hub, shelf):
+    async def begin(on_end):
+        return await Jail.open(hub.may_open, asked(), on_end)
+
+    await hub._pool.fill(shelf, begin)
+
+
+@pytest.mark.parametrize("memory", [None, 64], ids=["of-its-kind", "of-another-kind"])
+async def test_a_creation_waits_for_one_that_is_being_made_if_the_machine_is_full(hub, memory):
+    hub.may_open.set()
+    for _ in range(2):
+        await hub._opened(asked())
+    hub.may_open.clear()
+    shelf = Shelf(kind_of(asked(), LIMITS[0]), 1)
+    with hub._pool.holding(shelf):
+        filling = asyncio.ensure_future(filled(hub, shelf))
+        await until(lambda: Jail.now == 3)
+        opening = asyncio.ensure_future(hub._opened(asked(memory_mb=memory)))
+        await until(lambda: hub._count() == 4)
+        hub.may_open.set()
+        await asyncio.gather(filling, opening)
+        assert (Jail.now, Jail.most, hub._count()) == (3, 3, 3)
+
+
+async def test_none_is_made_in_a_place_that_a_creation_has_taken(hub):
+    hub.may_open.set()
+    for _ in range(2):
+        await hub._opened(asked())
+    hub.may_open.clear()
+    shelf = Shelf(kind_of(asked(), LIMITS[0]), 1)
+    with hub._pool.holding(shelf):
+        assert shelf.wanted.is_set()
+        opening = asyncio.ensure_future(hub._opened(asked()))
+        await until(lambda: Jail.now == 3)
+        await filled(hub, shelf)  # which had leave before
+        assert (Jail.most, len(shelf)) == (3, 0)
+        hub.may_open.set()
+        await opening
+
+
+async def test_many_creations_at_once_are_never_more_jails_than_allowed(hub):
+    hub.may_open.set()
+    shelf = Shelf(kind_of(asked(), LIMITS[0]), 3)
+    with hub._pool.holding(shelf):
+        for _ in range(3):
+            await filled(hub, shelf)
+        other = [hub._opened(asked(memory_mb=64)) for _ in range(3)]
+        opened = await asyncio.gather(filled(hub, shelf), *other, filled(hub, shelf))
+        assert (Jail.now, Jail.most) == (3, 3)
+        assert all(hub._kept[one.name] is one for one in opened[1:4])

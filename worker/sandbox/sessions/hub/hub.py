@@ -75,6 +75,7 @@ class Hub:
         self._opening: dict[str, asyncio.Task[Any]] = {}
         self._callers: set[asyncio.Task[None]] = set()
         self._closing_up: set[asyncio.Task[None]] = set()
+        self._making_room = asyncio.Lock()
         self._stirred = asyncio.Event()
         self._closing = False
         self._unfit: SandboxUnavailable | None = None
@@ -223,8 +224,8 @@ class Hub:
     async def _begun(
         self, about: dict[str, Any], limits: Limits, filled: Start | None
     ) -> KeptSession:
-        """One that is ready, if there is one; else one of its own. There are no more jails than
-        may be: one that waits for its use gives way."""
+        """One that is ready, if there is one; else one of its own. There are never more jails
+        than allowed: one that is ready, or is being made, ends before this one begins."""
 
         def on_end() -> None:
             self._ended(about["name"])
@@ -235,9 +236,10 @@ class Hub:
                 if start is None or start.is_that_of(kept.start_from):
                     kept.hand_over(about, on_end)
                     return kept
-                self._later(kept.end("its image's name has moved"))
-            if self._count() > self._most and (spare := self._pool.take()):
-                self._later(spare.end("another session needs its place"))
+                await asyncio.shield(self._later(kept.end("its image's name has moved")))
+            async with self._making_room:
+                while self._count() > self._most and (spare := await self._pool.next()):
+                    await asyncio.shield(self._later(spare.end("another session needs its place")))
             return await KeptSession.open(self._jails, about, limits, start, on_end)
 
     def _count(self) -> int:
@@ -259,8 +261,7 @@ class Hub:
                     await call.while_heard(shelf.wanted.wait())
                     await call.answer(short=True)
                     await receive_call(call.reader)
-                    if shelf.wanted.is_set():  # else the machine has filled up meanwhile
-                        await call.while_heard(self._pool.fill(shelf, begin))
+                    await call.while_heard(self._pool.fill(shelf, begin))
                     await call.answer(ready=len(shelf))
             finally:
                 await shelf.clear()
@@ -290,10 +291,11 @@ class Hub:
         self._pool.look()
         self._stirred.set()
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._closing_up.add(task)
         task.add_done_callback(self._closing_up.discard)
+        return task
 
     def _of(self, call: Call) -> KeptSession:
         if (kept := self._kept.get(name := call.header["name"])) is None:

@@ -53,11 +53,11 @@ class Pool:
     def __init__(self, room: Callable[[], bool]) -> None:
         self._room = room
         self._shelves: list[Shelf] = []
-        self._filling = 0
+        self._filling: set[asyncio.Future[None]] = set()  # each is done when its session is made
 
     def __len__(self) -> int:
         """With those that are being made."""
-        return sum(map(len, self._shelves)) + self._filling
+        return sum(map(len, self._shelves)) + len(self._filling)
 
     @contextmanager
     def holding(self, shelf: Shelf) -> Iterator[None]:
@@ -77,14 +77,28 @@ class Pool:
                 return kept
         return None
 
+    async def next(self) -> KeptSession | None:
+        """One of any kind, even one that is still being made. None if there is none."""
+        while len(self):
+            if (kept := self.take()) is not None:
+                return kept
+            if self._filling:
+                await asyncio.wait(self._filling, return_when=asyncio.FIRST_COMPLETED)
+        return None
+
     async def fill(self, shelf: Shelf, begin: Begin) -> None:
-        """One more."""
-        self._filling += 1
+        """One more, if there is still room for it."""
+        self.look()
+        if not shelf.wanted.is_set():
+            return
+        made = asyncio.get_running_loop().create_future()
+        self._filling.add(made)
         self.look()
         try:
             shelf.ready.append(await begin(self.look))
         finally:
-            self._filling -= 1
+            self._filling.discard(made)
+            made.set_result(None)
             self.look()
 
     def look(self) -> None:
