@@ -8,6 +8,7 @@ address by whoever runs the machine.
 import ipaddress
 import re
 import socket
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,10 @@ _LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _A_NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
 _PORT = re.compile(r"[1-9]\d{0,4}")
+# Of rtnetlink(7).
+_HEADER, _ANSWER = 16, 1 << 13  # bytes
+_A_ROUTE, _GET_ROUTE, _REQUEST = 24, 26, 1
+_DESTINATION, _TYPE_OF_ROUTE, _LOCAL = 1, 7, 2
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -62,14 +67,19 @@ def address_of(text: str) -> Address | None:
 
 
 def is_own(address: Address) -> bool:
-    """Whether it is this machine: the kernel would send from the address that it sends to."""
+    """Whether it is this machine, by the kernel's routes: those of its own addresses, and any
+    other that ends here (`ip route add local`)."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as trial:
-            trial.connect((str(address), 9))  # nothing is sent
-            return bool(trial.getsockname()[0] == str(address))
-    except OSError:
-        return False  # no way leads there
+    target = address.packed
+    route = struct.pack("=BBBBBBBBI", family, len(target) * 8, 0, 0, 0, 0, 0, 0, 0)
+    attribute = struct.pack("=HH", 4 + len(target), _DESTINATION) + target
+    size = _HEADER + len(route) + len(attribute)
+    asked = struct.pack("=IHHII", size, _GET_ROUTE, _REQUEST, 1, 0) + route + attribute
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.send(asked)
+        answer = kernel.recv(_ANSWER)
+    (said,) = struct.unpack_from("=4xH", answer)  # an error if no way leads there
+    return said == _A_ROUTE and answer[_HEADER + _TYPE_OF_ROUTE] == _LOCAL
 
 
 def is_public(address: Address) -> bool:

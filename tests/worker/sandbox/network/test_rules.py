@@ -1,7 +1,12 @@
 """What a list admits: judged by the address that is dialled, never by a name alone."""
 
+import shutil
+import subprocess
+import sys
+
 import pytest
 
+from worker.sandbox.network import rules as rules_module
 from worker.sandbox.network.rules import (
     BadRule,
     Policy,
@@ -160,3 +165,41 @@ def test_this_machine_knows_its_own_addresses() -> None:
     assert is_own(own)
     assert other is not None
     assert is_public(other)
+
+
+def test_addresses_of_this_machine_are_its_own_in_both_families() -> None:
+    for text, own in [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("8.8.8.8", False),
+                      ("2001:4860::1", False), ("224.0.0.1", False)]:  # fmt: skip
+        address = address_of(text)
+        assert address is not None
+        assert is_own(address) is own, text
+
+
+ROUTED_HERE = """
+ip link set lo up
+ip addr add 9.9.9.9/32 dev lo
+ip route add blackhole 8.9.0.0/16
+ip route add local 8.8.0.0/16 dev lo src 127.0.0.1
+ip -6 route add local 2606:4700::/32 dev lo
+exec "$@"
+"""
+OWN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from rules import address_of, is_own
+for text in sys.argv[2:]:
+    print(text, is_own(address_of(text)))
+"""
+
+
+def test_what_is_routed_to_this_machine_is_its_own() -> None:
+    """Whole networks can be, without being an address of any interface."""
+    alone = ["unshare", "--user", "--map-root-user", "--net"]
+    if not shutil.which("ip") or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("this machine has no `ip`, or gives no network of one's own")
+    folder = rules_module.__file__.rpartition("/")[0]
+    asked = ["8.8.8.8", "8.9.0.1", "2606:4700::1", "2606:4701::1", "9.9.9.9", "9.9.9.8"]
+    words = [*alone, "sh", "-ec", ROUTED_HERE, "sh", sys.executable, "-I", "-c", OWN, folder]
+    ran = subprocess.run([*words, *asked], capture_output=True, text=True, check=True)
+    own = [line.split()[0] for line in ran.stdout.splitlines() if line.endswith("True")]
+    assert own == ["8.8.8.8", "2606:4700::1", "9.9.9.9"]
