@@ -117,8 +117,11 @@ async def test_the_images_environment_user_and_folder_are_a_commands_own(
 @many_users
 async def test_commands_run_as_the_user_that_they_name(session: Session) -> None:
     assert await said(session, "id -u; id -G; pwd", "agent") == "1000\n1000 2000\n/home/agent\n"
-    assert await said(session, "id -u; id -g", "agent:makers") == "1000\n2000\n"
-    assert await said(session, "id -u; id -g", "4711:12") == "4711\n12\n"
+    assert await said(session, "id -u; id -G", "1000") == "1000\n1000 2000\n"
+    # As with Docker: a group that is named is the only one.
+    assert await said(session, "id -u; id -G", "agent:makers") == "1000\n2000\n"
+    assert await said(session, "id -u; id -G", "agent:agent") == "1000\n1000\n"
+    assert await said(session, "id -u; id -G", "4711:12") == "4711\n12\n"
     assert (await ran(session, "touch /etc/mine", "agent")).exit.code == 1
     entry = await session.write("notes", b"x", user="agent")
     assert (entry.path, entry.user, entry.group) == ("/home/agent/notes", "agent", "agent")

@@ -188,7 +188,9 @@ def _account(asked: str) -> dict[str, Any]:
         raise Refused(f"user {name!r:.50} is not in /etc/passwd of this session")
     known, _, uid, gid, _, home, *_ = [*(found or [name]), *[""] * 6]  # a line may be short
     number = _number(uid) if found else _number(name) if name != "root" else 0
-    groups = [_number(line[2]) for line in _lines("group") if known in line[3].split(",")]
+    # As Docker has it: a group that is named is the only one.
+    others = [] if group else [line for line in _lines("group") if known in line[3].split(",")]
+    groups = [_number(line[2]) for line in others]
     main = _group(group) if group else _number(gid) if found else 0
     home = home or ("/root" if number == 0 else "/")
     return {"name": known, "uid": number, "gid": main, "groups": groups, "home": home}
