@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
+from ground.tasks import ended
+
 T = TypeVar("T")
 
 
@@ -65,18 +67,28 @@ class LoopThread:
             future.cancel()  # does nothing to one that is done
 
     def stop(self, farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End the loop, if there is one, after a last piece of work on it."""
+        """End the loop, if there is one, after a last piece of work on it. What still runs there
+        is cancelled and awaited, as `asyncio.run` does."""
         if self._running is None:
             return
         loop, thread = self._running
         try:  # still the loop of this object: what is closed there may ask for it
             asyncio.run_coroutine_threadsafe(farewell(), loop).result()
         finally:
+            asyncio.run_coroutine_threadsafe(_cleared(), loop).result()
             with self._guard:
                 self._running = None
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+async def _cleared() -> None:
+    """Nothing else is left on this loop: also not what a task begins when it is cancelled."""
+    this = asyncio.current_task()
+    while others := asyncio.all_tasks() - {this}:
+        await ended(others)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 _process_loop = LoopThread("penstock-jobs")

@@ -1,5 +1,8 @@
 """The loop of the process, and its end."""
 
+import asyncio
+from concurrent.futures import CancelledError
+
 import pytest
 
 from ground import process
@@ -26,3 +29,33 @@ def test_a_last_work_that_asks_for_the_loop_gets_the_one_that_ends(fails: bool) 
         process.stop(farewell)
     assert last.is_closed()
     assert process._process_loop._running is None
+
+
+async def waits(begun: asyncio.Event, ended: list[str]) -> None:
+    begun.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.append("cancelled")
+        running.append(asyncio.ensure_future(ends_last(ended)))
+
+
+async def ends_last(ended: list[str]) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0)
+        ended.append("and what it began")
+
+
+running: list[asyncio.Task[None]] = []
+
+
+def test_what_still_runs_on_the_loop_is_cancelled_and_awaited() -> None:
+    begun, ended = asyncio.Event(), list[str]()
+    waiting = asyncio.run_coroutine_threadsafe(waits(begun, ended), process.process_loop())
+    process.from_thread(begun.wait())
+    process.stop(nothing)
+    assert ended == ["cancelled", "and what it began"]
+    with pytest.raises(CancelledError):
+        waiting.result(100)
