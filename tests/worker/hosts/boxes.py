@@ -2,6 +2,8 @@
 
 import asyncio
 
+from ground import GroundSettings
+from tests.worker.lifecycle.leases import leases_end
 from worker.lifecycle.reaper.reaper import Reaper
 from worker.sandbox.sessions import LocalSessions
 
@@ -26,8 +28,12 @@ class Boxes:
             while await self.names():  # noqa: ASYNC110 - a hub sends no word of it
                 await asyncio.sleep(0.05)
 
+    def leases_end(self) -> None:
+        """All of them, now: their owners are dead."""
+        leases_end(self.url, GroundSettings.load().run)
+
     async def reaped(self) -> None:
-        """Until a reaper has ended those whose owners are dead."""
+        """Until a reaper has ended those whose leases are over, or that were left to it."""
         reaper = Reaper(self.url)
         async with asyncio.timeout(100):
             while await self.names():

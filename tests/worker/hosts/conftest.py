@@ -50,7 +50,7 @@ async def boxes(
         "PENSTOCK_REDIS_URL": shared_server.url,
         "PENSTOCK_LOCAL_SANDBOXES": str(tmp_path / "boxes"),
         "PENSTOCK_SESSION_HUB_IDLE": "2",
-        "PENSTOCK_SANDBOX_LEASE": "1",
+        "PENSTOCK_SANDBOX_LEASE": "3600",  # it ends where a test says so: see `Boxes.leases_end`
         "INSPECT_LOG_DIR": str(tmp_path),
     }
     for name, value in settings.items():

@@ -244,8 +244,8 @@ def test_in_a_child_that_was_forked_or_spawned(real_redis, where: str, start: An
         grades = context.Queue()
         child = context.Process(target=graded_in_child, args=(grader, grades))
         child.start()
-        assert grades.get(timeout=60) == Grade(1.0)
-        child.join(30)
+        assert grades.get(timeout=250) == Grade(1.0)
+        child.join(100)
         assert child.exitcode == 0
         assert grader.grade_sync(RIGHT, SQUARES).value == 1.0
 

@@ -29,11 +29,17 @@ async def test_a_rollout_has_one_interpreter_and_its_end_leaves_nothing(boxes) -
 
 
 async def test_what_the_model_does_wrong_masks_nothing(boxes) -> None:
-    session = CodeSession(timeout=1.0)
+    session = CodeSession()
     assert "ZeroDivisionError" in (await session.run("1 / 0")).text
-    assert "time limit" in (await session.run("while True: pass")).text
     assert "lone surrogate" in (await session.run("x = '\ud800'")).text
     assert (await session.run("print(2)")).text == "2\n"
+    assert session.masked == ""
+    await session.end()
+
+
+async def test_a_program_past_its_time_limit_masks_nothing(boxes) -> None:
+    session = CodeSession(timeout=1.0)
+    assert "time limit" in (await session.run("while True: pass")).text
     assert session.masked == ""
     await session.end()
 
@@ -102,26 +108,25 @@ async def test_one_that_is_forgotten_ends_and_a_forks_copy_ends_nothing(boxes) -
 def opens_and_forgets() -> None:
     """A scenario: the process ends with a session open, or is killed."""
     kept.append(CodeSession())
-    assert kept[0].run_sync("print(1)").text == "1\n"
-    if os.environ.get("DOOMED"):
-        doomed.reached("open")
+    answer = kept[0].run_sync("print(1)")
+    assert answer.text == "1\n", answer
+    doomed.reached("open")
 
 
 kept: list[CodeSession] = []
 
 
-async def test_one_that_is_open_at_the_processs_end_is_the_reapers_at_once(
-    boxes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENSTOCK_SANDBOX_LEASE", "3600")
+async def test_one_that_is_open_at_the_processs_end_is_the_reapers_at_once(boxes) -> None:
     program = f"from {__name__} import opens_and_forgets; opens_and_forgets()"
     await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], cwd=ROOT, check=True)
     await boxes.reaped()
 
 
 async def test_that_of_a_killed_process_is_the_reapers(boxes) -> None:
-    await asyncio.to_thread(killing.run, opens_and_forgets, at=killing.named("open"))
+    ended = await asyncio.to_thread(killing.run, opens_and_forgets, at=killing.named("open"))
+    assert ended.killed
     assert len(await boxes.names()) == 1
+    boxes.leases_end()
     await boxes.reaped()
 
 

@@ -78,8 +78,8 @@ def test_it_passes_to_a_spawned_child() -> None:
     reward = CodeReward(also=[(length, 0.0)])
     child = context.Process(target=in_a_spawned_child, args=(reward, found))
     child.start()
-    assert found.get(timeout=60) == [1.0, 0.0]
-    child.join(30)
+    assert found.get(timeout=250) == [1.0, 0.0]
+    child.join(100)
 
 
 def test_trl_sees_a_coroutine_function_with_a_name_and_the_command_line_finds_one() -> None:

@@ -206,6 +206,7 @@ def test_in_the_child_of_asynchronous_training_environments_run_code_and_mask(
     ran = {one.completion[0]["tool_calls"][0]["function"]["arguments"]["code"]: one.advantage
            for one in samples}  # fmt: skip
     assert [ran[program] for program in programs] == pytest.approx(UNEVEN, abs=1e-3)
+    boxes.leases_end()
     asyncio.run(boxes.reaped())
 
 
