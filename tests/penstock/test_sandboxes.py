@@ -14,6 +14,7 @@ from penstock.cli import command
 from tests.harness import killing, leash
 from tests.harness.servers import until
 from tests.worker.lifecycle.conftest import quick
+from tests.worker.lifecycle.leases import leases_end
 from tests.worker.lifecycle.owner import opens_and_waits
 from worker.lifecycle import SandboxLifecycle
 
@@ -133,9 +134,10 @@ def test_one_that_nobody_comes_to_end_says_so(penstock, left):
 def test_a_reaper_by_itself_ends_what_the_dead_left_until_it_is_told_to_end(
     shared_server, real_redis, cloud
 ):
-    with killing.Child(opens_and_waits, shared_server.url, cloud.address, 600, 1.0) as owner:
+    with killing.Child(opens_and_waits, shared_server.url, cloud.address, 600) as owner:
         owner.wait_for("open")
         owner.kill()
+    leases_end(shared_server.url)
     given = {"REDIS_URL": shared_server.url, "SANDBOX_LEASE": "1", "REAP_INTERVAL": "0.1"}
     reaper = leash.start(
         [sys.executable, "-m", "penstock", "reap"], stdin=subprocess.DEVNULL,

@@ -17,12 +17,14 @@ from worker.lifecycle import LifecycleSettings, SandboxLifecycle
 from worker.lifecycle.reaper.reaper import Reaper
 from worker.sandbox.local.inside import confine
 
+# Short is what ends or repeats something. What must not end on a machine that stands still for
+# some seconds is long: a start, and the lease of an owner who lives (see `leases.py`).
 QUICK: dict[str, Any] = {
-    "init_wall_budget": 30.0,
-    "startup_timeout": 2.0,
+    "init_wall_budget": 90.0,
+    "startup_timeout": 40.0,
     "attempt_floor": 1.0,
     "start_backoff": 0.0,
-    "sandbox_lease": 2.0,
+    "sandbox_lease": 60.0,
     "sandbox_grace": 0.5,
     "teardown_timeout": 5.0,
     "reap_interval": 0.1,
@@ -31,6 +33,11 @@ QUICK: dict[str, Any] = {
 
 def quick(**more: Any) -> LifecycleSettings:
     return LifecycleSettings.load(**QUICK | more)
+
+
+def soon(**more: Any) -> LifecycleSettings:
+    """Of a reaper that acts soon after its election."""
+    return quick(**{"sandbox_lease": 2.0} | more)
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +74,7 @@ def lifecycle(
 @pytest.fixture
 def reaper(redis: ground.Client, cloud: CloudThread) -> Callable[..., Reaper]:
     def make(**more: Any) -> Reaper:
-        return Reaper(redis, settings=quick(**more))
+        return Reaper(redis, settings=soon(**more))
 
     return make
 

@@ -8,7 +8,7 @@ from tests.worker.lifecycle.conftest import quick
 from worker.lifecycle import SandboxLifecycle, SandboxLost
 
 
-async def opens_and_waits(url: str, address: str, seconds: float, lease: float = 2.0) -> None:
+async def opens_and_waits(url: str, address: str, seconds: float, lease: float = 60.0) -> None:
     """A process: an open sandbox, kept for as long as it lives."""
     life = SandboxLifecycle(
         url, CloudProvider(address), run="test", settings=quick(sandbox_lease=lease)

@@ -30,7 +30,7 @@ SESSION = ["worker.lifecycle.sessions:Sessions", "worker.lifecycle.box:held"]
 
 def settings() -> LifecycleSettings:
     return quick(
-        sandbox_lease=1.0, sandbox_grace=0.5, teardown_timeout=1.0, session_idle=0.1,
+        sandbox_lease=6.0, sandbox_grace=0.5, teardown_timeout=1.0, session_idle=0.1,
         startup_timeout=20.0,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ async def watched(private_redis, cloud):
     which has been in office for long enough."""
     server = private_redis(aof=False)
     settings = quick(sandbox_lease=LEASE, reap_interval=10.0)
-    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=settings)
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
     sandbox = await life.start()
     life.keeper.drop(sandbox.name, sandbox._box.take)
     reaper = Reaper(server.url, run="test", settings=settings)

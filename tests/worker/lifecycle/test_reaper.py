@@ -11,7 +11,8 @@ import ground
 from ground import SettingError
 from tests.harness import doomed, killing
 from tests.worker.lifecycle.cloud import CloudProvider
-from tests.worker.lifecycle.conftest import gate_of, quick, until
+from tests.worker.lifecycle.conftest import gate_of, quick, soon, until
+from tests.worker.lifecycle.leases import leases_end
 from tests.worker.lifecycle.owner import opens_and_waits
 from worker.lifecycle import SandboxLifecycle, StartFailed
 from worker.lifecycle.reaper.reaper import Reaper
@@ -34,11 +35,12 @@ async def empty(life, reaper, within=100):
 
 async def test_the_sandboxes_of_a_killed_process_are_ended(private_redis, cloud):
     server = private_redis(aof=False)
-    with killing.Child(opens_and_waits, server.url, cloud.address, 600, 1.0) as owner:
+    with killing.Child(opens_and_waits, server.url, cloud.address, 600) as owner:
         owner.wait_for("open")
         owner.kill()
     assert cloud.live == 1
-    await ended(cloud, Reaper(server.url, settings=quick(sandbox_lease=1.0)))
+    leases_end(server.url)
+    await ended(cloud, Reaper(server.url, settings=soon()))
 
 
 async def test_a_frozen_owner_within_its_lease_keeps_its_sandbox(private_redis, cloud):
@@ -58,21 +60,22 @@ async def test_a_frozen_owner_within_its_lease_keeps_its_sandbox(private_redis, 
 
 async def test_an_owner_that_wakes_too_late_is_told_and_harms_nobody(private_redis, cloud):
     server = private_redis(aof=False)
-    with killing.Child(opens_and_waits, server.url, cloud.address, 0.5, 1.0) as owner:
+    with killing.Child(opens_and_waits, server.url, cloud.address, 0.5) as owner:
         owner.wait_for("open")
         owner.freeze()
-        await ended(cloud, Reaper(server.url, settings=quick(sandbox_lease=1.0)))
+        leases_end(server.url)
+        await ended(cloud, Reaper(server.url, settings=soon()))
         owner.thaw()
         assert owner.wait_for("done") == {"reached": "done", "alive": False}
         assert owner.outcome().killed is False
 
 
 async def test_an_owner_that_renews_late_keeps_what_nobody_has_claimed(lifecycle, cloud, reaper):
-    life = lifecycle(sandbox_lease=0.5)
+    life = lifecycle()
     sandbox = await life.start()
     box = sandbox._box
     life.keeper.drop(box.name, box.take)
-    await until(lambda: life.registry.look().records[0].lease_end < life.registry.look().now)
+    leases_end(life.target)
     assert life.registry.renew([(box.name, box.fence, 30.0)]) == [True]
     await reaper().look(wait=False)
     assert await sandbox.is_alive()
@@ -154,7 +157,7 @@ async def test_two_reapers_at_once_end_each_sandbox_once_and_no_living_one(
 async def test_only_one_of_two_reapers_is_elected(lifecycle, cloud, reaper):
     life = lifecycle()
     async with life.open():
-        first, second = reaper(), reaper()
+        first, second = reaper(sandbox_lease=60.0), reaper(sandbox_lease=60.0)
         assert (await first.look())["test"].elected
         assert not (await second.look())["test"].elected
 
@@ -276,7 +279,8 @@ async def test_permits_of_a_process_killed_while_it_started_come_back(private_re
     with killing.Child(opens_and_waits, server.url, cloud.address, 600, at=at) as owner:
         assert owner.outcome().killed
     assert (await gate_of(life).status()).in_flight == 1
-    eye = Reaper(server.url, settings=quick())
+    leases_end(life.target)
+    eye = Reaper(server.url, settings=soon())
     await ended(cloud, eye)
     await empty(life, eye)
     life.registry.close()
@@ -292,13 +296,16 @@ async def test_a_permit_whose_sandbox_was_never_asked_for_waits_for_no_startup_t
         assert owner.outcome().killed
     life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
     assert (await gate_of(life).status()).in_flight == 1
-    await empty(life, Reaper(server.url, settings=quick()))
+    leases_end(life.target)
+    await empty(life, Reaper(server.url, settings=soon()))
     assert cloud.stats().get("creates", 0) == 0
     life.registry.close()
 
 
-async def starts_once(url: str, address: str, seconds: float) -> None:
-    settings = quick(startup_timeout=seconds, init_wall_budget=seconds, start_attempts=1)
+async def starts_once(url: str, address: str, seconds: float, lease: float = 60.0) -> None:
+    settings = quick(
+        startup_timeout=seconds, init_wall_budget=seconds, start_attempts=1, sandbox_lease=lease
+    )
     life = SandboxLifecycle(url, CloudProvider(address), run="test", settings=settings)
     try:
         await life.stop(await life.start())
@@ -312,9 +319,9 @@ async def test_a_starter_that_stood_still_for_longer_than_its_lease_asks_for_not
     server = private_redis(aof=False)
     at = killing.freezing(killing.before("worker.lifecycle.starting:Attempts._bring_up"))
     life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
-    with killing.Child(starts_once, server.url, cloud.address, 20.0, at=at) as owner:
+    with killing.Child(starts_once, server.url, cloud.address, 80.0, 8.0, at=at) as owner:
         owner.wait_for("worker.lifecycle.starting:Attempts._bring_up")
-        await empty(life, Reaper(server.url, settings=quick()))
+        await empty(life, Reaper(server.url, settings=soon()))
         owner.thaw()
         assert "SandboxLost" in owner.wait_for("failed")["why"]
     assert cloud.stats().get("creates", 0) == 0

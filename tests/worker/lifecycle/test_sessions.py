@@ -62,18 +62,17 @@ async def test_who_waits_for_an_opener_that_fails_opens_it_himself(lifecycle, cl
 
 async def test_an_opener_that_is_killed_gives_way(private_redis, cloud):
     server = private_redis(aof=False)
-    settings = quick(sandbox_lease=1.0)
-    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=settings)
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
     at = killing.before("worker.lifecycle.starting:Starter.start")
-    with killing.Child(uses_a_session, server.url, cloud.address, at=at) as opener:
+    with killing.Child(uses_a_session, server.url, cloud.address, 1.0, at=at) as opener:
         assert opener.outcome().killed
     async with asyncio.timeout(100), life.session("sample-7") as sandbox:
         assert await sandbox.is_alive()
     life.registry.close()
 
 
-async def uses_a_session(url: str, address: str) -> None:
-    settings = quick(sandbox_lease=1.0)
+async def uses_a_session(url: str, address: str, lease: float = 60.0) -> None:
+    settings = quick(sandbox_lease=lease)
     life = SandboxLifecycle(url, CloudProvider(address), run="test", settings=settings)
     async with life.session("sample-7") as sandbox:
         await sandbox.write_file("state", "from a process that has ended")
@@ -89,10 +88,10 @@ async def test_a_session_outlives_the_process_that_opened_it(private_redis, clou
 
 
 async def test_a_session_that_idles_is_ended_and_opened_afresh(lifecycle, cloud, reaper):
-    life = lifecycle(session_idle=0.1, sandbox_lease=0.6)
+    life = lifecycle(session_idle=0.1, sandbox_lease=9.0)
     async with life.session("s") as sandbox:
         first = sandbox.id
-    eye = reaper(sandbox_lease=0.6)
+    eye = reaper()
     async with asyncio.timeout(100):
         while cloud.live:
             await eye.look(wait=False)
@@ -101,11 +100,15 @@ async def test_a_session_that_idles_is_ended_and_opened_afresh(lifecycle, cloud,
         assert sandbox.id != first
 
 
-async def test_a_session_in_use_is_not_idle(lifecycle, cloud, reaper):
-    life = lifecycle(session_idle=0.1, sandbox_lease=2.0)
-    eye = reaper(sandbox_lease=2.0)
+async def test_a_session_in_use_is_not_idle(lifecycle, cloud, reaper, monkeypatch):
+    life, renewals = lifecycle(session_idle=0.1, sandbox_lease=9.0), []
+    renew = life.registry.renew
+    monkeypatch.setattr(
+        life.registry, "renew", lambda rows: (renewals.append(rows), renew(rows))[1]
+    )
+    eye = reaper()
     async with life.session("s") as sandbox:
-        for _ in range(25):  # longer than its lease, and than it may idle
+        while len(renewals) < 2:  # longer than it may idle
             await eye.look(wait=False)
             await asyncio.sleep(0.1)
         assert await sandbox.is_alive()

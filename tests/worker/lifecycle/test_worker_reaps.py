@@ -7,6 +7,7 @@ import redis as redis_py
 from rq.serializers import JSONSerializer
 
 from tests.harness import killing
+from tests.worker.lifecycle.leases import leases_end
 from tests.worker.lifecycle.owner import opens_and_waits
 from worker import ConcurrentWorker
 
@@ -26,6 +27,7 @@ async def test_a_worker_with_nothing_to_do_ends_what_the_dead_left(
     with killing.Child(opens_and_waits, url, cloud.address, 600) as owner:
         owner.wait_for("open")
         owner.kill()
+    leases_end(url)
     with killing.Child(works, url):
         async with asyncio.timeout(100):
             while cloud.live:  # noqa: ASYNC110

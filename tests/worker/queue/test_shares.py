@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,7 @@ from ground import SettingError, connect_async, target_of
 from penstock.fleet.work import read_queues
 from tests.worker.concurrent.crew import at_work, burst, open_queue
 from tests.worker.queue.shares_alone import SharesAlone
+from tests.worker.scripted_answers import Answer
 from worker import CodeQueue
 from worker.errors import JobCancelled
 
@@ -269,8 +271,16 @@ def test_an_idle_worker_starts_a_shared_job_as_it_comes(redis, fusion):
 
 def test_two_idle_workers_take_up_what_comes_at_once(redis, fusion):
     queue = CodeQueue(redis, "code")
-    with at_work(redis, concurrency=1), at_work(redis, concurrency=1):
-        assert len(queue.sync.run_many(["print(42)"] * 6, share="training")) == 6
+    fusion.script.extend([Answer.ok("42\n", seconds=math.inf)] * 2)
+    with (
+        at_work(redis, concurrency=1),
+        at_work(redis, concurrency=1),
+        ThreadPoolExecutor(1) as trainer,
+    ):
+        ran = trainer.submit(queue.sync.run_many, ["print(42)"] * 6, share="training")
+        fusion.wait_until(lambda: fusion.in_flight == 2)
+        fusion.finish_held()
+        assert len(ran.result(100)) == 6
     workers = {redis.hget(key, "worker_name") for key in redis.keys("rq:job:*")}
     assert len(workers) == 2
 

@@ -9,6 +9,7 @@ import ground
 from limiter import Adaptive
 from tests.harness import killing
 from tests.worker.lifecycle.conftest import gate_of, quick
+from tests.worker.lifecycle.leases import leases_end
 from tests.worker.sandbox.e2b.serving import KEY, E2bServer
 from worker.contract import provider_contract
 from worker.lifecycle import Provider, SandboxLifecycle, SandboxSpec, StartFailed
@@ -75,6 +76,7 @@ async def killed_during_a_creation(life: SandboxLifecycle, create: str, image: s
     (left,) = [ref.name async for ref in life.provider.list(tags)]
     (record,) = life.registry.look().records
     assert (record.name, record.ref) == (left, None)
+    leases_end(life.target)
     await reaped(life)
     assert [ref async for ref in life.provider.list(tags)] == []
     assert (await gate_of(life).status()).in_flight == 0

@@ -14,7 +14,7 @@ from tests.harness.servers import PrivateRedis
 from tests.worker.lifecycle.clouds.agent_sandbox_stand_in import KUBECONFIG, Cluster
 from tests.worker.lifecycle.clouds.daytona_stand_in import KEY, Daytona
 from tests.worker.lifecycle.clouds.machines import serving
-from tests.worker.lifecycle.conftest import LEAVES_OPEN, gate_of, quick
+from tests.worker.lifecycle.conftest import LEAVES_OPEN, gate_of, quick, soon
 from worker.lifecycle import SandboxLifecycle, SandboxSpec, StartFailed, provider_named
 from worker.lifecycle.reaper.reaper import Reaper
 
@@ -24,7 +24,7 @@ IMAGES = {"agent-sandbox": "python-pool"}
 
 async def starts_and_ends(url: str, provider: str, at_once: int) -> None:
     """A process: so many sandboxes at once, each ended soon and followed by another."""
-    life = SandboxLifecycle(url, provider, run="test", settings=quick(startup_timeout=60.0))
+    life = SandboxLifecycle(url, provider, run="test", settings=soon(startup_timeout=60.0))
     doomed.reached("begins")
 
     async def one() -> None:
@@ -41,7 +41,7 @@ async def kills(url: str, provider: str, count: int, left: Callable[[], Awaitabl
     """How long it took until nothing was left."""
     draw = random.Random(7)
     # As in every worker: what a dead owner was starting keeps its permits until a reaper ends it.
-    reaper = Reaper(url, settings=quick())
+    reaper = Reaper(url, settings=soon())
     reaping = asyncio.create_task(reaper.work())
     for number in range(count):
         with killing.Child(starts_and_ends, url, provider, 4) as child:
