@@ -126,7 +126,7 @@ async def test_a_holder_renews_at_the_pace_of_its_shortest_lease(bench: Bench) -
     await bench.buffer.set_policy(POLICY.model_copy(update={"slot_lease": 0.3}))
     (second,) = await bench.buffer.admit(1)
     await bench.buffer.publish(11)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         await second.published.wait()
         await first.published.wait()
 
@@ -141,7 +141,7 @@ async def test_a_holder_whose_renewals_are_refused_hears_that_its_slots_are_lost
         raise ValueError("no")
 
     monkeypatch.setattr(bench.buffer._slots, "renew", refused)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while not slot.lost:  # noqa: ASYNC110 - it is the renewer that says so
             await asyncio.sleep(0.01)
 

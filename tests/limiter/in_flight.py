@@ -5,6 +5,9 @@ import threading
 import time
 from typing import Any
 
+import ground
+from tests.harness.servers import until
+
 PATIENCE = 100.0
 
 
@@ -45,6 +48,17 @@ async def served_in_turn(
     assert granted.fence > permit.fence
     granted.release()
     (await served(second)).release()
+
+
+def renewed(redis: Any, name: str = "g") -> None:
+    """Block this thread until another one has renewed the gate's permits, twice."""
+    for _ in range(2):
+        before = _leases(redis, name)
+        until(lambda before=before: _leases(redis, name) != before, "a renewal", PATIENCE)
+
+
+def _leases(redis: Any, name: str) -> list[tuple[bytes, float]]:
+    return list(redis.zrange(ground.tagged("gate", name, "leases"), 0, -1, withscores=True))
 
 
 def _matches(status: Any, in_flight: int | None, waiting: int | None) -> bool:

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import os
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +14,7 @@ from limiter import GateError, GateUnavailable, LimitTimeout, TokenBucket
 from limiter import engine as engines
 from tests.harness.servers import until
 from tests.limiter.by_shortcut import on_its_shortcut, takes_it
-from tests.limiter.in_flight import Observer, in_line, served, settled
+from tests.limiter.in_flight import Observer, in_line, renewed, served, settled
 
 SHORT = 1.5  # a lease that a test waits for
 SOON = 100.0
@@ -141,10 +140,10 @@ def test_two_loops_and_a_thread_share_one_permit(real_redis):
 
 
 async def test_the_engine_renews_what_a_blocked_loop_took(real_redis):
-    gate = TokenBucket(real_redis, "g", limit=1, lease=0.6)
+    gate = TokenBucket(real_redis, "g", limit=1, lease=60, heartbeat=0.1)
     await on_its_shortcut(gate)
     async with gate as permit:
-        time.sleep(1.5)  # noqa: ASYNC251 - this is what user code does to us
+        renewed(real_redis)  # without an `await`: this is what user code does to us
         assert not permit.lost
     status = await gate.status()
     assert (status.expired, status.lost, status.readmitted) == (0, 0, 0)
@@ -164,14 +163,14 @@ async def test_it_may_be_renewed_entrusted_and_given_back(gate):
 
 
 def test_a_permit_outlives_its_loop_and_comes_back_when_it_is_dropped(real_redis):
-    gate = TokenBucket(real_redis, "g", limit=1, lease=SHORT)
+    gate = TokenBucket(real_redis, "g", limit=1, lease=60, heartbeat=0.1)
 
     async def take():
         await on_its_shortcut(gate)
         return await gate.acquire()
 
     permit = asyncio.run(take())
-    time.sleep(2 * SHORT)  # for as long as nobody would have renewed it
+    renewed(real_redis)
     assert not permit.lost
     assert gate.sync.status().in_flight == 1
     permit.release()

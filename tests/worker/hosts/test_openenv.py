@@ -39,7 +39,7 @@ async def begun(**settings: Any) -> CodeEnvironment:
 
 
 async def test_programs_run_and_a_submission_has_its_reward() -> None:
-    environment = await begun(timeout=5.0)
+    environment = await begun(timeout=60.0)
     assert (await environment.step_async(run("print(6 * 7)"))).output == "42\n"
     for code, reward in ((RIGHT, 1.0), ("print(9)", 0.5), ("while True: pass", 0.0)):
         ended = await environment.step_async(submit(code))
@@ -91,7 +91,7 @@ async def test_an_episode_has_one_sandbox_which_ends_with_its_client(boxes: Boxe
     assert len(first) == len(await boxes.names()) == 1
     assert first != await boxes.names()
     environment.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while await boxes.names():  # noqa: ASYNC110 - nobody says so
             await asyncio.sleep(0.05)
 

@@ -41,7 +41,7 @@ async def test_an_episode_runs_commands_passes_files_and_leaves_nothing(
         assert (ran.exit_code, ran.stdout, ran.stderr) == (3, "42\n", "")
         await box.download("folder/out", tmp_path / "out")
         assert (tmp_path / "out").read_bytes() == b"42\n"
-        late = await box.exec(["sh", "-c", "echo said; sleep 600"], timeout=1)
+        late = await box.exec(["sh", "-c", "echo said; sleep 600"], timeout=10)
         assert (late.exit_code, late.stdout) == (-1, "said\n")
         assert (await box.exec(["no-such-program"])).exit_code == 127
         with pytest.raises(FileNotFoundError):

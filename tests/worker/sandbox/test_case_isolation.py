@@ -294,7 +294,7 @@ async def test_a_sandbox_that_is_killed_costs_no_verdict_that_is_known_and_leave
     judging = await begin_to_sleep(sandbox, name)
     (first,) = processes_named(name)
     kill(sandbox, whom)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while processes_named(name) in ([], [first]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     kill(sandbox, whom)

@@ -33,8 +33,8 @@ def test_the_answer_has_every_field_of_upstreams(url: str) -> None:
 
 
 def test_a_time_limit_has_no_return_code_and_keeps_its_output(url: str) -> None:
-    code = "import time; print('part', flush=True); time.sleep(20)"
-    answer = post(url, code=code, run_timeout=3)
+    code = "import time; print('part', flush=True); time.sleep(600)"
+    answer = post(url, code=code, run_timeout=10)
     run = answer["run_result"]
     assert (answer["status"], run["status"]) == ("Failed", "TimeLimitExceeded")
     assert (run["return_code"], run["stdout"], run["limit"]) == (None, "part\n", "time")
@@ -142,7 +142,7 @@ def test_what_is_not_json_is_422_and_other_routes_are_not_there(url: str) -> Non
 
 
 def test_overload_waits_in_line_and_then_is_504(narrow_url: str) -> None:
-    body = {"code": "import time; time.sleep(1.5)", "language": "python"}
+    body = {"code": "import time; time.sleep(5)", "language": "python", "run_timeout": 60}
 
     def status(_: int) -> int:
         return CLIENT.post(f"{narrow_url}/run_code", json=body, timeout=150).status_code

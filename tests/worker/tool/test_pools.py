@@ -53,7 +53,7 @@ class TestSingleNodeRateLimiterCase:
         """Results in the order of the calls, and never more at once than the limit."""
         pool = pools(num_workers=3, enable_global_rate_limit=True, rate_limit=2)
         calls = [pool.execute.remote(overlapping, url, n) for n in range(6)]
-        results = [call.result(60) for call in calls]
+        results = [call.result(150) for call in calls]
         assert [number for number, _ in results] == list(range(6))
         assert max(at_once for _, at_once in results) == 2
 
@@ -61,7 +61,7 @@ class TestSingleNodeRateLimiterCase:
         """One of twenty raises: it alone has no value, and no permit is missing."""
         pool = pools(enable_global_rate_limit=True, rate_limit=6)
         calls = [pool.execute.remote(rotten_at_ten, n) for n in range(20)]
-        values = [call.result(60) for call in calls]
+        values = [call.result(150) for call in calls]
         assert values == [*range(10), None, *range(11, 20)]
         until(lambda: pool.rate_limit_worker.get_current_count() == 0, "the permits")
         assert "rotten" in caplog.text
@@ -70,7 +70,7 @@ class TestSingleNodeRateLimiterCase:
         monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://127.0.0.1:1")
         pool = pools(enable_global_rate_limit=False)
         calls = [pool.execute.remote(rotten_at_ten, n) for n in range(12)]
-        assert [call.result(60) for call in calls] == [*range(10), None, 11]
+        assert [call.result(150) for call in calls] == [*range(10), None, 11]
         assert pool.rate_limit_worker is None
 
 
@@ -79,7 +79,7 @@ def one_of_the_processes(url: str, number: int) -> dict[str, Any]:
     os.environ["PENSTOCK_REDIS_URL"] = url
     pool = init_execution_pool(num_workers=6, rate_limit=2 + number)
     calls = [pool.execute.remote(overlapping, url, n) for n in range(6)]
-    most = max(call.result(60)[1] for call in calls)
+    most = max(call.result(150)[1] for call in calls)
     limiter = pool.rate_limit_worker
     assert limiter is not None
     status = limiter.gate.sync.status()
@@ -109,7 +109,7 @@ def test_basic_multi_process_init(url, real_redis) -> None:
         "import json\n"
         "from worker.tool import init_execution_pool\n"
         "pool = init_execution_pool(num_workers=2, rate_limit=9)\n"
-        "assert pool.ping.remote().result(30) is True\n"
+        "assert pool.ping.remote().result(150) is True\n"
         "worker = pool.rate_limit_worker\n"
         "worker.acquire()\n"
         "print(json.dumps([worker.gate.sync.status().limit, worker.get_current_count()]))\n"
@@ -139,7 +139,7 @@ async def test_a_call_can_be_awaited(pools) -> None:
 
 def test_threads_share_our_process_and_processes_do_not(pools, mode) -> None:
     pool = pools(enable_global_rate_limit=False)
-    found = {pool.execute.remote(pid).result(60) for _ in range(4)}
+    found = {pool.execute.remote(pid).result(150) for _ in range(4)}
     assert (found == {os.getpid()}) is (mode is PoolMode.ThreadMode)
 
 
@@ -164,7 +164,7 @@ def test_closing_a_pool_cancels_what_waits_for_a_thread(pools, url) -> None:
     pool.close()
     assert waiting.cancelled()
     assert running.done()
-    assert pool.execute.remote(rotten_at_ten, 1).result(60) == 1
+    assert pool.execute.remote(rotten_at_ten, 1).result(150) == 1
 
 
 @pytest.mark.parametrize("mode", [PoolMode.ProcessMode], indirect=True)
@@ -172,18 +172,18 @@ class TestProcesses:
     def test_a_function_that_takes_its_process_down_takes_nothing_else(self, pools) -> None:
         pool = pools(num_workers=1, rate_limit=1)
         with pytest.raises(ExecutionLost, match="died, exit code -9"):
-            pool.execute.remote(die).result(60)
-        assert pool.execute.remote(rotten_at_ten, 1).result(60) == 1
+            pool.execute.remote(die).result(150)
+        assert pool.execute.remote(rotten_at_ten, 1).result(150) == 1
         until(lambda: pool.rate_limit_worker.get_current_count() == 0, "the permits")
 
     def test_what_cannot_be_sent_is_refused_with_the_reason(self, pools) -> None:
         pool = pools(enable_global_rate_limit=False)
         with pytest.raises(ExecutionLost, match="defined at the top of a module"):
-            pool.execute.remote(lambda: 1).result(60)
+            pool.execute.remote(lambda: 1).result(150)
 
     def test_a_result_that_cannot_be_sent_is_the_functions_failure(self, pools, caplog) -> None:
         pool = pools(enable_global_rate_limit=False)
-        assert pool.execute.remote(unsendable).result(60) is None
+        assert pool.execute.remote(unsendable).result(150) is None
         assert "local object" in caplog.text
 
     def test_a_closed_pool_leaves_no_process(self, pools, url, real_redis) -> None:
@@ -192,7 +192,7 @@ class TestProcesses:
         until(lambda: real_redis.get("began"), "it to begin")
         pool.close()
         with pytest.raises(ExecutionLost):
-            running.result(60)
+            running.result(150)
         assert multiprocessing.active_children() == []
 
 

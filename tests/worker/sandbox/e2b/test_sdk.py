@@ -97,7 +97,7 @@ def test_a_sandbox_that_is_gone_is_told_as_such(server):
 def test_its_time_is_prolonged_and_runs_out(server):
     box = Sandbox.create(timeout=60, **server.options)
     box.set_timeout(2)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while box.is_running():
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -289,9 +289,9 @@ def test_output_comes_while_the_command_runs(shared):
     handle = shared.commands.run("echo one; read line; echo $line", background=True, stdin=True)
     reader = threading.Thread(target=lambda: handle.wait(on_stdout=note))
     reader.start()
-    assert first.wait(60)
+    assert first.wait(100)
     shared.commands.send_stdin(handle.pid, "two\n")
-    reader.join(60)
+    reader.join(100)
     assert "".join(seen) == "one\ntwo\n"
 
 
@@ -308,7 +308,7 @@ def test_a_command_out_of_time_is_killed(shared):
     mark = uuid.uuid4().hex
     with pytest.raises(TimeoutException):
         shared.commands.run(f"sleep 1000 # {mark}", timeout=1)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while any(mark in " ".join(one.args) for one in shared.commands.list()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -328,7 +328,7 @@ def test_background_commands_are_listed_found_and_killed(box):
 
 def test_what_is_left_in_the_background_outlives_its_command(box):
     box.commands.run("setsid sh -c 'sleep 0.5; echo done > /tmp/marker' > /dev/null 2>&1 &")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not box.files.exists("/tmp/marker"):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -337,7 +337,7 @@ def test_what_is_left_in_the_background_outlives_its_command(box):
 def test_a_client_that_hangs_up_ends_no_command(box):
     handle = box.commands.run("sleep 0.5; echo done > /tmp/after", background=True, timeout=0)
     handle.disconnect()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not box.files.exists("/tmp/after"):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -369,9 +369,9 @@ def test_a_terminal_is_one(box):
     reader.start()
     box.pty.resize(handle.pid, _size(40, 100))
     box.pty.send_stdin(handle.pid, b"stty size; tty\n")
-    assert seen.wait(60), bytes(shown)
+    assert seen.wait(100), bytes(shown)
     box.pty.send_stdin(handle.pid, b"exit\n")
-    reader.join(60)
+    reader.join(100)
 
 
 def _size(rows, cols):
@@ -453,7 +453,7 @@ def test_changes_in_a_folder_are_seen(box):
     watcher = box.files.watch_dir("/tmp/watched")
     box.files.write("/tmp/watched/new", "x")
     names = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while "new" not in names:
         assert time.monotonic() < deadline
         names |= {event.name for event in watcher.get_new_events()}

@@ -11,7 +11,7 @@ import pytest
 from worker.sandbox.network.proxy import CONNECTIONS, Patience, Proxy
 from worker.sandbox.network.rules import Address, Policy, address_of, ceiling, rules
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(200)
 LOOPBACK = address_of("127.0.0.1")
 assert LOOPBACK is not None
 

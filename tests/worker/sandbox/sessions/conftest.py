@@ -86,7 +86,7 @@ def end_hubs(folder: Path) -> None:
             os.close(ended)
 
 
-def wait_for(process: int, seconds: float = 60) -> None:
+def wait_for(process: int, seconds: float = 100) -> None:
     """Until a process that is not our child has ended, by its pidfd."""
     import select
 

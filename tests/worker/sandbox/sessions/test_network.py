@@ -112,7 +112,7 @@ async def test_a_hub_that_is_killed_leaves_no_proxy(folder: Path, trainer: str) 
     os.kill(hub_in(folder), signal.SIGKILL)
     over = asyncio.Event()
     asyncio.get_running_loop().add_reader(ended, over.set)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         await over.wait()
     asyncio.get_running_loop().remove_reader(ended)
     os.close(ended)

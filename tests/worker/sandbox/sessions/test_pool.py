@@ -54,7 +54,7 @@ class Leave:
                 self.stirred.notify_all()
 
     async def until(self, ended: int) -> None:
-        async with asyncio.timeout(60), self.stirred:
+        async with asyncio.timeout(100), self.stirred:
             await self.stirred.wait_for(lambda: self.ended >= ended)
 
 
