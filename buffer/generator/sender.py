@@ -13,7 +13,7 @@ import httpx
 
 from buffer.settings import BufferSettings
 from ground import tracing
-from ground.backoff import backoff
+from ground.backoff import backoff, retry_after_seconds
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,4 @@ def authorization() -> dict[str, str]:
 
 
 def retry_after(response: httpx.Response) -> float:
-    try:
-        return min(float(response.headers.get("Retry-After", 0)), 60.0)
-    except ValueError:
-        return 0.0
+    return min(retry_after_seconds(response.headers.get("Retry-After", "")) or 0.0, 60.0)

@@ -111,8 +111,13 @@ class Child:
     """A process that runs a scenario, for a test that does something meanwhile."""
 
     def __init__(
-        self, scenario: Callable[..., object], *arguments: Any, at: Point | None = None
+        self,
+        scenario: Callable[..., object],
+        *arguments: Any,
+        at: Point | None = None,
+        imported: Sequence[str] = (),
     ) -> None:
+        """`imported`: modules that many of these need, and that their parent imports once."""
         self.reports: list[dict[str, Any]] = []
         self._at = at
         spec = {
@@ -122,7 +127,8 @@ class Child:
         }
         self._reports, reporting = os.pipe()
         try:
-            self._process = nursery.Born(spec, reporting)
+            modules = [*nursery.IMPORTED, *imported]
+            self._process = nursery.Born(spec, reporting, imported=modules)
         finally:
             os.close(reporting)
         self._unread = b""

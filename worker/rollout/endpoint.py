@@ -8,9 +8,8 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
-from ground.backoff import backoff
+from ground.backoff import backoff, retry_after_seconds
 from limiter import Gate, Permit, Report
-from worker.sandbox.fusion_wire import seconds_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -71,7 +70,7 @@ def _report_of(failure: Exception) -> Report:
 
 
 def _hint(failure: Any) -> float | None:
-    return seconds_of(failure.response.headers.get("retry-after", ""))
+    return retry_after_seconds(failure.response.headers.get("retry-after", ""))
 
 
 def _wait_after(failure: Any, attempt: int) -> float | None:

@@ -1,10 +1,8 @@
 """Sandbox Fusion's wire: how a request is put, and what an answer says."""
 
 import json
-import math
-import time
-from email.utils import parsedate_to_datetime
 
+from ground.backoff import retry_after_seconds
 from ground.errors import VersionError
 from worker.errors import (
     ResultUnreadable,
@@ -71,7 +69,7 @@ def failure_of(
     return kind(
         f"{who} answered HTTP {status}{_why(raw)}",
         reason=f"http_{status}",
-        retry_after=seconds_of(retry_after),
+        retry_after=retry_after_seconds(retry_after),
         may_be_running=status in _MAY_BE_RUNNING,
     )
 
@@ -86,18 +84,6 @@ def _why(raw: bytes) -> str:
     if isinstance(why, list):
         why = "; ".join(str(one["msg"]) for one in why if isinstance(one, dict) and "msg" in one)
     return f": {' '.join(why.split())[:_SHOWN]}" if isinstance(why, str) and why else ""
-
-
-def seconds_of(retry_after: str) -> float | None:
-    """A Retry-After header, seconds or a date; None where it says nothing."""
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _flood(limit: int) -> CodeResult:

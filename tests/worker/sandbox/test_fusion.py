@@ -11,6 +11,7 @@ from email.utils import formatdate
 
 import pytest
 
+from ground.backoff import retry_after_seconds
 from penstock.commands.sandbox import serve
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
@@ -25,7 +26,6 @@ from worker import (
     SandboxUnreachable,
 )
 from worker.sandbox.choice import make_sandbox
-from worker.sandbox.fusion_wire import seconds_of
 from worker.settings import WorkerSettings
 
 PROGRAM = CodeRequest(code="print(1)")
@@ -187,13 +187,13 @@ async def test_retry_after_is_handed_on(fusion, sandbox, status):
 
 
 def test_retry_after_may_be_a_date():
-    assert 50 < seconds_of(formatdate(time.time() + 60, usegmt=True)) <= 60
-    assert seconds_of(formatdate(time.time() - 60, usegmt=True)) == 0
+    assert 0 < retry_after_seconds(formatdate(time.time() + 60, usegmt=True)) <= 60
+    assert retry_after_seconds(formatdate(time.time() - 60, usegmt=True)) == 0
 
 
 @pytest.mark.parametrize("nonsense", ["", "soon", "nan", "inf", "Mon, 99 Foo 2026", "1e400", "é"])
 def test_a_retry_after_that_says_nothing_is_ignored(nonsense):
-    assert seconds_of(nonsense) is None
+    assert retry_after_seconds(nonsense) is None
 
 
 async def test_nobody_listens(fusion, sandbox):

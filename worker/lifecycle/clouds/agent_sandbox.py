@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from ground import SettingError
+from ground.backoff import retry_after_seconds
 from ground.recent import Recent
 from worker.lifecycle.clouds import shell
 from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
@@ -47,7 +48,7 @@ class ClaimGone(Exception):
     """There is no such claim, or it is being deleted."""
 
 
-class AgentSandboxProvider:
+class AgentSandboxProvider(shell.FilesByCommands):
     """A spec's `image` names a SandboxWarmPool.
 
     `options` may be `volume_claim_templates`, `pod_metadata`, `annotations` and `labels` of the
@@ -113,14 +114,6 @@ class AgentSandboxProvider:
             self._opened.pop(ref.id, None)
             await self._claim(ref.id)  # says so if it has ended
             raise
-
-    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        ran = await self.exec(ref, shell.reading(path))
-        return shell.done(ref, ran, "read", path).stdout
-
-    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
-        ran = await self.exec(ref, shell.writing(path, content))
-        shell.done(ref, ran, "write", path)
 
     async def is_alive(self, ref: SandboxRef) -> bool:
         try:
@@ -231,9 +224,9 @@ def _verdict(problem: ApiException) -> Verdict:
         case 409:
             return Verdict(Kind.EXISTS)
         case 429:
-            text = str((problem.headers or {}).get("Retry-After", ""))
-            seconds = float(text) if text.isascii() and text.isdecimal() else _LATER
-            return Verdict(Kind.THROTTLED, seconds, nothing_made=True)
+            seconds = retry_after_seconds(str((problem.headers or {}).get("Retry-After", "")))
+            wait = _LATER if seconds is None else seconds
+            return Verdict(Kind.THROTTLED, wait, nothing_made=True)
         case 403 if over_quota:
             return Verdict(Kind.THROTTLED, _LATER, nothing_made=True)
         case 401 | 403:

@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from ground.backoff import retry_after_seconds
 from ground.recent import Recent
 from worker.lifecycle.clouds import shell
 from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
@@ -46,7 +47,7 @@ class DaytonaRefused(Exception):
     """The request asks for what Daytona does not have."""
 
 
-class DaytonaProvider:
+class DaytonaProvider(shell.FilesByCommands):
     """A spec's `image` is one of a registry; without one, the sandbox is of the default snapshot.
 
     `options` are the parameters of the SDK's `create`: `snapshot`, `network_block_all` and so on.
@@ -102,14 +103,6 @@ class DaytonaProvider:
             self._opened.pop(ref.id, None)
             await self._sandbox(ref.id)  # says so if it has ended
             raise
-
-    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        ran = await self.exec(ref, shell.reading(path))
-        return shell.done(ref, ran, "read", path).stdout
-
-    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
-        ran = await self.exec(ref, shell.writing(path, content))
-        shell.done(ref, ran, "write", path)
 
     async def is_alive(self, ref: SandboxRef) -> bool:
         try:
@@ -233,5 +226,5 @@ def _state(sandbox: Any) -> str:
 
 def _retry_after(problem: DaytonaError) -> float:
     found = {name.lower(): text for name, text in problem.headers.items()}
-    text = str(found.get("retry-after", ""))
-    return float(text) if text.isascii() and text.isdecimal() else _LATER
+    seconds = retry_after_seconds(str(found.get("retry-after", "")))
+    return _LATER if seconds is None else seconds

@@ -39,7 +39,7 @@ class E2bNameTaken(Exception):
     """A living sandbox has the name."""
 
 
-class E2bProvider:
+class E2bProvider(shell.FilesByCommands):
     """A spec's `image` is a template. Its `options` are those of `e2b.AsyncSandbox.create`.
 
     `connection`: what the SDK takes in place of its variables, `api_key` or `domain`, say.
@@ -88,14 +88,6 @@ class E2bProvider:
 
     async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
         return await shell.run(_Inside(await self._sandbox(ref.id)), command)
-
-    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        ran = await self.exec(ref, shell.reading(path))
-        return shell.done(ref, ran, "read", path).stdout
-
-    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
-        ran = await self.exec(ref, shell.writing(path, content))
-        shell.done(ref, ran, "write", path)
 
     async def is_alive(self, ref: SandboxRef) -> bool:
         try:

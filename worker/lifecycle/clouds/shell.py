@@ -10,6 +10,7 @@ import errno
 import math
 import shlex
 import uuid
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -163,18 +164,27 @@ async def ready(inside: Inside, folder: str = "/tmp") -> None:  # noqa: S108
         raise NoAnswer(f"`true` cannot be run inside: {ran.stderr!r:.300}")
 
 
-def reading(path: str) -> Command:
-    """What reads a file; `done` says how it ended."""
-    return Command(["sh", "-c", _READ, "sh", path], FILE_WITHIN)
+class FilesByCommands(ABC):
+    """The files of a provider whose sandboxes are reached by commands alone."""
+
+    @abstractmethod
+    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult: ...
+
+    async def _exec_reading(self, ref: SandboxRef, command: Command) -> ExecResult:
+        """What it prints is a file, which must be whole."""
+        return await self.exec(ref, command)
+
+    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
+        command = Command(["sh", "-c", _READ, "sh", path], FILE_WITHIN)
+        return _done(ref, await self._exec_reading(ref, command), "read", path).stdout
+
+    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
+        check_size(path, content)
+        command = Command(["sh", "-c", _WRITE, "sh", path], FILE_WITHIN, stdin=content)
+        _done(ref, await self.exec(ref, command), "write", path)
 
 
-def writing(path: str, content: bytes) -> Command:
-    """What makes or replaces a file, and the folders above it."""
-    check_size(path, content)
-    return Command(["sh", "-c", _WRITE, "sh", path], FILE_WITHIN, stdin=content)
-
-
-def done(ref: SandboxRef, ended: ExecResult, what: str, path: str) -> ExecResult:
+def _done(ref: SandboxRef, ended: ExecResult, what: str, path: str) -> ExecResult:
     """Raises what `open` would have raised."""
     if ended.timed_out:
         raise OSError(f"sandbox {ref.name}: timeout, cannot {what} {path}")

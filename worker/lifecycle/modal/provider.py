@@ -54,7 +54,7 @@ class ModalRefused(Exception):
     """Modal knows no such image, app or secret."""
 
 
-class ModalProvider:
+class ModalProvider(shell.FilesByCommands):
     """`options` of a spec are those of `modal.Sandbox.create`; its `command` is what it runs."""
 
     name = "modal"
@@ -141,13 +141,8 @@ class ModalProvider:
         refused = "not_executable" if denied else ""
         return ExecResult(None if timed_out else code, bytes(out), bytes(err), timed_out, refused)
 
-    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        ran = await self._exec(ref, shell.reading(path), whole=True)
-        return shell.done(ref, ran, "read", path).stdout
-
-    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
-        ran = await self.exec(ref, shell.writing(path, content))
-        shell.done(ref, ran, "write", path)
+    async def _exec_reading(self, ref: SandboxRef, command: Command) -> ExecResult:
+        return await self._exec(ref, command, whole=True)
 
     async def is_alive(self, ref: SandboxRef) -> bool:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.lifecycle.conftest import until
-from worker.lifecycle import Command, FileRefused, SandboxRef
+from worker.lifecycle import Command, ExecResult, FileRefused, SandboxRef
 from worker.lifecycle.clouds import shell
 
 REF = SandboxRef("id", "name")
@@ -40,6 +40,14 @@ class Here:
         self.gets += 1
         self.paths |= {path, str(Path(path).parent)}
         return Path(path).read_bytes()
+
+
+class Files(shell.FilesByCommands):
+    def __init__(self, here: Here) -> None:
+        self.here = here
+
+    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
+        return await shell.run(self.here, command)
 
 
 @pytest.fixture(params=SHELLS, ids=lambda words: words[0])
@@ -107,14 +115,14 @@ async def test_files_larger_than_one_call_takes_are_refused(
 ) -> None:
     monkeypatch.setattr(shell, "MOST", 10)
     with pytest.raises(FileRefused, match="at most 10 fit"):
-        shell.writing("file", b"x" * 11)
+        await Files(here).write_file(REF, "file", b"x" * 11)
     with pytest.raises(FileRefused, match="its input"):
         await shell.run(here, Command(["cat"], stdin=b"x" * 11))
     large = here.folder / "large"
     with large.open("wb") as file:
         file.truncate((64 << 20) + 1)
     with pytest.raises(FileRefused, match="read it in parts"):
-        shell.done(REF, await shell.run(here, shell.reading("large")), "read", "large")
+        await Files(here).read_file(REF, "large")
 
 
 async def test_a_shell_that_says_nothing_is_a_failure_and_no_result(here: Here) -> None:
