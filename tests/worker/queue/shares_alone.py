@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from rq import Queue
+from rq.serializers import JSONSerializer
+
 from ground import fields_of
 from worker.concurrent.commands import SCRIPTS as WORK
 from worker.concurrent.commands import WorkCommands
@@ -57,6 +60,14 @@ class SharesAlone:
     def give_back(self) -> None:
         """What was claimed last."""
         self._do(self._work.give_back(self.held, leaving=False))
+
+    def run_again(self) -> None:
+        """What was claimed last has failed, and RQ enqueues it for another try."""
+        queue = Queue("code", connection=self.client, serializer=JSONSerializer)
+        for id, execution, _ in self.held:
+            row = (id, execution, "", "", "", "1", "", 0)
+            self._do(self._work.drop(row))
+            queue._enqueue_job(queue.fetch_job(id.decode()))
 
     def finish(self, seconds: float) -> None:
         """What was claimed last has run for so long."""

@@ -48,6 +48,47 @@ def test_a_share_that_rq_compacts_loses_no_job(alone, served_meanwhile):
     assert len(orders) == 20
 
 
+def test_a_job_that_runs_again_waits_under_its_share(alone):
+    """RQ puts it into the queue's list, which has no share."""
+    alone.enqueue("alice", 10)
+    alone.claim(10)
+    alone.run_again()
+    alone.weigh({"alice": 0})
+    alone.enqueue("bob", 20)
+    assert alone.claimed_by_share(20) == {"bob": 20}
+    assert alone.claimed_by_share(10) == {"alice": 10}
+    alone.run_again()
+    alone.enqueue("bob", 5)
+    assert alone.claimed_by_share(5) == {"bob": 5}
+    assert alone.claimed_by_share(1) == {"alice": 1}
+    assert alone.waiting() == 0
+
+
+def test_a_job_of_one_of_rqs_workers_waits_under_its_share_too(alone):
+    """Of a claim by us it knows nothing."""
+    (order,) = alone.enqueue("alice")
+    queue = Queue("code", connection=alone.client, serializer=JSONSerializer)
+    assert alone.client.lpop(queue.key) == order.id.encode()
+    job = queue.fetch_job(order.id)
+    job.prepare_for_execution("stock", alone.client.pipeline())
+    queue._enqueue_job(job)
+    alone.weigh({"alice": 0})
+    alone.enqueue("bob", 3)
+    assert alone.claimed_by_share(4) == {"bob": 3, "alice": 1}
+    assert alone.claim() == []
+
+
+def test_a_job_that_runs_again_alone_is_claimed_at_once(alone):
+    (order,) = alone.enqueue("alice")
+    for _ in range(3):
+        assert alone.claim() == [order.id]
+        alone.run_again()
+    assert alone.claim() == [order.id]
+    assert not alone.client.hexists(f"rq:job:{order.id}", "penstock_again")
+    kept = {key.decode().rpartition(":")[2] for key in alone.client.keys("penstock:work:{code}:*")}
+    assert not kept & {"shares", "idle", "clock"}
+
+
 def test_a_job_that_rq_deletes_is_not_run(alone):
     orders = alone.enqueue("alice", 3)
     alone.enqueue("bob", 1)

@@ -40,8 +40,8 @@ local taken, running, wip, members = {}, {}, {}, {}
 local function claim(id, job, fields, charged)
   local execution, key, n = next_fence(), job_key(id), #members
   local member = id .. ':' .. execution
-  if job.penstock_returned or job.penstock_unwanted then
-    call('HDEL', key, 'penstock_returned', 'penstock_unwanted')
+  if job.penstock_returned or job.penstock_unwanted or job.penstock_again then
+    call('HDEL', key, 'penstock_returned', 'penstock_unwanted', 'penstock_again')
   end
   if charged then
     call('HSET', key, 'penstock_charged', charged)
@@ -70,7 +70,8 @@ local function read(id)
   local fields, n = try('HGETALL', job_key(id)), 0
   local job = { origin = false, status = false, ttl = false, penstock_execution = false,
     penstock_attempts = false, penstock_returned = false, penstock_abandon = false,
-    penstock_unwanted = false, penstock_share = false, penstock_charged = false }
+    penstock_unwanted = false, penstock_share = false, penstock_charged = false,
+    penstock_again = false, started_at = false }
   for i = 1, #fields, 2 do
     local field, value = fields[i], fields[i + 1]
     if value ~= '' then
@@ -82,15 +83,35 @@ local function read(id)
   return job, fields
 end
 
-local function take_or_drop(id, share)
-  local job, fields = read(id)
-  share = job.penstock_share or share
-  if not unwanted(id, job) then return claim(id, job, fields, share and shares.charged()) end
-  dropped = dropped + 1
-  if share then shares.refund(share) end
+local shared, looked = shares.exist(), false
+
+-- Whether RQ has put it into the queue's list for another run: a retry, or a failed job requeued.
+local function runs_again(job)
+  return job.penstock_share and (job.penstock_attempts or job.started_at)
+    and not (job.penstock_returned or job.penstock_again) and shares.admit(job.penstock_share)
 end
 
-local shared, looked = shares.exist(), false
+-- `served`: the share whose turn it took in that list, if any did.
+local function wait_in_its_share(id, share, served)
+  call('HSET', job_key(id), 'penstock_again', 1)
+  call('RPUSH', shares.list_of(share), id)
+  shares.join(share)
+  if served then shares.refund(served) end
+  shared = true
+end
+
+local function take_or_drop(id, served)
+  local job, fields = read(id)
+  local share = job.penstock_share or served
+  if unwanted(id, job) then
+    dropped = dropped + 1
+    if share then shares.refund(share) end
+  elseif runs_again(job) then
+    wait_in_its_share(id, share, served)
+  else
+    claim(id, job, fields, share and shares.charged())
+  end
+end
 
 -- A few jobs in the queue's list have been served, or are all that wait without a share.
 local function next_jobs(most)
