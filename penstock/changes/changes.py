@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ground import tagged
+from ground import load_script, tagged
 from ground.http.guard import UNWELL
 from penstock.changes.audit import Audit, Author
 from penstock.changes.jobs import CHANGES, change_jobs
@@ -18,6 +18,7 @@ from worker.lifecycle.reaper.reaper import Reaper
 from worker.lifecycle.reaper.reaping import Reaped
 
 MOST_JOBS = 500  # at once
+_PAUSE = load_script("worker.queue", "pause")
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,10 @@ class Changes:
         return Changed(asdict(await gate.status()))
 
     async def _queue(self, name: str, *, paused: bool) -> Changed:
-        client, key = self._reader.client, tagged("work", name)
+        client, keys = self._reader.client, [tagged("work", name), tagged("work", name, "workers")]
         if not await client.sismember("rq:queues", f"rq:queue:{name}"):
             return Changed(refusal=f"there is no queue {name!r}", absent=True)
-        await (client.hset(key, "paused", 1) if paused else client.hdel(key, "paused"))
+        await _PAUSE.call_async(client, keys, [int(paused)])
         return Changed({"done": True})
 
     async def _jobs(self, change: str, ids: Sequence[str]) -> Changed:

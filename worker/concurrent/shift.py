@@ -75,7 +75,9 @@ class Look:
 
 
 _AT_ONCE = 128  # jobs in one claim: Redis works on the next claim while we start these
-_SUSPENDED_FOR = 1.0  # seconds between two looks for `rq resume`, or at a paused queue
+# Seconds until a worker that is held looks again, if nothing wakes it: `rq resume` deletes a key
+# and tells nobody, and a message to a worker is lost while its connection is away.
+_HELD_FOR = 5.0
 
 
 class Shift:
@@ -130,6 +132,10 @@ class Shift:
     def stop(self) -> None:
         """Warm: no new jobs; the running ones are finished."""
         self._stopping = True
+        self._woken.set()
+
+    def look_again(self) -> None:
+        """A queue was resumed."""
         self._woken.set()
 
     def stop_cold(self) -> None:
@@ -297,7 +303,7 @@ class Shift:
 
     async def _rest(self, look: Look, max_idle: float | None) -> bool:
         """Until something changes; False if the worker has been idle for too long."""
-        timeout = _SUSPENDED_FOR if look.suspended or look.paused else None
+        timeout = _HELD_FOR if look.suspended or look.paused else None
         if max_idle is not None and not self.jobs:
             idle_left = max_idle - (time.monotonic() - self.jobs.idle_since)
             if idle_left <= 0:

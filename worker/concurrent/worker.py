@@ -219,12 +219,18 @@ class ConcurrentWorker(BaseWorker):
                 self._stop_job(command.get("job_id"), command.get("execution_id"))
             case "kill-horse":
                 self._kill_jobs()
+            case "look":  # of pause.lua
+                self._look_again()
             case "shutdown":
                 self.request_stop_here()
 
     def _kill_jobs(self) -> None:
         if (shift := self._shift) is not None:
             shift.jobs.interrupt(list(shift.jobs.values()), "killed")
+
+    def _look_again(self) -> None:
+        if (shift := self._shift) is not None:
+            shift.look_again()
 
     def _stop_job(self, id: str | None, execution: str | None) -> None:
         assert self._shift is not None  # noqa: S101 - only a shift's loop obeys commands

@@ -11,6 +11,8 @@ from tests.harness.servers import until
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import at_work, burst, nothing_left, open_queue
 
+PAUSE = ground.load_script("worker.queue", "pause")
+KEYS = ["penstock:work:{code}", "penstock:work:{code}:workers"]
 PROGRAMS = [
     {"error_kind": "none"}, {"error_kind": "none"}, {"error_kind": "user", "error_reason": "exit"},
     {"error_kind": "limit", "error_reason": "run_timeout"},
@@ -68,22 +70,38 @@ def test_a_worker_counts_its_own_programs_that_did_not_finish(
     assert found == [None, b"1", b"1", b"1", b"1", b"1"]
 
 
-def test_a_paused_queue_rests_while_the_others_go_on(
-    real_redis: ground.Client, queue: Queue
+def test_a_paused_queue_rests_while_the_others_go_on_and_a_resume_wakes_its_worker(
+    real_redis: ground.Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("worker.concurrent.shift._HELD_FOR", 1e6)  # it does not look by itself
     other = open_queue(real_redis, "other")
-    with at_work(real_redis, "code", "other"):
+    with at_work(real_redis, "code", "other") as worker:
         until(lambda: real_redis.execute_command("CLIENT", "LIST").count(b"cmd=blmove") == 2,
               "it to park")  # fmt: skip
-        real_redis.hset("penstock:work:{code}", "paused", 1)
+        PAUSE.call(real_redis, KEYS, [1])
         held = queue.enqueue(chores.add, 1, 2)
         until(lambda: queue.job_ids == [held.id], "the job to be back in its queue")
         for _ in range(2):
             runs = other.enqueue(chores.add, 1, 2)
             until(lambda: runs.get_status() == "finished", "a job of the other queue")  # noqa: B023
         assert queue.job_ids == [held.id]
-        real_redis.hdel("penstock:work:{code}", "paused")
+        until(lambda: real_redis.zscore(KEYS[1], worker.name), "its first heartbeat")
+        assert PAUSE.call(real_redis, KEYS, [0]) == 1
         until(lambda: held.get_status() == "finished", "the held job")
+        assert not real_redis.hexists(KEYS[0], "paused")
+
+
+def test_a_queue_whose_mark_another_program_removes_goes_on(
+    real_redis: ground.Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `rq resume` does with the mark of all queues: nobody is told."""
+    monkeypatch.setattr("worker.concurrent.shift._HELD_FOR", 0.05)
+    PAUSE.call(real_redis, KEYS, [1])
+    job = queue.enqueue(chores.add, 1, 2)
+    with at_work(real_redis):
+        until(lambda: real_redis.zcard(KEYS[1]), "its first heartbeat")
+        real_redis.hdel(KEYS[0], "paused")
+        until(lambda: job.get_status() == "finished", "the job")
 
 
 def test_a_burst_leaves_a_paused_queue_alone(real_redis: ground.Client, queue: Queue) -> None:
