@@ -34,6 +34,8 @@ demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lo
 test: check tests ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
 
 tests: $(VENV)/.installed ## the tests alone
+	@# Compile them once; else in a new clone each of the eight processes compiles all for itself.
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet $(TESTS) > /dev/null || true
 	$(BIN)/python -m pytest -n 8 --dist worksteal $(TESTS)
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
