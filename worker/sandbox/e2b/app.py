@@ -42,38 +42,27 @@ def app(boxes: Boxes, api_key: str, host: str, fleet: Fleet | None = None) -> As
             room.forget(name)
 
     rest, inside = Rest(boxes, forget, fleet, api_key), _Inside(boxes, forget, fleet)
+    keyed = _Keyed(boxes, api_key, fleet).of
+    routes = [
+        *_of_rest(rest, keyed),
+        *Templates(boxes).routes(keyed, _unkeyed),
+        *_of_envd(inside, filesystem),
+        *_of_the_interpreter(inside, interpreter),
+    ]
+    return _Door(Starlette(routes=routes), OwnNames(host), fleet)
 
-    def keyed(handler: Outside) -> Outside:
-        async def work(request: Request) -> Response:
-            name = request.path_params.get("id", "")
-            return await _elsewhere(request, name, boxes, fleet) or await handler(request)
 
-        async def answer(request: Request) -> Response:
-            given = request.headers.get("x-api-key", "")
-            if api_key and not hmac.compare_digest(given.encode(), api_key.encode()):
-                return _rest_refusal(Problem("unauthenticated", "the API key is not this server's"))
-            if not is_json(request.scope):
-                return _rest_refusal(Problem("invalid_argument", "send application/json", 415))
-            return await _answered(request, lambda: work(request), _rest_refusal, _not_listed)
-
-        return answer
-
-    async def signed(request: Request) -> Response:
-        if not was_forwarded(request):
-            return _rest_refusal(Problem("not_found", "Not Found"))
-        return await _answered(request, lambda: rest.signed(request), _rest_refusal, _not_listed)
-
-    def unkeyed(handler: Outside) -> Outside:
-        async def answer(request: Request) -> Response:
-            return await _answered(request, lambda: handler(request), _rest_refusal, _not_listed)
-
-        return answer
-
+def _of_rest(rest: Rest, keyed: Callable[[Outside], Outside]) -> list[Route]:
     def route(path: str, handler: Outside, method: str) -> list[Route]:
         return [Route(prefix + path, keyed(handler), methods=[method]) for prefix in ("", "/v2")]
 
+    async def signed(request: Request) -> Response:
+        if not was_forwarded(request):
+            raise Problem("not_found", "Not Found")
+        return await rest.signed(request)
+
     one = "/sandboxes/{id}"
-    rest_routes = [
+    return [
         *route("/sandboxes", rest.create, "POST"),
         *route("/sandboxes", rest.list, "GET"),
         *route(one, rest.look, "GET"),
@@ -87,8 +76,11 @@ def app(boxes: Boxes, api_key: str, host: str, fleet: Fleet | None = None) -> As
         *route(f"{one}/snapshots", rest.not_offered, "POST"),
         *route(f"{one}/network", rest.network, "PUT"),
         *route("/templates/aliases/{alias:path}", rest.alias, "GET"),
-        *Templates(boxes).routes(keyed, unkeyed),
+        Route("/signed", _unkeyed(signed), methods=["GET", "POST"]),
     ]
+
+
+def _of_envd(inside: "_Inside", filesystem: Filesystem) -> list[Route]:
     calls: Mapping[str, Mapping[str, Inside]] = {
         "process.Process": process.CALLS,
         "filesystem.Filesystem": filesystem.calls,
@@ -98,18 +90,22 @@ def app(boxes: Boxes, api_key: str, host: str, fleet: Fleet | None = None) -> As
         for service, handlers in calls.items()
         for name, handler in handlers.items()
     ]
-    envd = [
+    return [
         Route("/health", inside.health, methods=["GET"]),
         Route("/files", inside.of(files.download, signed=True), methods=["GET"]),
         Route("/files", inside.of(files.upload, signed=True), methods=["POST"]),
-        Route("/signed", signed, methods=["GET", "POST"]),
+        *rpc,
+    ]
+
+
+def _of_the_interpreter(inside: "_Inside", interpreter: Interpreter) -> list[Route]:
+    return [
         Route("/execute", inside.of(interpreter.execute), methods=["POST"]),
         Route("/contexts", inside.of(interpreter.create), methods=["POST"]),
         Route("/contexts", inside.of(interpreter.list), methods=["GET"]),
         Route("/contexts/{context}", inside.of(interpreter.remove), methods=["DELETE"]),
         Route("/contexts/{context}/restart", inside.of(interpreter.restart), methods=["POST"]),
     ]
-    return _Door(Starlette(routes=[*rest_routes, *rpc, *envd]), OwnNames(host), fleet)
 
 
 class _Door:
@@ -145,6 +141,36 @@ def _without_box(scope: Scope) -> Scope:
         for name, value in scope["headers"]
     ]
     return {**scope, "headers": headers}
+
+
+class _Keyed:
+    """Calls of REST, by the holder of the server's key."""
+
+    def __init__(self, boxes: Boxes, api_key: str, fleet: Fleet | None) -> None:
+        self._boxes, self._key, self._fleet = boxes, api_key.encode(), fleet
+
+    def of(self, handler: Outside) -> Outside:
+        async def work(request: Request) -> Response:
+            self._admit(request)
+            name = request.path_params.get("id", "")
+            other = await _elsewhere(request, name, self._boxes, self._fleet)
+            return other or await handler(request)
+
+        return _unkeyed(work)
+
+    def _admit(self, request: Request) -> None:
+        given = request.headers.get("x-api-key", "").encode()
+        if self._key and not hmac.compare_digest(given, self._key):
+            raise Problem("unauthenticated", "the API key is not this server's")
+        if not is_json(request.scope):
+            raise Problem("invalid_argument", "send application/json", 415)
+
+
+def _unkeyed(handler: Outside) -> Outside:
+    async def answer(request: Request) -> Response:
+        return await _answered(request, lambda: handler(request), _rest_refusal, _not_listed)
+
+    return answer
 
 
 class _Inside:

@@ -6,7 +6,7 @@ import hmac
 import tempfile
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import IO, cast
 
@@ -101,54 +101,63 @@ async def _plain(request: Request) -> AsyncIterator[bytes]:
 
 async def _parts(request: Request, boundary: bytes) -> AsyncIterator[tuple[str, IO[bytes]]]:
     """Each file of the form by its `filename`, which is its path; on disk until it is whole."""
-    finished: list[tuple[str, IO[bytes]]] = []
-    header = {"name": b"", "value": b""}
-    headers: dict[bytes, bytes] = {}
-    content = _spool()
-
-    def add(key: str) -> Callable[[bytes, int, int], None]:
-        def append(data: bytes, start: int, end: int) -> None:
-            header[key] += data[start:end]
-
-        return append
-
-    def header_end() -> None:
-        headers[header["name"].lower()] = header["value"]
-        header.update(name=b"", value=b"")
-
-    def part_data(data: bytes, start: int, end: int) -> None:
-        content.write(data[start:end])
-
-    def part_end() -> None:
-        nonlocal content
-        _, options = parse_options_header(headers.get(b"content-disposition", b""))
-        if options.get(b"name") == b"file":
-            content.seek(0)
-            finished.append((options.get(b"filename", b"").decode(), content))
-        else:
-            content.close()
-        content = _spool()
-        headers.clear()
-
-    parser = MultipartParser(boundary, {
-        "on_header_field": add("name"), "on_header_value": add("value"),
-        "on_header_end": header_end, "on_part_data": part_data, "on_part_end": part_end,
-    })  # fmt: skip
-    held = 0
+    form, held = _Form(boundary), 0
     try:
         async for chunk in request.stream():
             held += len(chunk)
             if held > _LARGEST_FORM:
                 raise Problem("resource_exhausted", f"a form is at most {_LARGEST_FORM} bytes", 413)
-            parser.write(chunk)
-            while finished:
-                with finished[0][1]:
-                    yield finished.pop(0)
-        parser.finalize()
+            form.write(chunk)
+            while form.finished:
+                with form.finished[0][1]:
+                    yield form.finished.pop(0)
+        form.finalize()
     except MultipartParseError as damage:
         raise Problem("invalid_argument", f"the form cannot be read: {damage}") from None
     finally:
-        for _, left in [*finished, ("", content)]:
+        form.close()
+
+
+class _Form:
+    """What has been read of a form. Who takes a file from `finished` closes it."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self.finished: list[tuple[str, IO[bytes]]] = []
+        self._name = self._value = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._content = _spool()
+        parser = MultipartParser(boundary, {
+            "on_header_field": self._on_name, "on_header_value": self._on_value,
+            "on_header_end": self._on_header, "on_part_data": self._on_data,
+            "on_part_end": self._on_part,
+        })  # fmt: skip
+        self.write, self.finalize = parser.write, parser.finalize
+
+    def _on_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def _on_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _on_header(self) -> None:
+        self._headers[self._name.lower()] = self._value
+        self._name = self._value = b""
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        self._content.write(data[start:end])
+
+    def _on_part(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        if options.get(b"name") == b"file":
+            self._content.seek(0)
+            self.finished.append((options.get(b"filename", b"").decode(), self._content))
+        else:
+            self._content.close()
+        self._content = _spool()
+        self._headers.clear()
+
+    def close(self) -> None:
+        for _, left in [*self.finished, ("", self._content)]:
             left.close()
 
 
