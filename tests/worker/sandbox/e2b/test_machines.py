@@ -3,11 +3,14 @@
 import json
 
 import pytest
+from starlette.responses import Response
 
 from ground import target_of
 from worker.lifecycle.registry.registry import Registry
 from worker.sandbox.e2b.fleet.fleet import Fleet
 from worker.sandbox.e2b.fleet.machines import Machine, Machines
+from worker.sandbox.e2b.fleet.relay import Unreachable
+from worker.sandbox.e2b.problems import Problem
 from worker.sandbox.e2b.settings import E2bSettings
 
 GOOD = {"scope": "local@b", "address": "http://10.0.0.6:3000", "alive": 1, "most": 9}
@@ -78,3 +81,27 @@ def test_sandboxes_are_kept_ready_by_template(text, sizes):
 def test_a_size_that_cannot_be_read_is_refused(text):
     with pytest.raises(ValueError, match=r"none of|no name"):
         E2bSettings(e2b_warm=text)
+
+
+@pytest.mark.parametrize(
+    ("silent", "said"),
+    [("", "no machine has room"), ("c", "of c does not answer"), ("bc", "does not answer")],
+)
+async def test_a_fleet_is_not_full_while_a_machine_is_silent(
+    redis, machines, monkeypatch, silent, said
+):
+    for id in ("b", "c"):
+        enter(redis, id, json.dumps(GOOD))
+
+    async def asked(self, machine, request, raw):
+        if machine.id in silent:
+            raise Unreachable(machine, "refused")
+        return Response(status_code=429)  # it is full
+
+    monkeypatch.setattr(Fleet, "_asked", asked)
+    await machines.look(0.0)
+    fleet = Fleet(OWN, machines, Registry(target_of(redis), run="fleet"))
+    with pytest.raises(Problem, match=said) as refused:
+        await fleet.create(None, b"", "", "", None)
+    assert refused.value.status == 503
+    assert ("are full: 1" in refused.value.message) is (silent == "c")

@@ -112,11 +112,12 @@ class Fleet:
         here: Callable[[], Awaitable[Response]],
     ) -> Response:  # fmt: skip
         """On the machine that has most room, of those that have the image. `name` is that of a
-        request that may repeat an earlier one."""
+        request that may repeat an earlier one. A machine that was asked is waited for: a sandbox
+        may have begun there."""
         self.require_redis()
         self.forget(name)
         holder = await self.holder(name) if name else None
-        full, dumb = 0, None
+        full, silent = 0, None
         for machine in [holder] if holder else await self._places(image):
             self._machines.note(replace(machine, alive=machine.alive + 1))
             try:
@@ -126,14 +127,15 @@ class Fleet:
                 if answer.status_code != _FULL:
                     return answer
             except Unreachable as problem:
-                dumb = problem
+                silent = problem
                 continue
             except TooManySessions:
                 pass
             full += 1
             self._machines.note(replace(machine, alive=machine.most))
-        if dumb and not full:
-            raise dumb
+        if silent:
+            others = f" (others that are full: {full})" if full else ""
+            raise Problem("unavailable", f"{silent.message}{others}")
         raise Problem(
             "unavailable",
             f"no machine has room for another sandbox ({full} full): end some, wait, or raise"
