@@ -1,5 +1,5 @@
-"""Many creations, forks and ready sandboxes on two machines, while clients, servers and fork
-servers are killed."""
+"""Many creations, forks and ready sandboxes on two machines, while clients, servers, fork servers
+and hubs are killed."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,10 @@ from limiter import StartingGate
 from tests.harness import doomed, killing
 from tests.harness.remains import processes_in
 from tests.harness.servers import PrivateRedis
+from tests.worker.images.archives import oci
+from tests.worker.images.roots import base
 from tests.worker.sandbox.e2b.serving import KEY, E2bServer
+from worker.images import ImageSettings, ImageStore
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.reaper.reaper import Reaper
 from worker.lifecycle.registry.registry import Registry
@@ -28,17 +31,18 @@ CAP = 6
 LEASE = 3.0
 FORKED = 0.3  # of the sandboxes; nobody ends their children
 RUN = "chaos"
+IMAGE = "task:1"
 QUICK = {"sandbox_lease": LEASE, "sandbox_grace": 1.0, "reap_interval": 0.2}
 
 
-def creates(urls: list[str], starts: int, seed: int) -> None:
+def creates(urls: list[str], templates: list[str], starts: int, seed: int) -> None:
     """A process: sandboxes that are created, used, forked and mostly killed again."""
     draw = random.Random(seed)
     with httpx.Client(headers={"x-api-key": KEY}, timeout=60) as client:
         done = 0
         while done < starts:
             with contextlib.suppress(httpx.HTTPError):
-                asked = {"templateID": "base", "timeout": 900}
+                asked = {"templateID": draw.choice(templates), "timeout": 900}
                 made = client.post(f"{draw.choice(urls)}/sandboxes", json=asked)
                 if made.status_code == 201:
                     done += 1
@@ -57,18 +61,21 @@ def creates(urls: list[str], starts: int, seed: int) -> None:
 
 
 class Eye:
-    """How many are starting, as the registry has it, looked at again and again."""
+    """How many are starting, looked at again and again: as the registry has it, and as the gate
+    does, which knows of those too that are kept ready."""
 
     def __init__(self, redis: PrivateRedis) -> None:
         self.peak = 0
         self._registry = Registry(redis.target, RUN)
+        self._gate = StartingGate(redis.target, limit=CAP).sync
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
     def _look(self) -> None:
         while not self._over.wait(0.01):
             states = self._registry.look(0).states
-            self.peak = max(self.peak, states.get("CREATING", 0) + states.get("STARTING", 0))
+            starting = states.get("CREATING", 0) + states.get("STARTING", 0)
+            self.peak = max(self.peak, starting, self._gate.status().in_flight)
 
     def __enter__(self):
         self._thread.start()
@@ -87,31 +94,39 @@ def fork_servers(folder: Path) -> Iterator[int]:
             yield from map(int, text.split())
 
 
-def storm(servers: list[E2bServer], clients: int, starts: int, kills: int) -> tuple[int, int]:
-    """Until all starts were made, or their processes killed. How many were made, and killed."""
+def storm(
+    servers: list[E2bServer], templates: list[str], clients: int, starts: int, kills: int,
+    victims: int,
+) -> int:  # fmt: skip
+    """Until all starts were made, or their processes killed. How many were made."""
     draw, seeds = random.Random(11), iter(range(10_000))
     urls = [server.url for server in servers]
     share = starts // clients
     made = 0
-    children = [killing.Child(creates, urls, share, next(seeds)) for _ in range(clients)]
+
+    def client(starts: int) -> killing.Child:
+        return killing.Child(creates, urls, templates, starts, next(seeds))
+
+    children = [client(share) for _ in range(clients)]
     try:
         for number in range(kills):
             time.sleep(draw.uniform(0.3, 1.0))
-            match number % 3:
+            match number % victims:
                 case 0:
                     slot = draw.randrange(clients)
                     children[slot].kill()
                     done = len(children[slot].outcome().reports)
                     made += done
                     children[slot].__exit__(None, None, None)
-                    children[slot] = killing.Child(creates, urls, max(2, share - done), next(seeds))
+                    children[slot] = client(max(2, share - done))
                 case 1:
                     server = draw.choice(servers)
                     port = server.port
                     server.kill()
                     server.start(port)
-                case 2:
-                    for process in fork_servers(draw.choice(servers).folder):
+                case 2 | 3:
+                    found = fork_servers if number % victims == 2 else processes_in
+                    for process in found(draw.choice(servers).folder):
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(process, signal.SIGKILL)
         for child in children:
@@ -119,16 +134,17 @@ def storm(servers: list[E2bServer], clients: int, starts: int, kills: int) -> tu
     finally:
         for child in children:
             child.__exit__(None, None, None)
-    return made, kills
+    return made
 
 
-async def nothing_left(redis: PrivateRedis, folders: list[Path]) -> float:
+async def nothing_left(redis: PrivateRedis, folders: list[Path], within: float) -> float:
     """Until nothing of all that is left, with a reaper on each machine. How long that took."""
     began = time.monotonic()
     settings = LifecycleSettings.load(**QUICK)
     reapers = [
         Reaper(redis.target, settings=settings, ours=LocalProvider(folder)) for folder in folders
     ]
+    at_work = [asyncio.ensure_future(reaper.work()) for reaper in reapers]
     registry, gate = Registry(redis.target, RUN), StartingGate(redis.target, limit=CAP)
 
     async def left() -> object:
@@ -137,11 +153,11 @@ async def nothing_left(redis: PrivateRedis, folders: list[Path]) -> float:
         return registry.look(0).count or (await gate.status()).in_flight or links or running
 
     while rest := await left():
-        assert time.monotonic() - began < 120, rest
+        assert time.monotonic() - began < within, rest
         await asyncio.sleep(0.1)
-        if registry.look(0).count:  # each look keeps a hub awake
-            for reaper in reapers:
-                await reaper.look()
+        if not registry.look(0).count:  # else each look would keep a hub awake
+            for task in at_work:
+                task.cancel()
     for reaper in reapers:
         await reaper.close()
     registry.close()
@@ -150,25 +166,30 @@ async def nothing_left(redis: PrivateRedis, folders: list[Path]) -> float:
     return time.monotonic() - began
 
 
-async def chaos(redis: PrivateRedis, folder: Path, **sizes: int) -> tuple[int, int, float]:
+async def chaos(
+    redis: PrivateRedis, folder: Path, layer: bytes | None = None, within: float = 120, **sizes: int
+) -> tuple[int, int, float]:
     settings = {
         "PENSTOCK_REDIS_URL": redis.url,
         "PENSTOCK_RUN": RUN,
         "PENSTOCK_MAX_STARTING": str(CAP),
-        "PENSTOCK_E2B_WARM": "2",
+        "PENSTOCK_E2B_WARM": f"base=2,{IMAGE}=2" if layer else "2",
         **{f"PENSTOCK_{name.upper()}": str(value) for name, value in QUICK.items()},
     }
     mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
     servers = [E2bServer(folder / name, **settings) for name in ("one", "other")]
+    for name in ("one", "other") if layer else ():
+        store = ImageStore.of(ImageSettings(images=folder / name / "images"), 65534)
+        store.add(oci(folder / name / "oci", [layer], name=IMAGE, packed=bytes))
     for server in servers:
         server.start()
     try:
         with Eye(redis) as eye:
-            made, _ = storm(servers, **sizes)
+            made = storm(servers, ["base", IMAGE] if layer else ["base"], **sizes)
     finally:
         for server in servers:
             server.kill()
-    took = await nothing_left(redis, [server.folder for server in servers])
+    took = await nothing_left(redis, [server.folder for server in servers], within)
     assert len(Path("/proc/self/mountinfo").read_text().splitlines()) <= mounts
     return made, eye.peak, took
 
@@ -176,7 +197,7 @@ async def chaos(redis: PrivateRedis, folder: Path, **sizes: int) -> tuple[int, i
 @pytest.mark.timeout(300)
 async def test_the_cap_holds_and_nothing_is_left_whatever_is_killed(private_redis, tmp_path):
     redis = private_redis(aof=False)
-    _, peak, _ = await chaos(redis, tmp_path, clients=2, starts=24, kills=3)
+    _, peak, _ = await chaos(redis, tmp_path, clients=2, starts=24, kills=3, victims=3)
     assert 0 < peak <= CAP
 
 
@@ -184,7 +205,8 @@ async def test_the_cap_holds_and_nothing_is_left_whatever_is_killed(private_redi
 @pytest.mark.timeout(1800)
 async def test_five_hundred_starts_on_two_machines(private_redis, tmp_path):
     redis = private_redis(aof=False)
-    made, peak, took = await chaos(redis, tmp_path, clients=8, starts=504, kills=30)
+    sizes = {"clients": 8, "starts": 504, "kills": 40, "victims": 4}
+    made, peak, took = await chaos(redis, tmp_path, base(), within=600, **sizes)
     print(f"made {made}, peak {peak}, empty after {took:.1f} s")
     assert made >= 400
     assert 0 < peak <= CAP
