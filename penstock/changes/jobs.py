@@ -18,7 +18,7 @@ _NEWEST = 2**53  # no submission is younger
 _ENDED = ("finished", "failed", "canceled", "stopped")
 _OURS = (
     "penstock_abandon", "penstock_unwanted", "penstock_deaths", "penstock_outcome",
-    "penstock_charged",
+    "penstock_again", "penstock_returned", "penstock_charged",
 )  # fmt: skip
 
 
