@@ -17,7 +17,7 @@ from tests.harness.servers import PrivateRedis
 from tests.worker.sandbox.e2b.serving import KEY, E2bServer
 from worker.lifecycle.registry.registry import Registry
 
-LEASE = 3.0
+LEASE = 9.0  # seconds: a machine that stands still for 5, after its heartbeat, is no dead one
 HEADERS = {"x-api-key": KEY}
 
 
@@ -210,7 +210,7 @@ def test_a_server_that_is_killed_and_started_again_has_its_sandboxes(tmp_path, p
         answer = patient.get(f"{pair.one.url}/sandboxes/{box.sandbox_id}", headers=HEADERS)
         assert answer.status_code == 503  # it may come back
         pair.other.start(port)
-        time.sleep(2 * LEASE)  # a lease that nobody renews would be over
+        time.sleep(LEASE + 1)  # a lease that nobody renews would be over
         through = Sandbox.connect(box.sandbox_id, **pair.one.options)
         assert through.files.read("/tmp/note") == "before"
         assert pair.registry.state(box.sandbox_id) == "READY"

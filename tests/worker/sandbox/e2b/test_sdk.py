@@ -41,7 +41,7 @@ interpreter = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with E2bServer(tmp_path_factory.mktemp("e2b")) as found:
+    with E2bServer(tmp_path_factory.mktemp("e2b"), PENSTOCK_SESSION_DISK_MB="64") as found:
         yield found
 
 
@@ -190,7 +190,7 @@ def test_what_is_no_number_is_refused(server, shared, call, asked):
 
 def test_a_full_disk_is_told_and_the_sandbox_goes_on(box):
     with pytest.raises(SandboxException, match=r"(?i)space|too large"):
-        box.files.write("/tmp/large", bytes(400_000_000))
+        box.files.write("/tmp/large", bytes(100_000_000))
     box.files.remove("/tmp/large")
     box.files.write("/tmp/small", "x")
     assert box.files.read("/tmp/small") == "x"

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from e2b import AsyncSandbox, BuildException, Sandbox, SandboxException, Template
+from e2b import BuildException, Sandbox, SandboxException, Template
 from packaging.version import Version
 
 from tests.worker.images.archives import Layer, layer, oci
@@ -61,10 +61,9 @@ def test_commands_and_files_have_the_images_users(server: E2bServer) -> None:
             box.commands.run("true", user="absent")
 
 
-async def test_metadata_names_an_image_where_the_template_is_base(server: E2bServer) -> None:
-    box = await AsyncSandbox.create(timeout=60, metadata={KEY: "t"}, **server.options)
-    assert (await box.commands.run("cat /task/a", user="root")).stdout == "1"
-    await box.kill()
+def test_metadata_names_an_image_where_the_template_is_base(server: E2bServer) -> None:
+    with Sandbox.create(timeout=60, metadata={KEY: "t"}, **server.options) as box:
+        assert box.commands.run("cat /task/a", user="root").stdout == "1"
 
 
 @pytest.mark.parametrize("about", [{"template": "absent"}, {"metadata": {KEY: "absent"}}])
