@@ -7,6 +7,7 @@ from limiter.errors import (
     LimitTimeout,
     PermitLost,
     UnknownGate,
+    UnknownPermit,
 )
 from limiter.gate import Gate, Hold
 from limiter.gates import (
@@ -56,6 +57,7 @@ __all__ = [
     "SyncPermit",
     "TokenBucket",
     "UnknownGate",
+    "UnknownPermit",
     "Wait",
     "existing_gate",
     "gate_names",

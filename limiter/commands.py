@@ -11,12 +11,17 @@ from ground import Script, load_script, tagged
 from ground.lua import Command
 from limiter.terms import Terms
 
-_ACQUIRE, _RELEASE, _CANCEL, _RENEW, _SWEEP, _CONFIGURE, _STATUS = (
+_ACQUIRE, _RELEASE, _CANCEL, _RENEW, _REVOKE, _SWEEP, _CONFIGURE, _STATUS = (
     load_script("limiter", name)
-    for name in ("acquire", "release", "cancel", "renew", "sweep", "configure", "status")
+    for name in ("acquire", "release", "cancel", "renew", "revoke", "sweep", "configure", "status")
 )
 INDEX = "penstock:gates"
-SCRIPTS = {s.sha: s for s in (_ACQUIRE, _RELEASE, _CANCEL, _RENEW, _SWEEP, _CONFIGURE, _STATUS)}
+SCRIPTS = {
+    script.sha: script
+    for script in (
+        _ACQUIRE, _RELEASE, _CANCEL, _RENEW, _REVOKE, _SWEEP, _CONFIGURE, _STATUS,
+    )
+}  # fmt: skip
 
 
 class GateCommands:
@@ -58,6 +63,9 @@ class GateCommands:
     def renew(self, permits: Iterable[tuple[str, int, int | str]], alive_us: int) -> Command:
         """Each permit is its id, fence, and its term in microseconds with its cost."""
         return self._command(_RENEW, alive_us, *_flat(permits))
+
+    def revoke(self, id: str) -> Command:
+        return self._command(_REVOKE, id)
 
     def sweep(self) -> Command:
         return self._command(_SWEEP)

@@ -4,9 +4,11 @@ PenstockError
 └── GateError
     ├── LimitTimeout       nobody gave way in time; says who holds, and the place in line
     ├── UnknownGate        no gate of that name; names those that there are
+    ├── UnknownPermit      the gate has no such permit in flight
     ├── GateInUse          it cannot be removed now
     ├── GateUnavailable    Redis did not answer, so nothing was granted
-    └── PermitLost         the lease ran out, or the server lost it and someone else got the room
+    └── PermitLost         the lease ran out, the server lost it and someone else got the room,
+                           or an operator revoked it
 """
 
 from ground import PenstockError
@@ -70,6 +72,18 @@ class UnknownGate(GateError):
         self.gate = gate
 
 
+class UnknownPermit(GateError):
+    """The gate has no such permit in flight: it was given back, its lease ended, or never was."""
+
+    def __init__(self, gate: str, permit: str) -> None:
+        super().__init__(
+            f"gate {gate!r} has no permit {permit!r} in flight: it was given back, its lease "
+            f"ended, or the id is wrong. See those there are: penstock limits permits {gate}"
+        )
+        self.gate = gate
+        self.permit = permit
+
+
 class GateUnavailable(GateError):
     """Redis could not be asked; no permit was granted."""
 
@@ -82,12 +96,13 @@ class GateUnavailable(GateError):
 
 
 class PermitLost(GateError):
-    """The permit's lease ended while it was held."""
+    """The permit's lease ended while it was held, or an operator revoked it."""
 
     def __init__(self, gate: str, permit: str) -> None:
         super().__init__(
             f"gate {gate!r}: permit {permit} was lost before it was released: its lease was not "
-            "renewed in time, or Redis lost it and the room was given to another. What it "
+            "renewed in time, Redis lost it and the room was given to another, or an operator "
+            "revoked it. What it "
             "covered may now run beside someone else's work"
         )
         self.gate = gate

@@ -25,7 +25,14 @@ from ground.tasks import Body
 from limiter.client import GateClient
 from limiter.ledger import Ask, Ledger
 from limiter.permit import Permit, Report, SyncPermit, Wait
-from limiter.status import Change, GateStatus, check_configured, read_status
+from limiter.status import (
+    Change,
+    GateStatus,
+    LeaseStatus,
+    check_configured,
+    read_revoked,
+    read_status,
+)
 from limiter.sync_gate import SyncGate
 from limiter.terms import Adaptive, Cost, Manner, Terms, changes
 
@@ -229,6 +236,15 @@ class Gate:
         """
         receipt = f"{fence} {report}" if report else fence
         await self._called(lambda ledger: ledger.commands.release([(permit, receipt)]))
+
+    async def revoke(self, permit: str) -> LeaseStatus:
+        """Take a permit from its holder at once, and say who that was.
+
+        For a holder that is dead, or hangs. If it lives, it learns that its permit is lost, as
+        after a lease's end. Raises `UnknownPermit`.
+        """
+        reply = await self._called(lambda ledger: ledger.commands.revoke(permit))
+        return read_revoked(self.name, permit, reply)
 
     # Threads
 

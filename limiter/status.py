@@ -6,6 +6,7 @@ from typing import Any
 
 from ground import SettingError, as_text, chunks, text_fields
 from ground.shares import too_many_weights, weight_text
+from limiter.errors import UnknownPermit
 from limiter.terms import (
     MOST,
     Adaptive,
@@ -136,10 +137,11 @@ class GateStatus:
     The others count since the gate was made:
 
     granted, released   permits given out, and given back
-    expired             permits whose lease ended without a renewal
+    expired             permits whose lease ended without a renewal, or that were revoked
     timeouts, cancelled waiters that gave up
     dropped             waiters whose process died
-    readmitted, lost    permits that Redis had lost: counted in again, or without room by then
+    readmitted, lost    permits that Redis had lost: counted in again, or without room by then;
+                        a revoked one is lost too
     """
 
     name: str
@@ -197,6 +199,14 @@ def _shares(others: bytes, waiting: int, *rows: list[Any]) -> GateShares:
         GateShare(as_text(name), int(waiters), float(weight or default), bool(weight))
         for name, waiters, weight in rows
     ))  # fmt: skip
+
+
+def read_revoked(gate: str, permit: str, reply: list[Any]) -> LeaseStatus:
+    """Read the reply of `revoke.lua`."""
+    now, _, _, expiry, holder = reply
+    if not holder:
+        raise UnknownPermit(gate, permit)
+    return _lease(int(now), permit, expiry, holder)
 
 
 def check_configured(reply: list[Any]) -> None:
@@ -332,7 +342,7 @@ _COUNTERS = (
 )  # fmt: skip
 
 
-def _lease(now: int, id: bytes, expiry: bytes, holder: bytes) -> LeaseStatus:
+def _lease(now: int, id: bytes | str, expiry: bytes, holder: bytes) -> LeaseStatus:
     fence, process, since = as_text(holder).split("|")
     return LeaseStatus(
         id=as_text(id),

@@ -7,7 +7,14 @@ from ground.redis.answers import ThreadAnswer
 from limiter.client import GateClient
 from limiter.ledger import Ask, Ledger
 from limiter.permit import Report, SyncPermit, Wait
-from limiter.status import Change, GateStatus, check_configured, read_status
+from limiter.status import (
+    Change,
+    GateStatus,
+    LeaseStatus,
+    check_configured,
+    read_revoked,
+    read_status,
+)
 from limiter.terms import Adaptive, Cost, changes
 
 
@@ -68,6 +75,10 @@ class SyncGate:
     def free(self, permit: str, fence: int, report: Report = Report.NOTHING) -> None:
         receipt = f"{fence} {report}" if report else fence
         self._called(lambda ledger: ledger.commands.release([(permit, receipt)]))
+
+    def revoke(self, permit: str) -> LeaseStatus:
+        reply = self._called(lambda ledger: ledger.commands.revoke(permit))
+        return read_revoked(self._client.name, permit, reply)
 
     def _granted(self, ask: Ask) -> Any:
         client, answer = self._client, ask.answer

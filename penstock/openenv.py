@@ -57,7 +57,8 @@ Examples:
     type=click.Choice(["raise", "none"]),
     default="raise",
     show_default=True,
-    help="What a step is that our side failed: an error, or a reward of None.",
+    help="What a step is if the sandbox or Penstock failed, not the program: an error, "
+    "or a reward of None.",
 )
 @without_token_option
 @settings_options

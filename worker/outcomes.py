@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-# Worst last. `masked`: our side failed, and nothing is known of the program.
+# Worst last. `masked`: the sandbox or Penstock failed, and nothing is known of the program.
 PROGRAM_OUTCOMES = ("finished", "wrong", "error", "timeout", "memory", "limit", "masked")
 
 # Upper ends, in seconds, of the steps in which a queue's jobs are counted by how long they

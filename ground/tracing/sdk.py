@@ -1,7 +1,7 @@
 """The SDK's side: which tracer, which exporters, and what stands behind a `traceparent`.
 
 Imported only when tracing is on. If the program has set up a tracer provider, that one is used.
-Else one is made from OpenTelemetry's own variables. It stays ours: setting it for the whole
+Else one is made from OpenTelemetry's own variables. It is Penstock's own: setting it for the whole
 process would be the program's to do.
 """
 
@@ -64,7 +64,7 @@ def _from_environment(service: str) -> Any:
 
 
 def resource_of(service: str) -> Any:
-    """What sends: the environment's name for it goes before ours."""
+    """What sends: a name in the environment wins over Penstock's."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 
     named = service and not os.environ.get("OTEL_SERVICE_NAME")

@@ -5,7 +5,7 @@
 --
 -- A permit that the server does not know was lost with its data: its holder's own clock runs
 -- out before the lease does, so it never renews an expired one. The permit is restored if there
--- is room, and lost if others have the room by now. Permits with a cost come first.
+-- is room, and lost if others have the room by now, or if it was revoked. Permits with a cost come first.
 local _, _, first = each_permit()()
 if first and string.find(first, ' ', 1, true) then redis.call('HSET', GATE, 'more', 1, 'weighs', 1) end
 -- include: line.lua
@@ -20,7 +20,8 @@ for id, fence, term in each_permit() do
     term, cost = gate.weighing.split(term)
     units = gate.weighing.units(cost)
   end
-  if not known and gate.live + units <= gate.limit then
+  if not known and gate.live + units <= gate.limit
+    and not string.find(call('HGET', GATE, 'revoked') or '', ' ' .. fence .. ':', 1, true) then
     leave({ id }) -- it may have asked again meanwhile: nobody holds and waits at once
     call('HSET', HOLDERS, id, format('%s|%s|%.0f', fence, PROCESS, now))
     gate.fence = math.max(gate.fence, fence)

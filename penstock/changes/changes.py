@@ -11,6 +11,7 @@ from typing import Any
 
 from ground import load_script, tagged
 from ground.http.guard import UNWELL
+from limiter import UnknownPermit
 from penstock.changes.audit import Audit, Author
 from penstock.changes.jobs import CHANGES, change_jobs
 from penstock.fleet import FleetReader
@@ -50,6 +51,11 @@ class Changes:
         said = terms if paused is None else {"paused": paused, **terms}
         what = "change gate: " + ", ".join(f"{key} {json.dumps(v)}" for key, v in said.items())
         return await self._noted(what, name, self._gate(name, paused, terms))
+
+    async def revoke(self, gate: str, permit: str) -> Changed:
+        """Take one permit from its holder."""
+        doing = self._revoke(gate, permit)
+        return await self._noted("revoke permit", f"{gate}: {permit}", doing)
 
     async def queue(self, name: str, *, paused: bool) -> Changed:
         """Running jobs go on."""
@@ -105,6 +111,15 @@ class Changes:
         if paused is not None:
             await (gate.pause() if paused else gate.resume())
         return Changed(asdict(await gate.status()))
+
+    async def _revoke(self, name: str, permit: str) -> Changed:
+        gate = await self._reader.gate(name)
+        if gate is None:
+            return Changed(refusal=f"there is no gate {name!r}", absent=True)
+        try:
+            return Changed(asdict(await gate.revoke(permit)))
+        except UnknownPermit as unknown:
+            return Changed(refusal=str(unknown), absent=True)
 
     async def _queue(self, name: str, *, paused: bool) -> Changed:
         client, keys = self._reader.client, [tagged("work", name), tagged("work", name, "workers")]

@@ -90,6 +90,9 @@ class ClockedGate:
     def cancel(self, process: str, *ids: str, counter: str = "cancelled") -> list[int]:
         return [int(place) for place in self.run(self.commands(process).cancel(counter, ids))[7:]]
 
+    def revoke(self, process: str, id: str) -> bool:
+        return bool(self.run(self.commands(process).revoke(id))[4])
+
     def sweep(self, process: str) -> int:
         """Microseconds after which this process is to look again; -1 for never."""
         return int(self.run(self.commands(process).sweep())[1])

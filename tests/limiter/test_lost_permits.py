@@ -7,7 +7,7 @@ import time
 import pytest
 
 import ground
-from limiter import GateError, Permit, PermitLost, TokenBucket
+from limiter import GateError, Permit, PermitLost, TokenBucket, UnknownPermit
 from tests.limiter.in_flight import renewed, settled
 
 SHORT = {"lease": 0.6, "heartbeat": 0.2}
@@ -125,6 +125,20 @@ async def test_renewing_tells_of_a_loss_at_once(redis):
     assert permit.lost
     with pytest.raises(PermitLost):
         permit.check()
+
+
+async def test_an_operator_revokes_a_permit_and_its_holder_learns_of_it(redis):
+    gate = TokenBucket(redis, "g", limit=1, lease=600)
+    with pytest.raises(PermitLost, match="revoked"):
+        async with gate as permit:
+            revoked = await gate.revoke(permit.id)
+            assert (revoked.id, revoked.fence) == (permit.id, permit.fence)
+            await permit.renew()
+    with pytest.raises(UnknownPermit, match="penstock limits permits g"):
+        await gate.revoke(permit.id)
+    with pytest.raises(PermitLost), gate as another:
+        assert gate.sync.revoke(another.id).process == revoked.process
+        another.renew()
 
 
 async def test_a_permit_whose_record_is_gone_is_taken_in_again(redis, gate):

@@ -136,6 +136,51 @@ def test_a_permit_lost_with_the_data_is_taken_in_again_while_there_is_room(redis
     assert (gate.fields["readmitted"], gate.fields["lost"]) == ("1", "1")
 
 
+def test_a_revoked_permit_goes_to_the_next_and_its_holder_has_lost_it(gate):
+    one, two, _ = gate.acquire("p", "a", "b", "c")
+    assert gate.revoke("operator", "a")
+    assert [id for id, _ in gate.letters("p")] == ["c"]
+    assert gate.renew("p", ("a", one, SECOND), ("b", two, SECOND)) == [False, True]
+    assert (gate.fields["expired"], gate.fields["lost"]) == ("1", "1")
+
+
+def test_a_revoked_permit_is_not_counted_in_again_though_there_is_room(gate):
+    one, two = gate.acquire("p", "a", "b")
+    assert gate.revoke("operator", "a")
+    assert gate.revoke("operator", "b")
+    assert gate.renew("p", ("a", one, SECOND), ("b", two, SECOND)) == [False, False]
+    assert gate.release("p", ("a", one), ("b", two)) == 0
+    (later,) = gate.acquire("p", "a")  # the same id, another grant
+    assert gate.renew("p", ("a", later, SECOND)) == [True]
+    assert set(gate.leases) == {"a"}
+
+
+def test_a_revocation_is_forgotten_when_its_lease_would_have_ended(gate):
+    for id in "abcde":
+        gate.acquire("p", id)
+        assert gate.revoke("operator", id)
+        assert len(gate.fields["revoked"].split()) == 1
+        gate.now += SECOND
+
+
+def test_what_is_not_in_flight_is_not_revoked(gate):
+    gate.acquire("p", "a", "b", "c")
+    assert not gate.revoke("operator", "c")
+    assert not gate.revoke("operator", "never")
+    assert gate.line == ["c"]
+    gate.now += SECOND
+    assert not gate.revoke("operator", "a")
+    assert "revoked" not in gate.fields
+    assert gate.fields["expired"] == "2"
+
+
+def test_a_revoked_permit_with_a_cost_frees_all_of_it(gate):
+    gate.ask("p", [("big", 0, "", f"{SECOND} 2")])
+    assert gate.revoke("operator", "big")
+    assert min(gate.acquire("p", "a", "b")) > 0
+    assert gate.costs == {}
+
+
 def test_nobody_holds_and_waits_at_once(redis, gate):
     (fence,) = gate.acquire("p", "a")
     redis.flushall()

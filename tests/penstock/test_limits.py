@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from limiter import TokenBucket
+from limiter import PermitLost, TokenBucket
 from limiter import engine as engines
 from tests.harness import commands
 from tests.limiter.in_flight import settled_sync
@@ -140,3 +140,23 @@ def test_a_gate_in_use_is_removed_only_by_force(limits, real_redis) -> None:
         assert real_redis.exists("penstock:gate:{used}")
         assert limits("rm", "used", "--force").returncode == 0
         assert not real_redis.sismember("penstock:gates", "used")
+
+
+def test_one_permit_is_revoked_and_who_did_it_is_noted(limits, real_redis) -> None:
+    gate = TokenBucket(real_redis, "revoked", limit=1)
+    with pytest.raises(PermitLost), gate as permit:
+        (shown,) = json.loads(limits("permits", "revoked", "--json").stdout)
+        assert (shown["id"], shown["fence"]) == (permit.id, permit.fence)
+        assert permit.id in limits("permits", "revoked").stdout
+        revoked = limits("revoke", "revoked", permit.id)
+        assert (revoked.returncode, revoked.stderr) == (0, "")
+        assert revoked.stdout.startswith(f"revoked: revoked {permit.id} of {shown['process']}, ")
+        permit.renew()
+    ((_, noted),) = real_redis.xrange("penstock:audit")
+    assert (noted[b"what"], noted[b"target"]) == (
+        b"revoke permit", f"revoked: {permit.id}".encode(),
+    )  # fmt: skip
+    again = limits("revoke", "revoked", permit.id)
+    assert again.returncode == 1
+    assert "has no permit" in again.stderr
+    assert limits("permits", "revoked").stderr == "revoked: no permit is in flight\n"

@@ -245,7 +245,7 @@ _WORKING = (
 
 
 async def a_dead_back_end_is_no_result(sandbox: Sandbox) -> None:
-    """A failure on our side must be masked: as a result it would be a reward of 0."""
+    """If the sandbox fails, not the program, the sample is masked, and is no reward of 0."""
     try:
         result = await _run(sandbox, "print(1)")
     except SandboxFailure as failure:

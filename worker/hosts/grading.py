@@ -54,7 +54,7 @@ class Grade:
 
     @property
     def masked(self) -> bool:
-        """Whether our side failed, so that no number is true."""
+        """Whether the sandbox or Penstock failed, not the program: then no number is true."""
         return self.value is None
 
 

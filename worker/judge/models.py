@@ -37,7 +37,7 @@ VERDICTS = {
     "C": "compile_error",
     "T": "timeout",
     "L": "limit",
-    "M": "masked",  # our side failed, or the checker: nothing is known
+    "M": "masked",  # the sandbox, Penstock or the checker failed: nothing is known
     "S": "skipped",  # not needed any more, or cut off by `total_seconds`
 }
 Letter = Literal["P", "W", "E", "C", "T", "L", "M", "S"]

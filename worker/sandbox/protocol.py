@@ -48,6 +48,6 @@ class JudgingSandbox(Sandbox, Protocol):
     async def judge(self, request: JudgeRequest, suite: Suite) -> JudgeResult:
         """A verdict for each case. Makes a single attempt, as `run` does.
 
-        The caller closes the suite. What fails on our side for one case masks that case alone;
+        The caller closes the suite. What the sandbox fails at for one case masks it alone;
         raises a `SandboxFailure` where nothing at all is known. Cancelling it ends all processes.
         """
