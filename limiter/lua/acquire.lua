@@ -16,18 +16,19 @@ if how > 3 then redis.call('HSET', GATE, 'more', 1, 'shares', 1) end
 
 -- A place behind all of the lane; or the one that the request had.
 local function enter_line(id, lane, score, term, cost, share)
-  local begins, again = '', score ~= ''
+  local begins, spot, again = '', nil, score ~= ''
   if not again then
     gate.ticket = gate.ticket + 1
     score = lane * LANE + gate.ticket
   else
     gate.ticket = math.max(gate.ticket, score % LANE)
   end
-  if gate.sharing then begins = gate.sharing.join(id, tonumber(score), share, again) else call('ZADD', QUEUE, score, id) end
+  if gate.sharing then spot = gate.sharing.join(id, tonumber(score), share, again) else call('ZADD', QUEUE, score, id) end
+  if spot and spot ~= '' then begins = spot .. '@' end
   if cost then term = term .. '|' .. cost end
   call('HSET', WAITERS, id, format('%s%s|%s|%.0f', begins, PROCESS, term, now))
   front = nil
-  return tonumber(score)
+  return tonumber(score), begins
 end
 
 local join, weighing, sharing = how % 2 == 1, gate.weighing, gate.sharing
@@ -46,18 +47,19 @@ for id, lane, known, term in each_request() do
   n = n + 1
   local cost, share
   if weighing then term, cost = weighing.split(term) end
-  if sharing then lane, share = sharing.split(lane) end
-  local fence, score = fence_in(held[n]), waits[n]
+  if sharing then lane, share = string.match(lane, '^(%S+) ?(.*)$') end
+  local fence, score, record = fence_in(held[n]), waits[n], waits[n]
   if score then score = sharing and sharing.score_in(score) or tonumber(call('ZSCORE', QUEUE, id)) end
   if fence then
     call('ZADD', LEASES, now + term, id)
   elseif not score and left > 0 and (not weighing or weighing.fits(cost)) then
     fence, left = grant(id, PROCESS, term, cost), left - 1
   elseif not score and join then
-    score, left = enter_line(id, lane, known, term, cost, share), 0
+    score, record = enter_line(id, lane, known, term, cost, share)
+    left = 0
   end
   joined = joined or score
-  local before = score and (sharing and sharing.rank(id) or call('ZRANK', QUEUE, id))
+  local before = score and (sharing and sharing.rank(id, record) or call('ZRANK', QUEUE, id))
   reply[#reply + 1] = tonumber(fence) or before and -1 - before or 0
   reply[#reply + 1] = score or lane * LANE + gate.ticket
 end

@@ -10,7 +10,7 @@
 local reply, gone, ids = { now, 0, '', '', 0, '', 0 }, 0, {}
 for id in each() do
   ids[#ids + 1] = id
-  local rank = gate.sharing and gate.sharing.rank(id) or call('ZRANK', QUEUE, id)
+  local rank = gate.sharing and gate.sharing.rank(id, call('HGET', WAITERS, id)) or call('ZRANK', QUEUE, id)
   local held = fence_of(id)
   if held then gate.released = gate.released + 1 end
   if rank or held then gone = gone + 1 end

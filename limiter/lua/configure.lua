@@ -14,9 +14,11 @@ for field, value in each_change() do
 end
 local exists = redis.call('EXISTS', GATE) == 1
 if change.adapts or (change.weighs and exists) then redis.call('HSET', GATE, 'more', 1) end
+if change.adapts then redis.call('HSETNX', GATE, 'adapts', '') end
 if change.weighs and exists then redis.call('HSET', GATE, 'weighs', 1) end
 if #weights > 0 then redis.call('HSET', GATE, 'more', 1, 'shares', 1) end
 -- include: line.lua
+-- include: share_terms.lua
 if change.amounts == '' and not gate.weighing then change.amounts = nil end -- it never had any
 for field, value in pairs(change) do call('HSET', GATE, field, value) end
 gate.limit = tonumber(change.limit or fields[1]) or math.huge
@@ -47,9 +49,9 @@ local function adapt()
   read_steering()
   steering.settle_in('set')
 end
-if steering or change.adapts or change.min or change.max then adapt() end
+if read_steering and (steering or change.adapts or change.min or change.max) then adapt() end
 if gate.weighing then gate.weighing.read_terms() end
-local weighed = #weights == 0 or gate.sharing.reweigh(weights)
+local weighed = #weights == 0 or reweigh(weights)
 expire()
 hand_over()
 return { now, settle(), own, weighed and 1 or 0 }

@@ -104,7 +104,7 @@ local function hand_over()
     if not following then front = ids[1] or false end
     if not ids[1] then break end
     left = left - #ids
-    local records, paid, price, share = call('HMGET', WAITERS, unpack(ids)), 0, 1, nil
+    local records, paid, price, paying = call('HMGET', WAITERS, unpack(ids)), 0, 1, nil
     for i, id in ipairs(ids) do
       local process, term, cost = read_waiter(records[i])
       if process and alive(process) then
@@ -112,13 +112,13 @@ local function hand_over()
         messages[process] = format('%s%s %.0f ', messages[process] or '', id, fence)
         if sharing then
           if weighing then price = weighing.price(cost) end
-          paid, share = paid + price, sharing.share_in(records[i])
+          paid, paying = paid + price, records[i]
         end
       else
         dropped = dropped + 1
       end
     end
-    if share then sharing.served(share, paid, price) end
+    if paying then sharing.served(paying, paid, price) end
     leave(ids, records)
   end
   write_grants()

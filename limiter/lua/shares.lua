@@ -3,270 +3,198 @@
 --
 -- A waiter without a share waits in `queue`, as all did before: they are the share ''. One with a share
 -- waits in `order` alone, whose members `0512|alice|0000000000042|<id>` sort by lane, share and ticket.
--- In `waiters` its record begins with that, up to the id, and an `@`.
+-- In `waiters` its record begins with that, up to the id (its spot), and an `@`.
 --
 -- In a lane where shares wait, each has a place in `shares:<lane>`: the virtual time at which its
 -- next permit is due. A permit granted moves that by cost/weight, and the lowest place goes next. The
 -- clock of a lane (`clock:<lane>` in the hash) is the place served last. A share that comes begins one
 -- permit behind it. One that waits no more, and was served ahead of the clock, is kept in
 -- `idle:<lane>`. Weight 0: its place is behind all others. If nobody waits, nobody owes anything.
+--
+-- Each script makes these functions, and pays for each local of ours that they use: so few functions,
+-- and what an operator asks is in `share_terms.lua`.
 local LANE = 8796093022208 -- 2^43 tickets to a lane
 gate.sharing = false -- false: one line for all
 
-local found = fields[14] and call('HMGET', GATE, 'shares', 'lanes')
-
 -- A function of its own: its functions find there what they use, which costs less than in the script's.
-if found and found[1] then (function()
-  local ORDER, WEIGHTS = GATE .. ':order', GATE .. ':weights'
-  local MOST = 10000 -- shares that wait in a lane; weights of their own
+if more and more[3] then (function()
+  local ORDER = GATE .. ':order'
+  local MOST = 10000 -- shares that wait in a lane
   local BEHIND = 2 ^ 50 -- places of shares with weight 0 begin here
   local FAR = 2 ^ 36 -- a clock that comes so far begins at 0 again, and all places with it
   local ENTRY = gate.weighing and gate.weighing.price() or 1 -- a permit of cost 1
-  local s, lanes, weights = {}, {}, {}
+  local s = { lanes = more[4] or '', weights = {} } -- lanes that may have places, in order
   gate.sharing = s
-  local here, turn -- the first lane and whose turn it is; nil if that may have changed
+  local lanes = {}
+  local head, turn -- the first of `queue`, and whose turn it is; nil if that may have changed
 
-  local function exactly(place) return format('%.17g', place) end -- Lua's own has 14 digits
-  local function in_time(place) return place < BEHIND and place or place - BEHIND end
+  function s.lane_at(n)
+    local lane = lanes[n]
+    if not lane then
+      local name = format('%d', n)
+      local clock = more[5]
+      if n ~= 0 then clock = call('HGET', GATE, 'clock:' .. name) end
+      lane = {
+        n = n, name = name, prefix = format('%04d|', n + 512), clock = tonumber(clock or 0),
+        places = GATE .. ':shares:' .. name, idle = GATE .. ':idle:' .. name,
+      }
+      lanes[n] = lane
+    end
+    return lane
+  end
 
   -- Its weight, and by how much a cost of 1 moves its place.
-  local function terms_of(share)
-    if not weights[share] then
-      local kept = call('HMGET', WEIGHTS, share, '*')
-      weights[share] = tonumber(kept[1] or kept[2] or 1)
+  function s.terms_of(share)
+    local weight = s.weights[share]
+    if not weight then
+      local kept = call('HMGET', GATE .. ':weights', share, '*')
+      weight = tonumber(kept[1] or kept[2] or 1)
+      s.weights[share] = weight
     end
-    local weight = weights[share]
     return weight, 1 / (weight > 0 and weight or 1)
   end
 
-  local function lane_at(n)
-    if not lanes[n] then
-      local name = format('%d', n)
-      lanes[n] = {
-        n = n, name = name, prefix = format('%04d|', n + 512),
-        places = GATE .. ':shares:' .. name, idle = GATE .. ':idle:' .. name,
-        clock = tonumber(call('HGET', GATE, 'clock:' .. name) or 0),
-      }
+  function s.place_of(lane, share) return tonumber(call('ZSCORE', lane.places, share) or nil) end
+
+  -- Its next permit is due one permit behind `own`, until where it was served, or behind the clock.
+  function s.enter(lane, share, own)
+    if s.lanes ~= lane.name and not string.find(' ' .. s.lanes .. ' ', ' ' .. lane.name .. ' ', 1, true) then
+      local all = { lane.n }
+      for name in string.gmatch(s.lanes, '%S+') do all[#all + 1] = tonumber(name) end
+      table.sort(all)
+      s.lanes = table.concat(all, ' ')
+      call('HSET', GATE, 'lanes', s.lanes)
     end
-    return lanes[n]
-  end
-
-  local function place_of(lane, share) return tonumber(call('ZSCORE', lane.places, share) or nil) end
-  local function set_place(lane, share, place) call('ZADD', lane.places, exactly(place), share) end
-  local function has_places(lane) return call('EXISTS', lane.places) == 1 end
-
-  local function named_lanes()
-    local all = {}
-    for name in string.gmatch(found[2] or '', '%S+') do all[#all + 1] = tonumber(name) end
-    table.sort(all)
-    return all
-  end
-
-  -- The place of its next permit, for a share that was served until `own`.
-  local function due(share, own)
-    local weight, step = terms_of(share)
-    return own + ENTRY * step + (weight > 0 and 0 or BEHIND)
-  end
-
-  local function enter(lane, share)
-    if not string.find(' ' .. (found[2] or '') .. ' ', ' ' .. lane.name .. ' ', 1, true) then
-      found[2] = (found[2] and found[2] .. ' ' or '') .. lane.name
-      call('HSET', GATE, 'lanes', found[2])
+    if not own then
+      own = tonumber(call('ZSCORE', lane.idle, share) or 0)
+      call('ZREM', lane.idle, share)
     end
-    local own = tonumber(call('ZSCORE', lane.idle, share) or 0)
-    call('ZREM', lane.idle, share)
-    set_place(lane, share, due(share, math.max(own, lane.clock)))
+    local weight, step = s.terms_of(share)
+    call('ZADD', lane.places, math.max(own, lane.clock) + ENTRY * step + (weight > 0 and 0 or BEHIND), share)
+    turn = nil
   end
 
-  local function forget(lane)
-    lane.clock, lane.moved = 0, false
-    call('DEL', lane.places, lane.idle)
-    call('HDEL', GATE, 'clock:' .. lane.name)
-  end
+  -- Until where a share with this place was served.
+  function s.own(place, step) return (place < BEHIND and place or place - BEHIND) - ENTRY * step end
 
   -- Nobody of it waits any more.
   local function go_idle(lane, share)
-    local place = place_of(lane, share)
+    local place = s.place_of(lane, share)
     if not place then return end
     call('ZREM', lane.places, share)
-    if not has_places(lane) then
-      here = nil
-      return forget(lane)
+    if call('EXISTS', lane.places) == 0 then
+      lane.clock, lane.moved = 0, false
+      call('DEL', lane.idle)
+      call('HDEL', GATE, 'clock:' .. lane.name)
+      return
     end
-    local _, step = terms_of(share)
-    local own = in_time(place) - ENTRY * step
+    local _, step = s.terms_of(share)
+    local own = s.own(place, step)
     if own > lane.clock then
-      call('ZREMRANGEBYSCORE', lane.idle, '-inf', exactly(lane.clock))
-      call('ZADD', lane.idle, exactly(own), share)
+      call('ZREMRANGEBYSCORE', lane.idle, '-inf', lane.clock)
+      call('ZADD', lane.idle, own, share)
     end
   end
 
-  local function start_again(lane)
+  local function ids_of(lane, share, most)
+    if share == '' then
+      return call('ZRANGEBYSCORE', QUEUE, lane.n * LANE, format('(%.0f', (lane.n + 1) * LANE), 'LIMIT', 0, most)
+    end
+    local first = lane.prefix .. share .. '|'
+    local ids = call('ZRANGEBYLEX', ORDER, '[' .. first, '[' .. first .. '~', 'LIMIT', 0, most)
+    for n = 1, #ids do ids[n] = string.sub(ids[n], #first + 15) end
+    return ids
+  end
+
+  -- A share's place, its first two waiters and the next share's place; or, of a lane without places,
+  -- the first in line.
+  local function whose_turn()
+    while turn == nil do
+      head = head or call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+      local plain = head[1] and math.floor(head[2] / LANE) or 512
+      turn = head[1] and { lane = s.lane_at(plain), share = '', first = head[1] } or false
+      for name in string.gmatch(s.lanes, '%S+') do
+        local lane = s.lane_at(tonumber(name))
+        if lane.n > plain then break end
+        local two = call('ZRANGE', lane.places, 0, 1, 'WITHSCORES')
+        if two[1] and lane.n == plain and not s.place_of(lane, '') then
+          s.enter(lane, '')
+          break
+        elseif two[1] then
+          local share, ids = two[1], ids_of(lane, two[1], 2)
+          turn = { lane = lane, share = share, place = tonumber(two[2]), after = two[4], first = ids[1], second = ids[2] }
+          if not ids[1] then
+            go_idle(lane, share)
+            turn = nil
+          end
+          break
+        end
+      end
+    end
+    if not turn and s.lanes ~= '' then
+      call('HDEL', GATE, 'lanes')
+      s.lanes = ''
+    end
+    return turn
+  end
+
+  function s.first() return whose_turn() and turn.first end
+
+  -- The ids of those who go next, all of one share. `turn.more`: others of it wait behind them.
+  function s.next(most)
+    if not whose_turn() then return {} end
+    if turn.after and most > 1 then
+      local weight, step = s.terms_of(turn.share)
+      most = weight > 0 and math.max(1, math.min(most, math.ceil((turn.after - turn.place) / (ENTRY * step)))) or 1
+    end
+    local ids = most == 1 and { turn.first, turn.second } or ids_of(turn.lane, turn.share, most + 1)
+    turn.more = ids[most + 1] ~= nil
+    ids[most + 1] = nil
+    return ids
+  end
+
+  -- What `order` has of a waiter before its id, from its record; nil of one without a share.
+  local function spot_in(record) return record and string.match(record, '^(%d%d%d%d|[^|@]+|%d+|)@') end
+  local function share_in(spot) return spot and string.sub(spot, 6, -16) or '' end
+
+  -- The record without its spot.
+  function s.plain(record) return string.match(record, '^%d%d%d%d|[^|@]+|%d+|@(.*)$') or record end
+
+  -- Permits of the lane whose turn it is were granted to the share of this record; they cost `paid`,
+  -- the last of them `last`.
+  function s.served(record, paid, last)
+    if not turn.place then return end
+    local lane, share = turn.lane, share_in(spot_in(record))
+    local place = turn.share == share and turn.place or s.place_of(lane, share)
+    local _, step = s.terms_of(share)
+    local at = (place < BEHIND and place or place - BEHIND) + (paid - last) * step
+    if at > lane.clock then lane.clock, lane.moved = at, true end
+    call('ZADD', lane.places, place + paid * step, share)
+    if lane.clock < FAR then return end
     for _, key in ipairs({ lane.places, lane.idle }) do
       local all = call('ZRANGE', key, 0, -1, 'WITHSCORES')
       for i = 1, #all, 2 do
-        local place = tonumber(all[i + 1])
-        local moved = place - lane.clock
-        call('ZADD', key, exactly(place < BEHIND and moved or math.max(BEHIND, moved)), all[i])
+        local stands = tonumber(all[i + 1])
+        call('ZADD', key, math.max(stands < BEHIND and -BEHIND or BEHIND, stands - lane.clock), all[i])
       end
     end
     lane.clock = 0
   end
 
-  -- What `order` has of a waiter before its id, from its record; nil of one without a share.
-  local function spot_in(record) return record and string.match(record, '^(%d%d%d%d|[^|@]+|%d+|)@') end
-  local function lane_in(spot) return lane_at(tonumber(string.sub(spot, 1, 4)) - 512) end
-  local function share_in(spot) return string.sub(spot, 6, -16) end
-  local function ticket_in(spot) return tonumber(string.sub(spot, -14, -2)) end
-
-  function s.share_in(record)
-    local spot = spot_in(record)
-    return spot and share_in(spot) or ''
-  end
-
-  -- The record without its beginning.
-  function s.plain(record) return spot_in(record) and string.match(record, '@(.*)$') or record end
-
-  -- A lane and a share, as they are sent.
-  function s.split(lane) return string.match(lane, '^(%S+) ?(.*)$') end
-
-  local function named(lane, share, most)
-    local first, ids = lane.prefix .. share .. '|', {}
-    local members = call('ZRANGEBYLEX', ORDER, '[' .. first, '[' .. first .. '~', 'LIMIT', 0, most)
-    for n, member in ipairs(members) do ids[n] = string.sub(member, #first + 15) end
-    return ids
-  end
-
-  local function unnamed(lane, most)
-    return call('ZRANGEBYSCORE', QUEUE, format('%.0f', lane.n * LANE), format('(%.0f', (lane.n + 1) * LANE),
-      'LIMIT', 0, most)
-  end
-
-  local function ids_of(lane, share, most)
-    if share == '' then return unnamed(lane, most) end
-    return named(lane, share, most)
-  end
-
-  -- The first lane in which somebody waits; `by_turns`: shares have places in it.
-  local function first_lane()
-    local head, first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES'), call('ZRANGE', ORDER, 0, 0)[1]
-    if not head[1] and not first then
-      for _, n in ipairs(found[2] and named_lanes() or {}) do forget(lane_at(n)) end
-      if found[2] then call('HDEL', GATE, 'lanes') end
-      found[2] = false
-      return nil
-    end
-    local plain = head[1] and math.floor(head[2] / LANE) or 512
-    local shared = first and tonumber(string.sub(first, 1, 4)) - 512 or 512
-    local lane = lane_at(math.min(plain, shared))
-    lane.by_turns = shared == lane.n or has_places(lane)
-    if plain ~= lane.n then
-      go_idle(lane, '')
-    elseif lane.by_turns and not place_of(lane, '') then
-      enter(lane, '')
-    end
-    return lane
-  end
-
-  -- Its place, its first waiter, and how many may go before another's turn.
-  local function whose_turn()
-    while turn == nil do
-      here = here or first_lane()
-      local lane = here
-      if not lane then
-        turn = false
-      elseif not lane.by_turns then
-        turn = { lane = lane, share = '', first = unnamed(lane, 1)[1], row = math.huge }
-      else
-        local two = call('ZRANGE', lane.places, 0, 1, 'WITHSCORES')
-        local first = ids_of(lane, two[1], 1)[1]
-        if first then
-          local weight, step = terms_of(two[1])
-          local row = two[3] and 1 or math.huge
-          if two[3] and weight > 0 then row = math.max(1, math.ceil((two[4] - two[2]) / (ENTRY * step))) end
-          turn = { lane = lane, share = two[1], place = tonumber(two[2]), first = first, row = row }
-        else
-          go_idle(lane, two[1])
-        end
-      end
-    end
-    return turn
-  end
-
-  function s.first()
-    local next_one = whose_turn()
-    return next_one and next_one.first
-  end
-
-  -- The ids of those who go next, all of one share.
-  function s.next(most)
-    local next_one = whose_turn()
-    if not next_one then return {} end
-    most = math.min(most, next_one.row)
-    return most == 1 and { next_one.first } or ids_of(next_one.lane, next_one.share, most)
-  end
-
-  -- So many of the first lane who may go next: `head` if it still waits there, then each share's first.
-  function s.candidates(head, most)
-    local next_one = whose_turn()
-    if not next_one then return {} end
-    local lane, ids = next_one.lane, {}
-    local shares = lane.by_turns and call('ZRANGE', lane.places, 0, most - 1) or { '' }
-    if head ~= '' then
-      local spot = spot_in(call('HGET', WAITERS, head))
-      local score = not spot and call('ZSCORE', QUEUE, head)
-      if spot and lane_in(spot) == lane or score and math.floor(score / LANE) == lane.n then ids[1] = head end
-    end
-    for _, share in ipairs(shares) do
-      for _, id in ipairs(ids_of(lane, share, math.floor(most / #shares))) do
-        if id ~= head then ids[#ids + 1] = id end
-      end
-    end
-    return ids
-  end
-
-  -- Permits of the first lane were granted to a share; they cost `paid`, the last of them `last`.
-  function s.served(share, paid, last)
-    local lane, place = turn.lane, turn.share == share and turn.place
-    if not lane.by_turns then return end
-    place = place or place_of(lane, share)
-    local _, step = terms_of(share)
-    local at = in_time(place) + (paid - last) * step
-    if at > lane.clock then lane.clock, lane.moved = at, true end
-    set_place(lane, share, place + paid * step)
-    if lane.clock > FAR then start_again(lane) end
-    turn = nil
-  end
-
-  -- A permit has cost less or more than its share was charged.
-  function s.settle(receipt)
-    local n, share, said, was = string.match(receipt, '|(.-)|(.-)|(.-)|(.*)$')
-    if not n then return end
-    local lane, more = lane_at(tonumber(n)), gate.weighing.price(was) - gate.weighing.price(said)
-    local place, own = place_of(lane, share), call('ZSCORE', lane.idle, share)
-    local _, step = terms_of(share)
-    if place then
-      set_place(lane, share, math.max(place + more * step, place < BEHIND and -BEHIND or BEHIND))
-    elseif has_places(lane) and (own or more > 0) then -- else nobody waits, and nothing is owed
-      call('ZADD', lane.idle, exactly(math.max(tonumber(own or 0), lane.clock) + more * step), share)
-    end
-    turn = nil
-  end
-
-  -- It waits from now on, perhaps `again`; returns what its record begins with.
+  -- It waits from now on, perhaps `again`; returns its spot, '' of one without a share.
   function s.join(id, score, share, again)
-    local lane = lane_at(math.floor(score / LANE))
-    local waits = share ~= '' and place_of(lane, share)
-    if again then turn = nil end
-    if not waits then here, turn = nil, nil end
+    local lane = s.lane_at(math.floor(score / LANE))
+    local waits = share ~= '' and s.place_of(lane, share)
     if share == '' or not waits and call('ZCARD', lane.places) >= MOST then
-      call('ZADD', QUEUE, format('%.0f', score), id)
+      call('ZADD', QUEUE, score, id)
+      head, turn = nil, nil
       return ''
     end
     local spot = format('%s%s|%013.0f|', lane.prefix, share, score % LANE)
     call('ZADD', ORDER, 0, spot .. id)
-    if not waits then enter(lane, share) end
-    return spot .. '@'
+    if not waits then s.enter(lane, share) end
+    if again or turn and turn.share == share then turn = nil end
+    return spot
   end
 
   function s.leave(ids, records)
@@ -281,101 +209,68 @@ if found and found[1] then (function()
       end
     end
     if #plain > 0 then
-      here = nil
+      head = nil
       call('ZREM', QUEUE, unpack(plain))
     end
     if #spots > 0 then call('ZREM', ORDER, unpack(spots)) end
     for _, spot in pairs(shares) do
-      local lane, share = lane_in(spot), share_in(spot)
-      if not named(lane, share, 1)[1] then go_idle(lane, share) end
+      local lane, share = s.lane_at(tonumber(string.sub(spot, 1, 4)) - 512), share_in(spot)
+      if not (turn and turn.more) and not ids_of(lane, share, 1)[1] then go_idle(lane, share) end
     end
     turn = nil
   end
 
-  -- The score and the place in its share's line of one with a share, by its record.
+  -- The score of one with a share, by its record.
   function s.score_in(record)
-    local spot = spot_in(record)
-    return spot and lane_in(spot).n * LANE + ticket_in(spot)
+    local lane, ticket = string.match(record, '^(%d%d%d%d)|[^|@]+|(%d+)|@')
+    return lane and (lane - 512) * LANE + ticket
   end
 
+  -- Its place in its share's line, or in that of those without one.
   function s.rank(id, record)
-    local spot = spot_in(record or call('HGET', WAITERS, id))
-    if not spot then return nil end
+    local spot = spot_in(record)
+    if not spot then return call('ZRANK', QUEUE, id) end
     return call('ZLEXCOUNT', ORDER, '[' .. string.sub(spot, 1, -15), '(' .. spot .. id)
-  end
-
-  -- New weights ('' forgets one). A turn that was due by old ones comes by the new ones. Changes
-  -- nothing and returns false if there would be too many.
-  function s.reweigh(changes)
-    local more, before = 0, {}
-    for _, change in ipairs(changes) do
-      local share, weight = change[1], change[2]
-      local kept = call('HEXISTS', WEIGHTS, share)
-      more = more + (weight == '' and -kept or 1 - kept)
-    end
-    if more > 0 and call('HLEN', WEIGHTS) + more > MOST then return false end
-    for _, n in ipairs(named_lanes()) do
-      local lane = lane_at(n)
-      for _, share in ipairs(call('ZRANGE', lane.places, 0, -1)) do
-        local weight, step = terms_of(share)
-        before[#before + 1] = { lane, share, weight, step }
-      end
-    end
-    for _, change in ipairs(changes) do
-      if change[2] == '' then call('HDEL', WEIGHTS, change[1]) else call('HSET', WEIGHTS, change[1], change[2]) end
-    end
-    weights, turn = {}, nil
-    for _, old in ipairs(before) do
-      local lane, share = old[1], old[2]
-      local weight, step = terms_of(share)
-      if weight ~= old[3] or step ~= old[4] then
-        local own = in_time(place_of(lane, share)) - ENTRY * old[4]
-        set_place(lane, share, due(share, math.max(own, lane.clock)))
-      end
-    end
-    return true
-  end
-
-  function s.waiting() return call('ZCARD', ORDER) end
-
-  -- The weight of all without one of their own; how many shares have places; then each of the first
-  -- `most` by turns, and of those with a weight: its name, how many wait, its own weight or ''.
-  function s.show(most)
-    whose_turn()
-    local places, listed, counts, all = 0, {}, {}, call('HGETALL', WEIGHTS)
-    local function list(share, waiting)
-      if not counts[share] then listed[#listed + 1] = share end
-      counts[share] = (counts[share] or 0) + waiting
-    end
-    for _, n in ipairs(named_lanes()) do
-      local lane = lane_at(n)
-      places = places + call('ZCARD', lane.places)
-      for _, share in ipairs(call('ZRANGE', lane.places, 0, most - 1)) do
-        if share ~= '' then
-          local first = lane.prefix .. share .. '|'
-          list(share, call('ZLEXCOUNT', ORDER, '[' .. first, '[' .. first .. '~'))
-        else
-          list('', 0)
-        end
-      end
-    end
-    local plain = call('ZCARD', QUEUE)
-    if plain > 0 then list('', plain) end
-    local own, others = {}, '1'
-    for i = 1, #all, 2 do own[all[i]] = all[i + 1] end
-    others, own['*'] = own['*'] or others, nil
-    local weighed = {}
-    for share in pairs(own) do weighed[#weighed + 1] = share end
-    table.sort(weighed)
-    for n = 1, math.min(#weighed, most) do list(weighed[n], 0) end
-    local reply = { others, places }
-    for n, share in ipairs(listed) do reply[n + 2] = { share, counts[share], own[share] or '' } end
-    return reply
   end
 
   function s.save(write)
     for _, lane in pairs(lanes) do
-      if lane.moved then write('clock:' .. lane.name, exactly(lane.clock)) end
+      if lane.moved then write('clock:' .. lane.name, lane.clock) end
     end
+  end
+
+  if not gate.weighing then return end
+
+  -- So many of the first lane who may go next: `first` if it still waits there, then each share's first.
+  function s.candidates(first, most)
+    if not whose_turn() then return {} end
+    local lane, ids = turn.lane, {}
+    local shares = turn.place and call('ZRANGE', lane.places, 0, most - 1) or { '' }
+    if first ~= '' then
+      local record = call('HGET', WAITERS, first)
+      local score = record and (s.score_in(record) or call('ZSCORE', QUEUE, first))
+      if score and math.floor(score / LANE) == lane.n then ids[1] = first end
+    end
+    for _, share in ipairs(shares) do
+      for _, id in ipairs(ids_of(lane, share, math.floor(most / #shares))) do
+        if id ~= first then ids[#ids + 1] = id end
+      end
+    end
+    return ids
+  end
+
+  -- A permit has cost less or more than its share was charged.
+  function s.settle(receipt)
+    local n, share, said, was = string.match(receipt, '|(.-)|(.-)|(.-)|(.*)$')
+    if not n then return end
+    local lane, price = s.lane_at(tonumber(n)), gate.weighing.price(was) - gate.weighing.price(said)
+    local place, own = s.place_of(lane, share), call('ZSCORE', lane.idle, share)
+    local _, step = s.terms_of(share)
+    if place then
+      call('ZADD', lane.places, math.max(place + price * step, place < BEHIND and -BEHIND or BEHIND), share)
+    elseif call('EXISTS', lane.places) == 1 and (own or price > 0) then -- else nobody waits, and nothing is owed
+      call('ZADD', lane.idle, math.max(tonumber(own or 0), lane.clock) + price * step, share)
+    end
+    turn = nil
   end
 end)() end

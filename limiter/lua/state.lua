@@ -31,6 +31,8 @@ if not fields[1] then
   end
   fields = read()
 end
+-- What most gates do not have: nil of those.
+local more = fields[14] and call('HMGET', GATE, 'adapts', 'weighs', 'shares', 'lanes', 'clock:0')
 local gate = {
   limit = tonumber(fields[1]) or math.huge,
   rate = tonumber(fields[2]) or 0,

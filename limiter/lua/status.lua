@@ -7,6 +7,7 @@
 --         {weight of other shares, shares that wait, {share, waiters, its weight or ''} of up to 100 that
 --         wait and up to 100 with a weight}, of a gate with shares}
 -- include: line.lua
+-- include: share_terms.lua
 expire()
 hand_over()
 local wake, head, since = settle(), first_waiter(), '0'
@@ -17,8 +18,8 @@ for i = 1, #first, 2 do
   held[#held + 1] = first[i + 1]
   held[#held + 1] = call('HGET', HOLDERS, first[i]) or ''
 end
-local latest = fields[14] and call('XREVRANGE', GATE .. ':changes', '+', '-', 'COUNT', 1) or {}
+local latest = more and more[1] and call('XREVRANGE', GATE .. ':changes', '+', '-', 'COUNT', 1) or {}
 local in_flight = gate.live - (gate.weighing and gate.weighing.extra or 0)
-return { now, wake, own, in_flight, call('ZCARD', QUEUE) + (gate.sharing and gate.sharing.waiting() or 0), since, format('%.17g', gate.tokens),
+return { now, wake, own, in_flight, call('ZCARD', QUEUE) + (gate.sharing and call('ZCARD', GATE .. ':order') or 0), since, format('%.17g', gate.tokens),
   call('HGETALL', GATE), held, latest[1] and latest[1][2] or {},
-  gate.sharing and gate.sharing.show(100) or {} }
+  gate.sharing and show_shares(100) or {} }

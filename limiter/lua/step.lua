@@ -7,7 +7,7 @@
 -- about the limit since. So there is one cut per generation of permits, in the whole cluster.
 local steering, read_steering = false, nil -- false: the limit stands as it was set
 
-if fields[14] then
+if more and more[1] then
   local CUT, ROUND, BUSY, PROBE, RUN, HOLD_US = 0.95, 4, 0.8, 0.95, 10, 30000000
   local NUMBERS = { 'min', 'max', 'exact', 'mark', 'ceiling', 'run', 'run_from', 'clean', 'refused',
     'overloads', 'peak', 'probe', 'hold_until', 'noted' }

@@ -6,7 +6,7 @@
 -- more than one, and `extra` in the hash is their sum beyond one each: so `gate.live` counts units.
 gate.weighing = false -- false: each permit costs one
 
-if fields[14] and call('HGET', GATE, 'weighs') then
+if more and more[2] then
   local COSTS, LOOKED, PASSING = GATE .. ':costs', 100, 4
   local found = call('HMGET', GATE, 'extra', 'seen', 'expired', 'passed', 'passed_by', 'amounts_refilled')
   local function ended(expired) return (expired or 0) + (fields[9] or 0) + gate.released end

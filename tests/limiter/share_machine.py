@@ -73,19 +73,26 @@ class ShareModel(Model):
         if not self.line:
             self.turns.clear()
             return
-        lane = min(entry[0] for entry in self.line) // self.LANE
-        turns = self.turns.get(lane)
-        if turns is None:
-            self.line.sort(key=lambda entry: entry[:2])
-            return
-        if self.waiting(lane, ""):
-            self.enter(lane, "")
-        elif "" in turns.due:
-            self.leave(lane, "")
-        share = min(turns.due, key=lambda one: (not self.weight_of(one), turns.due[one], one))
-        first = min(self.waiting(lane, share), key=lambda entry: entry[:2])
-        self.line.remove(first)
-        self.line = [first, *sorted(self.line, key=lambda entry: entry[:2])]
+        self.line.sort(key=lambda entry: entry[:2])
+        plain = [entry[0] // self.LANE for entry in self.line if not share_of(entry[1])]
+        for lane in sorted(lane for lane in self.turns if not plain or lane <= plain[0]):
+            if lane in plain:
+                self.enter(lane, "")
+            if (share := self.whose_turn(lane)) is not None:
+                first = min(self.waiting(lane, share), key=lambda entry: entry[:2])
+                self.line.remove(first)
+                self.line.insert(0, first)
+                return
+
+    def whose_turn(self, lane: int) -> str | None:
+        """The share '' leaves only when its turn comes: it may wait without a word to us."""
+        turns = self.turns[lane]
+        while turns.due:
+            share = min(turns.due, key=lambda one: (not self.weight_of(one), turns.due[one], one))
+            if self.waiting(lane, share):
+                return share
+            self.leave(lane, share)
+        return None
 
     def hand_over(self, now: int) -> None:
         self.step(now)
