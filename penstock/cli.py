@@ -39,7 +39,7 @@ COMMANDS = {
     "run": "penstock.commands.run",
     "sandbox": "penstock.commands.sandbox",
     "sandboxes": "penstock.commands.sandboxes",
-    "top": "penstock.commands.top",
+    "top": "penstock.top.command",
     "up": "penstock.up.command",
     "version": "penstock.commands.version",
     "worker": "penstock.commands.worker",

@@ -17,17 +17,20 @@ _AT_ONCE = 250
 
 @dataclass(frozen=True)
 class GroupFilter:
-    """What the groups of a page must have."""
+    """What the groups of a page must have. `find` is in the id of its instance."""
 
     version: int | None = None
     least: float | None = None
     most: float | None = None
     why: str = ""
+    find: str = ""
 
     def fits(self, group: Group) -> bool:
         if self.version is not None and group.version != self.version:
             return False
         if self.why and group.why != self.why:
+            return False
+        if self.find.lower() not in str(group.instance_id).lower():
             return False
         if self.least is None and self.most is None:
             return True

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ground import tagged
-from penstock.fleet.model import Job
+from penstock.fleet.model import Job, Worker
 from penstock.fleet.work import read_jobs
 
 JobState = Literal[
@@ -129,7 +129,25 @@ class _Waiting:
         return [id.decode() for ids in await pipe.execute() for id in ids]
 
 
-async def run_by(client: Any, worker: str, queues: Sequence[str], count: int = 20) -> list[Job]:
+async def jobs_of_worker(client: Any, worker: Worker) -> tuple[list[Job], list[Job]]:
+    """Those that it runs now, the longest first, and the latest that it ended."""
+    held = await client.smembers(f"rq:worker:{worker.name}:executions")
+    ids = sorted(member.decode().partition(":")[0] for member in held)[:_SHOWN_RUNNING]
+    running = [job for job in await read_jobs(client, await _origins(client, ids)) if job]
+    running.sort(key=lambda job: job.started)
+    return running, await _run_by(client, worker.name, worker.queues)
+
+
+async def _origins(client: Any, ids: list[str]) -> list[tuple[str, str]]:
+    """The queue of each job, with its id."""
+    pipe = client.pipeline(transaction=False)
+    for id in ids:
+        pipe.hget(f"rq:job:{id}", "origin")
+    origins = await pipe.execute()
+    return [((origin or b"").decode(), id) for origin, id in zip(origins, ids, strict=True)]
+
+
+async def _run_by(client: Any, worker: str, queues: Sequence[str], count: int = 20) -> list[Job]:
     """The latest jobs that a worker has ended, as far as its queues still list them."""
     found: list[Job] = []
     for queue in queues[:_MOST_QUEUES]:
@@ -141,5 +159,6 @@ async def run_by(client: Any, worker: str, queues: Sequence[str], count: int = 2
     return sorted(found, key=lambda job: -job.ended)[:count]
 
 
+_SHOWN_RUNNING = 500
 _MOST_QUEUES = 4
 _OF_A_WORKER = 500

@@ -9,19 +9,18 @@ from starlette.responses import Response
 
 from penstock.changes import Audit
 from penstock.fleet import Sandbox, Worker
+from penstock.fleet.finding import find
 from penstock.fleet.groups import WHY, GroupFilter, groups_of
 from penstock.fleet.history import SPANS
-from penstock.fleet.jobs import JOB_STATES, JobFilter, jobs_of, run_by
+from penstock.fleet.jobs import JOB_STATES, JobFilter, jobs_of, jobs_of_worker
 from penstock.fleet.lines import steps, waiters
 from penstock.fleet.one_job import job_in_full
-from penstock.fleet.work import read_jobs, with_their_jobs
+from penstock.fleet.work import with_their_jobs
 from penstock.monitor.answers import Answer, Handler, number, real, refused
-from penstock.monitor.finding import find
 from penstock.monitor.views import View
 from worker.outcomes import PROGRAM_OUTCOMES
 
 _MOST = 200  # rows of one page
-_SHOWN_RUNNING = 500
 
 
 class Shown:
@@ -112,16 +111,12 @@ class Shown:
         found = [one for one in await reader.workers() if one.name == name]
         if not found:
             return refused(404, "this worker has left, or was never here")
-        client = reader.client
-        (worker,) = await with_their_jobs(client, found)
-        held = await client.smembers(f"rq:worker:{name}:executions")
-        ids = sorted(member.decode().partition(":")[0] for member in held)[:_SHOWN_RUNNING]
-        origins = await _origins(client, ids)
-        running = [job for job in await read_jobs(client, origins) if job]
+        (worker,) = await with_their_jobs(reader.client, found)
+        running, ended = await jobs_of_worker(reader.client, worker)
         return Answer({
             "worker": asdict(worker),
-            "running": [asdict(job) for job in sorted(running, key=lambda job: job.started)],
-            "ended": [asdict(job) for job in await run_by(client, name, worker.queues)],
+            "running": [asdict(job) for job in running],
+            "ended": [asdict(job) for job in ended],
         })  # fmt: skip
 
     async def _gate(self, request: Request) -> Response:
@@ -183,15 +178,6 @@ class Shown:
         """The latest changes made from the monitor, and who made each."""
         noted = await Audit(self._view(request).reader.client).latest()
         return Answer({"changes": [asdict(one) for one in noted]})
-
-
-async def _origins(client: Any, ids: list[str]) -> list[tuple[str, str]]:
-    """The queue of each job, with its id."""
-    pipe = client.pipeline(transaction=False)
-    for id in ids:
-        pipe.hget(f"rq:job:{id}", "origin")
-    origins = await pipe.execute()
-    return [((origin or b"").decode(), id) for origin, id in zip(origins, ids, strict=True)]
 
 
 def _is_like(box: Sandbox, asked: Any) -> bool:

@@ -11,11 +11,14 @@ from rich.text import Text
 from ground import visible
 from penstock.fleet import Fleet
 from penstock.fleet.history import History
-from penstock.fleet.screen import picture
+from penstock.top.paper import Paper
+from penstock.top.screen import Order, lines_of
+from penstock.top.views import overview_of
 from penstock.up.redis import Redis
 from penstock.up.service import Service
 
 _COLOURS = {"up": "green", "starting": "yellow", "restarting": "bold red", "ending": "yellow"}
+_STYLES = {"bad": "bold red", "warn": "yellow", "well": "green", "dim": "dim", "heading": "bold"}
 _EVENTS = 3
 
 
@@ -67,8 +70,15 @@ class Screen:
         used = len(lines) + 1 + len(lines[1].plain) // max(1, width)
         body: list[object] = [*lines, Text("")]
         if self._fleet is not None:
-            body.append(picture(self._fleet, self._history, width, max(4, height - used)))
+            body += _overview(self._fleet, self._history, self._console, max(4, height - used))
         self._live.update(Group(*body), refresh=True)  # type: ignore[arg-type]
+
+
+def _overview(fleet: Fleet, history: History, console: Console, height: int) -> list[Text]:
+    """As `penstock top` shows it, in as many lines as there are left."""
+    paper = Paper(console.width, console.encoding)
+    lines = lines_of(overview_of(fleet, history), paper, height, Order())
+    return [Text(line.text, style=_STYLES.get(line.style, "")) for line in lines[:height]]
 
 
 def _services(redis: Redis, services: list[Service]) -> Text:

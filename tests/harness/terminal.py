@@ -9,6 +9,7 @@ with Terminal(["penstock", "top"], env) as terminal:
 import fcntl
 import os
 import pty
+import re
 import struct
 import sys
 import termios
@@ -20,6 +21,7 @@ from typing import Self
 from tests.harness import leash
 from tests.harness.servers import until
 
+_PIECE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([^\x1b\r\n])")
 # The session's leader, whose terminal this is; then it becomes the command.
 _LEAD = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); \
 os.execvp(sys.argv[1], sys.argv[1:])"
@@ -63,6 +65,37 @@ class Terminal:
             return words in self.said
 
         until(shown, f"{words!r} on the screen", within=100)
+
+    @property
+    def screen(self) -> list[str]:
+        """What is to be seen, row by row, after a program that only goes to a row, clears and
+        writes."""
+        rows, at, col = dict[int, list[str]](), 1, 0
+        for found in _PIECE.finditer(self.said):
+            code, letter, one = found.groups()
+            if one:
+                row = rows.setdefault(at, [])
+                row[col:] = [*[" "] * (col - len(row)), one, *row[col + 1 :]]
+                col += 1
+            elif letter == "H":
+                at, col = int(code.partition(";")[0] or 1), int(code.partition(";")[2] or 1) - 1
+            elif letter == "K":
+                del rows.setdefault(at, [])[col:]
+            elif letter == "J" or code == "?1049":
+                rows.clear()
+        return [
+            "".join(rows.get(number, [])).rstrip() for number in range(1, max(rows, default=0) + 1)
+        ]
+
+    def shows(self, *words: str) -> None:
+        """Wait until all of these are to be seen at once."""
+
+        def seen() -> bool:
+            shown = "\n".join(self.screen)
+            assert self.process.poll() is None, shown
+            return all(word in shown for word in words)
+
+        until(seen, f"{words} on the screen", within=100)
 
     def resize(self, rows: int, cols: int) -> None:
         """As a window's border is drawn: the kernel says it to who is in the foreground."""

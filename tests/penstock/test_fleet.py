@@ -1,14 +1,12 @@
 """One look at the whole fleet, and the figures made of it."""
 
 import asyncio
-import io
 import json
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 from rq.worker import BaseWorker, WorkerStatus
 
 import ground
@@ -20,7 +18,9 @@ from limiter import TokenBucket
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.figures import families, figures
 from penstock.fleet.history import KEPT, History, StoredHistory
-from penstock.fleet.screen import picture
+from penstock.top.paper import Paper
+from penstock.top.screen import Order, lines_of
+from penstock.top.views import overview_of
 from tests.harness import killing
 from tests.harness.servers import PrivateRedis, until
 from tests.worker.concurrent import chores
@@ -39,6 +39,14 @@ SETTINGS = {"job_lease": 1.0, "gate": "code", "gate_limit": 1}
 async def look(client: Any, **options: Any) -> Fleet:
     async with FleetReader(ground.target_of(client)) as reader:
         return await reader.read(**options)
+
+
+def overview(fleet: Fleet) -> list[str]:
+    """What `penstock top` shows of it."""
+    history = History()
+    history.add(fleet)
+    lines = lines_of(overview_of(fleet, history), Paper(120), 40, Order())
+    return [line.text for line in lines]
 
 
 async def test_an_empty_redis_is_an_empty_fleet(redis: ground.Client) -> None:
@@ -102,10 +110,7 @@ async def test_a_program_whose_outcome_is_unknown_counts_as_masked_at_once(
             fleet = await look(real_redis)
     assert [(one.finished, one.failed, one.masked) for one in fleet.workers] == [(1, 0, 1)]
     assert fleet.queues[0].counters["masked"] == 1
-    lines, history = Console(width=120, file=io.StringIO(), record=True), History()
-    history.add(fleet)
-    lines.print(picture(fleet, history, 120, 40))
-    assert "failed  masked" in lines.export_text()
+    assert "masked  failed" in "\n".join(overview(fleet))
 
 
 async def test_the_gate_that_holds_a_queue_back_is_named(
@@ -298,13 +303,9 @@ async def test_versions_are_shown_with_what_a_take_waits_for(redis: ground.Clien
     await buffer.write(_item("fast", 1), slot=slot)
     fleet = await look(redis)
     assert json.loads(json.dumps(fleet.as_dict()))["tasks"][0]["versions"]["version"] == 8
-    lines = Console(width=120, file=io.StringIO(), record=True)
-    history = History()
-    history.add(fleet)
-    lines.print(picture(fleet, history, 120, 40))
-    said = lines.export_text()
-    assert "VERSIONS" in said
-    (row,) = [line for line in said.splitlines() if "1: 1, 0: 1" in line]
+    said = overview(fleet)
+    assert "VERSIONS" in "\n".join(said)
+    (row,) = [line for line in said if "1: 1, 0: 1" in line]
     assert row.split() == ["math", "8", "0", "1:", "1,", "0:", "1", "0:", "1", "1", "0", "slow"]
     await buffer.aclose()
 
@@ -357,9 +358,7 @@ async def test_session_sandboxes_and_why_one_does_not_end_are_shown(
     assert 'penstock_sandboxes_total{outcome="handed_over",run="exp7"} 1.0' in page
     history = History()
     assert history.add(fleet).sandboxes == {"READY": 1, "TERMINATING": 1, "failing": 1}
-    lines = Console(width=100, file=io.StringIO(), record=True)
-    lines.print(picture(fleet, history, 100, 40))
-    assert "exp7" in lines.export_text()
+    assert "exp7" in "\n".join(overview(fleet))
     cloud.set(down=False)
     await life.stop(kept)
     reaper = Reaper(life.target, settings=quick())

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ground import in_run, tagged
-from penstock.fleet import Fleet, FleetReader
+from penstock.fleet.model import Fleet
+from penstock.fleet.reader import FleetReader
 
 _MOST = 50
 

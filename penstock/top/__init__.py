@@ -1,0 +1,3 @@
+"""`penstock top`: the fleet in a terminal, to look at and to change."""
+
+__all__: list[str] = []

@@ -1,0 +1,281 @@
+"""One thing in full: a queue, a job, a worker, a gate, a group or a sandbox."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from penstock.fleet import FleetReader, Queue
+from penstock.fleet.jobs import jobs_of, jobs_of_worker
+from penstock.fleet.lines import steps, waiters
+from penstock.fleet.model import Latency
+from penstock.fleet.one_job import job_in_full
+from penstock.fleet.verdicts import judged, state_of
+from penstock.fleet.work import read_queues, with_their_jobs
+from penstock.top import rows
+from penstock.top.paper import Column, name, text
+from penstock.top.screen import Age, Block, Notes, Place, Row, Screen, Table, Text, figure
+
+_SHOWN_JOBS = 50
+_SHOWN_ITEMS = 64
+_MOST = 20_000  # characters of one text
+
+
+async def queue(place: Place, reader: FleetReader) -> Screen:
+    """Why it does not move, how its programs ended, what runs and what waits."""
+    now, found = await reader.now(), await reader.workers()
+    suspended = bool(await reader.client.exists("rq:suspended"))
+    every = await read_queues(reader.client, found, now)
+    mine = [one for one in judged(every, found, await reader.gates(), suspended=suspended)
+            if one.name == place.name]  # fmt: skip
+    if not mine:
+        return _absent(place, "Nothing has used this queue yet.")
+    (one,) = mine
+    client, blocks = reader.client, list[Block]()
+    for state in ("running", "waiting", "failed"):
+        page = await jobs_of(client, one.name, state, count=_SHOWN_JOBS)
+        table = rows.jobs(page.jobs, now, "", page.total)
+        if table.rows:
+            blocks.append(_headed(table, f"{state.upper()} JOB"))
+    return Screen(
+        f"queue {one.name}",
+        (Notes((Row((_sentence(one),), style=rows.look_of(one) or "well"),), most=4),
+         _facts(_queue_facts(one)), _outcomes(one), *blocks),
+        about=one,
+    )  # fmt: skip
+
+
+def _sentence(queue: Queue) -> str:
+    waiting = f"; {queue.depth:,} wait" if queue.depth else ""
+    if queue.reason:
+        return f"{queue.reason[:1].upper()}{queue.reason[1:]}{waiting}."
+    plain = {"idle": "Nothing waits and nothing runs.", "working": "It is worked on"}
+    return plain.get(queue.verdict, queue.verdict) + waiting
+
+
+def _queue_facts(queue: Queue) -> list[tuple[str, Any]]:
+    return [
+        ("wait", queue.depth), ("oldest waits for", Age(queue.oldest) if queue.depth else None),
+        ("run", queue.running), ("workers", queue.workers),
+        ("finished", queue.counters.get("finished", 0)),
+        ("failed", queue.counters.get("failed", 0)),
+        ("mean wait", _mean(queue.waited)), ("mean run", _mean(queue.took)),
+    ]  # fmt: skip
+
+
+def _outcomes(queue: Queue) -> Table:
+    """Each opens the jobs whose programs ended so."""
+    programs = tuple(
+        Row((outcome, count),
+            Place("jobs", where=queue.name, state="finished", only=outcome)
+            if outcome != "unknown" else None,
+            "warn" if outcome != "finished" and count else "")
+        for outcome, count in queue.programs.items() if count or outcome == "finished"
+    )  # fmt: skip
+    return Table((name("HOW ITS PROGRAMS ENDED"), Column("programs")), programs)
+
+
+def _mean(latency: Latency) -> Age | None:
+    count = sum(latency.counts)
+    return Age(latency.seconds / count) if count else None
+
+
+async def job(place: Place, reader: FleetReader) -> Screen:
+    """How it failed, where its time went, its program and what it printed."""
+    found = await job_in_full(reader.client, place.name)
+    if found is None:
+        return _absent(place, "Redis has forgotten this job.")
+    gate, worker = found["gate"], found["worker_name"]
+    first = [
+        ("status", " as ".join(filter(None, (found["status"], found["outcome"])))),
+        ("time", _times(found["timeline"])),
+        ("worker", worker, Place("worker", worker)), ("gate", gate, Place("gate", gate)),
+        ("queue", found["origin"], Place("queue", found["origin"])),
+    ]  # fmt: skip
+    more = [
+        ("what it is", found["description"]), ("tries", found["attempts"]),
+        ("workers that died with it", found["deaths"] or None), ("share", found["share"]),
+        ("queued", found["enqueued_at"]), ("ended", found["ended_at"]),
+    ]  # fmt: skip
+    blocks = (_facts(first), *_error(found), _facts(more), *_runs(found), *_texts(found))
+    return Screen(f"job {place.name}", blocks, about=place)
+
+
+def _times(parts: list[dict[str, Any]]) -> str:
+    """Where its time went, in order."""
+    return ", ".join(
+        f"{figure(Age(one['seconds']))} {_PARTS.get(one['what'], one['what'])}"
+        for one in parts
+        if one["seconds"] >= _SHORTEST
+    )
+
+
+_SHORTEST = 0.0005
+_PARTS = {
+    "queued": "in the queue", "permit": "for a permit", "start": "to start and record",
+    "run": "run", "backoff": "between tries", "working": "at work",
+}  # fmt: skip
+
+
+def _runs(found: dict[str, Any]) -> list[Block]:
+    """If there was more than one."""
+    runs = found["executions"]
+    listed = tuple(
+        Row((one["worker"], "finished" if one["ok"] else "failed",
+             Age(max(0.0, one["ended"] - one["started"])) if one["started"] else None),
+            Place("worker", one["worker"]))
+        for one in runs
+    )  # fmt: skip
+    table = Table((name("RUNS, THE LATEST FIRST"), text("ended"), Column("took")), listed)
+    return [table] if len(runs) > 1 else []
+
+
+def _error(found: dict[str, Any]) -> list[Text]:
+    return [_text("TRACEBACK", found["error"], "bad")] if found["error"] else []
+
+
+def _texts(found: dict[str, Any]) -> Iterable[Text]:
+    """What it printed, its program, its result and its arguments."""
+    result, call = found["result"], found["call"]
+    printed = dict[str, str]()
+    if isinstance(result, dict):
+        printed = {what: result[what] for what in _PRINTED if isinstance(result.get(what), str)}
+        result = {what: value for what, value in result.items() if what not in printed}
+    yield from (
+        _text(what.upper().replace("_", " "), said) for what, said in printed.items() if said
+    )
+    if "code" in call:
+        yield _text("PROGRAM", call["code"])
+    if result is not None:
+        yield _text("RESULT", _json(result))
+    yield _text("CALL", _json({what: one for what, one in call.items() if what != "code" and one}))
+
+
+_PRINTED = ("error_reason", "stdout", "stderr", "compile_stdout", "compile_stderr")
+
+
+async def worker(place: Place, reader: FleetReader) -> Screen:
+    """What it runs now, and what it ended."""
+    found = [one for one in await reader.workers() if one.name == place.name]
+    if not found:
+        return _absent(place, "This worker has left, or was never here.")
+    now, (one,) = await reader.now(), await with_their_jobs(reader.client, found)
+    running, ended = await jobs_of_worker(reader.client, one)
+    bad = ", ".join(f"{count} {what}" for what, count in one.programs.items() if count)
+    facts = [
+        ("state", one.state), ("host", f"{one.host}:{one.pid}"),
+        ("gate", one.gate, Place("gate", one.gate)),
+        ("last heartbeat", Age(one.silent)), ("age", Age(now - one.born) if one.born else None),
+        ("run", one.running), ("finished", one.finished), ("bad programs", bad),
+        ("failed", one.failed), ("cannot reach", " ".join(one.unreachable)),
+        *(("queue", queue, Place("queue", queue)) for queue in one.queues[:_SHOWN_JOBS]),
+    ]  # fmt: skip
+    tables = [
+        _headed(rows.jobs(running, now), "RUNNING JOB"),
+        _headed(rows.jobs(ended, now), "ENDED JOB"),
+    ]
+    return Screen(f"worker {one.name}", (_facts(facts), *(one for one in tables if one.rows)))
+
+
+async def gate(place: Place, reader: FleetReader) -> Screen:
+    """Who holds its permits, who waits, and how its limit moved."""
+    found = await reader.gate(place.name)
+    if found is None:
+        return _absent(place, "There is no such gate.")
+    status, now = await found.status(), await reader.now()
+    holders = tuple(
+        Row((lease.id.partition(":")[0], lease.process, Age(lease.held),
+             Age(max(0.0, lease.expires_in))), Place("job", lease.id.partition(":")[0]))
+        for lease in status.leases
+    )  # fmt: skip
+    line = tuple(
+        Row((one.id, one.process, one.lane, Age(one.waited)))
+        for one in await waiters(reader.client, place.name, now)
+    )
+    moved = tuple(
+        Row((Age(now - one.at), one.before, one.after, one.why))
+        for one in await steps(reader.client, place.name)
+    )
+    facts = [
+        ("state", state_of(status)), ("limit", status.limit), ("rate", status.rate),
+        ("burst", status.burst), ("in flight", status.in_flight), ("cost", status.cost),
+        ("wait", status.waiting), ("granted", status.granted), ("given back", status.released),
+        ("leases that expired", status.expired),
+        ("gave up waiting", status.timeouts + status.cancelled),
+    ]  # fmt: skip
+    tables = [
+        Table((name("HOLDER"), name("process"), Column("held"), Column("lease ends in")), holders,
+              total=status.in_flight),
+        Table((name("IN LINE"), name("process"), Column("lane"), Column("waits for")), line,
+              total=status.waiting),
+        Table((Column("LIMIT MOVED"), Column("from"), Column("to"), text("why")), moved),
+    ]  # fmt: skip
+    shown = (one for one in tables if one.rows)
+    return Screen(f"gate {place.name}", (_facts(facts), *shown), about=status)
+
+
+async def group(place: Place, reader: FleetReader) -> Screen:
+    """Its items."""
+    instance, _, number = place.name.rpartition(":")
+    for buffer in await reader.open_buffers():
+        if buffer.task == place.where:
+            items = await buffer.items(instance, int(number))
+            shown = items[:_SHOWN_ITEMS]
+            said = f"{len(items)} items" if items else "It has no items: it may be gone."
+            texts = (_text(f"ITEM {at}", _json(item)) for at, item in enumerate(shown, 1))
+            facts = _facts([("task", place.where), ("round", int(number)), ("items", said)])
+            return Screen(f"group {instance}", (facts, *texts), about=place)
+    return _absent(place, "There is no such task in this run.")
+
+
+async def sandbox(place: Place, reader: FleetReader) -> Screen:
+    """Whose it is, and why it does not end."""
+    for box in await reader.sandboxes(place.where):
+        if box.name == place.name:
+            now = await reader.now()
+            facts = [
+                ("state", box.state), ("run", box.run), ("provider", box.provider),
+                ("its id there", box.id), ("session", box.session), ("owner", box.owner),
+                ("age", Age(now - box.since)), ("tries to end it", box.tries or None),
+                ("trouble", box.trouble),
+            ]  # fmt: skip
+            return Screen(f"sandbox {box.name}", (_facts(facts),), about=box)
+    return _absent(place, "This sandbox has ended, or is not among the 2,000 of its run.")
+
+
+def _facts(found: Iterable[tuple[Any, ...]]) -> Table:
+    """Two columns; those that can be opened are rows with an address."""
+    return Table(
+        (name(""), text("", 20)),
+        tuple(
+            Row((what, value), where[0] if where else None)
+            for what, value, *where in found if value not in (None, "")
+        ),
+    )  # fmt: skip
+
+
+def _headed(table: Table, heading: str) -> Table:
+    return replace(table, columns=(replace(table.columns[0], heading=heading), *table.columns[1:]))
+
+
+def _text(heading: str, said: str, style: str = "") -> Text:
+    cut = f"\n[{len(said) - _MOST:,} more characters]" if len(said) > _MOST else ""
+    return Text(heading, said[:_MOST].rstrip("\n") + cut, style)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, default=str)
+
+
+def _absent(place: Place, sentence: str) -> Screen:
+    return Screen(f"{place.kind} {place.name}", (Notes((Row((sentence,), style="warn"),)),))
+
+
+DETAILS: dict[str, Callable[[Place, FleetReader], Awaitable[Screen]]] = {
+    "queue": queue,
+    "job": job,
+    "worker": worker,
+    "gate": gate,
+    "group": group,
+    "sandbox": sandbox,
+}
