@@ -95,7 +95,6 @@ class Program:
     help: bool = False
     marked: dict[str, None] = field(default_factory=dict)
     _seen: Seen | None = None
-    _offered: dict[str, Offer] = field(default_factory=dict)
 
     @property
     def look(self) -> Look:
