@@ -33,7 +33,7 @@ Examples:
   penstock top --once               print once; no terminal needed
   penstock top --json | jq -r '.notes[]'
 
-Keys: 1 to 8 are the overview and the lists, Enter opens a row, Esc goes back, f is the latest
+1 to 8 are the overview and the lists. Enter opens a row, and Esc goes back. f opens the latest
 failed job, / filters, g goes to an id. Changes are asked about, and noted with your name.
 
 Exit code of one look: 0, or 1 where there is something that a person should see to.
