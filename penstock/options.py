@@ -97,18 +97,23 @@ without_token_option = click.option(
 
 def given_settings() -> GroundSettings:
     """The environment's settings, with the options of this call over them; starts the log."""
-    given = {
-        name.removeprefix(_GIVEN): value
-        for name, value in click.get_current_context().meta.items()
-        if name.startswith(_GIVEN)
-    }
-    settings = GroundSettings.load(**given)
+    settings = settings_in(click.get_current_context())
     configure_logging(settings.log_format, settings.log_level)
     for name, meant in misspelt(os.environ).items():
         click.echo(f"penstock: {name} is not a setting; did you mean {meant}?", err=True)
     if settings.redis_url is None and os.environ.get("REDIS_URL"):  # as RQ and many others call it
         click.echo("penstock: REDIS_URL is not read; did you mean PENSTOCK_REDIS_URL?", err=True)
     return settings
+
+
+def settings_in(context: click.Context) -> GroundSettings:
+    """The environment's settings, with the options that were read before over them."""
+    given = {
+        name.removeprefix(_GIVEN): value
+        for name, value in context.meta.items()
+        if name.startswith(_GIVEN)
+    }
+    return GroundSettings.load(**given)
 
 
 def _option(name: str, metavar: str, help: str) -> Callable[[_Command], _Command]:

@@ -10,6 +10,8 @@ import click
 from rich.table import Table
 
 from buffer import RolloutBuffer
+from penstock.completion import groups as group_ids
+from penstock.completion import tasks
 from penstock.fleet import FleetReader, Group
 from penstock.fleet.buffers import read_groups
 from penstock.in_order import run_in_order
@@ -45,7 +47,7 @@ Examples:
   penstock groups ls --state quarantined --json | jq -r '.[].reason'
 """),
 )
-@click.option("--task", help="Of this task only.")
+@click.option("--task", shell_complete=tasks, help="Of this task only.")
 @click.option("--state", type=click.Choice(STATES), multiple=True, help="Of these states only.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
@@ -77,9 +79,9 @@ Examples:
   penstock groups show math_17 | jq '.[].reward'
 """),
 )
-@click.argument("instance_id")
+@click.argument("instance_id", shell_complete=group_ids)
 @click.option("--round", "number", type=click.IntRange(0), default=0, help="Its round; default 0.")
-@click.option("--task", help="Its task; default: whichever has it.")
+@click.option("--task", shell_complete=tasks, help="Its task; default: whichever has it.")
 @settings_options
 def show(instance_id: str, number: int, task: str | None) -> int:
     """Print a group's items as one JSON array. Exits with 1 if there is no such group."""
@@ -112,9 +114,9 @@ Examples:
     xargs penstock groups requeue
 """),
 )
-@click.argument("instance_id", nargs=-1, required=True)
+@click.argument("instance_id", nargs=-1, required=True, shell_complete=group_ids)
 @click.option("--round", "number", type=click.IntRange(0), default=0, help="Its round; default 0.")
-@click.option("--task", help="Its task; default: whichever has it.")
+@click.option("--task", shell_complete=tasks, help="Its task; default: whichever has it.")
 @settings_options
 def requeue(instance_id: tuple[str, ...], number: int, task: str | None) -> int:
     """Make quarantined or discarded groups ready again. Exits with 1 if one could not be."""
@@ -141,7 +143,7 @@ Examples:
   penstock groups versions --json | jq '.[].waits_for'
 """),
 )
-@click.option("--task", help="Of this task only.")
+@click.option("--task", shell_complete=tasks, help="Of this task only.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
 @settings_options
 def show_versions(task: str | None, as_json: bool) -> None:

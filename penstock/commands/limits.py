@@ -28,6 +28,7 @@ from limiter import (
     remove_gate,
 )
 from penstock.changes import Author, Changed, Changes
+from penstock.completion import gates
 from penstock.fleet import FleetReader
 from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, state_of
 from penstock.options import (
@@ -98,7 +99,7 @@ Examples:
   penstock limits set api --limit 48                    and has this one from now on
 """),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=gates)
 @click.option("--limit", type=int, help="Permits in flight at once.")
 @click.option("--rate", type=float, help="Grants per second.")
 @click.option("--burst", type=int, help="Grants that may come at once after a quiet time.")
@@ -161,7 +162,7 @@ Examples:
   penstock limits share code training=            it has a weight of its own no longer
 """),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=gates)
 @click.argument("weights", nargs=-1, metavar="[NAME=WEIGHT]...", callback=read_weights)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @settings_options
@@ -222,7 +223,7 @@ Example:
   penstock limits pause code
 """),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=gates)
 @settings_options
 def pause(name: str) -> int:
     """Grant nothing until `resume`. Holders keep their permits, waiters their places."""
@@ -237,7 +238,7 @@ Example:
   penstock limits resume code
 """),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=gates)
 @settings_options
 def resume(name: str) -> int:
     """Grant again, beginning with those who waited."""
@@ -253,7 +254,7 @@ Examples:
   penstock limits permits code --json | jq '.[].process'
 """),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=gates)
 @click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
 @settings_options
 def permits(name: str, as_json: bool) -> int:
@@ -281,7 +282,7 @@ Example:
   penstock limits revoke code 1f2e3d4c5b6a7988:2c
 """),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=gates)
 @click.argument("permit")
 @settings_options
 def revoke(name: str, permit: str) -> int:
@@ -316,7 +317,7 @@ Examples:
   penstock limits rm code --force             its holders are not asked
 """),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=gates)
 @click.option("--force", is_flag=True, help="Also if permits are in flight or waited for.")
 @settings_options
 def remove(name: str, force: bool) -> int:

@@ -9,6 +9,7 @@ from typing import BinaryIO
 import click
 
 from ground import GroundSettings
+from penstock.completion import queues
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, say, settings_options
@@ -56,7 +57,8 @@ that worker.judge.read_cases reads. It exits with 0 where all cases passed, else
 @click.option(
     "-i", "--stdin", "with_input", is_flag=True, help="Send stdin as the program's input."
 )
-@click.option("--queue", default="code", show_default=True, help="The queue to put it on.")
+@click.option("--queue", default="code", show_default=True, shell_complete=queues,
+              help="The queue to put it on.")  # fmt: skip
 @click.option("--language", help="Default: what the file's name says, else python.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0,
               show_default=True, help="Its seconds to run.")  # fmt: skip

@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from ground import GroundSettings
+from penstock.completion import sandboxes as sandbox_names
 from penstock.options import console, examples, given_settings, say, settings_options
 from penstock.startup import running_redis
 from worker.lifecycle import LifecycleSettings
@@ -106,7 +107,7 @@ Examples:
   penstock --run exp7 sandboxes kill --all
 """),
 )
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=sandbox_names)
 @click.option("--all", "everything", is_flag=True, help="All of the run, or of every run.")
 @settings_options
 def kill(names: tuple[str, ...], everything: bool) -> None:

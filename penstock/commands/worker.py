@@ -12,6 +12,8 @@ from rq.worker import DequeueStrategy
 
 from ground import SettingError, connect
 from limiter import UnknownGate
+from penstock.completion import gates as gate_names
+from penstock.completion import queues as queue_names
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options
 from penstock.settings import MonitorSettings
@@ -35,7 +37,7 @@ Examples:
 Ctrl-C finishes what runs; a second one, a second later, gives it back to its queue.
 """),
 )
-@click.argument("queues", nargs=-1)
+@click.argument("queues", nargs=-1, shell_complete=queue_names)
 @click.option("--sandbox", metavar="NAME", help="Where programs run: fusion, local, shared.")
 @click.option(
     "--concurrency", metavar="N", help="Jobs at once; default 256, or as the sandbox has room."
@@ -47,7 +49,8 @@ Ctrl-C finishes what runs; a second one, a second later, gives it back to its qu
     help="What jobs may run besides worker.jobs.*: module.function, or module.* for the functions "
     "that a module defines. May be given several times; '*' is anything.",
 )
-@click.option("--gate", metavar="NAME", help="Take a permit of this gate for each job.")
+@click.option("--gate", metavar="NAME", shell_complete=gate_names,
+              help="Take a permit of this gate for each job.")  # fmt: skip
 @click.option("--limit", "old_gate", hidden=True)  # `--gate` in 0.1; 0.3 removes it
 @click.option("--gate-limit", metavar="N", help="The gate's limit, if no such gate exists yet.")
 @click.option(

@@ -7,6 +7,7 @@ from typing import Literal
 import click
 from rich.table import Table
 
+from penstock.completion import queues
 from penstock.fleet import FleetReader, Queue
 from penstock.in_order import run_in_order
 from penstock.options import examples, for_data, given_settings, read_weights, settings_options
@@ -71,7 +72,7 @@ Examples:
   penstock queues share code --by seconds         ten times slower jobs cost ten times
 """),
 )
-@click.argument("queue")
+@click.argument("queue", shell_complete=queues)
 @click.argument("weights", nargs=-1, metavar="[NAME=WEIGHT]...", callback=read_weights)
 @click.option(
     "--by", type=click.Choice(("jobs", "seconds")), help="Divide starts, or the time that jobs run."

@@ -43,15 +43,6 @@ def test_a_link_in_a_block_is_left_as_it_is(tmp_path: Path) -> None:
         assert "{toctree}" not in page.read_text() or page.name == "index.md"
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    built = build(folder)
-    assert built.returncode == 0, built.stderr
-    assert built.stderr.splitlines() == [f"{folder / 'html'}/index.html"]
-    return folder / "html"
-
-
 def build(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "docs.site", folder / "html", *options],
@@ -59,19 +50,20 @@ def build(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     )  # fmt: skip
 
 
-def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
+def test_the_site_loads_nothing_from_elsewhere_is_searched_and_names_each_public_name(
+    tmp_path: Path,
+) -> None:
+    """One test, because a build takes twenty seconds of a processor."""
+    built, site = build(tmp_path), tmp_path / "html"
+    assert built.returncode == 0, built.stderr
+    assert built.stderr.splitlines() == [f"{site}/index.html"]
+
     files = [file for kind in ("*.html", "*.css") for file in site.rglob(kind)]
     assert len(files) > 40
     assert [file for file in files if FETCHED.search(file.read_text())] == []
 
-
-def test_the_site_can_be_searched_and_is_dark_for_those_who_want_it(site: Path) -> None:
-    index = (site / "searchindex.js").read_text()
-    assert '"docs/guide/kubernetes"' in index
+    assert '"docs/guide/kubernetes"' in (site / "searchindex.js").read_text()
     assert "theme-toggle" in (site / "index.html").read_text()
-
-
-def test_each_public_name_has_an_anchor_of_its_own(site: Path) -> None:
     api = (site / "docs" / "reference" / "python.html").read_text()
     assert re.search(r'id="workercodequeue"|id="worker-codequeue"', api)
 
