@@ -74,8 +74,8 @@ def _cli() -> str:
         + EXIT_CODES
         + "\nShell completion:"
         ' `eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"` in `~/.bashrc`, or `zsh_source`;'
-        " for fish, `_PENSTOCK_COMPLETE=fish_source penstock | source`. It offers the names of gates,"
-        " queues, tasks, groups and sandboxes in Redis, if Redis answers within a second.\n"
+        " for fish, `_PENSTOCK_COMPLETE=fish_source penstock | source`. It offers the names of"
+        " gates, queues, tasks, groups and sandboxes in Redis, if Redis answers within a second.\n"
     ]
     for path, found in _commands(command, "penstock"):
         settings = command.context_settings | {"max_content_width": 96, "terminal_width": 96}

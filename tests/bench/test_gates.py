@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.peers import run_json
 from ground import EmbeddedServer, bundled_server
 
@@ -15,6 +17,7 @@ PEERS = ("ray", "redis-py locks", "redis-rate-limiters")
 LONG_LINES = ("penstock, 1,000 waiting", "penstock, 100,000 waiting")
 
 
+@pytest.mark.timeout(600)
 def test_a_quick_run_measures_and_judges_what_is_not_left_out() -> None:
     skip = [word for name in (*PEERS, *LONG_LINES) for word in ("--without", name)]
     run = subprocess.run(
@@ -22,7 +25,7 @@ def test_a_quick_run_measures_and_judges_what_is_not_left_out() -> None:
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=110,
+        timeout=500,
         check=True,
     )
     report = json.loads(run.stdout)

@@ -488,7 +488,7 @@ def test_kill_horse_ends_all_jobs_of_the_worker(real_redis, queue) -> None:
         send_kill_horse_command(real_redis, worker.name)
         until(lambda: all(job.get_status() == "failed" for job in jobs), "their end")
         assert "terminated unexpectedly" in jobs[0].latest_result().exc_string
-        assert queue.enqueue(chores.add, 1, 2).latest_result(timeout=4).return_value == 3
+        assert queue.enqueue(chores.add, 1, 2).latest_result(timeout=100).return_value == 3
 
 
 def test_shutdown_is_warm(real_redis, queue) -> None:

@@ -130,7 +130,7 @@ def test_verls_client_semantics(url: str) -> None:
             f"{url}/run_code?faasInstanceName=one",  # as it was given, with what pins an instance
             headers=headers,
             content=json.dumps(payload),
-            timeout=30,
+            timeout=150,
         )
         answer = response.json()
         run = answer["run_result"]

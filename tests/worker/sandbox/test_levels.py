@@ -28,7 +28,7 @@ def start_where(restriction: str, level: str = "ns") -> str:
         env={"PYTHONPATH": str(HERE.parents[3])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

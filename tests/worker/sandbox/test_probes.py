@@ -25,7 +25,7 @@ def outside() -> dict[str, str | None]:
             env={**os.environ, "PYTHONPATH": str(HERE.parents[3])},
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=200,
         )
     return probes.read(ground.stdout)
 
