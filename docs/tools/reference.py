@@ -133,7 +133,8 @@ def _http() -> str:
         for method, handle in methods.items()
     ]
     about = (
-        "`penstock sandbox serve`, `PENSTOCK_SANDBOX_TOKEN`. The bodies are Sandbox Fusion's: see"
+        "`penstock sandbox serve`, `PENSTOCK_SANDBOX_TOKEN`. With `--e2b` a second port speaks"
+        " E2B's protocol, with `PENSTOCK_E2B_API_KEY`. The bodies are Sandbox Fusion's: see"
         " [the differences](sandbox-fusion.md)."
     )
     _table(out, "The sandbox", about, [*served, *_watched()])

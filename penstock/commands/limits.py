@@ -52,7 +52,7 @@ Examples:
   penstock limits ls                          what is in flight, who waits
   penstock limits set code --limit 64         for everyone, at once
   penstock limits set api --rate 30 --burst 60
-  penstock limits share code training=3 evaluation=1
+  penstock limits share llm training=3 evaluation=1
   penstock limits pause code                  grant nothing; waiters keep their places
   penstock limits resume code
   penstock limits permits code                who holds what, and for how long
