@@ -10,8 +10,8 @@ import click
 from rich.table import Table
 
 from buffer import RolloutBuffer
-from penstock.completion import groups as group_ids
-from penstock.completion import tasks
+from penstock.commands.completion import groups as group_ids
+from penstock.commands.completion import tasks
 from penstock.fleet import FleetReader, Group
 from penstock.fleet.buffers import read_groups
 from penstock.in_order import run_in_order

@@ -28,7 +28,7 @@ from limiter import (
     remove_gate,
 )
 from penstock.changes import Author, Changed, Changes
-from penstock.completion import gates
+from penstock.commands.completion import gates
 from penstock.fleet import FleetReader
 from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, state_of
 from penstock.options import (

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 
 from ground import GroundSettings
-from penstock.completion import queues
+from penstock.commands.completion import queues
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, say, settings_options

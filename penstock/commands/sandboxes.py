@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from ground import GroundSettings
-from penstock.completion import sandboxes as sandbox_names
+from penstock.commands.completion import sandboxes as sandbox_names
 from penstock.options import console, examples, given_settings, say, settings_options
 from penstock.startup import running_redis
 from worker.lifecycle import LifecycleSettings

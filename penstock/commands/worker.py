@@ -12,8 +12,8 @@ from rq.worker import DequeueStrategy
 
 from ground import SettingError, connect
 from limiter import UnknownGate
-from penstock.completion import gates as gate_names
-from penstock.completion import queues as queue_names
+from penstock.commands.completion import gates as gate_names
+from penstock.commands.completion import queues as queue_names
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options
 from penstock.settings import MonitorSettings

@@ -7,7 +7,7 @@ from typing import Literal
 import click
 from rich.table import Table
 
-from penstock.completion import queues
+from penstock.commands.completion import queues
 from penstock.fleet import FleetReader, Queue
 from penstock.in_order import run_in_order
 from penstock.options import examples, for_data, given_settings, read_weights, settings_options
