@@ -19,10 +19,9 @@ gate.sharing = false -- false: one line for all
 -- A function of its own: its functions find there what they use, which costs less than in the script's.
 if more and more[3] then (function()
   local ORDER = GATE .. ':order'
-  local MOST = 10000 -- shares that wait in a lane
-  local BEHIND = 2 ^ 50 -- places of shares with weight 0 begin here
+  local MOST = 10000 -- shares that wait in a lane, or are remembered there
+  local BEHIND = 2 ^ 46 -- places of shares with weight 0 begin here
   local FAR = 2 ^ 36 -- a clock that comes so far begins at 0 again, and all places with it
-  local ENTRY = gate.weighing and gate.weighing.price() or 1 -- a permit of cost 1
   local s = { lanes = more[4] or '', weights = {} } -- lanes that may have places, in order
   gate.sharing = s
   local lanes = {}
@@ -70,12 +69,19 @@ if more and more[3] then (function()
       call('ZREM', lane.idle, share)
     end
     local weight, step = s.terms_of(share)
-    call('ZADD', lane.places, math.max(own, lane.clock) + ENTRY * step + (weight > 0 and 0 or BEHIND), share)
+    call('ZADD', lane.places, math.max(own, lane.clock) + step + (weight > 0 and 0 or BEHIND), share)
     turn = nil
   end
 
   -- Until where a share with this place was served.
-  function s.own(place, step) return (place < BEHIND and place or place - BEHIND) - ENTRY * step end
+  function s.own(place, step) return (place < BEHIND and place or place - BEHIND) - step end
+
+  -- Until where it was served, while that is ahead of the clock. Who owes least is forgotten first.
+  local function keep_idle(lane, share, own)
+    call('ZREMRANGEBYSCORE', lane.idle, '-inf', lane.clock)
+    call('ZADD', lane.idle, own, share)
+    call('ZREMRANGEBYRANK', lane.idle, 0, -1 - MOST)
+  end
 
   -- Nobody of it waits any more.
   local function go_idle(lane, share)
@@ -90,10 +96,7 @@ if more and more[3] then (function()
     end
     local _, step = s.terms_of(share)
     local own = s.own(place, step)
-    if own > lane.clock then
-      call('ZREMRANGEBYSCORE', lane.idle, '-inf', lane.clock)
-      call('ZADD', lane.idle, own, share)
-    end
+    if own > lane.clock then keep_idle(lane, share, own) end
   end
 
   local function ids_of(lane, share, most)
@@ -145,7 +148,7 @@ if more and more[3] then (function()
     if not whose_turn() then return {} end
     if turn.after and most > 1 then
       local weight, step = s.terms_of(turn.share)
-      most = weight > 0 and math.max(1, math.min(most, math.ceil((turn.after - turn.place) / (ENTRY * step)))) or 1
+      most = weight > 0 and math.max(1, math.min(most, math.ceil((turn.after - turn.place) / step))) or 1
     end
     local ids = most == 1 and { turn.first, turn.second } or ids_of(turn.lane, turn.share, most + 1)
     turn.more = ids[most + 1] ~= nil
@@ -269,7 +272,7 @@ if more and more[3] then (function()
     if place then
       call('ZADD', lane.places, math.max(place + price * step, place < BEHIND and -BEHIND or BEHIND), share)
     elseif call('EXISTS', lane.places) == 1 and (own or price > 0) then -- else nobody waits, and nothing is owed
-      call('ZADD', lane.idle, math.max(tonumber(own or 0), lane.clock) + price * step, share)
+      keep_idle(lane, share, math.max(tonumber(own or 0), lane.clock) + price * step)
     end
     turn = nil
   end

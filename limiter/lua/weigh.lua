@@ -82,15 +82,15 @@ if more and more[2] then
   function w.fits(cost) return not gate.paused and not obstacle(takes(cost)) end
   function w.units(cost) return takes(cost).units end
 
-  -- What a share is charged for it: the units; with several amounts, the most seconds that one is
-  -- earned in.
+  -- What a share is charged for it: the units; with several amounts, by how much longer than a cost of 1
+  -- it takes to earn.
   function w.price(cost)
-    local t, most = takes(cost), 0
+    local t, seconds, least = takes(cost), 0, 0
     if #buckets == 1 then return t.units end
     for _, b in ipairs(buckets) do
-      if b.rate > 0 then most = math.max(most, t[b] / b.rate) end
+      if b.rate > 0 then seconds, least = math.max(seconds, t[b] / b.rate), math.max(least, 1 / b.rate) end
     end
-    return most
+    return seconds / least
   end
 
   -- A permit that counts as one takes so many units.

@@ -7,6 +7,7 @@ everything else is the product's own text.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import ground
@@ -14,7 +15,6 @@ from ground.lua import Command
 from limiter.commands import SCRIPTS, GateCommands
 from limiter.terms import Terms
 
-_CLOCK = "test:clock"
 _TIME = "call('TIME')"
 _START = 1_700_000_000_000_000
 
@@ -29,6 +29,7 @@ class ClockedGate:
         self.terms = terms
         self.name = name
         self.now = _START
+        self._clock = f"test:clock:{{{name}}}"  # on the gate's node of a Cluster
         self._seen: dict[str, str] = {}
         self._own: dict[str, list[tuple[str, int]]] = {}
 
@@ -41,8 +42,10 @@ class ClockedGate:
 
     def run_text(self, source: str, command: Command) -> list[Any]:
         assert source.count(_TIME) == 1, "a script reads the clock once"
-        self.redis.hset(_CLOCK, mapping={"s": self.now // 1_000_000, "us": self.now % 1_000_000})
-        text = source.replace(_TIME, f"call('HMGET', '{_CLOCK}', 's', 'us')")
+        self.redis.hset(
+            self._clock, mapping={"s": self.now // 1_000_000, "us": self.now % 1_000_000}
+        )
+        text = source.replace(_TIME, f"call('HMGET', '{self._clock}', 's', 'us')")
         reply: list[Any] = self.redis.execute_command("EVAL", text, *command[2:])
         assert int(reply[0]) == self.now
         self._own.setdefault(command[12], []).extend(_grants(reply[2]))
@@ -133,8 +136,11 @@ class ClockedGate:
 
     def turns(self, lane: int) -> dict[str, float]:
         """The places of a lane's shares."""
-        found = self.redis.zrange(self._key(f"shares:{lane}"), 0, -1, withscores=True)
-        return {text(share): place for share, place in found}
+        return self._places(f"shares:{lane}")
+
+    def idle(self, lane: int) -> dict[str, float]:
+        """How far the shares came that wait in this lane no more."""
+        return self._places(f"idle:{lane}")
 
     @property
     def fields(self) -> dict[str, str]:
@@ -171,6 +177,10 @@ class ClockedGate:
         mailed = [grant for _, fields in entries for grant in _grants(fields.get(b"grants", b""))]
         return self._own.pop(process, []) + mailed
 
+    def _places(self, part: str) -> dict[str, float]:
+        found = self.redis.zrange(self._key(part), 0, -1, withscores=True)
+        return {text(share): place for share, place in found}
+
     def _key(self, part: str) -> str:
         return ground.tagged("gate", self.name, part)
 
@@ -178,10 +188,21 @@ class ClockedGate:
 class ReleasedGate(ClockedGate):
     """A client of the last release: its scripts, on the same keys."""
 
-    def run(self, command: tuple[Any, ...]) -> list[Any]:
+    def run(self, command: Command) -> list[Any]:
         name = SCRIPTS[command[1]].name.rpartition("/")[2]
         text = (Path(__file__).parent / "released" / name).read_text()
         return self.run_text(text, command)
+
+
+class UpgradedGate(ReleasedGate):
+    """Clients of the last release and of this one at once, by turns of a dice."""
+
+    def __init__(self, redis: Any, terms: Terms, name: str = "g") -> None:
+        super().__init__(redis, terms, name)
+        self._draw = Random(name)
+
+    def run(self, command: Command) -> list[Any]:
+        return self._draw.choice([ClockedGate, ReleasedGate]).run(self, command)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import fakeredis
 import pytest
 
+import ground
 from ground.redis import engine, shortcut
 from limiter import TokenBucket
 from tests.harness.servers import until
@@ -20,6 +22,22 @@ _numbers = itertools.count()
 def name() -> str:
     """Of a gate that no earlier test has left anything at."""
     return f"gate-{next(_numbers)}"
+
+
+@pytest.fixture(params=["fake", "real", "a cluster"])
+def anywhere(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A client of an empty Redis, or of the node of an empty Cluster that keeps the gate `g`."""
+    if request.param == "fake":
+        options = {"server": fakeredis.FakeServer()}
+        client = ground.connect(ground.RedisTarget("fake", (("fake", 0),), options=options))
+    elif request.param == "real":
+        yield request.getfixturevalue("real_redis")
+        return
+    else:
+        cluster = request.getfixturevalue("redis_cluster")
+        client = ground.connect(cluster.node_of("penstock:gate:{g}").target)
+    yield client
+    client.close()
 
 
 @pytest.fixture

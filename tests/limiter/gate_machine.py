@@ -48,6 +48,7 @@ class GateMachine(RuleBasedStateMachine):
         self.paced = 0  # grants before the rate was last changed
 
     bounds: Adaptive | None = None
+    kind_of_gate: type[ClockedGate] = ClockedGate
 
     @initialize(limit=st.integers(1, 4), rate=st.none() | rates, burst=st.integers(1, 4))
     def a_gate(self, limit: int, rate: int | None, burst: int) -> None:
@@ -57,7 +58,7 @@ class GateMachine(RuleBasedStateMachine):
         allowed = self.bounds or limit
         terms = Terms(allowed, float(rate) if rate else None, burst if rate else None)
         self.terms = (limit, rate, terms.burst)
-        self.gate = ClockedGate(self.redis, terms)
+        self.gate = self.kind_of_gate(self.redis, terms)
         self.model = self.a_model()
         self.gate.sweep("p")
         self.model.sweep("p", self.gate.now)
@@ -159,6 +160,7 @@ class GateMachine(RuleBasedStateMachine):
             self.the_gate_is_what_the_model_says(sight, counted)
             self.what_came_in_went_out_or_is_in_flight(sight, counted)
             self.fences_only_grow(sight)
+            self.nobody_waits_while_there_is_room(sight)
             self.no_window_has_more_grants_than_its_rate_allows()
 
     def the_gate_is_what_the_model_says(self, sight: Sight, counted: dict[str, int]) -> None:
@@ -189,6 +191,15 @@ class GateMachine(RuleBasedStateMachine):
             assert self.model.limit is None or len(sight.leases) <= self.model.limit
             assert granted[0] > self.last_fence
             self.last_fence = granted[-1]
+
+    def nobody_waits_while_there_is_room(self, sight: Sight) -> None:
+        """By what the last script wrote: what time has changed since, the next one acts on."""
+        fields = sight.fields
+        if fields.get("paused") == "1" or float(fields.get("hold_until", 0)):
+            return
+        full = len(sight.leases) >= int(fields["limit"])
+        spent = self.model.rate and float(fields["tokens"]) < 1
+        assert full or spent or not (sight.line or sight.apart)
 
     def no_window_has_more_grants_than_its_rate_allows(self) -> None:
         if not self.model.rate:

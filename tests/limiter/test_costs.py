@@ -11,26 +11,9 @@ from limiter import Adaptive, TokenBucket, existing_gate, remove_gate
 from limiter.terms import Amount, Terms
 from tests.harness import killing
 from tests.limiter.clocked import ClockedGate, ReleasedGate
-from tests.limiter.cost_machine import CostMachine
 
 SECOND = 1_000_000
 SOON = 100.0
-
-
-def explore(redis: Any, seeds: range, steps: int) -> None:
-    for seed in seeds:
-        machine = CostMachine(redis, seed)
-        for _ in range(steps):
-            machine.live()
-
-
-def test_a_gate_with_costs_does_what_its_model_says(redis):
-    explore(redis, range(8), steps=80)
-
-
-@pytest.mark.soak
-def test_a_gate_with_costs_does_what_its_model_says_for_long(redis):
-    explore(redis, range(1000), steps=200)
 
 
 @pytest.fixture

@@ -13,26 +13,9 @@ from limiter.terms import Amount, Terms
 from tests.harness import killing
 from tests.limiter.clocked import ClockedGate, ReleasedGate
 from tests.limiter.in_flight import in_line, settled
-from tests.limiter.share_machine import ShareMachine
 
 SECOND = 1_000_000
 SOON = 100.0
-
-
-def explore(redis: Any, seeds: range, steps: int) -> None:
-    for seed in seeds:
-        machine = ShareMachine(redis, seed)
-        for _ in range(steps):
-            machine.live()
-
-
-def test_a_gate_with_shares_does_what_its_model_says(redis):
-    explore(redis, range(3), steps=60)
-
-
-@pytest.mark.soak
-def test_a_gate_with_shares_does_what_its_model_says_for_long(redis):
-    explore(redis, range(1000), steps=200)
 
 
 class Line:
@@ -91,23 +74,24 @@ def test_shares_that_wait_are_served_by_weight(line):
         assert abs(served[share] - 110 * weight / 5.5) <= 1 + 0.01 * 110 * weight / 5.5
 
 
-def test_a_thousand_permits_are_divided_by_weight(redis):
-    """In one script, and in the order in which the fences say that they were granted."""
+def test_any_thousand_permits_are_divided_by_weight(redis):
+    """In two scripts, and in the order in which the fences say that they were granted."""
     line = Line(redis)
     weights = {"a": 7.0, "b": 4.0, "c": 2.5, "d": 1.0, "e": 1.0, "f": 0.3}
     line.weigh(**{share: str(weight) for share, weight in weights.items()})
     whole = sum(weights.values())
     for share, weight in weights.items():
-        line.join(share, int(1000 * weight / whole) + 3)
+        line.join(share, int(1500 * weight / whole) + 3)
     line.gate.configure("operator", limit="1001")
+    line.gate.configure("operator", limit="1501")
     holders = line.gate.holders
     order = [id.partition("-")[0] for id in sorted(holders, key=holders.__getitem__)][1:]
-    assert len(order) == 1000, "no room is left while somebody waits"
-    for grants in (100, 500, 1000):
-        served = Counter(order[:grants])
+    assert len(order) == 1500, "no room is left while somebody waits"
+    for first in range(501):
+        served = Counter(order[first : first + 1000])
         for share, weight in weights.items():
-            due = grants * weight / whole
-            assert abs(served[share] - due) <= 1 + 0.01 * due, (grants, share)
+            due = 1000 * weight / whole
+            assert abs(served[share] - due) <= 1 + 0.01 * due, (first, share)
 
 
 def test_waiters_without_a_share_are_a_share_too(line):
@@ -228,7 +212,7 @@ def test_a_lane_whose_clock_came_far_begins_again(line):
     line.gate.redis.hset("penstock:gate:{g}", "clock:0", repr(far))
     served = line.served(20)
     assert abs(served["bob"] - 16) <= 1
-    assert max(line.gate.turns(0).values()) < 2.0**51
+    assert max(line.gate.turns(0).values()) < 2.0**47
     assert float(line.gate.fields["clock:0"]) < 100
 
 
@@ -276,6 +260,30 @@ def test_a_share_pays_for_the_amount_that_is_earned_slowest(redis):
         line.gate.sweep("p")
     granted = Counter(id.partition("-")[0] for id in line.gate.leases)
     assert abs(granted["b"] - 3 * (granted["a"] - alone)) <= 3
+
+
+def test_shares_of_weight_0_pay_for_small_amounts_too(redis):
+    amounts = (Amount("tokens", 1000.0, 1000),)
+    line = Line(redis, Terms(limit=1, amounts=amounts))
+    line.gate.now += SECOND
+    line.gate.acquire("p", "first", term=600, alive=600)
+    line.weigh(debug="0", spare="0")
+    line.join("debug", 10)
+    line.join("spare", 10)
+    assert line.served(10) == {"debug": 5, "spare": 5}
+
+
+def test_shares_that_come_and_go_are_not_remembered_for_good(redis):
+    line = Line(redis, Terms(limit=4))
+    line.join("backlog", 90, cost="4")
+    for n in range(40):
+        (id,) = line.join(f"run{n}", cost="1")
+        while line.next() != id:
+            pass
+        receipt = f"{line.gate.holders[id]}  requests=-3|0|run{n}|1|4"
+        line.gate.release("p", (id, receipt))
+        (line.last,) = line.gate.leases
+    assert len(line.gate.idle(0)) < 10
 
 
 def test_a_big_first_one_is_passed_for_a_while_whatever_its_share(redis):
