@@ -73,7 +73,9 @@ class SharesAlone:
         """What was claimed last has run for so long."""
         began, micros = self.client.time()
         started = f"{began + micros / 1e6 - seconds:.6f}"
-        rows = [(id, execution, "1", 60, "1", started, "1", 0) for id, execution, _ in self.held]
+        rows = [
+            (id, execution, "1", 60, "1", started, "", "1", 0) for id, execution, _ in self.held
+        ]
         self._do(self._work.finish(rows))
 
     def reap(self) -> None:

@@ -54,6 +54,17 @@ def test_a_share_that_left_owes_what_its_jobs_took_longer_while_others_wait(alon
     assert abs(spent["slow"] - spent["quick"]) <= 4 * SLOW
 
 
+def test_shares_that_come_and_go_are_not_remembered_for_good(alone):
+    """Each takes longer than it was charged for, and leaves ahead of the others."""
+    alone.enqueue("backlog", 200)
+    for n in range(40):
+        alone.enqueue(f"run{n}")
+        for _ in range(3):
+            (id,) = alone.claim()
+            alone.finish(QUICK if id.startswith("backlog") else 2 * QUICK)
+    assert alone.client.zcard("penstock:work:{code}:idle") < 10
+
+
 def test_a_job_given_back_is_charged_once(alone):
     alone.enqueue("slow", 100)
     alone.enqueue("quick", 300)

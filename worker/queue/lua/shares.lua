@@ -20,7 +20,7 @@ local function make_shares()
   local KEPT = 'penstock:work:{' .. QUEUE .. '}'
   local SHARES, IDLE, WEIGHTS, CLOCK = KEPT .. ':shares', KEPT .. ':idle', KEPT .. ':weights', KEPT .. ':clock'
   local BEHIND = 2 ^ 42 -- places of shares with weight 0 begin here
-  local MOST_SHARES = 10000 -- with jobs: each is a queue to RQ, which lists them all
+  local MOST_SHARES = 10000 -- with jobs: each is a queue to RQ, which lists them all; or remembered
   local MOST_STOCK = 500 -- workers of RQ's own whose next jobs lie ready
 
   local price -- of a job that is served: 1, or the mean of the queue's in seconds
@@ -76,12 +76,16 @@ local function make_shares()
     call('DEL', CLOCK, IDLE)
   end
 
+  -- Until where it was served, while that is ahead of the clock. Who owes least is forgotten first.
+  local function keep_idle(share, own)
+    call('ZREMRANGEBYSCORE', IDLE, '-inf', exactly(clock()))
+    call('ZADD', IDLE, exactly(own), share)
+    call('ZREMRANGEBYRANK', IDLE, 0, -1 - MOST_SHARES)
+  end
+
   -- It has no more jobs; `own` is the place served last.
   local function leave(share, own)
-    if forget(share) and own > clock() then
-      call('ZREMRANGEBYSCORE', IDLE, '-inf', exactly(clock()))
-      call('ZADD', IDLE, exactly(own), share)
-    end
+    if forget(share) and own > clock() then keep_idle(share, own) end
     if share ~= '' then call('SREM', 'rq:queues', shares.list_of(share)) end
   end
 
@@ -99,7 +103,7 @@ local function make_shares()
     if place then
       set_place(share, math.max(place + more, place >= BEHIND and BEHIND or -BEHIND))
     elseif shares.exist() and (own or more > 0) then -- else nobody waits, and nothing is owed
-      call('ZADD', IDLE, exactly(math.max(tonumber(own or 0), clock()) + more), share)
+      keep_idle(share, math.max(tonumber(own or 0), clock()) + more)
     end
   end
 
