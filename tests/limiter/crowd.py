@@ -1,4 +1,7 @@
-"""Processes full of threads and coroutines that want permits, for chaos tests to kill."""
+"""Processes full of threads and coroutines that want permits, for chaos tests to kill.
+
+At a gate with `bounds` their permits have costs and shares, and report nothing of its service.
+"""
 
 import asyncio
 import os
@@ -9,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from ground.redis import shortcut
-from limiter import LimitTimeout, PermitLost, TokenBucket
+from limiter import Adaptive, LimitTimeout, PermitLost, TokenBucket
 from tests.limiter import by_shortcut
 from tests.limiter.observer import seen
 
@@ -22,7 +25,7 @@ def crowd(url, gate, observer, seed, threads, end):
     if gate.get("loops"):
         shortcut.WORTH_IT = 1
     dice = Random(seed)
-    door = TokenBucket(url, gate["name"], **gate["terms"], lease=LEASE)
+    door = a_door(url, gate)
     counts, failures = Counter(), []
 
     def guard(member, dice):
@@ -48,16 +51,30 @@ def crowd(url, gate, observer, seed, threads, end):
     return {"failures": failures, **counts}
 
 
+def a_door(url, gate):
+    terms = {"limit": Adaptive(*gate["bounds"])} if "bounds" in gate else gate["terms"]
+    return TokenBucket(url, gate["name"], **terms, lease=LEASE)
+
+
+def wish(gate, dice):
+    """What a permit costs, and on whose account; of a plain gate, none of these."""
+    if not isinstance(gate.terms.limit, Adaptive):
+        return {}
+    return {"cost": dice.randint(1, 4), "share": dice.choice(["", "a", "b"])}
+
+
 def thread(gate, observer, dice, counts):
     """One permit in a thread, half of the time with a timeout that is often too short."""
-    asked_at = time.time()
+    asked_at, wanted = time.time(), wish(gate, dice)
     try:
-        permit = gate.sync.acquire(timeout=dice.choice([None, dice.uniform(0, 0.1)]))
+        permit = gate.sync.acquire(timeout=dice.choice([None, dice.uniform(0, 0.1)]), **wanted)
     except LimitTimeout:
         counts["timeouts"] += 1
         return
-    with seen(observer, permit, asked_at=asked_at):
+    with seen(observer, permit, asked_at=asked_at, **wanted):
         time.sleep(dice.expovariate(50))
+    if wanted:
+        permit.unreported()
     if dice.random() < 0.8:
         permit.release()
     counts["held"] += 1
@@ -77,9 +94,11 @@ async def time_and_again(gate, observer, dice, counts, end):
 
 async def cancelled_at_random(gate, observer, dice, counts):
     async def hold():
-        asked_at = time.time()
-        async with gate as permit:
-            with seen(observer, permit, asked_at=asked_at):
+        asked_at, wanted = time.time(), wish(gate, dice)
+        async with gate.hold(**wanted) as permit:
+            if wanted:
+                permit.unreported()
+            with seen(observer, permit, asked_at=asked_at, **wanted):
                 await asyncio.sleep(dice.expovariate(50))
         counts["held"] += 1
 

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 import ground
-from limiter import TokenBucket
+from limiter import Adaptive, TokenBucket
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.limiter.crowd import LEASE, crowd, in_line
@@ -200,6 +200,29 @@ def test_the_limit_holds_for_event_loops_that_take_their_shortcuts(
 @pytest.mark.timeout(1200)
 def test_the_limit_holds_for_ten_minutes(real_redis, shared_server, observer, dice, tmp_path):
     a_crowd_at_a_gate(real_redis, shared_server.url, observer, dice, tmp_path / "end", seconds=600)
+
+
+def test_kills_move_no_limit_and_leak_no_cost(place_of, observer, dice, tmp_path):
+    """No holder reports anything, so what moved the limit would be a kill."""
+    server, url = place_of("weighed")
+    gate = TokenBucket(url, "weighed", limit=Adaptive(start=8, min=4, max=12), lease=LEASE)
+    terms = {"name": "weighed", "bounds": [8, 4, 12]}
+    with Processes(
+        dice, url, terms, observer.address, number=4, threads=12, end=tmp_path / "end"
+    ) as processes:
+        for n in range(1, 6):
+            observer.wait_until(lambda seen, n=n: len(seen.arrivals) > n * 30)
+            processes.kill_one()
+        processes.outcome()
+    observer.wait_until(lambda seen: not seen.present)
+    for seen in observer.crowds:
+        assert sum(one["cost"] for one in seen.holders if not excused(one)) <= 8
+    status = gate.sync.status()
+    assert (status.limit, status.adaptive.cuts, status.adaptive.raises) == (8, 0, 0)
+    every_permit_is_there(gate, 8)
+    assert gate.sync.status().cost == 0
+    left = {key.decode().rpartition("}:")[2] for key in server.keys("penstock:gate:{weighed}:*")}
+    assert left.isdisjoint({"costs", "order", "shares:0", "idle:0", "queue", "waiters", "leases"})
 
 
 def test_the_rate_holds_over_every_window_and_process(

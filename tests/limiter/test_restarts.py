@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from limiter import GateUnavailable, PermitLost
+from limiter import Adaptive, GateUnavailable, PermitLost, TokenBucket
 from tests.harness.servers import until
 from tests.limiter.in_flight import in_line, served, settled
 
@@ -101,6 +101,37 @@ async def test_waiters_are_in_line_again_in_their_order_after_the_data_is_lost(d
     assert not second.done()
     granted.release()
     (await served(second)).release()
+
+
+@pytest.mark.parametrize("keep_data", [True, False])
+async def test_limits_that_were_found_costs_and_shares_after_a_restart(durable, name, keep_data):
+    """With the data all is as it was. Without, the gate begins at `start`, with equal weights."""
+    bounds = Adaptive(start=8, min=4, max=16)
+    gate = TokenBucket(durable.target, name, limit=bounds, **BEATS)
+    await gate.configure(weights={"b": 3})
+    async with gate.hold(cost=1, timeout=SOON) as permit:
+        permit.throttled()
+    held = await gate.acquire(cost=6, timeout=SOON)
+    waiters = [
+        asyncio.create_task(gate.acquire(cost=5, share=share, timeout=SOON)) for share in "ab"
+    ]
+    await settled(gate, waiting=2)
+    durable.restart(keep_data=keep_data)
+    async with asyncio.timeout(SOON):
+        await held.renew()
+    await settled(gate, waiting=2)
+    status = await gate.status()
+    assert status.shares is not None
+    assert (status.limit, status.cost, status.in_flight) == (7 if keep_data else 8, 6, 1)
+    weights = {one.name: one.weight for one in status.shares.shares}
+    assert weights == {"a": 1, "b": 3 if keep_data else 1}
+    held.unreported()
+    held.release()
+    for waiter in asyncio.as_completed(waiters):
+        permit = await waiter
+        assert (await gate.status()).cost == 5
+        permit.release()
+    await settled(gate, in_flight=0, waiting=0)
 
 
 async def test_flushed_scripts_are_loaded_again(durable, gate_at):

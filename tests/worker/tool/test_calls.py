@@ -170,6 +170,12 @@ async def test_calls_belong_to_the_tools_share(url, working, real_redis) -> None
         SandboxFusionTool({"share": "a b"})
 
 
+async def test_calls_cost_what_their_tool_says(url, working, real_redis) -> None:
+    response, _, _ = await SandboxFusionTool({"cost": 3}).execute("i", {"code": "print(1 + 2)"})
+    assert response.text == "3\n"
+    assert real_redis.hget("penstock:gate:{code}", "weighs") == b"1"
+
+
 async def test_no_more_than_num_workers_of_a_loop_are_on_their_way(working) -> None:
     working.default = Answer.ok("ok\n", seconds=0.02)
     tool = SandboxFusionTool({"num_workers": 2})
