@@ -2,13 +2,40 @@
 
 import math
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from ground.errors import SettingError
+from ground.lua import as_text
 
 OTHERS = "*"  # those without a weight of their own
 MOST_WEIGHTS = 10_000  # shares with a weight of their own, of one queue or gate
 _SHARE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LEAST, _MOST = 0.001, 1000
+
+
+@dataclass(frozen=True)
+class ShareStatus:
+    """One share, as the scripts show it."""
+
+    name: str
+    waiting: int
+    weight: float
+    own: bool
+
+
+Status = TypeVar("Status", bound=ShareStatus)
+
+
+def read_rows(
+    kind: type[Status], others: float, rows: Iterable[Sequence[Any]]
+) -> tuple[Status, ...]:
+    """Each row is a share's name, how many wait, and its own weight or ''."""
+    return tuple(
+        kind(as_text(name), int(waiting), float(own or others), bool(own))
+        for name, waiting, own in rows
+    )
 
 
 def read_share(share: str) -> str:

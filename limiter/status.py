@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ground import SettingError, as_text, chunks, text_fields
-from ground.shares import too_many_weights, weight_text
+from ground.shares import ShareStatus, read_rows, too_many_weights, weight_text
 from limiter.errors import UnknownPermit
 from limiter.terms import (
     MOST,
@@ -90,19 +90,13 @@ class AmountStatus:
     tokens: float
 
 
-@dataclass(frozen=True)
-class GateShare:
+class GateShare(ShareStatus):
     """One share of a gate's line.
 
     waiting  its waiters, in all lanes
     weight   how many permits it is granted for one of a share with weight 1
     own      whether the weight is its own, or the one for all others
     """
-
-    name: str
-    waiting: int
-    weight: float
-    own: bool
 
 
 @dataclass(frozen=True)
@@ -195,10 +189,7 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
 
 def _shares(others: bytes, waiting: int, *rows: list[Any]) -> GateShares:
     default = float(others)
-    return GateShares(default, int(waiting), tuple(
-        GateShare(as_text(name), int(waiters), float(weight or default), bool(weight))
-        for name, waiters, weight in rows
-    ))  # fmt: skip
+    return GateShares(default, int(waiting), read_rows(GateShare, default, rows))
 
 
 def read_revoked(gate: str, permit: str, reply: list[Any]) -> LeaseStatus:

@@ -31,7 +31,7 @@ COMMANDS = {
     "groups": "penstock.commands.groups",
     "health": "penstock.commands.health",
     "images": "penstock.commands.images",
-    "limits": "penstock.commands.limits",
+    "limits": "penstock.gates.command",
     "monitor": "penstock.monitor.command",
     "openenv": "penstock.openenv",
     "queues": "penstock.queues.command",

@@ -20,7 +20,7 @@ from tests.harness.nursery import IMPORTED, Born
 PENSTOCK = Path(sys.executable).with_name("penstock")
 MODULES = (
     *IMPORTED, "fastapi", "rich.console", "rich.table", "uvicorn", "penstock.cli",
-    "penstock.commands.limits", "penstock.commands.worker", "penstock.doctor.command",
+    "penstock.gates.command", "penstock.commands.worker", "penstock.doctor.command",
     "penstock.monitor.command", "buffer.http.app", "worker.sandbox.serve",
 )  # fmt: skip
 

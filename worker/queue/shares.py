@@ -4,27 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ground import RedisTarget, SettingError, as_text, connect, load_script, tagged
-from ground.shares import MOST_WEIGHTS, too_many_weights, weight_text
+from ground import RedisTarget, SettingError, connect, load_script, tagged
+from ground.shares import MOST_WEIGHTS, ShareStatus, read_rows, too_many_weights, weight_text
 
 Charge = Literal["jobs", "seconds"]
 _KEPT = ("shares", "idle", "weights", "clock")
 _WEIGH, _SHOW = (load_script("worker.queue", name) for name in ("weigh", "show_shares"))
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(ShareStatus):
     """One share of a queue.
 
     waiting  its jobs that no worker has taken yet
     weight   how many of its jobs run for one job of a share with weight 1
     own      whether the weight is its own, or the one for all others
     """
-
-    name: str
-    waiting: int
-    weight: float
-    own: bool
 
 
 @dataclass(frozen=True)
@@ -64,10 +58,7 @@ class QueueShares:
     def read(self, most: int) -> Shares:
         others, seconds, waiting, *rows = self._call(_SHOW, [max(1, most)])
         default = float(others)
-        shares = tuple(
-            Share(as_text(name), int(jobs), float(weight or default), bool(weight))
-            for name, jobs, weight in rows
-        )
+        shares = read_rows(Share, default, rows)
         return Shares(default, int(waiting), shares, "seconds" if seconds else "jobs")
 
     def _call(self, script: Any, words: list[Any]) -> Any:

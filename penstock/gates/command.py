@@ -1,11 +1,7 @@
 """`penstock limits`: the gates, seen and changed while everybody uses them."""
 
-import asyncio
 import contextlib
-import getpass
 import json
-import os
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -20,17 +16,15 @@ from limiter import (
     GateInUse,
     GateShares,
     GateStatus,
-    LeaseStatus,
     TokenBucket,
     UnknownGate,
     existing_gate,
     gate_names,
     remove_gate,
 )
-from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import gates
-from penstock.fleet import FleetReader
 from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, state_of
+from penstock.gates.permits import permits, revoke
 from penstock.options import (
     examples,
     for_data,
@@ -62,6 +56,10 @@ Examples:
 )
 def command() -> None:
     """See and change the gates. A change applies to every process at once."""
+
+
+command.add_command(permits)
+command.add_command(revoke)
 
 
 @command.command(
@@ -246,69 +244,6 @@ def resume(name: str) -> int:
 
 
 @command.command(
-    "permits",
-    epilog=examples("""
-Examples:
-
-  penstock limits permits code
-  penstock limits permits code --json | jq '.[].process'
-"""),
-)
-@click.argument("name", shell_complete=gates)
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
-@settings_options
-def permits(name: str, as_json: bool) -> int:
-    """List a gate's permits in flight: at most a hundred, the first to end first."""
-    with running_redis(given_settings()) as url:
-        try:
-            leases = existing_gate(url, name).sync.status().leases
-        except UnknownGate as unknown:
-            say(f"penstock: {unknown}", err=True)
-            return 1
-    if as_json:
-        click.echo(json.dumps([asdict(lease) for lease in leases], indent=2))
-    elif leases:
-        for_data().print(_table_of_permits(leases))
-    else:
-        click.echo(f"{name}: no permit is in flight", err=True)
-    return 0
-
-
-@command.command(
-    "revoke",
-    epilog=examples("""
-Example:
-
-  penstock limits revoke code 1f2e3d4c5b6a7988:2c
-"""),
-)
-@click.argument("name", shell_complete=gates)
-@click.argument("permit")
-@settings_options
-def revoke(name: str, permit: str) -> int:
-    """Take one permit from its holder now, instead of waiting for its lease.
-
-    For a holder that is dead, or hangs. One that lives learns that its permit is lost. A program
-    that still runs in a sandbox elsewhere goes on. The monitor shows who did it.
-    """
-    with running_redis(given_settings()) as url:
-        changed = asyncio.run(_revoked(url, name, permit))
-    if changed.refusal:
-        say(f"penstock: {changed.refusal}", err=True)
-        return 1
-    holder, left = changed.found["process"], changed.found["expires_in"]
-    say(f"{name}: revoked {permit} of {holder}, {left:.0f} s before its lease would end")
-    return 0
-
-
-async def _revoked(url: str, name: str, permit: str) -> Changed:
-    async with FleetReader(url) as reader:
-        return await Changes(reader, Author(_user(), f"limits on {platform.node()}")).revoke(
-            name, permit
-        )
-
-
-@command.command(
     "rm",
     epilog=examples("""
 Examples:
@@ -333,13 +268,6 @@ def remove(name: str, force: bool) -> int:
             return 1
     say(f"{name}: removed")
     return 0
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return str(os.getuid())
 
 
 def _statuses(url: str) -> Iterator[GateStatus]:
@@ -394,17 +322,6 @@ def _table(gates: list[GateStatus]) -> Table:
             str(gate.granted),
             state_of(gate),
         )
-    return table
-
-
-def _table_of_permits(leases: tuple[LeaseStatus, ...]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("permit", "process"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("held", "ends in"):
-        table.add_column(heading, justify="right")
-    for lease in leases:
-        table.add_row(lease.id, lease.process, f"{lease.held:.1f} s", f"{lease.expires_in:.1f} s")
     return table
 
 

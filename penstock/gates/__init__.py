@@ -1,0 +1,1 @@
+"""The gates and their permits, for operators."""

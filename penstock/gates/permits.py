@@ -1,0 +1,99 @@
+"""`penstock limits permits` and `revoke`: who holds what, and how it is taken back."""
+
+import asyncio
+import getpass
+import json
+import os
+import platform
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from limiter import LeaseStatus, UnknownGate, existing_gate
+from penstock.changes import Author, Changed, Changes
+from penstock.commands.completion import gates
+from penstock.fleet import FleetReader
+from penstock.options import examples, for_data, given_settings, say, settings_options
+from penstock.startup import running_redis
+
+
+@click.command(
+    "permits",
+    epilog=examples("""
+Examples:
+
+  penstock limits permits code
+  penstock limits permits code --json | jq '.[].process'
+"""),
+)
+@click.argument("name", shell_complete=gates)
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@settings_options
+def permits(name: str, as_json: bool) -> int:
+    """List a gate's permits in flight: at most a hundred, the first to end first."""
+    with running_redis(given_settings()) as url:
+        try:
+            leases = existing_gate(url, name).sync.status().leases
+        except UnknownGate as unknown:
+            say(f"penstock: {unknown}", err=True)
+            return 1
+    if as_json:
+        click.echo(json.dumps([asdict(lease) for lease in leases], indent=2))
+    elif leases:
+        for_data().print(_table_of_permits(leases))
+    else:
+        click.echo(f"{name}: no permit is in flight", err=True)
+    return 0
+
+
+@click.command(
+    "revoke",
+    epilog=examples("""
+Example:
+
+  penstock limits revoke code 1f2e3d4c5b6a7988:2c
+"""),
+)
+@click.argument("name", shell_complete=gates)
+@click.argument("permit")
+@settings_options
+def revoke(name: str, permit: str) -> int:
+    """Take one permit from its holder now, instead of waiting for its lease.
+
+    For a holder that is dead, or hangs. One that lives learns that its permit is lost. A program
+    that still runs in a sandbox elsewhere goes on. The monitor shows who did it.
+    """
+    with running_redis(given_settings()) as url:
+        changed = asyncio.run(_revoked(url, name, permit))
+    if changed.refusal:
+        say(f"penstock: {changed.refusal}", err=True)
+        return 1
+    holder, left = changed.found["process"], changed.found["expires_in"]
+    say(f"{name}: revoked {permit} of {holder}, {left:.0f} s before its lease would end")
+    return 0
+
+
+async def _revoked(url: str, name: str, permit: str) -> Changed:
+    async with FleetReader(url) as reader:
+        return await Changes(reader, Author(_user(), f"limits on {platform.node()}")).revoke(
+            name, permit
+        )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return str(os.getuid())
+
+
+def _table_of_permits(leases: tuple[LeaseStatus, ...]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("permit", "process"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("held", "ends in"):
+        table.add_column(heading, justify="right")
+    for lease in leases:
+        table.add_row(lease.id, lease.process, f"{lease.held:.1f} s", f"{lease.expires_in:.1f} s")
+    return table
