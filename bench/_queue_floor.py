@@ -28,7 +28,7 @@ Pairs = list[tuple[bytes, bytes]]
 def penstock(client: Any) -> Callable[[], Pairs]:
     def turn() -> Pairs:
         _, _, _, _, *jobs = client.execute_command(*PENSTOCK.claim(BATCH))
-        rows = [(id, execution, 1, 600, b"", SECONDS, b"", 0) for id, execution, _ in jobs]
+        rows = [(id, execution, 1, 600, b"", SECONDS, b"", b"", 0) for id, execution, _ in jobs]
         assert all(client.execute_command(*PENSTOCK.finish(rows)))
         return [(id, execution) for id, execution, _ in jobs]
 

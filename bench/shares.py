@@ -72,13 +72,13 @@ def _run(url: str, shares: int, waiting: int) -> Mapping[str, float]:
     client.zadd("penstock:work:{code}:workers", {"bench": 9e15})
     client.sadd("rq:workers:code", "rq:worker:bench")
     names = [f"run{n}" for n in range(shares)] or [""]
-    if shares > 1:  # some of them heavier
-        QueueShares(target_of(url), "code").set_weights(dict.fromkeys(names[::10], 3.0), None)
+    if shares > 1:
+        QueueShares(target_of(url), "code").set_weights(weights_of(names), None)
     enqueued = _spent(client, lambda: _enqueue(client, names, waiting))
     _claim(client, work, 1, Counter())  # it was next before the other shares came
     served: Counter[str] = Counter()
     singly = _spent(client, lambda: [_claim(client, work, 1, served) for _ in range(_TURNS)])
-    error = _error(served, names)
+    error = largest_error(served, weights_of(names))
     rounds = range(waiting // 2 // _CLAIMED_AT_ONCE)
     whole = _spent(client, lambda: _work(client, work, rounds))
     client.close()
@@ -113,15 +113,19 @@ def _work(client: Any, work: WorkCommands, rounds: range) -> None:
     """Claim, and record the ends."""
     for _ in rounds:
         jobs = _claim(client, work, _CLAIMED_AT_ONCE, Counter())
-        rows = [(id, execution, "1", 600, "{}", "1", "{}", 0) for id, execution, _ in jobs]
+        rows = [(id, execution, "1", 600, "{}", "1", "", "{}", 0) for id, execution, _ in jobs]
         client.execute_command(*work.finish(rows))
 
 
-def _error(served: Counter[str], names: list[str]) -> float:
-    """By how many jobs a share was served more or less than its weight says."""
-    weights = {name: 3.0 if n % 10 == 0 and len(names) > 1 else 1.0 for n, name in enumerate(names)}
-    turns = served.total() / sum(weights.values())
-    return max(abs(served[name] - turns * weight) for name, weight in weights.items())
+def weights_of(names: list[str]) -> dict[str, float]:
+    """Some of many are heavier."""
+    return {name: 3.0 if n % 10 == 0 and len(names) > 1 else 1.0 for n, name in enumerate(names)}
+
+
+def largest_error(served: Mapping[str, int], weights: Mapping[str, float]) -> float:
+    """By how many turns a share had more or less than its weight says."""
+    turns = sum(served.values()) / sum(weights.values())
+    return max(abs(served.get(name, 0) - turns * weight) for name, weight in weights.items())
 
 
 def _spent(client: Any, act: Callable[[], object]) -> float:
