@@ -20,16 +20,14 @@ _MEAN = (BIG + ONE_IN - 1) / ONE_IN
 
 
 def waits(redis: Any, load: float, permits: int, seed: int, passing: int) -> dict[str, float]:
-    """Percentiles of the seconds that small and big ones wait."""
+    """Percentiles of the seconds that small and big ones wait, and until they are given back."""
     world = _World(redis, random.Random(seed), passing)
     world.run(load * UNITS / _MEAN, permits)
-    waited = {
-        "small": [w for id, w in world.waited.items() if world.costs[id] == 1],
-        "big": [w for id, w in world.waited.items() if world.costs[id] > 1],
-    }
-    return {f"wait of {kind} s, p99": _p99(seconds) for kind, seconds in waited.items()} | {
-        "units in use %": 100 * world.used / world.now / UNITS
-    }
+    return {
+        f"{what} of {kind} s, p99": _p99([each for id, each in seconds.items() if fits(id)])
+        for what, seconds in (("wait", world.waited), ("wait and use", world.taken))
+        for kind, fits in (("small", world.is_small), ("big", world.is_big))
+    } | {"units in use %": 100 * world.used / world.now / UNITS}
 
 
 def _p99(seconds: list[float]) -> float:
@@ -43,9 +41,16 @@ class _World:
         self._call(self._commands.configure({"passing": str(passing), "weighs": "1"}))
         self._came: dict[str, float] = {}
         self._ends: list[tuple[float, str, int]] = []
-        self.costs: dict[str, int] = {}
+        self._costs: dict[str, int] = {}
         self.waited: dict[str, float] = {}
+        self.taken: dict[str, float] = {}
         self.now = self.used = 0.0
+
+    def is_big(self, id: str) -> bool:
+        return self._costs[id] > 1
+
+    def is_small(self, id: str) -> bool:
+        return not self.is_big(id)
 
     def run(self, rate: float, permits: int) -> None:
         for n, comes in enumerate(self._arrivals(rate, permits)):
@@ -63,7 +68,7 @@ class _World:
             yield at
 
     def _come(self, id: str, cost: int) -> None:
-        self._came[id], self.costs[id] = self.now, cost
+        self._came[id], self._costs[id] = self.now, cost
         asks = [(id, 0, "", f"{DAY} {cost}")]
         fence = self._call(self._commands.acquire(asks, DAY, join=True, weighs=True))[7]
         if int(fence) > 0:
@@ -84,5 +89,6 @@ class _World:
     def _grant(self, id: str, fence: int) -> None:
         self.waited[id] = self.now - self._came.pop(id)
         held = self._chance.expovariate(1)
-        self.used += held * self.costs[id]
+        self.taken[id] = self.waited[id] + held
+        self.used += held * self._costs[id]
         heapq.heappush(self._ends, (self.now + held, id, fence))
