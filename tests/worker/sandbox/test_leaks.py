@@ -66,17 +66,25 @@ async def run_many(sandbox: Jails, count: int) -> None:
 async def leave_nothing_behind(sandbox: Jails, count: int) -> None:
     server = (await sandbox._live_server()).ready["pid"]
     await run_many(sandbox, 50)
-    before = held(server)
-    before["children"] = sandbox.config.spares
+    before = await at_rest(server, sandbox.config.spares)
     await run_many(sandbox, count)
     assert await grown(server, before) == {}
     if sandbox._hierarchy is not None:
         assert sandbox._hierarchy.dying <= sandbox.concurrency
 
 
+async def at_rest(server: int, spares: int) -> dict[str, int]:
+    """What is held once the last jails have ended and the spares are made."""
+    for _ in range(10_000):
+        if (now := held(server))["children"] == spares:
+            return now
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{now['children']} jails, and not {spares}, after 100 s")
+
+
 async def grown(server: int, before: dict[str, int]) -> dict[str, int]:
-    """What is more than before. The last jails may take a moment; after 10 s it is a leak."""
-    for _ in range(1000):
+    """What is more than before. The last jails may take a moment; after 100 s it is a leak."""
+    for _ in range(10_000):
         more = {what: n for what, n in held(server).items() if n > before[what]}
         if not more:
             break
