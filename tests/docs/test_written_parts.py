@@ -57,7 +57,9 @@ def test_targets_are_ratios_of_one_run_or_counts() -> None:
     for report in measured.FIGURES.glob("*.json"):
         for target in json.loads(report.read_text())["targets"]:
             counted = re.search(
-                r"calls per permit|ok %|peak|false zeros|error of the mean|MB$", target["what"]
+                r"calls per permit|ok %|peak|false zeros|error of the mean|MB$|goodput|refused %|"
+                r"to settle|largest error",
+                target["what"],
             )
             assert " vs " in target["what"] or counted, target["what"]
 
