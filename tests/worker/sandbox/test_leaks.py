@@ -74,12 +74,22 @@ async def leave_nothing_behind(sandbox: Jails, count: int) -> None:
 
 
 async def at_rest(server: int, spares: int) -> dict[str, int]:
-    """What is held once the last jails have ended and the spares are made."""
+    """What is held once no jail runs and all spares are made. The server has a socket to its
+    client, and one to each spare until that gets its program."""
     for _ in range(10_000):
-        if (now := held(server))["children"] == spares:
+        now = held(server)
+        if (now["children"], sockets_of(server)) == (spares, spares + 1):
             return now
         await asyncio.sleep(0.01)
-    raise AssertionError(f"{now['children']} jails, and not {spares}, after 100 s")
+    raise AssertionError(f"after 100 s: {now}, with {sockets_of(server)} sockets")
+
+
+def sockets_of(process: int) -> int:
+    count = 0
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += os.readlink(link).startswith("socket:")
+    return count
 
 
 async def grown(server: int, before: dict[str, int]) -> dict[str, int]:
