@@ -30,7 +30,7 @@ OF_A_START = CALLS[:3]
 
 
 class Simulated:
-    """A creation takes so many seconds. Everything else is done at once."""
+    """A creation takes this many seconds. Everything else is done at once."""
 
     name = scope = "simulated"
 

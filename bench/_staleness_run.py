@@ -19,7 +19,7 @@ _FAST_SECONDS, _SPREAD = 0.94, 0.5
 
 
 async def simulated(url: str, when_old: Any, versions: int, seed: int) -> Mapping[str, float]:
-    """The figures of one training of so many versions."""
+    """The figures of one training of this many versions."""
     config = TaskConfig(
         group_size=1, min_valid_item_size_ratio=1.0, lease=1e6, late_window=1e6, dialect="v1"
     )

@@ -1,4 +1,4 @@
-"""What becomes of rewards while a sandbox fails for every tenth program, of each kind.
+"""What happens to rewards while a sandbox fails for every tenth program, of each kind.
 
 Half of the programs are right, a quarter passes one case of two, a quarter none. Rewards are asked
 for in batches of 64, of one sandbox over HTTP, which fails in four ways: 503, 500, 504 and
@@ -141,7 +141,7 @@ def _plain(url: str, programs: Sequence[str]) -> Rewards:
         pairs = zip(_CASES["inputs"], _CASES["outputs"], strict=True)
         try:
             return sum(passes(code, *pair) for pair in pairs) / len(_CASES["inputs"])
-        except Exception:  # noqa: BLE001 - so that training goes on: what is measured here
+        except Exception:  # noqa: BLE001 - so that training continues: what is measured here
             return 0.0
 
     with ThreadPoolExecutor(_BATCH) as threads:

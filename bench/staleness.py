@@ -85,7 +85,7 @@ async def _written(url: str, versions: bool, number: int) -> Mapping[str, float]
 
 
 async def _admitted(url: str, waiters: int, number: int) -> Mapping[str, float]:
-    """Asks that end in the line, behind so many others."""
+    """Asks that end in the line, behind this many others."""
     buffer, redis = await _buffer(url, number, policy=True, groups=1)
     await buffer.admit(100)
     for n in range(waiters):

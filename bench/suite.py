@@ -100,7 +100,7 @@ def run(suite: Suite, tell: Callable[[str], None]) -> tuple[Results, dict[str, f
 def judge(
     suite: Suite, results: Results, ratios: Mapping[str, float]
 ) -> list[dict[str, str | float | bool | None]]:
-    """Each target with what was measured, and whether that meets it: None where nothing was."""
+    """Each target with what was measured, and whether that meets it: None if nothing was."""
     known = dict(ratios)
     for name, metrics in results.items():
         known |= {f"{name} {metric}": spread["median"] for metric, spread in metrics.items()}

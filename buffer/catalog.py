@@ -35,7 +35,7 @@ class GroupInfo:
     version: int | None = None
     """Under which it began; None without a policy on versions."""
     reward: float | None = None
-    """Mean of its items' rewards; None where none has one, or an older release wrote it."""
+    """Mean of its items' rewards; None if none has one, or an older release wrote it."""
     why: str = ""
     """What made it ready: `count`, `timeout` or `judged`; empty while it is open."""
     assumed: bool = False
@@ -71,8 +71,8 @@ class Catalog:
         return tuple(int(n or 0) for n in await link.command("HMGET", key, *REWARD_STEPS))
 
     async def rollout(self) -> str:
-        """What becomes of the rollout that was started here: preparing, running, finished or
-        failed; empty where none was."""
+        """What happens to the rollout that was started here: preparing, running, finished or
+        failed; empty if none was."""
         state = await self._task.link.command("HGET", self._task.key("rollout"), "state")
         return state.decode() if state else ""
 

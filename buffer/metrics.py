@@ -86,7 +86,7 @@ async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
         sheet.gauge(f"penstock_buffer_{name}", help, value, *where, **more)
 
     gauge("version", "The version last published.", now.version)
-    gauge("line", "How often versions began, at a checkpoint after the first time.", now.line)
+    gauge("line", "How often training began, at first or from a checkpoint.", now.line)
     gauge("slots", "Slots that are out.", now.slots)
     for age, n in now.outstanding.items():
         gauge("outstanding", "Slots, open and ready groups by age in versions.", n, age=str(age))
@@ -95,16 +95,16 @@ async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
     for what, n in {"parked": now.parked, "again": now.again, "asks": now.waiting}.items():
         gauge("waiting", "Groups that wait for a slot, and asks that do.", n, what=what)
     for what, mean in generation_seconds(stats).items():
-        gauge("generation_seconds", "Mean time to make a group.", mean, outcome=what)
+        gauge("generation_seconds", "Mean time to generate a group.", mean, outcome=what)
     for how in DROPS:
         sheet.count("penstock_buffer_dropped_groups_total",
-                    "Groups that were discarded or made again by policy.",
+                    "Groups that the policy discarded, or had generated again.",
                     now.dropped_by.get(how, 0), *where, when_old=how)  # fmt: skip
-    gauge("dropped_share", "Part of the groups that was dropped by policy.", now.dropped_share)
+    gauge("dropped_share", "Share of the groups that the policy dropped.", now.dropped_share)
     gauge("dropped_share_of_ten", "Part of the dropped groups that ten problems account for.",
           now.most_dropped_share)  # fmt: skip
     for what in _SLOTS:
-        sheet.count("penstock_buffer_slots_total", "What became of slots since the run began.",
+        sheet.count("penstock_buffer_slots_total", "Slots by outcome, since the run began.",
                     stats.get(f"slots_{what}", 0), *where, outcome=what)  # fmt: skip
     sheet.count("penstock_buffer_admission_wait_seconds_total", "Time in the line of granted asks.",
                 stats.get("admission_waited_ms", 0) / 1000, *where)  # fmt: skip

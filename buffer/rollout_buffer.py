@@ -1,7 +1,7 @@
 """The library face: slime's Rollout Buffer as an object, for trainers and agents in Python.
 
 Invariant: an item stored is in one group, and a group ends delivered and
-acknowledged, or is reported as discarded, or lies in quarantine with a reason.
+acknowledged, or is reported as discarded, or is in quarantine with a reason.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from buffer.writer import Outcome, Writer
 from ground import AnyRedis, tracing
 from ground.process import LoopThread
 
-_GAP = 10.0  # servers look every second; past this without any, time stood still
+_GAP = 10.0  # servers look every second; past this without any, its clock stops
 
 
 class RolloutBuffer:
@@ -286,7 +286,7 @@ class RolloutBuffer:
         return batch
 
     async def check_take(self, groups: int | None) -> None:
-        """`SettingError` if the policy never lets so many groups go under one version."""
+        """`SettingError` if the policy never lets this many groups go under one version."""
         if groups is None:
             return
         policy = await self._publishing.policy_at_hand()
@@ -331,7 +331,7 @@ class RolloutBuffer:
         return await self._reader.unreported()
 
     async def told(self) -> dict[str, Any]:
-        """Those ids with the figures of all that was written since; empty where there are none."""
+        """Those ids with the figures of all that was written since; empty if there are none."""
         return await self._reader.told()
 
     async def stats(self) -> dict[str, int]:
@@ -373,7 +373,7 @@ class RolloutBuffer:
             pass
 
     async def resume(self, skip: Iterable[str | int]) -> int:
-        """Go on from a trainer's list of finished ids, which names an id once per round.
+        """Continue from a trainer's list of finished ids, which names an id once per round.
 
         Delivered groups that it does not name return to ready if still kept, else are
         forgotten, to be generated again. Returns how many came back.

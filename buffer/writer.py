@@ -19,7 +19,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 class Outcome(StrEnum):
-    """What became of an item; all but `full` are success for its writer."""
+    """What happened to an item; all but `full` are success for its writer."""
 
     STORED = "stored"
     REPEATED = "repeated"  # its uid is known: this is a retry

@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
-    """Seconds to pause after so many failures in a row: `first` after one, doubled for each
+    """Seconds to pause after this many failures in a row: `first` after one, doubled for each
     further one, at most `longest`."""
     return min(longest, first * 2.0 ** min(failures - 1, 60))  # 2.0 ** 2000 is an OverflowError
 

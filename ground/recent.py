@@ -7,7 +7,7 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[str, V], Generic[V]):
-    """At most so many entries: the one that was not used for longest is dropped first."""
+    """At most this many entries: the one that was not used for longest is dropped first."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     def load(cls, **given: Any) -> Self:
         """Read the environment; what is given here wins over it. Raises `SettingError`.
 
-        A secret may lie in a file: `PENSTOCK_REDIS_URL_FILE` names the one that holds
+        A secret may be in a file: `PENSTOCK_REDIS_URL_FILE` names the one that holds
         `PENSTOCK_REDIS_URL`.
         """
         try:

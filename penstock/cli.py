@@ -81,16 +81,16 @@ class _Rooms(click.Group):
     epilog=examples("""
 Examples:
 
-  penstock demo                       see it work, on a private server
-  penstock up                         all of it on this machine, with a page
+  penstock demo                       watch it work, on a private server
+  penstock up                         everything on this machine, with a web page
   penstock doctor                     is this machine ready?
   penstock --redis-url redis://10.0.0.5 doctor --json
 
-Options that every subcommand has are variables too, as PENSTOCK_REDIS_URL;
-the option wins. Exit codes: 0 done, 1 bad news, 2 it could not be asked (a
-wrong setting, no Redis), 130 after Ctrl-C. stdout is data; messages go to stderr.
+Options that every subcommand has can be set as variables too, such as PENSTOCK_REDIS_URL;
+the option wins. Exit codes: 0 done, 1 bad news, 2 it could not run (a wrong setting, no
+Redis), 130 after Ctrl-C. Data goes to stdout, messages to stderr.
 
-Completion in bash, zsh (zsh_source); for fish see docs/reference/command.md:
+Completion in bash; in zsh use zsh_source; for fish see docs/reference/command.md:
 
   eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"
 """),
@@ -98,7 +98,7 @@ Completion in bash, zsh (zsh_source); for fish see docs/reference/command.md:
 @click.version_option(__version__, message="penstock %(version)s")
 @settings_options
 def command() -> None:
-    """The plumbing between RL training and the sandboxes and agents it waits on."""
+    """Run model-written code and collect rollouts for RL training, on one Redis."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,7 +27,11 @@ Examples:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, help="Port; 0 picks a free one.")
 @click.option(
-    "--clients", type=click.IntRange(1), default=64, show_default=True, help="At once, at most."
+    "--clients",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Clients at once, at most.",
 )
 @click.option("--queue", default="code", show_default=True, help="The queue of the programs.")
 @click.option(

@@ -59,7 +59,7 @@ def print_verdicts(result: JudgeResult) -> None:
 
 
 def verdicts_exit_code(result: JudgeResult, not_known: int) -> int:
-    """0 where all passed, 1 where one did not; `not_known` where a verdict is missing."""
+    """0 if all passed, 1 if one did not; `not_known` where a verdict is missing."""
     if "M" in result.verdicts:
         return not_known
     return 0 if set(result.verdicts) == {"P"} else 1

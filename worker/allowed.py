@@ -171,6 +171,6 @@ def require_no_pickle(serializer: Any) -> None:
     if serializer in (PickleSerializer, DefaultSerializer):
         raise SettingError(
             SETTING,
-            "holds for JSON alone: pickle runs any code that is put on a queue; start the worker"
+            "works only with JSON: pickle runs any code that is put on a queue; start the worker"
             " with --serializer rq.serializers.JSONSerializer",
         )

@@ -82,7 +82,7 @@ class Work(Generic[R]):
 
     attempt: Callable[[], Awaitable[R]]
     longest: float  # seconds for which the sandbox may be busy with one attempt
-    outlives: float  # for so long it may go on after our death
+    outlives: float  # for so long it may continue after our death
     kills_cancelled: bool
     refusal: SandboxFailure | None = None
     name: str = "run"  # in traces
@@ -248,7 +248,7 @@ def _begun_before() -> SandboxFailure:
 
 
 def outlives(sandbox: Sandbox, request: CodeRequest) -> float:
-    """For how long its program may go on after our death: 0 where it dies with us."""
+    """For how long its program may continue after our death: 0 if it dies with us."""
     seconds: Callable[[CodeRequest], float] | None = getattr(sandbox, "outlives", None)
     return 0.0 if seconds is None else seconds(request)
 

@@ -28,7 +28,7 @@ class Turn(Protocol):
 
     async def begin(self, outlives: float) -> None:
         """Return when the program may run. After a `pause`: at the original place in line.
-        For `outlives` seconds the program may go on, should this process die."""
+        For `outlives` seconds the program may continue, should this process die."""
 
     def report(self, report: Report) -> None:
         """What the latest attempt says of the service, to a gate that adapts."""
@@ -171,7 +171,7 @@ class JobAtHand:
     seconds: float = math.inf
     """From now until the worker would break the job off."""
     settings: "WorkerSettings | None" = None
-    """The worker's own; None where only the environment can say."""
+    """The worker's own; None if only the environment can say."""
     deaths: int = 0
     """Workers that died while they ran it, as far as is known."""
     target: RedisTarget | None = None

@@ -1,4 +1,4 @@
-"""What every pool is put through: so many callers, each with its next call when the last is back.
+"""What every pool is put through: this many callers, each with its next call when the last is back.
 
 On the standard library alone. A contender is run as `program SECONDS ROOM CALLERS...`; its
 last line on stdout is its metrics.

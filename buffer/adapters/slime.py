@@ -97,7 +97,7 @@ class DataSource:
         return found
 
     def add_samples(self, samples: list[Group]) -> None:
-        """Aborted groups: the next process with room goes on with them."""
+        """Aborted groups: the next process with room continues with them."""
         for group in samples:
             self._later(self._park, group)
 
@@ -219,7 +219,7 @@ class DataSource:
         parts = slot.partial or self._prompts.get(name, [])
         parts = [part for part in parts if part["uid"] not in known]
         if len(whole) + len(parts) < size:
-            log.warning("a prompt is not known here any more", extra={"group": name})
+            log.warning("this process no longer knows the prompt", extra={"group": name})
             slot.end()
             return None
         if not slot.partial:

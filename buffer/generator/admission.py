@@ -64,7 +64,7 @@ class Admission:
 
     def questions(self, groups: Iterator[Group]) -> Iterator[Question]:
         """Those of groups that were granted, `LATER` while none is. At the end of `groups` come
-        those that wait to be made again, or to be gone on with."""
+        those that wait to be made again, or to be continued."""
         wish = _wish(groups)
         while True:
             try:
@@ -130,7 +130,7 @@ class Admission:
                 yield {**question, "uid": uuid.uuid4().hex}
 
     def _park(self, item: dict[str, Any]) -> None:
-        """At once, so that a kill loses nothing; its slot goes on for its other questions."""
+        """At once, so that a kill loses nothing; its slot continues for its other questions."""
         if item["messages"]:
             body = {"fence": item["fence"], "items": [item], "go_on": True}
             try:
@@ -159,7 +159,7 @@ class _Api:
         return self.call("GET", "/policy") is not None
 
     def call(self, method: str, path: str, **options: Any) -> Any:
-        """What was answered; None where there is nothing of that name, or it is over."""
+        """What was answered; None if there is nothing of that name, or it is over."""
         failures = 0
         while True:
             pause = 0.0
@@ -185,7 +185,7 @@ class _Api:
 def admission_for(
     buffer_url: str, task: str, samples: list[dict[str, Any]], signals: Signals
 ) -> Admission | None:
-    """None where the task has no policy: then nobody needs slots."""
+    """None if the task has no policy: then nobody needs slots."""
     if not _Api(buffer_url, task).has_policy():
         return None
     known = {str(sample["instance_id"]): sample for sample in samples}

@@ -70,7 +70,7 @@ class BaseGenerator:
         self._signals = Signals(on_publish=interrupt_on_publish)
 
     def interrupt(self) -> None:
-        """Under a policy: what is under way is parked with what it has, and goes on, here or in
+        """Under a policy: what is under way is parked with what it has, and continues, here or in
         another generator. Callable from a signal handler, and from any thread. The rollout function
         must take a `partial`, as `query_single_turn` does."""
         self._signals.interrupt()
@@ -139,7 +139,7 @@ class BaseGenerator:
                 done += 1
                 if time.monotonic() - shown > _PROGRESS_EVERY:
                     shown = time.monotonic()
-                    log.info("rollout goes on", extra={"task": self.task_type, "items": done})
+                    log.info("rollout continues", extra={"task": self.task_type, "items": done})
         finally:
             crew.end()
         log.info("rollout finished", extra={"task": self.task_type, "items": done})

@@ -1,6 +1,6 @@
 """A trajectory under way: what there is of it, which versions made it, and whether to stop.
 
-What was interrupted is parked with its group. Whoever gets the group's next slot goes on with it.
+What was interrupted is parked with its group. The holder of the group's next slot continues it.
 """
 
 import multiprocessing
@@ -110,7 +110,7 @@ class Partial:
         return found
 
     def item(self, question: dict[str, Any]) -> dict[str, Any]:
-        """To be parked; without messages while there is nothing to go on with."""
+        """To be parked; without messages while there is nothing to continue with."""
         return {
             "uid": question["uid"], "instance_id": question["instance_id"],
             "round_number": question["round"], "messages": self.messages, "status": PARTIAL,

@@ -50,7 +50,7 @@ class Sender:
             time.sleep(max(pause * random.uniform(0.5, 1.0), refused))
 
     def _try(self, item: dict[str, Any]) -> str | float | None:
-        """None: stored. A text: refused. A number: not now, wait at least so many seconds."""
+        """None: stored. A text: refused. A number: not now, wait at least this many seconds."""
         if self._client is None:
             self._client = httpx.Client(timeout=_TIMEOUT, headers=authorization())
         try:

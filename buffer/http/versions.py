@@ -93,7 +93,7 @@ async def policy_of(buffer: Existing) -> dict[str, Any]:
 
 @version_routes.post("/versions")
 async def publish(buffer: Existing, asked: Publish) -> dict[str, int]:
-    """The engines have a version; a lower one begins a new line.
+    """Publish a version, once the engines have it. A lower one begins a new line.
 
     What the checkpoint does not hold is then ready again.
     """
@@ -120,7 +120,7 @@ async def versions(
 
 @version_routes.post("/slots")
 async def admit(desk: Serving, buffer: Existing, asked: Ask) -> Response:
-    """Slots to make a group each; none if the policy has no room within `wait` seconds.
+    """Get slots, one per group; none if the policy has no room within `wait` seconds.
 
     Renew them within `lease` seconds.
     """
@@ -137,7 +137,7 @@ async def admit(desk: Serving, buffer: Existing, asked: Ask) -> Response:
 
 @version_routes.post("/slots/renew")
 async def renew(buffer: Existing, asked: Renew) -> dict[str, Any]:
-    """The leases go on. `lost` ones are over; `late` ones are in time only under this version.
+    """Renew slots. `lost` ones are over; `late` ones are in time only under this version.
 
     Renew again within `lease` seconds: the setting may have changed.
     """
@@ -160,7 +160,7 @@ async def no_slot() -> None:
 
 @version_routes.post("/slots/{slot}/park")
 async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, int]:
-    """Park what there is of items, `{"fence": "7", "items": […], "go_on": false}`.
+    """Park unfinished items, `{"fence": "7", "items": […], "go_on": false}`.
 
     The next slot of the group gets them. 410 when the slot is over.
     """
@@ -176,7 +176,7 @@ async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, in
 
 @version_routes.delete("/slots/{slot}")
 async def end(buffer: Existing, slot: SlotId, fence: Fence, back: bool = False) -> dict[str, bool]:
-    """No more items come. With `back` another generator is to make what is missing."""
+    """End a slot. With `back`, another generator generates the missing items."""
     if not await buffer.end_slot(slot, fence, back=back):
         raise SlotLost(slot)
     return {"ended": True}

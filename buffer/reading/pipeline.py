@@ -37,7 +37,7 @@ Fate = Literal["delivered", "invalid", "quarantined", "open", "unasked"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a group: its fate, the items delivered, or the reason."""
+    """What happened to a group: its fate, the items delivered, or the reason."""
 
     fate: Fate
     items: list[Item]
@@ -92,7 +92,7 @@ class Pipeline:
                 raise TypeError(f"it returned {type(said).__name__}, not a dict")
             json.dumps(said, allow_nan=False)
             return dict(said)
-        except Exception as failure:  # noqa: BLE001 - a read goes on without it
+        except Exception as failure:  # noqa: BLE001 - a read continues without it
             log.warning(
                 "get_group_data_meta_info failed",
                 extra={"task": self.task, "reason": reason_of(failure)},

@@ -86,7 +86,7 @@ class Reader:
         return int(found)
 
     async def wait_for(self, groups: int, seconds: float) -> None:
-        """Until so many groups wait, or the time is over."""
+        """Until this many groups wait, or the time is over."""
         deadline = deadline_in(seconds)
         while await self.available(groups) < groups:
             left = deadline - time.monotonic()
@@ -149,7 +149,7 @@ class Reader:
             start += len(gids) - int(held)  # what changed meanwhile stays for the next read
 
     def _pipeline(self, config: TaskConfig, within: float = math.inf) -> Pipeline:
-        """For a read that is over within so many seconds, custom functions and all."""
+        """For a read that is over within this many seconds, custom functions and all."""
         task, limit = self._task, self._function_timeout
         return Pipeline(task.name, config, task.functions, timeout=limit, patience=within - limit)
 

@@ -110,7 +110,7 @@ class Policy(BaseModel):
 
     @classmethod
     def from_redis(cls, flat: Any) -> Self | None:
-        """Read back what is in force; None where no policy was set."""
+        """Read back what is in force; None if no policy was set."""
         found = text_fields(flat)
         known: dict[str, Any] = {name: found[name] for name in cls.model_fields if name in found}
         return cls(**known) if known else None

@@ -84,7 +84,7 @@ class Versions:
 
     @property
     def dropped_share(self) -> float:
-        """Of the groups that were made: the part that was discarded or made again by policy."""
+        """The share of the groups that the policy discarded, or had generated again."""
         dropped = sum(self.dropped_by.values())
         return dropped / max(1, dropped + sum(self.ages.values()))
 

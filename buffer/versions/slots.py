@@ -62,7 +62,7 @@ class Slot:
 
     async def park(self, items: Sequence[Item], *, go_on: bool = False) -> None:
         """Store what there is so far of these items; the next slot of the group gets them as
-        `partial`. The slot ends with it, unless its holder goes on."""
+        `partial`. The slot ends with it, unless its holder continues."""
         try:
             await self._slots.park(self.id, self.fence, items, self.round, go_on=go_on)
         except SlotLost:
@@ -72,7 +72,7 @@ class Slot:
             self._slots.forget(self)
 
     async def end(self, *, back: bool = False) -> None:
-        """No more items come. With `back` another generator is to make what is missing."""
+        """End the slot. With `back`, another generator generates the missing items."""
         self._slots.forget(self)
         await self._slots.end([(self.id, self.fence)], back=back)
 
@@ -159,7 +159,7 @@ class Slots:
         return ended
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> tuple[int, list[int]]:
-        """The version, and for each slot: 0 it goes on, 1 late, 2 lost."""
+        """The version, and for each slot: 0 it continues, 1 late, 2 lost."""
         version, states = -1, []
         for some in chunks([part for slot in slots for part in slot], 2 * _MOST):
             reply = await self._task.call("renew_slots", *some)
@@ -168,7 +168,7 @@ class Slots:
         return version, states
 
     def forget(self, slot: Slot) -> None:
-        """Renew it no more."""
+        """Stop renewing it."""
         for keeper in list(self._keepers.values()):
             keeper.held.pop(slot.id, None)
 

@@ -14,7 +14,7 @@ _HIGHEST = 2**31  # versions stand in scores, next to the time
 
 
 def reported(item: dict[str, Any]) -> tuple[str, str]:
-    """The lowest and the highest version that an item reports; empty where it reports none."""
+    """The lowest and the highest version that an item reports; empty if it reports none."""
     if _REPORTS.isdisjoint(item):
         return "", ""
     found = [_version(item[name], name) for name in _ENDS if item.get(name) is not None]

@@ -56,8 +56,8 @@ EXIT_CODES = """\
 | Exit code | |
 |---|---|
 | 0 | Done; `doctor`: ready; `up`, `top` and `worker` ended by Ctrl-C |
-| 1 | The answer is bad news: not ready, not healthy, nothing of that name, something to see to |
-| 2 | It could not be asked: an unknown option, a setting that cannot work, no Redis |
+| 1 | Bad news: not ready, not healthy, no such name, something needs attention |
+| 2 | It could not run: an unknown option, a setting that cannot work, no Redis |
 | 124, 125, 137 | `run`: its time ran out; it was not run; it passed another limit |
 | 128 + n | `run`: the program was ended by signal n |
 | 130 | Ctrl-C |

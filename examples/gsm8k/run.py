@@ -13,7 +13,7 @@ It prints
     Lena    0.0  stop   0 programs
     4 rollouts, 0 masked, mean score 0.75
 
-`--rollout-data-dir DIR` keeps the trajectories, and goes on from those that are there.
+`--rollout-data-dir DIR` keeps the trajectories, and continues from those that are there.
 """
 
 import argparse

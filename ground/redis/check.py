@@ -127,7 +127,7 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
 
 
 def _cause(failure: BaseException) -> BaseException:
-    """What lies under it: redis-py wraps errors of TLS, and once more when it has tried again."""
+    """What is under it: redis-py wraps errors of TLS, and once more when it has tried again."""
     under = failure.__cause__ or failure.__context__
     return _cause(under) if under else failure
 

@@ -77,7 +77,7 @@ class Inbox:
             return self._reading
 
     def end(self, send: Callable[[list[Command]], object] | None, within: float) -> None:
-        """Read no more. With `send`, which reaches the server, wait `within` seconds for the
+        """Stop reading. With `send`, which reaches the server, wait `within` seconds for the
         thread's end; without it the thread ends when its read does, or with the process."""
         with self._guard:
             self._stopping.set()

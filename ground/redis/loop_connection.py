@@ -63,7 +63,7 @@ class LoopConnection:
         number: int = 1,
     ) -> bool:
         """On a thread that may wait, and has loaded the scripts: open connections, and hand them to
-        `begin` on the loop. False if that failed: the engine goes on with all the work."""
+        `begin` on the loop. False if that failed: the engine continues with all the work."""
         opened: list[Connection] = []
         try:
             for _ in range(number):  # one by one: if the second fails the first must be closed

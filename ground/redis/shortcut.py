@@ -146,7 +146,7 @@ class Shortcut:
         self._engine.wake()
 
     def _guarded(self, work: Callable[[float], None]) -> None:
-        """On the loop: do it under the lock; if it fails, the engine goes on."""
+        """On the loop: do it under the lock; if it fails, the engine continues."""
         engine = self._engine
         try:
             with engine.lock:
@@ -193,7 +193,7 @@ class Shortcut:
             elif unit.carrier is None:
                 engine.stir(unit.due())
             elif unit.carrier is not self:
-                engine.wake()  # it goes on with what was posted meanwhile
+                engine.wake()  # it continues with what was posted meanwhile
         if batches and self._connection is not None:
             data = packed(commands)
             if len(data) <= LONGEST:
@@ -249,7 +249,7 @@ class Shortcut:
         try:
             self._read(now)
         except Exception as failure:  # noqa: BLE001 - the loop's connection failed, not the engine
-            log.debug("a shortcut is left: %s", failure)
+            log.debug("a shortcut is closed: %s", failure)
             self.cut()
         if self._flight and self._flight[0].sent + LATE <= now:
             self.cut()
@@ -264,4 +264,4 @@ class Shortcut:
                     return
                 self._read(self._engine.clock())
         except Exception as failure:  # noqa: BLE001 - as above
-            log.debug("a shortcut is left: %s", failure)
+            log.debug("a shortcut is closed: %s", failure)

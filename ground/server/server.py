@@ -183,7 +183,7 @@ def _by_socket(url: str, socket: Path) -> RedisTarget:
 
 
 def _private_folder(folder: Path) -> Path:
-    """The folder, made private if it is new. What lies in it is private in any case."""
+    """The folder, made private if it is new. What is in it is private in any case."""
     try:
         make_private(folder)
         (folder / "lock").touch(mode=0o600)

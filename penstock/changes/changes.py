@@ -58,7 +58,7 @@ class Changes:
         return await self._noted("revoke permit", f"{gate}: {permit}", doing)
 
     async def queue(self, name: str, *, paused: bool) -> Changed:
-        """Running jobs go on."""
+        """Running jobs continue."""
         what = "pause queue" if paused else "resume queue"
         return await self._noted(what, name, self._queue(name, paused=paused))
 

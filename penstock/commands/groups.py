@@ -1,4 +1,4 @@
-"""`penstock groups`: the rollout buffer's groups, looked at and put right."""
+"""`penstock groups`: look at the rollout buffer's groups, and requeue them."""
 
 import json
 import time

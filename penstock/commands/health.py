@@ -28,7 +28,7 @@ Exit code: 0 healthy, 1 not; the reason is on stderr.
 @click.argument("what", metavar="URL|redis|worker")
 @settings_options
 def command(what: str) -> int:
-    """Say by the exit code whether something is well."""
+    """Check a service, Redis or a worker. The exit code says whether it is healthy."""
     settings = given_settings()
     try:
         if is_url(what):

@@ -1,4 +1,4 @@
-"""`penstock images`: what session sandboxes of this machine may start from."""
+"""`penstock images`: the images that session sandboxes of this machine can start from."""
 
 import json
 import time
@@ -27,7 +27,7 @@ Examples:
 """),
 )
 def command() -> None:
-    """Keep the images that session sandboxes start from, on this machine. No Docker is needed."""
+    """Manage this machine's images for session sandboxes. No Docker is needed."""
 
 
 @command.command(
@@ -42,7 +42,7 @@ A compressed archive (.tar.gz) works too. Exits with 1 if the image was refused.
 """),
 )
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--name", metavar="NAME", default="", help="Its name here. Unset: as it says itself.")
+@click.option("--name", metavar="NAME", default="", help="Its name here. Unset: its own name.")
 @settings_options
 def add(path: Path, name: str) -> None:
     """Add an OCI layout, a `docker save` tar, or a plain root folder."""
@@ -93,7 +93,7 @@ Examples:
 @click.argument("names", nargs=-1, required=True)
 @settings_options
 def remove(names: tuple[str, ...]) -> None:
-    """Forget images. Sandboxes that run go on; `penstock images gc` frees the disk."""
+    """Remove images. Running sandboxes continue. `penstock images gc` frees the disk."""
     store = _store()
     with _refusals():
         for name in names:

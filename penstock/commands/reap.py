@@ -1,4 +1,4 @@
-"""`penstock reap`: a reaper of session sandboxes by itself, for where no worker runs one."""
+"""`penstock reap`: only a reaper of session sandboxes, for fleets without workers."""
 
 import click
 
@@ -16,14 +16,14 @@ Examples:
 
   penstock reap                            next to trainers that open sandboxes themselves
   PENSTOCK_REAP_INTERVAL=2 penstock reap   look more often
-  penstock sandboxes reap                  one look, now
+  penstock sandboxes reap                  once, now
 
-Every `penstock worker` reaps too. Of any number one is elected; another follows when it dies.
+Every `penstock worker` reaps too. Of all reapers one is elected; if it dies, another takes over.
 """),
 )
 @settings_options
 def command() -> None:
-    """End session sandboxes that nobody keeps any more, until Ctrl-C."""
+    """End session sandboxes whose owners have died. Runs until Ctrl-C."""
     settings = given_settings()
     with running_redis(settings) as url:
         run = named_run(settings)

@@ -43,14 +43,14 @@ Examples:
   penstock run --timeout 2 --json solution.py | jq .run_result.execution_time
   penstock run --cases cases.json solution.cpp
 
-Its input is empty without -i. With -i, stdin is read to its end before the program is sent. In
-a script's loop or a CI job that would take input meant for others, or wait without end.
+Without -i its input is empty. With -i, stdin is read to its end before the program is sent. In
+a script's loop or a CI job that would take input meant for others, or never end.
 
 It exits as the program did: 128 + n after signal n, 124 if its time ran out, 137 at
-another limit. 125: it was not run, or its end is not known, through no fault of its own.
+another limit. 125: the program was not run, or nobody knows how it ended.
 
 With --cases it is judged: compiled once, run on each case of the file, which is in any format
-that worker.judge.read_cases reads. It exits with 0 where all cases passed, else with 1.
+that worker.judge.read_cases reads. It exits with 0 if all cases passed, else with 1.
 """),
 )
 @click.argument("program", type=click.File("rb"), metavar="FILE|-")
@@ -59,9 +59,9 @@ that worker.judge.read_cases reads. It exits with 0 where all cases passed, else
 )
 @click.option("--queue", default="code", show_default=True, shell_complete=queues,
               help="The queue to put it on.")  # fmt: skip
-@click.option("--language", help="Default: what the file's name says, else python.")
+@click.option("--language", help="Default: by the file's name, else python.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0,
-              show_default=True, help="Its seconds to run.")  # fmt: skip
+              show_default=True, help="Seconds that it may run.")  # fmt: skip
 @click.option("--cases", type=click.File("rb"), metavar="FILE",
               help="Judge it against these cases, as JSON.")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Queue it even if no worker listens now.")

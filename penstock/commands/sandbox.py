@@ -34,7 +34,7 @@ def _of_the_sandbox(function: _Command) -> _Command:
         "--level",
         "sandbox_level",
         type=click.Choice(get_args(Level)),
-        help="How programs are isolated. Default: ns; landlock is weaker, none is nothing.",
+        help="How programs are isolated. Default: ns; landlock is weaker, none isolates nothing.",
     )(function)
     for name, metavar, help in (
         ("expose", "PATHS", "Further folders that programs may read: /opt/go,/srv/data."),
@@ -82,7 +82,7 @@ Examples:
 @_of_the_sandbox
 @click.option("--json", "as_json", is_flag=True, help="The probe table as JSON on stdout.")
 def selftest(as_json: bool, **given: Any) -> int:
-    """Attack the sandbox with every probe, and show what each met. Exits 1 if it is unfit."""
+    """Attack the sandbox with every probe, and show the results. Exits with 1 if it is unfit."""
     settings = _settings(given)
     try:
         facts = asyncio.run(_tested(settings))
@@ -138,7 +138,7 @@ Examples:
     type=click.FloatRange(0),
     default=25.0,
     show_default=True,
-    help="Seconds to wait before 504.",
+    help="Seconds that a request waits before it gets 504.",
 )
 @click.option(
     "--concurrency",
@@ -215,7 +215,7 @@ class _E2b(NamedTuple):
 
     @asynccontextmanager
     async def behind(self) -> AsyncIterator[None]:
-        """What goes on besides the answers."""
+        """What runs beside the answers."""
         leave = self.service.leave if self.service else nullcontext
         async with self.service or nullcontext(), self.warm(leave):
             yield

@@ -27,8 +27,8 @@ from worker.lifecycle.registry.registry import Registry, runs
 Examples:
 
   penstock sandboxes ls                    every run's, and what went wrong with them
-  penstock sandboxes reap                  end what nobody keeps any more, now
-  penstock sandboxes kill penstock-1f9c…   end this one, also while it is used
+  penstock sandboxes reap                  end those whose owners have died, now
+  penstock sandboxes kill penstock-1f9c…   end this one, even if it is in use
   penstock --run exp7 sandboxes kill --all
 """),
 )
@@ -45,7 +45,9 @@ Examples:
   penstock sandboxes ls --run exp7 --json | jq '.[].sandboxes[] | select(.error != "")'
 """),
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout, a run each.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON array on stdout, one entry per run."
+)
 @settings_options
 def list_sandboxes(as_json: bool) -> None:
     """List the sandboxes of every run, or of the one that is named."""
@@ -76,7 +78,7 @@ def _print_troubles(seen: Iterable[Registered]) -> None:
 Examples:
 
   penstock sandboxes reap
-  penstock sandboxes reap --strays         also those that no registry knows, of any age
+  penstock sandboxes reap --strays         also those that are in no registry, of any age
 """),
 )
 @click.option("--strays", is_flag=True, help="End unregistered sandboxes without the grace time.")
@@ -111,12 +113,12 @@ Examples:
 @click.option("--all", "everything", is_flag=True, help="All of the run, or of every run.")
 @settings_options
 def kill(names: tuple[str, ...], everything: bool) -> None:
-    """End sandboxes, also while they are used; their owners get SandboxLost.
+    """End sandboxes, even if they are in use. Their owners get SandboxLost.
 
     Exits with 1 if one could not be ended, or is not registered.
     """
     if bool(names) == everything:
-        raise click.UsageError("name the sandboxes to end, or say --all")
+        raise click.UsageError("name the sandboxes to end, or use --all")
     with _registries() as registries:
         url = registries[0].target if registries else ""
         doomed = {

@@ -32,15 +32,18 @@ Examples:
   penstock worker                                in Sandbox Fusion, PENSTOCK_SANDBOX_FUSION_URL
   penstock worker --gate code --concurrency 64   under the gate `code`
   penstock worker urgent code                    `urgent` before `code`
-  penstock worker --allow 'mine.*' mine          functions of your own too
+  penstock worker --allow 'mine.*' mine          your own functions too
 
-Ctrl-C finishes what runs; a second one, a second later, gives it back to its queue.
+After Ctrl-C it finishes the jobs that run. A second Ctrl-C, at least a second later, returns
+them to their queue.
 """),
 )
 @click.argument("queues", nargs=-1, shell_complete=queue_names)
 @click.option("--sandbox", metavar="NAME", help="Where programs run: fusion, local, shared.")
 @click.option(
-    "--concurrency", metavar="N", help="Jobs at once; default 256, or as the sandbox has room."
+    "--concurrency",
+    metavar="N",
+    help="Jobs at once; default 256, or what the sandbox has room for.",
 )
 @click.option(
     "--allow",
@@ -90,7 +93,7 @@ def command(
     metrics_port: int | None,
     metrics_host: str,
 ) -> int:
-    """Run the jobs of QUEUES (default: code). Where programs run, PENSTOCK_SANDBOX says."""
+    """Run the jobs of QUEUES (default: code). PENSTOCK_SANDBOX says where programs run."""
     with Loading():
         from worker.concurrent.worker import ConcurrentWorker
 
@@ -134,7 +137,7 @@ def _gate(gate: str | None, old: str | None) -> str | None:
     if old is None:
         return gate
     if gate is not None:
-        raise click.UsageError("--limit is the old name of --gate; give --gate alone")
+        raise click.UsageError("--limit is the old name of --gate; use only --gate")
     click.echo("penstock: --limit is now called --gate; 0.3 will refuse --limit", err=True)
     return old
 

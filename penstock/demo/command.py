@@ -31,7 +31,7 @@ NEXT = """  penstock up                            all of it, with a page to loo
 
 @click.command(
     "demo",
-    short_help="See it work: real workers, one killed with -9, nothing lost.",
+    short_help="Watch it work: real workers, one killed with -9, nothing lost.",
     epilog=examples("""
 Examples:
 
@@ -40,7 +40,7 @@ Examples:
   penstock demo --redis-url redis://localhost:6379/0
 
 It needs no Redis: it starts a private server in a temporary folder, or in
-PENSTOCK_DATA_DIR where that is set, and takes away what it made.
+PENSTOCK_DATA_DIR if that is set, and deletes what it created.
 """),
 )
 @click.option(

@@ -137,7 +137,7 @@ class Crew:
 
     def _last_words(self, name: str) -> str:
         lines = (self._folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"
 
 
 def _for_every_user(folder: Path) -> Path:

@@ -242,7 +242,7 @@ class Trainer:
         return self.delivered + len(self.timed_out)
 
     async def train(self, groups: int) -> None:
-        """Take and acknowledge, until so many groups are accounted for."""
+        """Take and acknowledge, until this many groups are accounted for."""
         while self.accounted_for < groups:
             heed_cancellation()
             if batch := await self._buffer.take(2, wait=0.2):

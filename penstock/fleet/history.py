@@ -32,7 +32,7 @@ class Point:
     running: int
     done_per_second: float
     wait_median: float | None
-    """Of the newest jobs that ended in the last minute; None where there are none."""
+    """Of the newest jobs that ended in the last minute; None if there are none."""
     took_median: float | None
     gates: dict[str, tuple[int, int | None, int]]
     """Permits in flight, the limit, waiters."""

@@ -117,9 +117,9 @@ class Task:
     reward_counts: tuple[int, ...]
     """Of all rewards since the run began, how many fell into each of `REWARD_STEPS`."""
     rollout: str
-    """preparing, running, finished or failed; empty where none was started."""
+    """preparing, running, finished or failed; empty if none was started."""
     versions: Versions | None
-    """Where its versions stand; None where none was published under a policy."""
+    """Where its versions stand; None if none was published under a policy."""
     generation_seconds: dict[str, float]
     """Mean time to make a group that was `delivered`, or `dropped`: discarded or made again."""
 
@@ -157,7 +157,7 @@ class Registry:
     """How many of them were to be ended, and could not be."""
     counters: dict[str, int]
     reaper: str
-    """Who ends what nobody keeps; empty where nobody does."""
+    """Who ends what nobody keeps; empty if nobody does."""
 
 
 @dataclass(frozen=True)

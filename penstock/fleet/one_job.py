@@ -34,7 +34,7 @@ class Execution:
 
 
 async def job_in_full(client: Any, id: str) -> dict[str, Any] | None:
-    """What Redis knows of it; None where it knows nothing."""
+    """What Redis knows of it; None if it knows nothing."""
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(f"rq:job:{id}")
     pipe.xrevrange(f"rq:results:{id}", count=10)

@@ -40,7 +40,7 @@ class FleetReader:
         self._gates: dict[str, Gate] = {}
 
     async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
-        """Everything. At most so many workers are listed, those in trouble first."""
+        """Everything. At most this many workers are listed, those in trouble first."""
         now = await self.now()
         found = await work.read_workers(self.client, now)
         queues = await work.read_queues(self.client, found, now)

@@ -19,7 +19,7 @@ def judged(
     *,
     suspended: bool,
 ) -> tuple[Queue, ...]:
-    """The queues, each with how many work on it, and what becomes of it."""
+    """The queues, each with how many work on it, and what happens to it."""
     by_name = {gate.name: gate for gate in gates}
     return tuple(_judged(queue, workers, by_name, suspended=suspended) for queue in queues)
 
@@ -97,7 +97,7 @@ def state_of(gate: GateStatus) -> str:
 
 
 def holding(gate: GateStatus) -> str:
-    """How a gate holds work back now; empty where it does not."""
+    """How a gate holds work back now; empty if it does not."""
     if gate.paused:
         return f"gate {gate.name!r} is paused"
     if gate.adaptive is not None and gate.adaptive.held > 0:
@@ -174,7 +174,7 @@ def _of_tasks(fleet: Fleet) -> list[Alarm]:
 
 def bias(seconds: dict[str, float]) -> str:
     """How slow problems are trained on too little: what is discarded or made again took longer
-    than what is delivered. Empty where it did not."""
+    than what is delivered. Empty if it did not."""
     delivered, dropped = seconds["delivered"], seconds["dropped"]
     if not delivered or dropped <= BIASED * delivered:
         return ""

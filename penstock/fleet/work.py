@@ -101,7 +101,7 @@ async def read_ended(client: Any, queues: Iterable[Queue], registry: str) -> lis
 
 
 async def read_jobs(client: Any, ids: Sequence[tuple[str, str]]) -> list[Job | None]:
-    """Each job of a queue and an id; None where Redis knows nothing of it."""
+    """Each job of a queue and an id; None if Redis knows nothing of it."""
     rows = await _fields(client, [id for _, id in ids], _JOB)
     return [
         _job(id, queue, row) if any(row) else None

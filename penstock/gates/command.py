@@ -51,7 +51,7 @@ Examples:
   penstock limits resume code
   penstock limits permits code                who holds what, and for how long
   penstock limits revoke code PERMIT          its holder is dead: do not wait for its lease
-  penstock limits rm code                     forget a gate that nobody uses
+  penstock limits rm code                     delete a gate that nobody uses
 """),
 )
 def command() -> None:
@@ -93,8 +93,8 @@ Examples:
   penstock limits set code --limit 64
   penstock limits set api --rate 30 --burst 60
   penstock limits set llm --amount requests=8 --amount tokens=1700
-  penstock limits set api --adapt --min 1 --max 400     it finds its limit itself
-  penstock limits set api --limit 48                    and has this one from now on
+  penstock limits set api --adapt --min 1 --max 400     the gate finds its limit
+  penstock limits set api --limit 48                    pin it to this limit again
 """),
 )
 @click.argument("name", shell_complete=gates)
@@ -102,11 +102,12 @@ Examples:
 @click.option("--rate", type=float, help="Grants per second.")
 @click.option("--burst", type=int, help="Grants that may come at once after a quiet time.")
 @click.option("--amount", "amounts", multiple=True, metavar="NAME=RATE",
-              help="What is granted of an amount per second; may be repeated.")  # fmt: skip
-@click.option("--passing", type=int, help="How often its cost others pass a first one in line.")
-@click.option("--adapt", is_flag=True, help="The gate finds its limit itself, within bounds.")
-@click.option("--min", "least", type=float, help="The least that it may come down to.")
-@click.option("--max", "most", type=float, help="The most that it may go up to.")
+              help="How much of an amount is granted per second; may be repeated.")  # fmt: skip
+@click.option("--passing", type=int,
+              help="How many times its cost others may take before the first in line.")  # fmt: skip
+@click.option("--adapt", is_flag=True, help="Let the gate find its limit, within bounds.")
+@click.option("--min", "least", type=float, help="The lowest limit that it may choose.")
+@click.option("--max", "most", type=float, help="The highest limit that it may choose.")
 @settings_options
 def set_limits(
     name: str,
@@ -119,7 +120,7 @@ def set_limits(
     least: float | None,
     most: float | None,
 ) -> None:
-    """Change a gate, or make one before anybody uses it. A lowered limit revokes nothing.
+    """Change a gate, or create one before anybody uses it. A lowered limit revokes nothing.
 
     A number for --limit or --rate pins a gate that adapts; --adapt frees it.
     """
@@ -157,7 +158,7 @@ Examples:
   penstock limits share code training=4 eval=1
   penstock limits share code debug=0              served when no other share waits
   penstock limits share code '*=2' =1             all others; waiters without a share
-  penstock limits share code training=            it has a weight of its own no longer
+  penstock limits share code training=            remove its own weight
 """),
 )
 @click.argument("name", shell_complete=gates)
@@ -168,7 +169,8 @@ def share(name: str, weights: dict[str, float | None], as_json: bool) -> int:
     """Show the shares of a gate; with weights, set these first. They count at once.
 
     A weight says how many permits a share gets for each permit of a share with weight 1, while both
-    wait. '*' stands for shares without a weight of their own, no name for waiters without a share.
+    wait. '*' stands for shares without a weight of their own, an empty name for
+    waiters without a share.
     """
     with running_redis(given_settings()) as url:
         try:

@@ -61,8 +61,8 @@ Example:
 def revoke(name: str, permit: str) -> int:
     """Take one permit from its holder now, instead of waiting for its lease.
 
-    For a holder that is dead, or hangs. One that lives learns that its permit is lost. A program
-    that still runs in a sandbox elsewhere goes on. The monitor shows who did it.
+    For a holder that is dead, or hangs. A living one learns that its permit is lost. A program
+    that still runs in a sandbox elsewhere continues. The monitor shows who did it.
     """
     with running_redis(given_settings()) as url:
         changed = asyncio.run(_revoked(url, name, permit))

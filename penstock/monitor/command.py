@@ -15,7 +15,7 @@ from penstock.startup import require_one_primary, running_redis
 Examples:
 
   penstock monitor                                   on http://127.0.0.1:8890
-  PENSTOCK_MONITOR_TOKEN=… penstock monitor          with actions, for those who know it
+  PENSTOCK_MONITOR_TOKEN=… penstock monitor          with actions, for those who know the token
   penstock --redis-url redis://10.0.0.5 monitor --host 0.0.0.0
 
 /healthz says whether Redis answers; /metrics has all figures of the fleet for Prometheus.
@@ -26,7 +26,7 @@ Examples:
 @without_token_option
 @settings_options
 def command(host: str | None, port: int | None, without_token: bool) -> None:
-    """One page: queues, workers, gates, groups and jobs, live."""
+    """Serve a web page with queues, workers, gates, groups and jobs, live."""
     ground = given_settings()
     require_one_primary(ground)
     given = {"monitor_host": host, "monitor_port": port}

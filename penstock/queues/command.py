@@ -24,7 +24,7 @@ Examples:
 
   penstock queues ls                              what waits, and why
   penstock queues share code                      its shares, in the order of their turns
-  penstock queues share code training=4 eval=1    four jobs of one for each of the other
+  penstock queues share code training=4 eval=1    four jobs of training for each of eval
 """),
 )
 def command() -> None:
@@ -68,8 +68,8 @@ Examples:
   penstock queues share code training=4 eval=1
   penstock queues share code debug=0              served when no other share waits
   penstock queues share code '*=2' =1             all others; jobs without a share
-  penstock queues share code training=            it has a weight of its own no longer
-  penstock queues share code --by seconds         ten times slower jobs cost ten times
+  penstock queues share code training=            remove its own weight
+  penstock queues share code --by seconds         a job that runs ten times as long costs ten times
 """),
 )
 @click.argument("queue", shell_complete=queues)
@@ -78,7 +78,7 @@ Examples:
     "--by", type=click.Choice(("jobs", "seconds")), help="Divide starts, or the time that jobs run."
 )
 @click.option(
-    "--most", type=click.IntRange(1), default=100, show_default=True, help="Show at most so many."
+    "--most", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @settings_options
@@ -92,8 +92,8 @@ def share(
     """Show the shares of a queue; with weights, set these first. They count at once.
 
     A weight says how many jobs of a share start for each job of a share with weight 1, while
-    both wait. '*' stands for shares without a weight of their own, no name for jobs without a
-    share.
+    both wait. '*' stands for shares without a weight of their own, an empty name for jobs
+    without a share.
     """
     with running_redis(given_settings()) as url:
         code = CodeQueue(url, queue).sync

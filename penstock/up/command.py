@@ -38,8 +38,8 @@ Then, in another terminal and the same folder:
   echo 'print(6 * 7)' | penstock run -
   penstock top
 
-What ends by itself is started again, after a pause that doubles. State and logs are in
-.penstock/ (PENSTOCK_DATA_DIR) and outlast it; processes do not, however it ends.
+A service that ends is started again, after a pause that doubles. State and logs stay in
+.penstock/ (PENSTOCK_DATA_DIR). However `penstock up` ends, all its processes end too.
 """),
 )
 @click.option("--workers", type=click.IntRange(0, 256), default=2, show_default=True,
@@ -48,7 +48,7 @@ What ends by itself is started again, after a pause that doubles. State and logs
               help="Limit of gate `code`, if that is new; default: four per core.")  # fmt: skip
 @settings_options
 def command(workers: int, permits: int | None) -> int:
-    """Run all of it on this machine; Ctrl-C ends it cleanly."""
+    """Run everything on this machine; Ctrl-C ends it cleanly."""
     settings = given_settings()
     require_own_packages()
     require_one_primary(settings)

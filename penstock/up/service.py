@@ -100,7 +100,7 @@ class Service:
             arguments = [*arguments, "--name", self.called]
         with self.log.open("ab") as log:
             self._said_before = log.tell()
-            # -P: what lies in the working folder, a worker/ or a redis.py, is not imported.
+            # -P: what is in the working folder, a worker/ or a redis.py, is not imported.
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "penstock.up.child", *arguments, env=self.env,
                 stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
@@ -110,7 +110,7 @@ class Service:
         return self._process
 
     async def _becomes_ready(self, process: asyncio.subprocess.Process) -> bool:
-        """However long that takes; False where it ends before."""
+        """However long that takes; False if it ends before."""
         async with httpx.AsyncClient(timeout=2.0) as client:
             while process.returncode is None:
                 with contextlib.suppress(httpx.TransportError, *UNWELL):
@@ -136,7 +136,7 @@ class Service:
     def _last_words(self) -> str:
         said = self.log.read_bytes()[self._said_before :]
         lines = said.decode(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("penstock: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("penstock: ") if lines else "it printed nothing"
 
 
 def _pid_in(answer: httpx.Response) -> int | None:

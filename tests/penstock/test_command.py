@@ -360,7 +360,7 @@ def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
         ("worker --sandbox bogus", "PENSTOCK_SANDBOX: 'bogus' is neither of fusion, local, "),
         ("worker --gate-limit 4", "--gate-limit is the limit of a gate: name it with --gate"),
         ("worker --sandbox local --gate nope", "no gate is called 'nope'; there are none yet"),
-        ("worker --gate code --limit code", "--limit is the old name of --gate; give --gate alone"),
+        ("worker --gate code --limit code", "--limit is the old name of --gate; use only --gate"),
         ("run --timeout -3 -", "Invalid value for '--timeout': -3.0"),
         ("health nothing", "'nothing' is not a URL, redis or worker"),
         (
@@ -376,7 +376,7 @@ def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
         ("sandbox serve --patience -1", "Invalid value for '--patience': -1"),
         ("sandbox serve --line -1", "Invalid value for '--line': -1"),
         ("sandbox serve --port 0 --preload nope", "can be done: install it for the interpreter"),
-        ("sandboxes kill", "name the sandboxes to end, or say --all"),
+        ("sandboxes kill", "name the sandboxes to end, or use --all"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_words(scratch: Path, words: str, said: str) -> None:

@@ -208,7 +208,7 @@ def test_with_the_setting_it_says_nothing(redis, caplog, allow) -> None:
 def test_a_list_of_names_is_no_help_where_jobs_are_pickle(real_redis) -> None:
     worker = new_worker(real_redis, allow="tests.worker.concurrent.chores.*")
     worker.serializer = PickleSerializer
-    with pytest.raises(SettingError, match="PENSTOCK_ALLOW: holds for JSON alone"):
+    with pytest.raises(SettingError, match="PENSTOCK_ALLOW: works only with JSON"):
         worker.work(burst=True, logging_level="WARNING")
 
 
@@ -236,7 +236,7 @@ def test_the_job_class_gives_every_worker_the_same_check(kind, real_redis, share
 
 def test_the_job_class_reads_no_pickle(real_redis) -> None:
     job = Queue("code", connection=real_redis).enqueue(chores.add, 1, 2)
-    with pytest.raises(SettingError, match="holds for JSON alone"):
+    with pytest.raises(SettingError, match="works only with JSON"):
         AllowedJob.fetch(job.id, connection=real_redis)
     assert AllowedJob.fetch(job.id, connection=real_redis, serializer=JSONSerializer).id == job.id
 

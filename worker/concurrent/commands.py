@@ -119,7 +119,7 @@ class Claim:
         return [(id, execution, 0) for id, execution, *_ in self.jobs]
 
     def is_stale(self, lease: float) -> bool:
-        """Whether this process stood still for so long that its leases may have ended."""
+        """Whether this process was frozen for so long that its leases may have ended."""
         return time.monotonic() - self.sent > lease * 5 / 6
 
 

@@ -1,4 +1,4 @@
-"""The jobs that this worker runs: what was claimed, what became of it, and who may end it early."""
+"""The jobs that this worker runs: what was claimed, how it ended, and who may end it early."""
 
 import asyncio
 import logging
@@ -76,7 +76,7 @@ class ClaimedJob:
 
     @property
     def waited(self) -> float | str:
-        """Seconds from enqueueing to its claim; empty where that is not known."""
+        """Seconds from enqueueing to its claim; empty if that is not known."""
         try:
             enqueued = self.moment(b"enqueued_at")
         except JobMalformed:

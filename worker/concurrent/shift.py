@@ -71,7 +71,7 @@ class Look:
     took: int = 0  # jobs claimed and started
     left: bool = False  # jobs wait, or may wait: not every queue was asked
     suspended: bool = False  # by `rq suspend`
-    paused: set[str] = field(default_factory=set)  # queues that are; the others go on
+    paused: set[str] = field(default_factory=set)  # queues that are; the others continue
 
 
 _AT_ONCE = 128  # jobs in one claim: Redis works on the next claim while we start these
@@ -353,7 +353,7 @@ class Shift:
     async def _interrupt_all(self) -> None:
         jobs = list(self.jobs.values())
         for queue, commands in self.commands.items():
-            # If its program goes on, its permit stays held for as long.
+            # If its program continues, its permit stays held for as long.
             rows = [
                 (each.id, each.execution, int(each.hold * 1e6))
                 for each in jobs

@@ -1,10 +1,10 @@
-"""What a model wrote, graded over its cases: a value, or None where our side failed.
+"""What a model wrote, graded over its cases: a value, or None if our side failed.
 
     grader = Grader()                                  # in the trainer, or in any of its processes
     grade = await grader.grade(completion, row["ground_truth"])
     grade.value, grade.reason                          # 0.5, "wrong"; or None, "QueueUnavailable"
 
-Trainers mask in different ways, or not at all. So nothing here decides what becomes of a None: each
+Trainers mask in different ways, or not at all. So nothing here decides what happens to a None: each
 host's file says it in its host's words.
 """
 

@@ -172,7 +172,7 @@ async def _ran_here(request: CodeRequest) -> CodeResult:
 
 
 def app(*, most: int = 64, **settings: Any) -> Any:
-    """The FastAPI application, for at most so many clients at once; `settings` are those of
+    """The FastAPI application, for at most this many clients at once; `settings` are those of
     `CodeEnvironment`."""
     environment = partial(CodeEnvironment, **settings)
     return create_fastapi_app(

@@ -1,4 +1,4 @@
-"""For TRL's GRPO: a reward that is None where our side failed, and an environment with a sandbox.
+"""For TRL's GRPO: a reward that is None if our side failed, and an environment with a sandbox.
 
     from worker.hosts.trl import CodeEnvironment, CodeReward
 
@@ -25,7 +25,7 @@ _TRLS_OWN = {"completion_ids", "trainer_state", "log_extra", "log_metric", "envi
 
 
 class CodeReward:
-    """A reward function of TRL: one grade per completion, None where it is masked.
+    """A reward function of TRL: one grade per completion, None if it is masked.
 
     truth     the data set's column with the cases
     also      reward functions to be added, each alone or as (function, weight). A row of which one

@@ -46,7 +46,7 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """`diff_id` is the digest of the plain tar; None where it is known only when it is read."""
+    """`diff_id` is the digest of the plain tar; None if it is known only when it is read."""
 
     diff_id: str | None
     open: Callable[[], AbstractContextManager[BinaryIO]]
@@ -93,7 +93,7 @@ class _InFolder:
         self._folder = folder
 
     def open(self, name: str) -> BinaryIO:
-        if not self.has(_inside(name)):  # a pipe would be waited for without end
+        if not self.has(_inside(name)):  # a pipe would be waited for forever
             raise ImageBroken(f"the image names {name}, which is no file in {self._folder}")
         return (self._folder / _inside(name)).open("rb")
 

@@ -72,7 +72,7 @@ class Layers:
 
     @contextmanager
     def hold(self, key: str) -> Iterator[None]:
-        """Raises `FileNotFoundError` where the layer is not there, or has just been deleted."""
+        """Raises `FileNotFoundError` if the layer is not there, or has just been deleted."""
         with _lock(self.folder / key, fcntl.LOCK_SH):
             yield
 

@@ -90,7 +90,7 @@ class ImageStore:
             )
 
     def add(self, path: Path, name: str = "") -> list[Image]:
-        """Unpack what lies there, under its own names or under this one. A name that exists
+        """Unpack what is there, under its own names or under this one. A name that exists
         moves to the new image. All images of the archive are added, or none."""
         if not path.exists():
             raise ImageBroken(f"there is no {path}")

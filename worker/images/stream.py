@@ -1,4 +1,4 @@
-"""A layer as it lies in an archive, read as the plain tar that it packs.
+"""A layer as it is in an archive, read as the plain tar that it packs.
 
 Compression is recognised by the first bytes, not by a media type: both kinds of archives name it
 differently, and some wrongly. The digest of all that was read is the layer's identity.
@@ -82,7 +82,7 @@ class Measured:
         self._gathered = 0
 
     def read(self, count: int) -> bytes:
-        """Exactly so many bytes, fewer at the end alone. `tarfile` reads headers by it."""
+        """Exactly this many bytes, fewer at the end alone. `tarfile` reads headers by it."""
         self._gathered += count
         if count < 0 or self._gathered > _MOST_AT_ONCE:
             raise ImageBroken(f"the layer has a header of {self._gathered:,} bytes")
@@ -112,7 +112,7 @@ class Measured:
         return self._position
 
     def seek(self, position: int) -> int:
-        """Go on to there. `tarfile` asks for no way back."""
+        """Continue to there. `tarfile` asks for no way back."""
         if position < self._position:
             raise ImageBroken("the layer's entries overlap")
         while self._position < position and self.content(min(_CHUNK, position - self._position)):

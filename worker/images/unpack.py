@@ -57,12 +57,12 @@ def _known(number: int) -> int:
 
 
 class LinksBelow(Exception):
-    """A hard link's target lies in a lower layer, so this layer depends on those below."""
+    """A hard link's target is in a lower layer, so this layer depends on those below."""
 
 
 @dataclass
 class _Folder:
-    """What is set when everything lies in it: till then its unpacker may write to it."""
+    """What is set when everything is in it: till then its unpacker may write to it."""
 
     mode: int = 0o755
     uid: int = 0
@@ -193,7 +193,7 @@ class Unpacker:
                 while left:
                     chunk = source.content(min(_CHUNK, left))
                     if not chunk:
-                        raise ImageBroken(f"the layer ends in the midst of {member.name!r}")
+                        raise ImageBroken(f"the layer ends in the middle of {member.name!r}")
                     _write_all(file, chunk)
                     left -= len(chunk)
             self._owners.give(file, member.uid, member.gid)

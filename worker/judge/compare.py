@@ -66,7 +66,7 @@ def _same_decimals(printed: bytes, expected: bytes) -> bool:
 
 
 def _decimals_of(line: bytes) -> list[Decimal] | None:
-    """Its numbers; None where one of its words is none."""
+    """Its numbers; None if one of its words is none."""
     try:
         numbers = [Decimal(word.decode()) for word in line.split()]
     except (InvalidOperation, ValueError):

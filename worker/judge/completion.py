@@ -23,7 +23,7 @@ def language_named(name: str) -> str | None:
 
 
 def code_of(completion: str, language: str | None = None) -> tuple[str, str] | None:
-    """A program and its language; None where there is no block.
+    """A program and its language; None if there is no block.
 
     As verl has it: the last ```python block, else the first block of any kind, which is Python
     where its fence does not say otherwise. With a `language`: the last block of that, else the

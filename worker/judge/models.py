@@ -342,7 +342,7 @@ class JudgeResult(Message):
 
     @property
     def masked_because(self) -> str:
-        """The reason of the first case that is masked; empty where none is."""
+        """The reason of the first case that is masked; empty if none is."""
         at = self.verdicts.find("M")
         return "" if at < 0 else self.reasons.get(at) or self.error_reason or "unknown"
 

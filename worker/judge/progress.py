@@ -70,7 +70,7 @@ def listening(
         try:
             channel.subscribe(channel_of(correlation_id))
         except (RedisError, OSError) as problem:
-            log.debug("how far judging has got is not known: %s", problem)
+            log.debug("the progress of judging is not known: %s", problem)
             yield
             return
         thread = threading.Thread(target=_hear, args=(channel, tell), daemon=True)
@@ -89,4 +89,4 @@ def _hear(channel: Any, tell: Callable[[int], None]) -> None:
             if message["type"] == "message":
                 tell(int(message["data"]))
     except (RedisError, OSError) as problem:
-        log.debug("how far judging has got is not known any more: %s", problem)
+        log.debug("the progress of judging is no longer known: %s", problem)

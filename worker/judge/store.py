@@ -1,7 +1,7 @@
 """Suites in Redis, by their content: what is there already is not sent again.
 
     manifest   how many cases each pack has, and the digest of each pack
-    pack       some cases, 256 kB together at most; a text above 64 kB lies in blobs of its own
+    pack       some cases, 256 kB together at most; a text above 64 kB is in blobs of its own
     blob       at most 1 MiB, compressed above 4 kB
 
 A digest names every value, so that two problems share what they have in common, and nobody can
@@ -113,7 +113,7 @@ def value_of(raw: bytes) -> bytes:
 
 
 def content_of(value: bytes | None, digest: str) -> bytes | None:
-    """What was kept under that digest; None where it is missing, or is something else."""
+    """What was kept under that digest; None if it is missing, or is something else."""
     if not value:
         return None
     try:

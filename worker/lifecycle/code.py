@@ -53,7 +53,7 @@ class SessionSandbox:
             raise SandboxUnfit(str(failure), reason=reason, may_be_running=not lost) from failure
 
     def outlives(self, request: CodeRequest) -> float:
-        """A command in a sandbox goes on when nobody waits for it any more."""
+        """A command in a sandbox continues when nobody waits for it any more."""
         return request.run_timeout
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from worker.errors import SandboxFailure, SandboxUnfit
 
 
 class StartFailed(SandboxFailure):
-    """No sandbox, after so many attempts."""
+    """No sandbox, after this many attempts."""
 
     def __init__(self, provider: str, attempts: int, spent: float, last: BaseException) -> None:
         super().__init__(

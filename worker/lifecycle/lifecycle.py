@@ -1,7 +1,7 @@
 """Session sandboxes from start to end: start many, exceed nothing, leak none.
 
 However many processes do this, at most `PENSTOCK_MAX_STARTING` of their sandboxes are
-starting at once; and whatever becomes of a process, its sandboxes are ended.
+starting at once; and whatever happens to a process, its sandboxes are ended.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class SandboxLifecycle:
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[OpenSandbox]:
-        """A sandbox for the length of the block; raises `SandboxLost` where it is taken from us."""
+        """A sandbox for the length of the block; raises `SandboxLost` if it is taken from us."""
         sandbox = await self.start(spec)
         try:
             async with held(sandbox._box):
@@ -169,7 +169,7 @@ class SandboxLifecycle:
         return Box(name, fence, fleet, ref=ref, phase=Phase.OPEN) if ready else None
 
     async def prolong(self, sandbox: OpenSandbox, seconds: float) -> bool:
-        """Its provider ends it in so many seconds from now; False where another process has
+        """Its provider ends it in this many seconds from now; False if another process has
         taken it."""
         box, until = sandbox._box, seconds + self.settings.sandbox_grace
         return await aside(lambda: self.registry.prolong(box.name, box.fence, until))
@@ -265,7 +265,7 @@ async def open_sandbox(
         try:
             if isinstance(provider, str):
                 await on_process_loop(lifecycle.provider.close())
-        except Exception as problem:  # noqa: BLE001 - what became of the block is what counts
+        except Exception as problem:  # noqa: BLE001 - what happened to the block is what counts
             log.warning("provider %s was not closed: %s", provider, shown(problem))
         finally:
             lifecycle.registry.close()

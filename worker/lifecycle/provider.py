@@ -72,7 +72,7 @@ class FileRefused(OSError):
 
 
 # What reading and writing files in a sandbox may raise as `open` does. It says nothing of the
-# sandbox, which goes on.
+# sandbox, which continues.
 FILE_ERRORS = (
     FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, FileRefused,
 )  # fmt: skip
@@ -164,7 +164,7 @@ PROVIDERS = {
 
 
 def provider_named(name: str) -> Provider:
-    """A new provider. Raises `SettingError` where there is none of that name, or not here."""
+    """A new provider. Raises `SettingError` if there is none of that name, or not here."""
     make: Callable[[], Provider] = load_named("provider", name, PROVIDERS)
     try:
         return make()

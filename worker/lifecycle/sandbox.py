@@ -67,7 +67,7 @@ class OpenSandbox:
         env: Mapping[str, str] | None = None,
         stdin: bytes | str = b"",
     ) -> ExecResult:
-        """Run one command. Raises `SandboxLost` where the sandbox is gone, else `CommandFailed`.
+        """Run one command. Raises `SandboxLost` if the sandbox is gone, else `CommandFailed`.
 
         A program that is missing ends with 127, one that cannot be executed with 126.
         """

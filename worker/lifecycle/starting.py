@@ -156,7 +156,7 @@ class Attempts:
             # A reaper may have looked for it by name already, and found nothing.
             raise SandboxLost(
                 box.name,
-                "this process did not run for longer than its lease (PENSTOCK_SANDBOX_LEASE)",
+                "this process was frozen for longer than its lease (PENSTOCK_SANDBOX_LEASE)",
             )
         box.phase = Phase.ASKED_FOR
         box.creating = asyncio.create_task(

@@ -29,7 +29,7 @@ Free = Callable[[StartingPermit, Report], Awaitable[None]]
 
 
 class Step:
-    """What became of one guarded step."""
+    """What happened to one guarded step."""
 
     def __init__(self, result: Any = None, problem: BaseException | None = None) -> None:
         self.result = result
@@ -41,7 +41,7 @@ class Step:
 
 
 async def guarded(work: Awaitable[Any], seconds: float) -> Step:
-    """Whatever it does, be it hang or cancel itself, we go on within so many seconds."""
+    """Whatever it does, be it hang or cancel itself, we go on within this many seconds."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=seconds)

@@ -184,7 +184,7 @@ class CodeQueue:
         await asyncio.to_thread(self._shares.set_weights, weights, by)
 
     async def shares(self, most: int = 100) -> Shares:
-        """Who waits, in the order of their turns, at most so many; and the weights."""
+        """Who waits, in the order of their turns, at most this many; and the weights."""
         return await asyncio.to_thread(self._shares.read, most)
 
     # Threads

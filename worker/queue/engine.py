@@ -90,7 +90,7 @@ class JobShortcut(Shortcut):
             return False
         if not super()._watch(connection):
             return False
-        self.orders = self._jobs.new_client(self)  # the inbox goes on with the one before
+        self.orders = self._jobs.new_client(self)  # the inbox continues with the one before
         self._since, self._asked_at, self._replied_at = "0-0", None, self._jobs.clock()
         self._pinged_at = None
         self._reader = reader

@@ -70,7 +70,7 @@ def compute_score(
     `test_cases` are those of `check_correctness`, or its JSON; `assert_case` alone is enough.
     With `continuous` the first 10 cases alone count. The program is in the `language`, or in the
     one that its fence names (```c++, ```golang; Python where it names none).
-    Raises `RewardUnknown` where a case that counts has no outcome, or returns 0.0 where
+    Raises `RewardUnknown` if a case that counts has no outcome, or returns 0.0 where
     PENSTOCK_REWARD_FAILURES is `zero`.
     """
     found = code_of(completion, language and (language_named(language) or language))

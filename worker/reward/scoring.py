@@ -2,7 +2,7 @@
 
     queue = CodeQueue(redis, "code")
     outcome = await score("print(int(input()) ** 2)", [Case("3", "9"), Case("4", "16")], on=queue)
-    outcome.value        # 1.0; None where it cannot be known
+    outcome.value        # 1.0; None if it cannot be known
 
 A score is given only where no outcome that is missing could change it.
 """

@@ -43,7 +43,7 @@ async def run_batch(
     rollout_data_dir: Path | str | None = None,
     console: "Console | None" = None,
 ) -> Batch:
-    """Play them all. One that fails is masked, and the others go on.
+    """Play them all. One that fails is masked, and the others continue.
 
     With `rollout_data_dir` each is written as it ends, and those that an earlier, broken
     off call wrote there are not played again. Progress is shown where stderr is a terminal,

@@ -80,7 +80,7 @@ class Chat:
         unfinished: bool = False,
     ) -> Reply:
         """Raises `TooLong`, or `Masked` where the server fails for good. An `unfinished` last
-        message is gone on with, and the reply's is the whole."""
+        message is continued, and the reply's is the whole."""
         from openai import BadRequestError
 
         began = time.monotonic()

@@ -2,7 +2,7 @@
 
 `input` is the prompt as the model sees it, `output` all that followed. A line is written
 at once when its trajectory ends, so a killed process loses only those in flight,
-and a batch goes on from the `request_id`s that are there. Masked ones have a `score` of
+and a batch continues from the `request_id`s that are there. Masked ones have a `score` of
 null, `traj_masked` and `traj_exit_reason`, and are played again when a batch is resumed.
 """
 
@@ -94,7 +94,7 @@ def _said(message: Message) -> str:
 
 
 def _good(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None where it is masked, or was cut off."""
+    """What a line says; None if it is masked, or was cut off."""
     try:
         row = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

@@ -12,7 +12,7 @@ from typing import Any
 from worker.tool.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 _MARK = "####"
-# Not what goes on as more than a number: 1/2, 12:30, 3-4. Digits are tried in one way alone:
+# Not what continues as more than a number: 1/2, 12:30, 3-4. Digits are tried in one way alone:
 # models run away in them, and every way of splitting a thousand takes seconds.
 _NUMBER = re.compile(
     r"[-+]?(?:\d[\d,]*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d{1,3})?(?![\d/^*:=+-]|\.\d)"
@@ -37,13 +37,13 @@ CALC_GSM8K_REWARD = OpenAIFunctionToolSchema.model_validate(
 
 
 def gsm8k_score(text: str, ground_truth: str) -> float:
-    """1.0 where the final answer in the text is the ground truth, else 0.0."""
+    """1.0 if the final answer in the text is the ground truth, else 0.0."""
     answer, truth = final_answer(text), final_answer(ground_truth) or ground_truth.strip()
     return float(answer is not None and same_answer(answer, truth))
 
 
 def final_answer(text: str) -> str | None:
-    """What stands behind the last `####`, to the end of its line; None where nothing does."""
+    """What stands behind the last `####`, to the end of its line; None if nothing does."""
     _, mark, rest = text.rpartition(_MARK)
     lines = rest.strip().splitlines()
     return lines[0] if mark and lines else None

@@ -107,7 +107,7 @@ class Rollout:
         """Play it to its end. Cancelling it releases the tools.
 
         `partial` is what `Trajectory.partial()` gave for an interrupted one, in any process: it is
-        gone on with. Its tools are created again, so their own state is what they kept of it.
+        continued. Its tools are created again, so their own state is what they kept of it.
         """
         with tracing.span("rollout", {"penstock.request": request.request_id}) as span:
             trajectory = await self._played(request, partial)

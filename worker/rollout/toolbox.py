@@ -129,7 +129,7 @@ def schemas_of(tools: Iterable[Tool]) -> dict[str, OpenAIFunctionToolSchema]:
 
 
 def _read(tool: str, said: Any) -> tuple[str, float | None, dict[str, Any]]:
-    """What `execute` returned: text, reward and metrics. Raises `Masked` where it is not that."""
+    """What `execute` returned: text, reward and metrics. Raises `Masked` if it is not that."""
     if not isinstance(said, tuple | list) or len(said) != 3:
         wrong = f"execute returned a {type(said).__name__}, not (response, reward, metrics)"
         raise Masked(f"tool {tool}: {wrong}")

@@ -22,7 +22,7 @@ class StopReason(StrEnum):
     """The whole is as long as it may be, or the prompt was already."""
     MAX_TURNS = "max_turns"
     INTERRUPTED = "interrupted"
-    """By `Rollout.interrupt()`, or by the engine; `Rollout.run` goes on with its `partial()`."""
+    """By `Rollout.interrupt()`, or by the engine; `Rollout.run` continues with its `partial()`."""
     FAILURE = "failure"
     """Something on our side failed; the trajectory is masked, for its `exit_reason`."""
 
@@ -56,7 +56,7 @@ class TurnMetrics:
 
 @dataclass
 class Trajectory:
-    """`score` is None where it is masked, and where nobody was asked for one."""
+    """`score` is None if it is masked, or nobody was asked for one."""
 
     request: RolloutRequest
     messages: list[Message]
@@ -68,7 +68,7 @@ class Trajectory:
     reward_scores: dict[str, Any] = field(default_factory=dict)
     """What each tool's `calc_reward` said at the end."""
     versions: list[list[int]] = field(default_factory=list)
-    """Of all its tokens in order, as [[tokens, version], …]; -1 where no version made them. Only
+    """Of all its tokens in order, as [[tokens, version], …]; -1 if no version made them. Only
     where the rollout was given a `version`."""
     answers: int = 0
     """How often the model spoke to an end; before it was interrupted, too."""
@@ -81,7 +81,7 @@ class Trajectory:
         return self.stop_reason in (StopReason.FAILURE, StopReason.INTERRUPTED)
 
     def partial(self) -> dict[str, Any]:
-        """What another `Rollout.run` of the request needs to go on with it, as JSON."""
+        """What another `Rollout.run` of the request needs to continue with it, as JSON."""
         return {name: getattr(self, name) for name in _PARTIAL}
 
     def go_on(self, partial: Mapping[str, Any]) -> None:

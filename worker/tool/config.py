@@ -109,7 +109,7 @@ def _with_the_likely(key: str) -> str:
 
 
 def seconds_of(given: Any) -> float | None:
-    """A time limit as models write it; None where it is none."""
+    """A time limit as models write it; None if it is none."""
     if isinstance(given, bool) or not isinstance(given, int | float | str):
         return None
     try:

@@ -55,7 +55,7 @@ class TokenBucketWorker:
         return self._made
 
     def acquire(self) -> None:
-        """Wait for a permit. Raises `GateError` where Redis does not answer."""
+        """Wait for a permit. Raises `GateError` if Redis does not answer."""
         self._held.append(self.gate.sync.acquire())
 
     def release(self) -> None:

@@ -37,7 +37,7 @@ _READ = (
 _WRITE = f'{_NO_FOLDER}; mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 
 # $1: where its files lie. $2: seconds for the command. $3: its folder. $4: its input in base64, or
-# `-` if it lies in a file. Then the command. File 3 is what the line prints; nothing that runs on
+# `-` if it is in a file. Then the command. File 3 is what the line prints; nothing that runs on
 # may hold it open.
 _RUN = f"""
 exec 3>&1 >/dev/null 2>&1
@@ -107,14 +107,14 @@ class NoAnswer(Exception):
 @dataclass(frozen=True)
 class _Answer:
     code: int
-    inside: bool  # whether the outputs still lie there
+    inside: bool  # whether the outputs still are there
     why: str
     out: bytes = b""
     err: bytes = b""
 
 
 async def run(inside: Inside, command: Command, folder: str = "/tmp") -> ExecResult:  # noqa: S108
-    """One command to its end, as `Provider.exec` has it. `folder`: where files may lie meanwhile,
+    """One command to its end, as `Provider.exec` has it. `folder`: where files may be meanwhile,
     seen from where the sandbox starts."""
     check_size("its input", command.stdin)
     at = f"{folder}/.penstock-{uuid.uuid4().hex}"

@@ -39,7 +39,7 @@ _CONNECTED, _KNOWN = 1000, 100_000  # sandboxes that one process remembers
 _RUN = 'cd -- "${1:-.}" || exit 126; shift; exec "$@"'
 _PIECE = 1 << 20
 # A command that has ended may have left a child that holds its streams open. What comes in is read
-# for so many seconds, and on for as long as it is more in that time than such a child says.
+# for this many seconds, and on for as long as it is more in that time than such a child says.
 _LAST_WORDS = 2.0
 _MANY_WORDS = 1 << 16
 _CREDENTIALS = "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run `modal token new`"
@@ -219,7 +219,7 @@ class ModalProvider(shell.FilesByCommands):
         return known
 
     def _connected(self, sandbox: Any) -> None:
-        # What gives way is not detached: a call that goes on in it keeps it, and needs its
+        # What gives way is not detached: a call that continues in it keeps it, and needs its
         # connection to the end; Modal's client closes that once nothing refers to it.
         self._opened.put(sandbox.object_id, sandbox)
 

@@ -38,7 +38,7 @@ class Offices:
         self._looked = time.monotonic()
 
     async def stand(self, registry: Registry, scope: str) -> float | None:
-        """Stand for election. Seconds until the elected may act; None where another one is."""
+        """Stand for election. Seconds until the elected may act; None if another one is."""
         since = await aside(lambda: registry.elect(self.reaper, scope, self._lease))
         if since is None:
             self._held.discard((registry, scope))
@@ -70,7 +70,7 @@ class Offices:
                     await self.stand(registry, scope)
                 except (RedisError, OSError) as failure:
                     log.warning("reaper: its election was not renewed: %s", failure)
-                except Exception:  # nothing else keeps them: this goes on
+                except Exception:  # nothing else keeps them: this continues
                     log.exception("reaper: its election was not renewed")
 
 
@@ -122,7 +122,7 @@ class Reaper:
             self._offices.looked()
 
     async def look(self, *, strays_now: bool = False, wait: bool = True) -> dict[str, Reaped]:
-        """One look at each registry, whatever becomes of the others. With `wait` only where this
+        """One look at each registry, whatever happens to the others. With `wait` only where this
         reaper is elected, and has been for a lease; without, at once: a person asked for it."""
         names = [self._run] if self._run else await aside(lambda: runs(self.target))
         for run in self._registries.keys() - set(names):
@@ -175,7 +175,7 @@ class Reaper:
         What is neither in `ended` nor in `failed` was not registered.
         """
         registry, settings = self._registry(run), self._settings
-        # A creation that an owner waits for goes on until that one has heard.
+        # A creation that an owner waits for continues until that one has heard.
         unheard = settings.startup_timeout + settings.sandbox_grace
         condemn = partial(registry.condemn, fence="", why=why, gone_after=unheard)
         found, asked = Reaped(), sorted(set(names))

@@ -31,7 +31,7 @@ _BATCH_LEASE = 4  # teardown steps that a claim must last for
 
 
 class NotYet(LookupError):
-    """A sandbox that is not found, but may still come of its creation for so many seconds."""
+    """A sandbox that is not found, but may still come of its creation for this many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"not found, and it may turn up for {seconds:.3g} s more")
@@ -165,7 +165,7 @@ class Reaping:
 
 @dataclass
 class Swept:
-    """What became of the strays at one provider."""
+    """What happened to the strays at one provider."""
 
     ended: list[str] = field(default_factory=list)
     young: list[str] = field(default_factory=list)

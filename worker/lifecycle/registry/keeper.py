@@ -79,7 +79,7 @@ class Keeper:
                 # one too short for that, what was missed is made good at once.
                 pause = min(1.0, self.lease / 12)
                 log.warning("the leases of this process's sandboxes were not renewed: %s", failure)
-            except Exception:  # no other thread takes over: this one goes on
+            except Exception:  # no other thread takes over: this one continues
                 log.exception("the leases of this process's sandboxes were not renewed")
 
     def _digest(self, rows: list[tuple[str, str, float]], held: list[bool]) -> None:

@@ -81,12 +81,12 @@ class Registered:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What became of sandboxes since the registry was made."""
+        """What happened to sandboxes since the registry was made."""
         return {name: int(self.facts.get(name, 0)) for name in COUNTERS}
 
     @property
     def reaper(self) -> str:
-        """Who reaps it; empty where nobody does."""
+        """Who reaps it; empty if nobody does."""
         return self.facts.get("reaper", "")
 
 

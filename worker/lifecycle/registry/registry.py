@@ -78,7 +78,7 @@ class Registry:
         return as_text(fence), as_text(its_fleet)
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
-        """Note a sandbox's new state; False where the record is not the caller's any more."""
+        """Note a sandbox's new state; False if the record is not the caller's any more."""
         more = ["id", ref.id, "meta", json.dumps(dict(ref.meta))] if ref else []
         return bool(self._call(_ADVANCE, name, fence, state, *more))
 
@@ -100,7 +100,7 @@ class Registry:
 
     def elect(self, reaper: str, scope: str, lease: float) -> float | None:
         """Become the one reaper of a scope, or stay it. For how many seconds the caller has
-        been; None where another one is."""
+        been; None if another one is."""
         since = self._call(_ELECT, reaper, _us(lease), office=scope)
         return None if since < 0 else since / 1e6
 
@@ -124,7 +124,7 @@ class Registry:
         return bool(self._call(_CONDEMN, name, fence, _us(wait), gone, why[:500]))
 
     def prolong(self, name: str, fence: str, dies_after: float) -> bool:
-        """Its provider ends it at another time than was written; False where the record is not
+        """Its provider ends it at another time than was written; False if the record is not
         the caller's any more."""
         return bool(self._call(_PROLONG, name, fence, _us(dies_after)))
 
@@ -132,7 +132,7 @@ class Registry:
         return bool(self._call(_FORGET, name, fence, counter))
 
     def look(self, most: int = 1000) -> Registered:
-        """The registry as it stands. All sandboxes are counted, at most so many are listed."""
+        """The registry as it stands. All sandboxes are counted, at most this many are listed."""
         now, facts, states, failing, *rows = self._call(_LOOK, most, office="")
         counts = {state: int(many) for state, many in text_fields(states).items()}
         return Registered(now / 1e6, text_fields(facts), counts, failing, read_records(rows))
@@ -170,12 +170,12 @@ class Registry:
         return read_record(name, flat) if found else None
 
     def state(self, name: str) -> str:
-        """The state of a sandbox's record; empty where it has none."""
+        """The state of a sandbox's record; empty if it has none."""
         key = tagged("sandbox", self.run, f"box:{name}")
         return as_text(self._try(lambda client: client.hget(key, "state")) or b"")
 
     def session_of(self, instance: str) -> str:
-        """The name of the sandbox that an instance uses; empty where it has none."""
+        """The name of the sandbox that an instance uses; empty if it has none."""
         return as_text(self._try(lambda client: client.hget(self._keys[3], instance)) or b"")
 
     def opening_ended(self, name: str) -> str:

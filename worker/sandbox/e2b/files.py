@@ -92,7 +92,7 @@ async def _plain(request: Request) -> AsyncIterator[bytes]:
             while packed.unconsumed_tail:
                 yield packed.decompress(packed.unconsumed_tail, _CHUNK_OF_GZIP)
             if packed.unused_data:
-                raise Problem("invalid_argument", "the content goes on behind its gzip end")
+                raise Problem("invalid_argument", "there is data after the end of the gzip content")
     except zlib.error as damage:
         raise Problem("invalid_argument", f"the content is not gzip: {damage}") from None
     if not packed.eof:

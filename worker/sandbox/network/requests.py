@@ -65,7 +65,7 @@ async def read_head(reader: StreamReader) -> Asked:
     except IncompleteReadError as cut:
         if cut.partial:
             raise Refused(400, "the request ends before its empty line") from None
-        raise ConnectionError("it said nothing") from None
+        raise ConnectionError("the request is empty") from None
     if len(head) > LONGEST_HEAD:
         raise Refused(431, f"more than {LONGEST_HEAD:,} bytes before the body")
     first, *lines = head[:-4].decode("latin-1").split("\r\n")
@@ -100,7 +100,7 @@ def _plain(method: str, url: str, version: str, headers: list[tuple[str, str]]) 
     split = min((at for at in (rest.find(c) for c in "/?#") if at >= 0), default=len(rest))
     authority, path = rest[:split], rest[split:]
     if not _PATH.fullmatch(path) or "#" in path:
-        raise Refused(400, "the URL has characters that none has")
+        raise Refused(400, "the URL has characters that no URL may have")
     target = _target(authority, port=80)
     length = _length(headers)
     if length < 0 and version == "HTTP/1.0":
@@ -127,7 +127,7 @@ def _length(headers: list[tuple[str, str]]) -> int:
         raise Refused(400, "Content-Length and Transfer-Encoding in one request")
     if codings:
         if [coding.lower() for coding in codings] != ["chunked"]:
-            raise Refused(501, "no Transfer-Encoding but chunked, and that once")
+            raise Refused(501, "Transfer-Encoding may only be chunked, once")
         return -1
     if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
         raise Refused(400, "Content-Length must be one number")

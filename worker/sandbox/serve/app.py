@@ -209,7 +209,7 @@ class App:
                 outcome = await self._jails.run(Program("", "python", limits=self._defaults))
             if outcome.status != "finished":
                 raise SandboxBroken(
-                    f"a program of nothing ended as {outcome.status!r}: {outcome.error}",
+                    f"an empty program ended as {outcome.status!r}: {outcome.error}",
                     reason="unhealthy",
                 )
         return {

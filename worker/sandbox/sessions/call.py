@@ -27,7 +27,7 @@ async def ask(folder: Path, hub: str, wanted: str, body: bytes = b"", **call: An
     try:
         reader, writer = await connect(folder, hub)
     except MISSING:
-        raise SessionGone("the hub of this session is not there any more") from None
+        raise SessionGone("the hub of this session no longer exists") from None
     try:
         await wire.send(writer, call, body)
         return value(await wire.receive(reader), wanted)

@@ -52,7 +52,7 @@ class Fleet:
         if not self.reached:
             raise Problem(
                 "unavailable",
-                "Redis does not answer, so no sandbox can begin; those that live go on",
+                "Redis does not answer, so no sandbox can start; running ones continue",
             )
 
     def was_forwarded(self, scope: Scope) -> bool:

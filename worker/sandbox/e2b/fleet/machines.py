@@ -142,7 +142,9 @@ class Machines:
 
     def _lost(self, problem: Exception) -> None:
         if self.reached:
-            log.warning("Redis does not answer; sandboxes here go on, none begins: %s", problem)
+            log.warning(
+                "Redis does not answer; sandboxes here continue, and none can start: %s", problem
+            )
         self.reached = False
 
 

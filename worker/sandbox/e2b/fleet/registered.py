@@ -127,4 +127,4 @@ async def _quietly(work: Coroutine[Any, Any, bool]) -> None:
     try:
         await work
     except (RedisError, OSError) as problem:
-        log.warning("the registry does not know of a change to a sandbox: %s", problem)
+        log.warning("a change to a sandbox was not recorded in the registry: %s", problem)
