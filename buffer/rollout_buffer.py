@@ -138,17 +138,18 @@ class RolloutBuffer:
         self, version: int, *, saved: int | None = None, lead: bool = False,
         owner: str | None = None,
     ) -> Published:  # fmt: skip
-        """The trainer: the engines have this version now.
+        """Publish a version, once the engines have its weights.
 
-        `saved` is the version of the newest checkpoint: what was trained on since is kept, and
-        comes back when a trainer begins there again. With `lead` this trainer takes over from
-        another, a crashed one for example; else `TrainerReplaced` if another publishes. A version
-        lower than the last begins a new line. The trainer is this object, or `owner`.
+        `saved` is the version of the newest checkpoint. Groups that were trained on since then are
+        kept, and return when a trainer begins there again. With `lead` this trainer takes over
+        from another one, such as a crashed one. Without it, `TrainerReplaced` is raised if another
+        one publishes. A version lower than the last begins a new line. The trainer is this object,
+        or `owner`.
         """
         return await self._publishing.publish(version, saved, owner or self.owner, lead=lead)
 
     async def published(self, after: int, wait: float = 30.0) -> int:
-        """Wait for a version other than `after`; the last one, whether it is or not."""
+        """Wait for a version other than `after`. Returns the last one in any case."""
         return await self._publishing.wait(after, wait)
 
     async def versions(self) -> Versions:
@@ -159,11 +160,11 @@ class RolloutBuffer:
         self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0,
         owner: str | None = None,
     ) -> list[Slot]:  # fmt: skip
-        """Up to n slots to make a group each, as far as the policy has room.
+        """Up to n slots, one per group, as far as the policy has room.
 
         Waits in line up to `wait` seconds for the first one. Parked groups, and groups that must
-        be made again, come first. New slots are for the `instances`, ids or (id, round). End each
-        slot that you do not fill. They are renewed here, unless an `owner` elsewhere does.
+        be generated again, come first. New slots are for the `instances`, ids or (id, round). End
+        each slot that you do not fill. They are renewed here, unless an `owner` elsewhere does it.
         """
         return await self._slots.admit(n, instances, wait, owner)
 
@@ -241,7 +242,7 @@ class RolloutBuffer:
         return outcomes
 
     def check(self, outcomes: Sequence[Outcome], wait: float, slot: str) -> None:
-        """Raise what a writer must know of."""
+        """Raise what a writer must know."""
         if Outcome.FULL in outcomes:
             raise BufferFull(self.task, wait)
         if Outcome.LOST in outcomes:
@@ -381,8 +382,8 @@ class RolloutBuffer:
         return await self.catalog.resume(Counter(map(instance_key, skip)))
 
     async def finished_rounds(self, skip: Iterable[str | int] = ()) -> Counter[str]:
-        """How many rounds of each instance, from the first on, a generator is to skip: those that
-        the list names, or those that are closed here, whichever are more."""
+        """How many rounds of each instance a generator should skip, from the first one on: those
+        that the list names, or those that are closed here, whichever are more."""
         return Counter(map(instance_key, skip)) | await self.catalog.closed()
 
     async def aclose(self) -> None:

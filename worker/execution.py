@@ -29,7 +29,7 @@ from worker.turn import JobAtHand
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often, and how patiently. The worker asks `wait_after` between attempts."""
+    """How often to try, and how long to wait between. The worker asks `wait_after`."""
 
     attempts: int = 6
     first: float = 0.5

@@ -70,7 +70,7 @@ class BaseGenerator:
         self._signals = Signals(on_publish=interrupt_on_publish)
 
     def interrupt(self) -> None:
-        """Under a policy: what is under way is parked with what it has, and continues, here or in
+        """Under a policy: park everything that is under way. It continues here, or in
         another generator. Callable from a signal handler, and from any thread. The rollout function
         must take a `partial`, as `query_single_turn` does."""
         self._signals.interrupt()

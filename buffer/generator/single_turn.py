@@ -47,7 +47,7 @@ def query_single_turn(
 ) -> tuple[Messages, str | None]:
     """(messages with the answer, finish reason). The answer's content is None if all failed.
 
-    Continues with `partial`, and raises `Interrupted` when that is to be parked.
+    Continues with `partial`. Raises `Interrupted` with the part to park.
     """
     partial = partial or Partial()
     seed = random.randint(1, 10_000_000)

@@ -24,10 +24,10 @@ class Policy(BaseModel):
     depth               versions of groups that may be under way: at most (depth + 1) *
                         groups_per_version are. By default 2, or max_age if that is less
     when_old            `wait`: a take leaves room for older groups under way, so that none gets
-                        too old; `drop`, `again`: what got too old is discarded, or made again;
+                        too old; `drop`, `again`: what got too old is discarded, or generated again;
                         `mask`: it is delivered with `train_from`; `keep`: it is delivered
     order               of a take: `old` by start; `fresh`, the newest first; or `batch`: each group
-                        is for one version, fixed when it begins, and made again for that one
+                        is for one version, fixed when it begins, and repeated for that one
     attempts            how often a group is tried before it is discarded; not under `wait`, which
                         discards none
     slot_lease          seconds until a dead generator's slot comes back
@@ -89,7 +89,7 @@ class Policy(BaseModel):
             )
 
     def check_take(self, groups: int) -> None:
-        """Refuse a batch that the policy never lets go at once."""
+        """Refuse a batch that the policy never allows at once."""
         if groups > self.groups_per_version:
             raise SettingError(
                 "groups_per_version",

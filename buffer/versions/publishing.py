@@ -23,7 +23,7 @@ _POLICY_AT_HAND = 5.0  # seconds that a take may judge by a policy that was chan
 
 @dataclass(frozen=True)
 class Published:
-    """What came of a publication.
+    """The result of a publication.
 
     version   the last one
     line      how often the versions began, at a checkpoint after the first time

@@ -29,14 +29,14 @@ Wish = str | int | tuple[str | int, int]
 
 
 class Slot:
-    """A lease to make one group.
+    """A lease to generate one group.
 
     instance_id  the group that it is for; None: choose one, it is bound by its first item
     round        its round
     start        the version that the group counts as begun under
     newest       the newest version that is known here
     late         only under `newest` may its group still be trained on: hurry
-    lost         it is over, and its group is another's: stop
+    lost         it is over, and another generator has its group: stop
     partial      what an interrupted generator parked of the group's items, to continue with
     missing      items that the group lacks
     attempt      1 for the first try of this group

@@ -47,7 +47,7 @@ async def it_says_what_it_is(provider: Provider, spec: SandboxSpec) -> None:
 
 
 async def another_process_makes_the_same_by_its_name(provider: Provider, spec: SandboxSpec) -> None:
-    """A reaper elsewhere has the name alone. Without it nobody ends a dead owner's sandboxes."""
+    """A reaper elsewhere has only the name. Otherwise nobody ends a dead owner's sandboxes."""
     other = provider_named(provider.name)
     try:
         same(f"the scope of provider_named({provider.name!r})", other.scope, provider.scope)
@@ -147,7 +147,7 @@ async def a_missing_file_is_not_found(provider: Provider, spec: SandboxSpec) -> 
 
 
 async def a_folder_is_not_a_file(provider: Provider, spec: SandboxSpec) -> None:
-    """As `open` has it, so that the caller can say which path was wrong."""
+    """As with `open`, so that the caller can say which path was wrong."""
     async with _sandbox(provider, spec) as ref:
         await provider.write_file(ref, "folder/file", b"x")
         read, write = provider.read_file, provider.write_file
@@ -171,7 +171,7 @@ async def files_and_outputs_of_64_mib_pass(provider: Provider, spec: SandboxSpec
 
 
 async def it_is_found_by_its_name_and_by_its_tags(provider: Provider, spec: SandboxSpec) -> None:
-    """The reaper finds so what was created, and never registered or answered."""
+    """So the reaper finds what was created, but never registered or answered."""
     run = uuid.uuid4().hex[:8]
     red, blue = {_TAG: run, "color": "red"}, {_TAG: run, "color": "blue"}
     async with _sandbox(provider, spec, red) as one, _sandbox(provider, spec, blue) as two:

@@ -76,8 +76,8 @@ class Checker(_Strict):
     open_r1    `input answer output` as arguments; prints a number, 1 or 100 is right
     scalebox   files stdin.txt, stdout.txt (expected) and answer.txt (printed); 0 right, 1 wrong
 
-    One that fails masks its case: it ends by a signal, by a limit, or in Python by an exception.
-    An `AssertionError` alone says that the program is wrong.
+    A checker that fails masks its case: by a signal, by a limit, or in Python by an exception.
+    Only an `AssertionError` says that the program is wrong.
     """
 
     code: Annotated[str, utf8(MAX_CODE)]

@@ -128,7 +128,7 @@ class SandboxLifecycle:
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
-        """STARTING permits for what is started here besides, and registered by nobody."""
+        """STARTING permits for sandboxes that you start yourself, without a record."""
         async with AsyncExitStack() as permits:
             for gate in self._gates:
                 await permits.enter_async_context(gate)
@@ -169,7 +169,7 @@ class SandboxLifecycle:
         return Box(name, fence, fleet, ref=ref, phase=Phase.OPEN) if ready else None
 
     async def prolong(self, sandbox: OpenSandbox, seconds: float) -> bool:
-        """Its provider ends it in this many seconds from now; False if another process has
+        """Have the provider end it this many seconds from now. False if another process has
         taken it."""
         box, until = sandbox._box, seconds + self.settings.sandbox_grace
         return await aside(lambda: self.registry.prolong(box.name, box.fence, until))
@@ -182,7 +182,7 @@ class SandboxLifecycle:
         return self._sessions.use(instance_id, spec or SandboxSpec())
 
     async def end_session(self, instance_id: str) -> bool:
-        """End it now; whether there was one."""
+        """End it now. Returns whether there was one."""
         return await self._sessions.end(instance_id)
 
     @property

@@ -103,34 +103,34 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """By which another process makes the same: `local`, `modal`, `pkg.mod.callable`."""
+        """The name by which another process finds this provider: `modal`, `pkg.mod.callable`."""
 
     @property
     def scope(self) -> str:
-        """Equal wherever the same sandboxes are reached, and only there: the name, and of
-        what one machine alone can reach the machine too."""
+        """Equal in all processes that reach the same sandboxes, and only there: the name, and the
+        machine if only that reaches them."""
 
     async def create(
         self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
     ) -> SandboxRef:
-        """Make one under this name and these tags; the provider itself ends it after `ttl` s."""
+        """Create one with this name and these tags; the provider itself ends it after `ttl` s."""
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        """Return when commands can be run in it; raise where it died on the way."""
+        """Return when it can run commands; raise if it died on the way."""
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
-        """Start what answers inside, where that is not the provider itself; how to reach it
-        goes into the answer's `meta`."""
+        """Start the server inside, if the provider itself does not answer. Put its address into
+        the `meta` that you return."""
 
     async def close_runtime(self, ref: SandboxRef) -> None:
         """The reverse. May fail: the sandbox is ended all the same."""
 
     async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
-        """Run one command to its end. One that cannot be begun has ended, as shells have it: with
-        127 where there is no such program, with 126 where it cannot be executed."""
+        """Run one command to its end. One that cannot begin ends as in a shell: with 127 if there
+        is no such program, with 126 if it cannot be executed."""
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        """Raises one of `FILE_ERRORS`, `FileNotFoundError` where there is none."""
+        """Raises one of `FILE_ERRORS`, such as `FileNotFoundError`."""
 
     async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
         """Make or replace a file, and the folders above it. Raises one of `FILE_ERRORS`."""
@@ -139,7 +139,7 @@ class Provider(Protocol):
         """Never raises: what cannot be reached is not alive."""
 
     async def terminate(self, id: str) -> None:
-        """End it, and know that it ended. One that does not exist has ended."""
+        """End it, and return when it has ended. A sandbox that does not exist has ended."""
 
     async def find(self, name: str) -> SandboxRef | None:
         """The living sandbox of that name."""

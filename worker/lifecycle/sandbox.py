@@ -42,7 +42,7 @@ class OpenSandbox:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the provider said of it: how its runtime is reached, say."""
+        """What the provider said about it, such as the address of its runtime."""
         return self._ref.meta
 
     @property
@@ -69,7 +69,7 @@ class OpenSandbox:
     ) -> ExecResult:
         """Run one command. Raises `SandboxLost` if the sandbox is gone, else `CommandFailed`.
 
-        A program that is missing ends with 127, one that cannot be executed with 126.
+        A missing program exits with 127, and one that cannot be executed with 126.
         """
         given = stdin.encode() if isinstance(stdin, str) else stdin
         command = Command(list(argv), timeout, cwd, dict(env or {}), given)

@@ -42,7 +42,7 @@ class CodeQueue:
         result = queue.sync.run("print(1)", timeout=60)         # in threads
         result.ok, result.stdout, result.error_kind
 
-    A program is its code, or a `CodeRequest`. One that fails raises nothing: its
+    A program is its code, or a `CodeRequest`. A program that fails does not raise: its
     `CodeResult` says so. A `QueueError` says why there is no result. Times are in seconds.
 
     abandon           what happens to a job whose caller was cancelled, reached its deadline or
@@ -184,7 +184,7 @@ class CodeQueue:
         await asyncio.to_thread(self._shares.set_weights, weights, by)
 
     async def shares(self, most: int = 100) -> Shares:
-        """Who waits, in the order of their turns, at most this many; and the weights."""
+        """The shares that wait, in the order of their turns, at most this many; and the weights."""
         return await asyncio.to_thread(self._shares.read, most)
 
     # Threads

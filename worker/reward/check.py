@@ -67,9 +67,9 @@ def compute_score(
 ) -> tuple[float, list[Metadata]]:
     """The share of cases that the program in the completion passes, and each case's metadata.
 
-    `test_cases` are those of `check_correctness`, or its JSON; `assert_case` alone is enough.
-    With `continuous` the first 10 cases alone count. The program is in the `language`, or in the
-    one that its fence names (```c++, ```golang; Python where it names none).
+    `test_cases` are those of `check_correctness`, or their JSON; `assert_case` alone is enough.
+    With `continuous` only the first 10 cases count. The program is in the `language`, or in the
+    one that its fence names (```c++, ```golang; Python if it names none).
     Raises `RewardUnknown` if a case that counts has no outcome, or returns 0.0 where
     PENSTOCK_REWARD_FAILURES is `zero`.
     """

@@ -124,9 +124,9 @@ async def score(
 
     With `stop_early` the score is all or nothing: the first case that is known to fail
     makes it 0.0, and the others are skipped. `function` names a function to be called
-    with a case's stdin, one JSON value a line; what it returns is printed. A case that has
-    a `check` alone, no stdin and no expected output, does not call it. `compare` is a rule
-    of `worker.judge.Compare`, its name, or a function. A function is called here, so every
+    with a case's stdin, one JSON value per line; its result is printed. A case with only a
+    `check`, no stdin and no expected output, does not call it. `compare` is a rule of
+    `worker.judge.Compare`, its name, or a function. A function is called here, so every
     output comes back. A sandbox that cannot judge runs one program per case, `at_once` of them.
     """
     blank = CodeRequest(

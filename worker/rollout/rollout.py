@@ -97,8 +97,8 @@ class Rollout:
         return RolloutRequest(messages=messages, tool_schemas=schemas, **fields)
 
     def interrupt(self) -> None:
-        """What is under way stops before it asks the model again. Tools and the answer under way
-        come to an end first. The `stop_reason` is `interrupted`."""
+        """Trajectories that are under way stop before they ask the model again. Tools and answers
+        that are under way finish first. The `stop_reason` is `interrupted`."""
         self._interrupts += 1
 
     async def run(
@@ -106,8 +106,8 @@ class Rollout:
     ) -> Trajectory:
         """Play it to its end. Cancelling it releases the tools.
 
-        `partial` is what `Trajectory.partial()` gave for an interrupted one, in any process: it is
-        continued. Its tools are created again, so their own state is what they kept of it.
+        `partial` is what `Trajectory.partial()` returned for an interrupted one, in any process.
+        It is continued. Its tools are created again, so they must store their own state.
         """
         with tracing.span("rollout", {"penstock.request": request.request_id}) as span:
             trajectory = await self._played(request, partial)

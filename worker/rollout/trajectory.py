@@ -77,7 +77,7 @@ class Trajectory:
 
     @property
     def masked(self) -> bool:
-        """It counts neither way: it failed, or is not at its end."""
+        """It does not count: it failed, or was interrupted."""
         return self.stop_reason in (StopReason.FAILURE, StopReason.INTERRUPTED)
 
     def partial(self) -> dict[str, Any]:
@@ -92,8 +92,8 @@ class Trajectory:
             setattr(self, name, copy.deepcopy(partial[name]))
 
     def made(self, prompt_tokens: int, answer_tokens: int, version: int) -> None:
-        """The model said so many tokens after so many; between them and those known are a prompt's
-        and the tools'."""
+        """The model has added this many tokens after that many; those between are the prompt's and
+        the tools'."""
         known = sum(tokens for tokens, _ in self.versions)
         for tokens, maker in ((prompt_tokens - known, -1), (answer_tokens, version)):
             if self.versions and self.versions[-1][1] == maker:

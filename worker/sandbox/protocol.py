@@ -10,11 +10,11 @@ from worker.models import CodeRequest, CodeResult
 class Sandbox(Protocol):
     """A provider. An instance belongs to the event loop that first uses it.
 
-    One whose programs do not end with the process that asked for them has a method more,
-    `outlives(request)`: for how many seconds a program may go on. Its permit stays that long.
-    One that kills a program whose `run` is cancelled says `kills_cancelled = True`: without,
-    that program's permit stays until its time limits are over. One that is reached over a network
-    may have `unreachable()`: the names of its servers that cannot be reached; called by any thread.
+    If its programs can outlive the process that asked for them, it has `outlives(request)`: the
+    seconds that a program may continue. Its permit stays that long. If it kills a program whose
+    `run` is cancelled, it says `kills_cancelled = True`. Otherwise that program's permit stays
+    until its time limits are over. If it has servers, it may have `unreachable()`: the names of
+    those that cannot be reached. Any thread calls it.
     """
 
     @property
@@ -30,7 +30,7 @@ class Sandbox(Protocol):
 
         Makes a single attempt: the caller holds a permit, and gives it back
         before it waits for another. Fills `running_seconds` and `isolation`.
-        Raises a `SandboxFailure` where the program's own outcome is not known.
+        Raises a `SandboxFailure` if the program's own outcome is not known.
         Cancelling it stops the program, or at least stops waiting for it.
         """
 

@@ -78,7 +78,7 @@ class OpenAIFunctionCallSchema(BaseModel):
 
 
 class OpenAIFunctionToolCall(BaseModel):
-    """A call as it stands in a conversation."""
+    """A call in a conversation."""
 
     id: str
     type: Literal["function"] = "function"

@@ -86,8 +86,8 @@ class ModalDeployment:
         return cls(run_id or "", **given, **more)
 
     async def start(self, max_retries: int = 2) -> None:
-        """A sandbox whose runtime answers, in at most `max_retries` attempts, and no more than
-        `PENSTOCK_START_ATTEMPTS`: upstream's callers ask for 5 of them, whatever that costs.
+        """Start a sandbox, and return when its runtime answers. It takes at most `max_retries`
+        attempts, and never more than `PENSTOCK_START_ATTEMPTS`: upstream's callers ask for 5.
         Where it is started already, a warning and nothing else."""
         if self._sandbox is not None:
             self._log.warning("deployment %s is started already", self.run_id)
