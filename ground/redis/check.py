@@ -3,7 +3,7 @@
 import re
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from redis.exceptions import (
 from redis.sentinel import MasterNotFoundError
 
 from ground.errors import RedisError, RedisUnavailable, RedisUnfit
-from ground.redis.connect import Client, connect
+from ground.redis.connect import Client, connect, first_sentinel
 from ground.redis.url import SETTING, RedisTarget
 
 OLDEST = (6, 2)
@@ -98,9 +98,7 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
                 f"{subject} is still loading its data from disk; try again when it is done"
             )
         case MasterNotFoundError():
-            return RedisUnavailable(
-                f"{subject} does not answer: no Sentinel is there, or none knows that primary"
-            )
+            return _no_primary(target, setting)
         case NoPermissionError():
             return RedisUnfit(f"{subject} gives its user too few permissions: {said}")
         case ResponseError() if said.startswith("unknown command") and "SENTINEL" in said:
@@ -114,11 +112,8 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
             )
         case ResponseError() | RedisClusterException():
             return RedisUnfit(f"{subject} does not serve us: {said}")
-    if isinstance(_cause(failure), ssl.SSLCertVerificationError):
-        return RedisUnavailable(
-            f"{subject} has a certificate that is not trusted here: {said}. Name its authority in "
-            "ssl_ca_certs=FILE of the URL, and use the host name that the certificate has"
-        )
+    if _by_certificate(failure):
+        return _untrusted(subject, said)
     there = "a Redis that speaks TLS" if target.tls else "a Redis"
     return RedisUnavailable(
         f"{subject} does not answer: {said}. Start {there} there, "
@@ -126,10 +121,38 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
     )
 
 
-def _cause(failure: BaseException) -> BaseException:
-    """What is under it: redis-py wraps errors of TLS, and once more when it has tried again."""
-    under = failure.__cause__ or failure.__context__
-    return _cause(under) if under else failure
+def _untrusted(subject: str, said: str) -> RedisUnavailable:
+    return RedisUnavailable(
+        f"{subject} has a certificate that is not trusted here: {said}. Name its authority in "
+        "ssl_ca_certs=FILE of the URL, and use the host name that the certificate has"
+    )
+
+
+def _no_primary(target: RedisTarget, setting: str) -> RedisError:
+    """redis-py does not say why its Sentinels named none, so the first one is asked."""
+    host, port = target.nodes[0]
+    subject = f"{setting}: Sentinel {host}:{port}"
+    with closing(first_sentinel(target)) as sentinel:
+        try:
+            sentinel.ping()
+        except AuthenticationError as failure:
+            return RedisUnfit(
+                f"{subject} refused the user or password: {failure}. Write them as the URL's "
+                "options sentinel_username and sentinel_password"
+            )
+        except redis.RedisError as failure:
+            if _by_certificate(failure):
+                return _untrusted(subject, str(failure).rstrip(". "))
+    return RedisUnavailable(
+        f"{setting}: {target} does not answer: no Sentinel is there, or none knows that primary"
+    )
+
+
+def _by_certificate(failure: BaseException | None) -> bool:
+    """redis-py wraps errors of TLS, and once more when it has tried again."""
+    if failure is None or isinstance(failure, ssl.SSLCertVerificationError):
+        return failure is not None
+    return _by_certificate(failure.__cause__ or failure.__context__)
 
 
 def require_fit(facts: ServerFacts, target: RedisTarget, *, setting: str = SETTING) -> None:

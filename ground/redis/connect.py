@@ -10,8 +10,10 @@ from typing import Any, cast
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
 
 from ground.errors import SettingError
 from ground.redis.url import RedisTarget, parse_redis_url
@@ -86,8 +88,27 @@ def connect_async(target: RedisTarget | str, *, timeout: float | None = TIMEOUT)
     return redis.asyncio.Redis(retry=once, **_address(target), **kwargs)
 
 
+def first_sentinel(target: RedisTarget, *, timeout: float | None = TIMEOUT) -> redis.Redis:
+    """A client of the first Sentinel itself, to learn why it names no primary."""
+    host, port = target.nodes[0]
+    return redis.Redis(
+        host=host, port=port, **_sentinel_kwargs(target, timeout, Retry(NoBackoff(), 0))
+    )
+
+
+def _without_clients(problem: Exception) -> Any:
+    """redis-py lists each Sentinel's client with all its settings, and no reason."""
+    return type(problem)(str(problem).partition(" : <")[0])
+
+
 class _SentinelPool(redis.SentinelConnectionPool):
     """Closes the connections to the sentinels together with those to the primary."""
+
+    def get_master_address(self) -> tuple[str, int]:
+        try:
+            return cast(tuple[str, int], super().get_master_address())
+        except MasterNotFoundError as problem:
+            raise _without_clients(problem) from None
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         super().disconnect(inuse_connections)
@@ -98,6 +119,12 @@ class _SentinelPool(redis.SentinelConnectionPool):
 
 class _AsyncSentinelPool(redis.asyncio.SentinelConnectionPool):
     """Closes the connections to the sentinels together with those to the primary."""
+
+    async def get_master_address(self) -> tuple[str, int]:
+        try:
+            return cast(tuple[str, int], await super().get_master_address())
+        except AsyncMasterNotFoundError as problem:
+            raise _without_clients(problem) from None
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         await super().disconnect(inuse_connections)
