@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import ground
-from buffer import RolloutBuffer, TaskConfig
-from buffer.errors import LeaseLost
+from buffer import LeaseLost, Policy, RolloutBuffer, SlotLost, TaskConfig
 from limiter import TokenBucket
 from tests.buffer.conftest import item
 from tests.harness.servers import PrivateRedis, until
@@ -163,6 +162,26 @@ async def test_an_acknowledgement_that_was_forgotten_delivers_the_batch_once_mor
         await buffer.ack(first)
     await buffer.ack(again)
     await buffer.aclose()
+
+
+async def test_a_slot_that_was_forgotten_is_lost_and_its_group_is_made_by_another(server) -> None:
+    buffers = [RolloutBuffer(server.target, "math", TaskConfig(group_size=2)) for _ in range(2)]
+    one, other = buffers
+    await one.set_policy(Policy(groups_per_version=1, max_age=1, depth=0))
+    await one.publish(0)
+    before = server.written()
+    (slot,) = await one.admit(1, instances=["a"])
+    await asyncio.to_thread(server.lose_since, before)
+    (again,) = await other.admit(1, instances=["a"], wait=SOON)
+    with pytest.raises(SlotLost):
+        await one.write(item("a", "u0", 1), slot=slot)
+    await other.write_many([item("a", "u1", 1), item("a", "u2", 0)], slot=again)
+    batch = await one.take(wait=SOON)
+    assert batch is not None
+    assert sorted(found["uid"] for found in batch.items) == ["u1", "u2"]
+    await one.ack(batch)
+    for buffer in buffers:
+        await buffer.aclose()
 
 
 async def test_a_sandbox_whose_record_was_forgotten_is_its_owners_to_end(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ground
-from buffer import RolloutBuffer, TaskConfig
+from buffer import Policy, RolloutBuffer, TaskConfig
 from tests.buffer.conftest import item
 from tests.harness.servers import PrivateRedis, until
 from tests.worker.lifecycle.cloud import CloudThread
@@ -44,6 +44,23 @@ async def test_a_failover_loses_no_item_and_no_batch_that_the_replica_knew(
     assert sorted(found["uid"] for found in other.items) == ["u2", "u3"]
     await buffer.ack(other)
     assert await buffer.take() is None
+    await buffer.aclose()
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_a_failover_keeps_a_slot_that_the_replica_knew(sentinel_pair, how) -> None:
+    buffer = RolloutBuffer(sentinel_pair.target, "math", TaskConfig(group_size=2))
+    await buffer.set_policy(Policy(groups_per_version=1, max_age=1, depth=0))
+    await buffer.publish(0)
+    (slot,) = await buffer.admit(1, instances=["a"])
+    await buffer.write(item("a", "u0", 1), slot=slot)
+    await move(sentinel_pair, how)
+    assert await buffer.admit(1) == [], "the only slot is out"
+    await buffer.write(item("a", "u1", 0), slot=slot)
+    batch = await buffer.take(wait=100)
+    assert batch is not None
+    assert (batch.version, len(batch.items)) == (0, 2)
+    await buffer.ack(batch)
     await buffer.aclose()
 
 
