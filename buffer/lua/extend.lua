@@ -1,4 +1,4 @@
--- extend.lua: a lease goes on; or a batch was handed out in full, to be consumed at its end.
+-- extend.lua: a lease is extended; or a batch was handed out in full, to be consumed at its end.
 -- KEYS   root
 -- ARGV   receipt lease_ms handed
 -- REPLY  1, or 0 when the batch is no longer leased

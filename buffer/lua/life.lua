@@ -1,6 +1,6 @@
 -- life.lua: the steps of a group's life: open, ready, leased, consumed; or discarded.
 -- include: ready.lua
--- It is outstanding no more: its slot, its place by age, its parked items go.
+-- It is no longer outstanding: its slot, its place by age, its parked items go.
 local function leave_outstanding(gid)
   local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot')
   if meta[2] == '1' then

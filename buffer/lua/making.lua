@@ -33,7 +33,7 @@ local function bind(slot, gid, id_json)
   redis.call('PERSIST', meta_of(gid))
 end
 
--- The slot, if its lease goes on and it makes a group of this instance; with its first item it
+-- The slot, if its lease lasts and it makes a group of this instance; with its first item it
 -- is bound to one.
 local function live_slot(slot_id, fence, id_json, id, round)
   local found = redis.call('HMGET', slot_of(slot_id), 'fence', 'gid', 'start', 'counts', 'granted')

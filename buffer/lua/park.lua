@@ -1,7 +1,7 @@
 -- park.lua: an interrupted generator stores what it has of its items; the next slot of the group
 -- gets it. An item that is parked again replaces what was parked of it, unless its segment is older.
 -- KEYS   root
--- ARGV   slot fence go_on(1: the slot goes on), then for each item: id_json id round uid segment
+-- ARGV   slot fence go_on(1: the slot continues), then for each item: id_json id round uid segment
 --        lowest highest payload
 -- REPLY  items parked, 0 if this is a repeat; -1 when the slot is over, -2 when an item is of a version never published
 -- include: making.lua

@@ -5,7 +5,7 @@
 local policy, outstanding
 local terms -- the policy's settings, also before a trainer has published
 local touched, ring_late = {}, false
-local ripen -- a ready group that is too old; slots.lua says what becomes of it
+local ripen -- a ready group that is too old; slots.lua says what happens to it
 
 do
   local packed = redis.call('HGET', at('policy'), 'packed')

@@ -38,7 +38,7 @@ local function adopt()
   retarget()
 end
 
--- What began under a version that is no more counts as begun under the one that the line goes on from.
+-- What began under a version that is no more counts as begun under the one that the line continues from.
 local function clamp(gid)
   local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'finished')
   if not meta[1] or tonumber(meta[1]) <= version then return end

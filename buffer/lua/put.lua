@@ -1,4 +1,4 @@
--- put.lua: what becomes of one item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost.
+-- put.lua: what happens to one item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost.
 local function put(group, uid, reward, payload)
   if group.put[uid] then return 2 end
   if group.known and redis.call('HEXISTS', group_of(group.gid), uid) == 1 then return 2 end

@@ -1,7 +1,7 @@
--- renew_slots.lua: the leases of a process's slots go on, each up to `longest` after its grant.
+-- renew_slots.lua: the leases of a process's slots are renewed, each up to `longest` after its grant.
 -- KEYS   root
 -- ARGV   for each slot: id fence
--- REPLY  {version, lease_ms, then for each slot: state(0 it goes on, 1 late: only under this version
+-- REPLY  {version, lease_ms, then for each slot: state(0 it continues, 1 late: only under this version
 --        may its group be trained on, 2 lost)}
 -- include: policy.lua
 -- A holder renews at the pace of the lease that it knows. When the setting became shorter, this

@@ -6,7 +6,7 @@
 -- include: give_back.lua
 local batch = at('batch:' .. RECEIPT)
 local done = redis.call('HMGET', batch, 'state', 'figures', 'discarded')
-if done[1] == 'leased' and done[2] then -- the reply was lost: it is told again
+if done[1] == 'leased' and done[2] then -- the reply was lost: it is sent again
   local again = {1, done[3]}
   for figure in string.gmatch(done[2], '%S+') do again[#again + 1] = figure end
   return again

@@ -1,4 +1,4 @@
--- settle.lua: what became of the groups of a batch that are not delivered.
+-- settle.lua: what happened to the groups of a batch that are not delivered.
 -- KEYS   root
 -- ARGV   receipt, then for each group: gid verdict(invalid | quarantined | unasked) reason
 -- REPLY  how many were settled; 0 when the batch is no longer leased

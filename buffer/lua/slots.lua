@@ -1,4 +1,4 @@
--- slots.lua: how a slot ends before its group has its items, and what becomes of what is too old.
+-- slots.lua: how a slot ends before its group has its items, and what happens to what is too old.
 -- include: life.lua
 -- The same prompt is to be made again from its beginning, until it was tried `attempts` times:
 -- under `wait`, which discards nothing, as often as it takes.
@@ -48,7 +48,8 @@ ripen = function(gid)
 end
 
 -- A slot ends unfinished. `how`: `back`, the group is for another slot; `lapsed`, the same and it
--- counts as an attempt; `overdue`, the same for one that was held for too long; `done`, its generator has no more items; `old`, it is past the bound.
+-- counts as an attempt; `overdue`, the same for one that was held for too long; `done`, its
+-- generator has no more items; `old`, it is past the bound.
 local function end_slot(id, how)
   local gid = redis.call('HGET', slot_of(id), 'gid')
   if not gid then return end

@@ -248,7 +248,7 @@ def _contract() -> str:
             " `tests/worker/lifecycle/test_contract.py` | none |",
             "| `modal`: Modal's client, with a stand-in for Modal's servers |"
             " `tests/worker/lifecycle/test_contract.py` | none |",
-            "| `e2b`: E2B's SDK, with our own E2B server |"
+            "| `e2b`: E2B's SDK, with `penstock sandbox serve --e2b` |"
             " `tests/worker/lifecycle/clouds/test_e2b.py` | none |",
             "| `daytona`: Daytona's SDK, with a stand-in for its servers |"
             " `tests/worker/lifecycle/clouds/test_daytona.py` | none |",

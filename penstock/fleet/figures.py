@@ -86,9 +86,13 @@ def _enter_gate(sheet: Sheet, gate: GateStatus) -> None:
         sheet.count(f"penstock_gate_{name}_total", help, getattr(gate, name), gate.name)
     if (steps := gate.adaptive) is not None:
         for name, help, value in (
-            ("min", "The least that a gate that adapts may come down to.", steps.min),
-            ("max", "The most that a gate that adapts may go up to.", steps.max),
-            ("ceiling", "Where a gate that adapts was refused last.", steps.ceiling or math.nan),
+            ("min", "The lowest limit that an adaptive gate may choose.", steps.min),
+            ("max", "The highest limit that an adaptive gate may choose.", steps.max),
+            (
+                "ceiling",
+                "The limit at which an adaptive gate was refused last.",
+                steps.ceiling or math.nan,
+            ),
             ("adapts", "1 if the gate adapts now, 0 if it is pinned.", int(bool(steps.adapts))),
         ):
             sheet.gauge(f"penstock_gate_{name}", help, value, gate.name)
@@ -107,10 +111,10 @@ def _enter_queue(sheet: Sheet, queue: Queue) -> None:
     for name, help, value in (
         ("depth", "Jobs that wait.", queue.depth),
         ("started", "Jobs that run.", queue.running),
-        ("deferred", "Jobs that wait for others.", queue.deferred),
-        ("scheduled", "Jobs whose time has not come.", queue.scheduled),
-        ("workers", "Workers that live and listen.", queue.workers),
-        ("oldest_seconds", "How long the first in line has waited.", queue.oldest),
+        ("deferred", "Jobs that wait for other jobs.", queue.deferred),
+        ("scheduled", "Scheduled jobs that are not due yet.", queue.scheduled),
+        ("workers", "Living workers that listen to the queue.", queue.workers),
+        ("oldest_seconds", "How long the first job in line has waited.", queue.oldest),
         ("unattended", "1 if jobs wait and no worker listens.",
          int(queue.verdict == "no workers")),
         ("held_back", "1 if jobs wait and a gate holds them back.",
@@ -141,7 +145,8 @@ def _sandboxes(fleet: Fleet) -> Sheet:
     own = Registry(fleet.run, {}, 0, dict.fromkeys(COUNTERS, 0), "")
     for one in {own.run: own, **{one.run: one for one in fleet.registries}}.values():
         for state in STATES:
-            sheet.gauge("penstock_sandboxes", "Session sandboxes by state; WAITING is for one.",
+            sheet.gauge("penstock_sandboxes",
+                        "Session sandboxes by state. WAITING: without a STARTING permit yet.",
                         one.states.get(state, 0), one.run, state=state)  # fmt: skip
         sheet.gauge("penstock_sandboxes_failing",
                     "Session sandboxes that could not be ended.",

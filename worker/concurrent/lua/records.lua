@@ -31,7 +31,7 @@ local function field(id, name)
   return type(value) == 'string' and value or nil
 end
 
--- The fence only grows. After a loss of data it goes on from the clock, which is ahead of it.
+-- The fence only grows. After a loss of data it continues from the clock, which is ahead of it.
 local fence
 local function next_fence()
   fence = math.max((fence or tonumber(call('HGET', WORK, 'fence') or 0)) + 1, now)

@@ -1,4 +1,4 @@
--- claim.lua: take over what nobody keeps any more, and only that.
+-- claim.lua: take over what no living owner keeps, and only that.
 -- KEYS   registry leases permits sessions office
 -- ARGV   reaper lease_us most grace_us scope in_office_us('' for any caller),
 --        then for each to_take(of any scope; without one, all that are due): name
