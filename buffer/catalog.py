@@ -1,4 +1,4 @@
-"""Looking at a task without changing it, and putting right what a person decided to."""
+"""Look at a task without changing it, and requeue groups for a person."""
 
 import json
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""The knobs: `BufferSettings` of a process, from the environment; `TaskConfig` of a task.
+"""Settings: `BufferSettings` of a process, from the environment; `TaskConfig` of a task.
 
 A task's settings live in Redis next to its groups, so that every server and library
 reads the same ones; the process's settings give their defaults.

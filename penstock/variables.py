@@ -1,4 +1,4 @@
-"""Every variable that is a setting, so that one that was misspelt does not pass in silence."""
+"""Every variable that is a setting, so that a misspelt one gets a warning."""
 
 import importlib
 import importlib.util

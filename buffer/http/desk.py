@@ -1,4 +1,4 @@
-"""What a server keeps at hand: one `RolloutBuffer` a task, the generators, the clock's beat.
+"""What a server holds: one `RolloutBuffer` per task, the generators, the clock's beat.
 
 Nothing here is state: another server on the same Redis answers the same.
 """

@@ -1,4 +1,4 @@
-"""Our own endpoints, under /v1: batches in both directions, and a look at everything."""
+"""Penstock's own endpoints, under /v1: batches in both directions, and a look at everything."""
 
 import asyncio
 from dataclasses import asdict

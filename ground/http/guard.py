@@ -1,4 +1,4 @@
-"""The door of every HTTP service: who may enter, whether it is well, and its figures.
+"""What every HTTP service checks first: who may use it, whether it is healthy, and its figures.
 
     app = HttpGuard(app, health=health, figures=figures, token=settings.buffer_token)
 

@@ -52,12 +52,16 @@ class Connection:
         self._scripts = scripts
         self._client: Any = connect(target, timeout=timeout)
         self._connection: Any = None
-        if not isinstance(self._client, redis.RedisCluster):
-            self._connection = self._client.connection_pool.get_connection()
-        # All at once: a script that is unknown among others that are known would be run
-        # after them, a release after the acquire that it makes room for.
-        if scripts:
-            self._send([("SCRIPT", "LOAD", script.source) for script in scripts.values()])
+        try:
+            if not isinstance(self._client, redis.RedisCluster):
+                self._connection = self._client.connection_pool.get_connection()
+            # All at once: a script that is unknown among others that are known would be run
+            # after them, a release after the acquire that it makes room for.
+            if scripts:
+                self._send([("SCRIPT", "LOAD", script.source) for script in scripts.values()])
+        except BaseException:
+            self.close()  # else connections to Sentinels stay open until they are garbage
+            raise
 
     def converse(self, commands: list[Command]) -> list[Any]:
         """The reply to each command, or the error that is its answer."""

@@ -1,4 +1,4 @@
-"""The keeper of one embedded server: a process of its own, on the standard library alone.
+"""The keeper of one embedded server: a process of its own, with only the standard library.
 
 It holds the data directory's lock, runs the server as its child, and waits for
 the first of three things: the owner's end (also by SIGKILL), its own SIGTERM, or

@@ -1,4 +1,4 @@
-"""Gates, queues, jobs, groups and sandboxes are changed here, whoever asks. Each change is noted
+"""Gates, queues, jobs, groups and sandboxes are changed here, for all callers. Each change is noted
 with its author and what came of it. One that makes no sense raises, and is not noted."""
 
 import asyncio

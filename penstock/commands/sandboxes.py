@@ -1,4 +1,4 @@
-"""`penstock sandboxes`: session sandboxes as the registry has them; ended by hand where need be."""
+"""`penstock sandboxes`: list the session sandboxes of the registry, and end them by hand."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The embedded sandbox as it would start here: its self-test is run, not looked up."""
+"""The embedded sandbox as it would start here: the doctor runs its self-test."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Python, the versions of what we stand on, and whether nothing else has our flat package names.
+"""Python, the versions of our dependencies, and whether nothing else has our flat package names.
 
 `worker`, `buffer` and `limiter` are names that other distributions and users' own
 folders carry too. Whichever comes first on the path wins, silently; so it is checked.

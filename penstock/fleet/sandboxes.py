@@ -1,4 +1,4 @@
-"""Session sandboxes of every run, as their registries have them."""
+"""Session sandboxes of every run, from their registries."""
 
 import asyncio
 import threading

@@ -96,7 +96,7 @@ async def memory_has_a_limit(sandbox: Sandbox) -> None:
 
 
 async def output_is_bounded(sandbox: Sandbox) -> None:
-    """A program that prints forever would fill Redis and the trainer's memory."""
+    """A program that prints without end would fill Redis and the trainer's memory."""
     result = await _run(sandbox, "print('x' * (8 << 20))")
     size = len(result.stdout.encode())
     most = OUTPUT_LIMIT + 1024  # the mark of the cut comes on top

@@ -1,4 +1,4 @@
-"""How far a program's judging has got, for whoever listens meanwhile: nothing of it is kept.
+"""How far a program's judging has got, for those who listen meanwhile. Nothing of it is kept.
 
 A request that asks for it has its worker publish now and then which case it is at. That costs
 Redis a command or two a second, however many cases there are.
