@@ -102,11 +102,11 @@ def _without_clients(problem: Exception) -> Any:
 
 
 class _SentinelPool(redis.SentinelConnectionPool):
-    """Closes the connections to the sentinels together with those to the primary."""
+    """Its errors are short. Closes the connections to the sentinels together with the others."""
 
     def get_master_address(self) -> tuple[str, int]:
         try:
-            return cast(tuple[str, int], super().get_master_address())
+            return cast(tuple[str, int], super().get_master_address())  # type: ignore[no-untyped-call]
         except MasterNotFoundError as problem:
             raise _without_clients(problem) from None
 
@@ -118,11 +118,11 @@ class _SentinelPool(redis.SentinelConnectionPool):
 
 
 class _AsyncSentinelPool(redis.asyncio.SentinelConnectionPool):
-    """Closes the connections to the sentinels together with those to the primary."""
+    """Its errors are short. Closes the connections to the sentinels together with the others."""
 
     async def get_master_address(self) -> tuple[str, int]:
         try:
-            return cast(tuple[str, int], await super().get_master_address())
+            return cast(tuple[str, int], await super().get_master_address())  # type: ignore[no-untyped-call]
         except AsyncMasterNotFoundError as problem:
             raise _without_clients(problem) from None
 
