@@ -60,6 +60,7 @@ def test_what_is_wrong_in_the_url_is_named(fleet, right, wrong, said) -> None:
         ground.open_checked(target, timeout=100)
 
 
+@pytest.mark.filterwarnings("ignore:CLIENT SETNAME command not supported")  # RQ's, with Redis 6.2
 async def test_gates_jobs_and_groups_survive_a_failover_over_tls_with_users(
     fleet, fusion, monkeypatch
 ) -> None:
