@@ -98,7 +98,7 @@ def default_pad_group_data(group: Group, group_size: int) -> Group:
 
 
 def v1_is_valid_group(group: Group, min_valid_group_size: int, task_type: str = "") -> bool:
-    """Today's slime: by count alone, and one answer for valid and finished."""
+    """slime's current rule: by count, and one answer for valid and finished."""
     return len(group[1]) >= min_valid_group_size
 
 

@@ -66,7 +66,7 @@ def _from_files(model: type[BaseSettings]) -> dict[str, str]:
 
 
 def _named(model: type[BaseSettings], error: ErrorDetails) -> SettingError:
-    """The sentence for one error. Shows the value only if it is that of one public field."""
+    """The sentence for one error. Shows the value only if it belongs to one public field."""
     name = str(error["loc"][0]) if error["loc"] else model.__name__
     info = model.model_fields.get(_field_of(model, name))
     public = info is not None and "Secret" not in str(info.annotation)

@@ -60,7 +60,7 @@ class Body:
             self._cancelled = self._task.cancel()
 
     def __enter__(self) -> None:
-        """The body begins when the object is made; this is for the `with` alone."""
+        """The body begins when the object is made; this is only for the `with`."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over = True

@@ -12,7 +12,7 @@ _SHOWN = 60  # characters of what a failed case printed
 
 @contextmanager
 def judging_bar(count: int) -> Iterator[Callable[[int], None] | None]:
-    """On a terminal: what is to be called with the case that the worker is at; else nothing.
+    """On a terminal: a function to call with the case that the worker is at; else nothing.
 
     Until it is at one, the bar says how long it takes.
     """

@@ -175,7 +175,7 @@ class _Attempts(Generic[R]):
             finished = not failure.may_be_running
             raise
         except BaseException:
-            finished = False  # cancelled: one that only stops waiting leaves the program running
+            finished = False  # cancelled: if it only stops waiting, the program still runs
             if self._work.kills_cancelled:
                 self._busy_until = min(self._busy_until, time.monotonic() + KILLED_WITHIN)
             raise

@@ -90,7 +90,7 @@ def _under_stock_worker() -> JobAtHand:
     job = _current_job()
     if job is None:
         return JobAtHand()
-    # RQ's own worker takes from the queue's list alone: this puts the next job in turn there.
+    # RQ's own worker takes only from the queue's list, so the next job in turn is put there.
     load_script("worker.queue", "feed").call(job.connection, [f"rq:queue:{job.origin}"])
     queued = 0.0
     if job.started_at and job.enqueued_at:

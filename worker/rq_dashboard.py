@@ -2,7 +2,7 @@
 
     rq-dashboard --config worker.rq_dashboard --json --redis-url redis://…
 
-With `--json` alone its page of workers answers 500 as soon as one is busy: what a worker
+With only `--json`, its page of workers answers 500 as soon as one is busy: what a worker
 runs, rq-dashboard 0.9 reads with pickle all the same.
 """
 
@@ -23,7 +23,7 @@ class JsonWorkers(Worker):
         return super().all(*args, **{"serializer": JSONSerializer} | kwargs)
 
     def get_current_job(self) -> Job | None:
-        """Of many, one; RQ 2 knows of workers that have one alone."""
+        """One of many, because RQ 2 expects a worker to have one."""
         if (job := super().get_current_job()) is not None:
             return job
         execution: Any = self.connection.srandmember(f"{self.key}:executions")

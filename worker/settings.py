@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"https?://[^\s*/]+(?:/[^\s*]*?)?(?:/\*)?")
 
 
 def read_names(names: str) -> frozenset[str]:
-    """The words of PENSTOCK_ALLOW. Raises `ValueError` for one that could name nothing."""
+    """The words of PENSTOCK_ALLOW. Raises `ValueError` for a word that can name nothing."""
     words = frozenset(names.replace(",", " ").split())
     for word in sorted(words):
         if word != ANYTHING and not _NAME.fullmatch(word) and not _ADDRESS.fullmatch(word):

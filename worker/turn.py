@@ -164,7 +164,7 @@ class GateTurn:
 
 @dataclass(frozen=True)
 class JobAtHand:
-    """What the worker knows of the job at hand."""
+    """What the worker knows about its current job."""
 
     turn: Turn = field(default_factory=Unlimited)
     queued_seconds: float = 0.0

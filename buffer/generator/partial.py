@@ -47,7 +47,7 @@ class Signals:
 class Partial:
     """What there is of one trajectory; a rollout function that takes a `partial` gets one.
 
-    It begins with `messages`, where there are any. It adds what the model says, and raises
+    It begins with `messages`, if there are any. It adds what the model says, and raises
     `Interrupted` when `interrupted` is true. Without a slot it is never interrupted.
 
     messages   the conversation so far, an unfinished answer at its end; empty at the beginning

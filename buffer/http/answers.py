@@ -112,7 +112,7 @@ async def body_of(request: Request, limit: int = LARGEST_REQUEST) -> bytes:
 async def object_of(
     request: Request, *, optional: bool = False, limit: int = LARGEST_REQUEST
 ) -> dict[str, Any]:
-    """A request's JSON object. Where it is optional, whatever else was sent counts as none."""
+    """A request's JSON object. If it is optional, anything else counts as none."""
     body = await body_of(request, limit)
     try:
         found, _ = parse_json(body)

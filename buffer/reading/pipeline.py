@@ -1,7 +1,7 @@
 """What a read does to a finished group, in slime's fixed order: valid, filter, normalize, pad.
 
 The default functions run here in a thread; the user's own run one group at a time, with
-a time limit for each group and one for the read. Whatever goes wrong concerns that group
+a time limit for each group and one for the read. A failure concerns only that group
 alone: it is quarantined with the reason.
 """
 
@@ -166,7 +166,7 @@ class Pipeline:
 def _guarded(step: Callable[..., Verdict], *group: Any) -> Verdict:
     try:
         return step(*group)
-    except (Exception, SystemExit) as failure:  # noqa: BLE001 - concerns that group alone
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - concerns only that group
         return Verdict("quarantined", [], reason_of(failure))
 
 

@@ -10,7 +10,7 @@ from buffer.errors import ItemRefused
 
 _ENDS = ("version_start", "version_end")
 _REPORTS = frozenset((*_ENDS, "versions", "weight_versions"))
-_HIGHEST = 2**31  # versions stand in scores, next to the time
+_HIGHEST = 2**31  # versions are part of scores, next to the time
 
 
 def reported(item: dict[str, Any]) -> tuple[str, str]:

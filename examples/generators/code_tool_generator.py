@@ -6,7 +6,7 @@
 The trainer starts it with `task_type` "code_tool". Each line of `input_file` has a
 `prompt`, as chat messages, and a `label`, the number that is right. Whatever the model
 puts between ```python and ``` is run by the workers of the queue "code", on the Redis
-of PENSTOCK_REDIS_URL, and it is told the output, for a few turns.
+of PENSTOCK_REDIS_URL, and it reads the output, for a few turns.
 
 What a program does wrong is the model's to see. What goes wrong around it is nobody's
 fault here: the question is asked again, and written as a failure after three times,
@@ -56,7 +56,7 @@ def solve(client: Any, messages: Messages, sampling: dict[str, Any]) -> tuple[Me
 
 
 def output_of(result: CodeResult) -> str:
-    """What the model is told."""
+    """What the model reads."""
     if result.error_kind == "infrastructure":
         raise RuntimeError(f"no sandbox ran the program: {result.message}")
     return f"Output:\n{result.stdout}{result.stderr}"

@@ -2,7 +2,7 @@
 
     VERL_USE_EXTERNAL_MODULES=masked_grpo     algorithm.adv_estimator=masked_grpo
 
-A trajectory is masked where no token of it is to be learnt from, as `masking_agent_loop` leaves it.
+A trajectory is masked if no token of it counts, as `masking_agent_loop` leaves it.
 """
 
 from typing import Any

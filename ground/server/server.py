@@ -199,7 +199,7 @@ def _private_folder(folder: Path) -> Path:
 def make_private(folder: Path) -> None:
     """Make a folder for state, which has secrets in it: only its owner may look, and git does not.
 
-    One that is there already is its owner's to arrange, unless it has our own name.
+    An existing one belongs to its owner, unless it has our own name.
     """
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -52,7 +52,7 @@ class Span:
     def end(self) -> None: ...
 
     def current(self) -> "Span":
-        """For a `with` block in which others are its children. It continues behind the block."""
+        """For a `with` block in which others are its children. It may outlast the block."""
         return self
 
 

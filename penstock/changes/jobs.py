@@ -44,7 +44,7 @@ def _changed(client: redis.Redis, change: str, id: str) -> str:
 
 
 def _requeue(client: redis.Redis, job: Job) -> str:
-    """A failed one alone, as RQ does it."""
+    """Only a failed one, as in RQ."""
     return _retry(client, job) if _status(job) == "failed" else "it has not failed"
 
 

@@ -54,7 +54,7 @@ class Crew:
 
     def hire(self, name: str) -> None:
         """Start one worker."""
-        # A worker that is killed removes nothing: what is temporary lies where the demo does it.
+        # A worker that is killed removes nothing: so its temporary files are in the demo's folder.
         temporary = _for_every_user(self._folder)
         with (self._folder / f"{name}.log").open("wb") as log:
             self.running[name] = subprocess.Popen(  # noqa: S603

@@ -157,7 +157,7 @@ class Registry:
     """How many of them were to be ended, and could not be."""
     counters: dict[str, int]
     reaper: str
-    """Who ends what nobody keeps; empty if nobody does."""
+    """The reaper in charge; empty if there is none."""
 
 
 @dataclass(frozen=True)

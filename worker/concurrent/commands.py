@@ -22,7 +22,7 @@ SCRIPTS: dict[str, Script] = {
     script.sha: script for script in (*_PLAIN.values(), *_GATED.values(), *GATE_SCRIPTS.values())
 }
 
-KEEP = 3600  # seconds by which RQ's own cleaners come later than our reaper
+KEEP = 3600  # seconds that RQ's own cleaners act later than our reaper
 MOST = 500  # jobs in one script call
 
 

@@ -263,7 +263,7 @@ class Shift:
     # Running
 
     async def _run(self, claimed: ClaimedJob) -> None:
-        """Whatever its task raises is the job's outcome, so that every job ends."""
+        """What its task raises is the job's outcome, so that every job ends."""
         try:
             with claimed.span.current():
                 outcome = await self._performer.perform(claimed)

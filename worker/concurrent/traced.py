@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 
 
 def begin(claimed: ClaimedJob, worker: str) -> None:
-    """Just claimed, by a worker that traces. Whatever its fields hold, nothing is raised."""
+    """Just claimed, by a worker that traces. No field makes it raise."""
     parent = _text(claimed, b"penstock_traceparent")
     now, since = time.time(), _moment(claimed, b"enqueued_at")
     since = max(since, _record_the_dead(claimed, parent))

@@ -151,7 +151,7 @@ class Grader:
             return Grade(0.0, "compile_error", str(refusal))
         grade = self._grade_of(result)
         if grade.reason in _NOT_RUN and self.language is None and language != "python":
-            return Grade(0.0, "language", grade.message)  # the model chose one that nobody runs
+            return Grade(0.0, "language", grade.message)  # a language that nobody runs
         if grade.masked:
             log.warning("a program has no grade: %s", grade.message or grade.reason)
         return grade

@@ -130,7 +130,7 @@ def _flat(samples: Sequence[Any]) -> Iterator[Any]:
 class Sandbox:
     """A session sandbox with the interface of `slime.agent.sandbox.Sandbox`.
 
-    `image` may stay empty: the provider's own. A sandbox has one user, whatever `user` says.
+    `image` may stay empty: the provider's own. A sandbox has one user, so `user` is ignored.
     """
 
     def __init__(self, image: str = "", *, provider: str = "", **spec: Any) -> None:

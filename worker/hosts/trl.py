@@ -148,7 +148,7 @@ class CodeEnvironment:
 
 
 async def _asked(function: Reward, given: dict[str, Any]) -> Sequence[float | None]:
-    """One that blocks has a thread: the trainer's other rewards share the event loop."""
+    """A function that blocks gets a thread: the trainer's other rewards share the event loop."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - of an object, its method
     ):

@@ -1,4 +1,4 @@
-"""Where images lie, and how large they may be."""
+"""Where images are stored, and how large they may be."""
 
 import os
 from pathlib import Path

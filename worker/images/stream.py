@@ -82,7 +82,7 @@ class Measured:
         self._gathered = 0
 
     def read(self, count: int) -> bytes:
-        """Exactly this many bytes, fewer at the end alone. `tarfile` reads headers by it."""
+        """Exactly this many bytes, or fewer at the end. `tarfile` reads headers with it."""
         self._gathered += count
         if count < 0 or self._gathered > _MOST_AT_ONCE:
             raise ImageBroken(f"the layer has a header of {self._gathered:,} bytes")

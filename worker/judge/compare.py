@@ -1,7 +1,7 @@
 """Whether what a program printed is what was expected: the rules that judges and datasets use.
 
 exact         the same bytes
-ends          the same but for newlines at the very end: verl's, and the default
+ends          the same except for newlines at the very end: verl's, and the default
 lines         the same lines, blanks at their ends and empty lines at the end left out
 decimals      the same number of lines; each the same, or the same numbers: LiveCodeBench's
 tokens        the same words, however they are spaced and broken into lines

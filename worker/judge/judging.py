@@ -100,7 +100,7 @@ def _end_of(at_hand: JobAtHand) -> float:
 async def _within_the_job(
     sandbox: JudgingSandbox, request: JudgeRequest, suite: Suite, ends: float
 ) -> JudgeResult:
-    """What is known by the end of the job's time is told, and not lost with the job."""
+    """What is known when the job's time ends is returned, and not lost with the job."""
     left = ends - asyncio.get_running_loop().time() - request.compiling
     if left < request.total:
         request = request.model_copy(update={"total_seconds": max(left, _TO_REPORT)})

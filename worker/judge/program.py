@@ -126,7 +126,7 @@ def _with_prelude(code: str, prelude: str) -> str:
 
 
 def _end_of_futures(code: str) -> int:
-    """The line of the last `from __future__` that may stand where it does; reads the top alone."""
+    """The line of the last `from __future__` that may stand where it does; reads only the top."""
     if "__future__" not in code:
         return 0
     end = 0

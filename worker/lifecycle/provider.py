@@ -2,7 +2,7 @@
 
 Modal, E2B, Daytona, Docker, Kubernetes and a process on this machine all fit. A sandbox
 is named before it is made, so that one whose creation was never answered can be found;
-it is ended by its id alone, so that anybody can end it.
+its id is enough to end it, so that anybody can.
 """
 
 import asyncio

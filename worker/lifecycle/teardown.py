@@ -41,7 +41,7 @@ class Step:
 
 
 async def guarded(work: Awaitable[Any], seconds: float) -> Step:
-    """Whatever it does, be it hang or cancel itself, we go on within this many seconds."""
+    """Even if it hangs, or cancels itself, we continue within this many seconds."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=seconds)

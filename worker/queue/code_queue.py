@@ -1,7 +1,7 @@
 """The trainer's side: programs go in, results come back.
 
 Each call gets exactly one outcome: a `CodeResult`, or a `QueueError` that says why
-there is none. Whatever is lost on the way to Redis is sent again under the same
+there is none. What is lost on the way to Redis is sent again under the same
 token, and runs once.
 """
 

@@ -1,7 +1,7 @@
 """One program to a sandbox and its answer back, by verl's signature.
 
 A sandbox that is busy, away or out of order is asked again, with no permit held
-meanwhile; verl asks again after 504 alone.
+meanwhile; verl asks again only after 504.
 """
 
 import json

@@ -61,7 +61,7 @@ def is_unknown(code: Code, metadata: dict[str, Any]) -> bool:
 
 
 def same_output(printed: str, expected: str) -> bool:
-    """Equal but for line ends at the very end, as verl compares."""
+    """Equal except for line ends at the very end, as verl compares."""
     return printed.rstrip("\n") == expected.rstrip("\n")
 
 

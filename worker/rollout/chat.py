@@ -42,7 +42,7 @@ class TooLong(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """The model's answer; `message` is how it stands in the conversation."""
+    """The model's answer; `message` is its form in the conversation."""
 
     message: Message
     calls: list[Call]

@@ -12,7 +12,7 @@ from typing import Any
 from worker.tool.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 _MARK = "####"
-# Not what continues as more than a number: 1/2, 12:30, 3-4. Digits are tried in one way alone:
+# Not what continues as more than a number: 1/2, 12:30, 3-4. Digits are tried in only one way:
 # models run away in them, and every way of splitting a thousand takes seconds.
 _NUMBER = re.compile(
     r"[-+]?(?:\d[\d,]*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d{1,3})?(?![\d/^*:=+-]|\.\d)"
@@ -43,7 +43,7 @@ def gsm8k_score(text: str, ground_truth: str) -> float:
 
 
 def final_answer(text: str) -> str | None:
-    """What stands behind the last `####`, to the end of its line; None if nothing does."""
+    """The text behind the last `####`, to the end of its line; None if nothing does."""
     _, mark, rest = text.rpartition(_MARK)
     lines = rest.strip().splitlines()
     return lines[0] if mark and lines else None

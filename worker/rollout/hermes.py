@@ -40,7 +40,7 @@ For each function call, return a json object with function name and arguments wi
 
 
 def calls_in(text: str, schemas: Schemas) -> list[Call]:
-    """The calls in what a model wrote, in order; whatever stands between them is left alone."""
+    """The calls in what a model wrote, in order; the text between them stays as it is."""
     found: list[Call] = []
     place = text.find(_OPEN)
     while place >= 0:

@@ -25,7 +25,7 @@ log = logging.getLogger("penstock.tool")
 
 
 class ToolConfig(BaseModel):
-    """What may stand under `config:`. Unknown keys are left alone, with a warning."""
+    """What may be under `config:`. Unknown keys are ignored, with a warning."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

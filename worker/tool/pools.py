@@ -31,7 +31,7 @@ GATE = "rate-limiter"
 class TokenBucketWorker:
     """At most `rate_limit` permits at once, over every process that names the same gate.
 
-    Nothing is asked of Redis before the first call. A limit that stands in Redis
+    Nothing is asked of Redis before the first call. A limit that is in Redis
     wins over the one given here; a difference is logged.
     """
 

@@ -30,7 +30,7 @@ class _Alias(ModuleType):
 
 
 def restore() -> bool:
-    """Whether the old path leads to our tool now. Leaves a verl that has its own alone."""
+    """Whether the old path leads to our tool now. A verl that has its own keeps it."""
     try:
         if not ToolSettings.load().verl_tool_path:
             return False

@@ -1,6 +1,6 @@
 """Session sandboxes at Daytona, on its own SDK.
 
-A sandbox gets its name and labels in the request that makes it. Left alone it would stop after 15
+A sandbox gets its name and labels in the request that makes it. By default it would stop after 15
 minutes without a request: that is turned off, and its time to live ends it.
 """
 

@@ -165,7 +165,7 @@ async def ready(inside: Inside, folder: str = "/tmp") -> None:  # noqa: S108
 
 
 class FilesByCommands(ABC):
-    """The files of a provider whose sandboxes are reached by commands alone."""
+    """The files of a provider whose sandboxes are reached only by commands."""
 
     @abstractmethod
     async def exec(self, ref: SandboxRef, command: Command) -> ExecResult: ...

@@ -191,7 +191,7 @@ class Strays:
                 "reaper: provider %s could not list its sandboxes: %s", name, listed.problem
             )
             return swept
-        # The listing is of this run alone, and says nothing of what another run has there.
+        # The listing has only this run's, and does not show another run's.
         here, seen = (registry.run, name), {ref.id for ref in listed.result}
         self._seen = {
             key: at for key, at in self._seen.items() if key[:2] != here or key[2] in seen

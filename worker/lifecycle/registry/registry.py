@@ -78,7 +78,7 @@ class Registry:
         return as_text(fence), as_text(its_fleet)
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
-        """Note a sandbox's new state; False if the record is not the caller's any more."""
+        """Note a sandbox's new state; False if the record no longer belongs to the caller."""
         more = ["id", ref.id, "meta", json.dumps(dict(ref.meta))] if ref else []
         return bool(self._call(_ADVANCE, name, fence, state, *more))
 
@@ -132,7 +132,7 @@ class Registry:
         return bool(self._call(_FORGET, name, fence, counter))
 
     def look(self, most: int = 1000) -> Registered:
-        """The registry as it stands. All sandboxes are counted, at most this many are listed."""
+        """The registry now. All sandboxes are counted, at most this many are listed."""
         now, facts, states, failing, *rows = self._call(_LOOK, most, office="")
         counts = {state: int(many) for state, many in text_fields(states).items()}
         return Registered(now / 1e6, text_fields(facts), counts, failing, read_records(rows))
