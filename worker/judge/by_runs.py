@@ -33,7 +33,7 @@ _ONCE = RetryPolicy(attempts=1)
 
 
 class ByRuns:
-    """Runs the cases of one program. The first one runs first: what does not compile runs once."""
+    """Runs the cases of one program. The first one runs alone: what does not compile runs once."""
 
     def __init__(
         self,
