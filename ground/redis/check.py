@@ -86,7 +86,7 @@ def _root(failure: BaseException) -> BaseException:
 
 
 def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisError:
-    subject, said = f"{setting}: {target}", str(failure).rstrip(". ")
+    subject, said = f"{setting}: {target}", _said(failure)
     match failure:
         case AuthenticationError():
             return RedisUnfit(
@@ -137,15 +137,19 @@ def _no_primary(target: RedisTarget, setting: str) -> RedisError:
             sentinel.ping()
         except AuthenticationError as failure:
             return RedisUnfit(
-                f"{subject} refused the user or password: {failure}. Write them as the URL's "
-                "options sentinel_username and sentinel_password"
+                f"{subject} refused the user or password: {_said(failure)}. Write them as the "
+                "URL's options sentinel_username and sentinel_password"
             )
         except redis.RedisError as failure:
             if _by_certificate(failure):
-                return _untrusted(subject, str(failure).rstrip(". "))
+                return _untrusted(subject, _said(failure))
     return RedisUnavailable(
         f"{setting}: {target} does not answer: no Sentinel is there, or none knows that primary"
     )
+
+
+def _said(failure: BaseException) -> str:
+    return str(failure).rstrip(". ")
 
 
 def _by_certificate(failure: BaseException | None) -> bool:
