@@ -8,7 +8,7 @@ import pytest
 from tests.architecture.source import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "guarantees.md").read_text()
-OBJECTS = ["Permit", "Job", "Result", "Group", "Batch", "Session sandbox"]
+OBJECTS = ["Permit", "Job", "Result", "Group", "Slot", "Batch", "Session sandbox"]
 EVENTS = [
     "Process killed", "Process frozen", "Redis restarted", "Last second lost", "Failover",
     "Network cut",
