@@ -7,6 +7,7 @@ counted (`INFO commandstats`), which other work on the machine disturbs less tha
 import math
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -111,9 +112,10 @@ def _claim(client: Any, work: WorkCommands, want: int, served: Counter[str]) -> 
 
 def _work(client: Any, work: WorkCommands, rounds: range) -> None:
     """Claim, and record the ends."""
+    began = f"{time.time():.6f}"
     for _ in rounds:
         jobs = _claim(client, work, _CLAIMED_AT_ONCE, Counter())
-        rows = [(id, execution, "1", 600, "{}", "1", "", "{}", 0) for id, execution, _ in jobs]
+        rows = [(id, execution, "1", 600, "{}", began, "", "{}", 0) for id, execution, _ in jobs]
         client.execute_command(*work.finish(rows))
 
 

@@ -29,6 +29,7 @@ STAND_ALONE = {
 # Longer files that are one idea all the same.
 WHOLE = {
     "buffer/rollout_buffer.py": "both faces of a buffer; apart they would import each other",
+    "limiter/ledger.py": "an ask names its ledger; apart they would import each other",
 }
 
 
