@@ -1,4 +1,4 @@
-"""An agent's afternoon: a sandbox from an image, a model that edits and tests, a grade, a reward.
+"""A coding agent from image to reward: a sandbox, a model that edits and tests, a grade in a fork.
 
     python examples/coding_agent/run.py [REDIS_URL]
 
@@ -61,7 +61,7 @@ async def run(session: Session, command: str) -> tuple[bool, str]:
 
 
 async def grade(session: Session) -> float:
-    """In a fork, so that the hidden tests never lie where the model's processes run."""
+    """In a fork, so that the hidden tests are never where the model's processes run."""
     judge = await session.fork(SessionRequest(image=task.NAME, ttl=120, tied=False))
     try:
         for name, text in task.HIDDEN.items():

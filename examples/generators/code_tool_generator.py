@@ -43,7 +43,7 @@ def run_rollout(data: dict[str, Any]) -> None:
 
 
 def solve(client: Any, messages: Messages, sampling: dict[str, Any]) -> tuple[Messages, str | None]:
-    """Turns of thinking and running, until there is no more to run."""
+    """Ask the model and run its code, until it writes no more of it."""
     reason = None
     for _ in range(TURNS):
         messages, reason = query_single_turn(client, messages, sampling)
@@ -71,5 +71,5 @@ def reward(item: dict[str, Any]) -> float:
 
 @cache
 def code_queue() -> CodeQueue:
-    """One a process: its connection serves every program of it."""
+    """One per process: its connection serves all of its programs."""
     return CodeQueue(os.environ["PENSTOCK_REDIS_URL"], "code")

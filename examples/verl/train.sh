@@ -1,11 +1,11 @@
 #!/bin/sh
-# A training run of verl 0.9 whose model has our tool. verl's own options (model, data, GPUs, batch
-# sizes) go behind:
+# A training run of verl 0.9 whose model has Penstock's tool. Append verl's own options (model, data,
+# GPUs, batch sizes):
 #
 #     PENSTOCK_REDIS_URL=redis://redis:6379 sh examples/verl/train.sh trainer.n_gpus_per_node=8 …
 #
-# PYTHON is verl's, where penstock is installed too. Ray's processes have to see the three variables
-# exported here: those of a Ray that this starts do; else set them where `ray start` is run.
+# PYTHON is the interpreter that has verl and penstock. Ray's processes need the three variables that
+# are exported here. A Ray that verl starts has them; else set them where you run `ray start`.
 here=$(cd "$(dirname "$0")" && pwd)
 : "${PENSTOCK_REDIS_URL:?name the Redis that the workers use: redis://host:6379}"
 export PENSTOCK_REDIS_URL PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
