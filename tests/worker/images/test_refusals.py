@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.commands import PENSTOCK
 from tests.worker.images.archives import Layer, docker, layer, oci
 from worker.images import ImageBroken, ImageStore, ImageTooLarge, ImageUnknown, StoreUnusable
 from worker.images import archive as archives
@@ -232,6 +233,32 @@ def test_a_refused_image_leaves_none_of_its_layers_and_all_of_others(store, tmp_
     with pytest.raises(ImageBroken):
         store.add(saved)
     assert left_in(store) == before
+
+
+ON_A_SMALL_DISK = """
+set -e
+mount -t tmpfs -o size=4m none "$1"
+"$2" images add "$3" || code=$?
+find "$1" -mindepth 2 | sed "s|$1/||"
+"$2" images ls
+exit ${code:-0}
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root mounts a small disk")
+def test_a_full_disk_is_said_and_nothing_stays_on_it(tmp_path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    layers = [layer({"small": "x"}), Layer().file("large", os.urandom(8 << 20)).bytes()]
+    image = oci(tmp_path / "oci", layers, packed=bytes)
+    words = ["unshare", "--mount", "sh", "-c", ON_A_SMALL_DISK, "sh", folder, PENSTOCK, image]
+    ran = subprocess.run(
+        words, env={**os.environ, "PENSTOCK_IMAGES": str(folder)}, capture_output=True, text=True
+    )
+    assert ran.returncode == 1, ran
+    assert f"{folder} is full; nothing was added" in ran.stderr
+    assert f"no image is in {folder}" in ran.stderr
+    assert ran.stdout == ""
 
 
 def test_images_may_be_removed_while_they_are_listed(store, tmp_path) -> None:

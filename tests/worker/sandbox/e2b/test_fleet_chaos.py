@@ -3,6 +3,7 @@ and hubs are killed."""
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ground.process import aside
 from limiter import StartingGate
 from tests.harness import doomed, killing
 from tests.harness.remains import processes_in
@@ -62,20 +64,26 @@ def creates(urls: list[str], templates: list[str], starts: int, seed: int) -> No
 
 class Eye:
     """How many are starting, looked at again and again: as the registry has it, and as the gate
-    does, which knows of those too that are kept ready."""
+    does, which knows of those too that are kept ready. And what machines have of processes and
+    cgroups meanwhile."""
 
-    def __init__(self, redis: PrivateRedis) -> None:
+    def __init__(self, redis: PrivateRedis, folders: list[Path]) -> None:
         self.peak = 0
+        self.machines = [Machine(folder) for folder in folders]
         self._registry = Registry(redis.target, RUN)
         self._gate = StartingGate(redis.target, limit=CAP).sync
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
     def _look(self) -> None:
+        looks = 0
         while not self._over.wait(0.01):
+            looks += 1
             states = self._registry.look(0).states
             starting = states.get("CREATING", 0) + states.get("STARTING", 0)
             self.peak = max(self.peak, starting, self._gate.status().in_flight)
+            for machine in self.machines if looks % 25 == 0 else ():
+                machine.look()
 
     def __enter__(self):
         self._thread.start()
@@ -87,11 +95,46 @@ class Eye:
         self._registry.close()
 
 
+def children_of(process: int) -> list[int]:
+    with contextlib.suppress(OSError):  # it has ended
+        return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+    return []
+
+
 def fork_servers(folder: Path) -> Iterator[int]:
     for hub in processes_in(folder):
-        with contextlib.suppress(OSError):
-            text = Path(f"/proc/{hub}/task/{hub}/children").read_text()
-            yield from map(int, text.split())
+        yield from children_of(hub)
+
+
+def began(process: int) -> str:
+    """When, by which it is told from a later one with its number; empty if it is dead."""
+    with contextlib.suppress(OSError):
+        state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in "ZX" else rest[18]
+    return ""
+
+
+class Machine:
+    """What one had, and may have left: fork servers with their jails, and cgroups."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._processes: set[tuple[int, str]] = set()
+        self._marks: set[Path] = set()
+
+    def look(self) -> None:
+        for server in fork_servers(self.folder):
+            found = [server, *children_of(server)]
+            self._processes |= {(process, began(process)) for process in found}
+        for about in self.folder.glob(".hub-*.cgroups"):
+            with contextlib.suppress(OSError, ValueError):  # it is being written, or has gone
+                self._marks |= set(map(Path, json.loads(about.read_text())))
+
+    def left(self) -> list[object]:
+        alive = [one for one, since in self._processes if since and began(one) == since]
+        groups = [path for mark in self._marks for path in mark.parent.glob(f"{mark.name}*")]
+        notes = [*self.folder.glob("i*"), *self.folder.glob("*.cgroups")]
+        return [*processes_in(self.folder), *alive, *groups, *notes]
 
 
 def storm(
@@ -137,33 +180,34 @@ def storm(
     return made
 
 
-async def nothing_left(redis: PrivateRedis, folders: list[Path], within: float) -> float:
+async def nothing_left(redis: PrivateRedis, machines: list[Machine], within: float) -> float:
     """Until nothing of all that is left, with a reaper on each machine. How long that took."""
-    began = time.monotonic()
+    start = time.monotonic()
     settings = LifecycleSettings.load(**QUICK)
     reapers = [
-        Reaper(redis.target, settings=settings, ours=LocalProvider(folder)) for folder in folders
+        Reaper(redis.target, settings=settings, ours=LocalProvider(machine.folder))
+        for machine in machines
     ]
     at_work = [asyncio.ensure_future(reaper.work()) for reaper in reapers]
     registry, gate = Registry(redis.target, RUN), StartingGate(redis.target, limit=CAP)
 
     async def left() -> object:
-        links = [path for folder in folders for path in folder.glob("i*")]
-        running = [process for folder in folders for process in processes_in(folder)]
-        return registry.look(0).count or (await gate.status()).in_flight or links or running
+        return (
+            (await aside(lambda: registry.look(0))).count
+            or (await gate.status()).in_flight
+            or await aside(lambda: [what for machine in machines for what in machine.left()])
+        )
 
     while rest := await left():
-        assert time.monotonic() - began < within, rest
+        assert time.monotonic() - start < within, rest
         await asyncio.sleep(0.1)
-        if not registry.look(0).count:  # else each look would keep a hub awake
+        if not isinstance(rest, int):  # else each look of a reaper would keep a hub awake
             for task in at_work:
                 task.cancel()
     for reaper in reapers:
         await reaper.close()
     registry.close()
-    marks = [path for folder in folders for path in folder.glob("*.cgroups")]
-    assert marks == []
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 async def chaos(
@@ -184,12 +228,12 @@ async def chaos(
     for server in servers:
         server.start()
     try:
-        with Eye(redis) as eye:
+        with Eye(redis, [server.folder for server in servers]) as eye:
             made = storm(servers, ["base", IMAGE] if layer else ["base"], **sizes)
     finally:
         for server in servers:
             server.kill()
-    took = await nothing_left(redis, [server.folder for server in servers], within)
+    took = await nothing_left(redis, eye.machines, within)
     assert len(Path("/proc/self/mountinfo").read_text().splitlines()) <= mounts
     return made, eye.peak, took
 

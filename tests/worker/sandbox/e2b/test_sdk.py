@@ -252,6 +252,15 @@ def test_times_that_cannot_be_are_refused_with_what_can(server, timeout):
         Sandbox.create(timeout=timeout, **server.options)
 
 
+@pytest.mark.parametrize("timeout", [0, 0.5, True, "60", 1e400, None])
+def test_times_that_no_sdk_sends_are_refused_too(server, timeout):
+    content = json.dumps({"templateID": "base", "timeout": timeout})
+    headers = {"x-api-key": server.options["api_key"], "content-type": "application/json"}
+    answer = patient.post(f"{server.url}/v2/sandboxes", headers=headers, content=content)
+    assert (answer.status_code, answer.json()["code"]) == (400, 400)
+    assert "timeout is" in answer.json()["message"]
+
+
 def test_an_unknown_template_does_not_exist(server):
     with pytest.raises(SandboxException, match="does not exist"):
         Sandbox.create("no-such-template", **server.options)
