@@ -22,11 +22,14 @@ from tests.worker.sandbox.sessions.conftest import (
     wait_for,
 )
 from worker.images import ImageSettings, ImageStore
+from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.limits import Limits
 from worker.sandbox.local.settings import SandboxSettings
 from worker.sandbox.sessions import CommandRequest, SessionRequest, TooManySessions
-from worker.sandbox.sessions.hub.hub import Hub
 from worker.sandbox.sessions.hub.pool import Shelf, kind_of
+from worker.sandbox.sessions.hub.sessions import KeptSessions
+from worker.sandbox.sessions.hub.starts import Starts
+from worker.sandbox.sessions.hub.way_out import WayOut
 from worker.sandbox.sessions.settings import SessionSettings
 
 IMAGES = ImageSettings()
@@ -260,16 +263,20 @@ class Jail:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub without a process, a fork server or jails, which keeps three sessions."""
+    """What a hub of at most three sessions keeps, without a process, a fork server or jails."""
     Jail.now = Jail.most = 0
-    (tmp_path / "boxes").mkdir()
-    hub = Hub(tmp_path / "boxes", "hub", SandboxSettings(), SessionSettings(session_most=3), IMAGES)
+    sandbox, settings = SandboxSettings(), SessionSettings()
+    starts, way_out = Starts(sandbox, IMAGES), WayOut(settings.session_network, "ns", 65534)
+    hub = KeptSessions(
+        tmp_path, "hub", Jails(), starts, way_out, sandbox.limits(), 3, asyncio.Event()
+    )
     hub.may_open = asyncio.Event()
+    room = "worker.sandbox.sessions.hub.sessions"
     monkeypatch.setattr(
-        "worker.sandbox.sessions.hub.hub.KeptSession.open",
+        f"{room}.KeptSession.open",
         lambda jails, about, limits, start, on_end: Jail.open(hub.may_open, about, on_end),
     )
-    monkeypatch.setattr(Hub, "_limits_of", lambda self, about: LIMITS[about["memory_mb"] or 0])
+    monkeypatch.setattr(f"{room}.check_request", lambda about, *_: LIMITS[about["memory_mb"] or 0])
     return hub
 
 
@@ -288,28 +295,28 @@ async def filled(hub, shelf):
 async def test_a_creation_waits_for_one_that_is_being_made_if_the_machine_is_full(hub, memory):
     hub.may_open.set()
     for _ in range(2):
-        await hub._opened(asked())
+        await hub.open(asked())
     hub.may_open.clear()
     shelf = Shelf(kind_of(asked(), LIMITS[0]), 1)
     with hub._pool.holding(shelf):
         filling = asyncio.ensure_future(filled(hub, shelf))
         await until(lambda: Jail.now == 3)
-        opening = asyncio.ensure_future(hub._opened(asked(memory_mb=memory)))
-        await until(lambda: hub._count() == 4)
+        opening = asyncio.ensure_future(hub.open(asked(memory_mb=memory)))
+        await until(lambda: hub.count() == 4)
         hub.may_open.set()
         await asyncio.gather(filling, opening)
-        assert (Jail.now, Jail.most, hub._count()) == (3, 3, 3)
+        assert (Jail.now, Jail.most, hub.count()) == (3, 3, 3)
 
 
 async def test_none_is_made_in_a_place_that_a_creation_has_taken(hub):
     hub.may_open.set()
     for _ in range(2):
-        await hub._opened(asked())
+        await hub.open(asked())
     hub.may_open.clear()
     shelf = Shelf(kind_of(asked(), LIMITS[0]), 1)
     with hub._pool.holding(shelf):
         assert shelf.wanted.is_set()
-        opening = asyncio.ensure_future(hub._opened(asked()))
+        opening = asyncio.ensure_future(hub.open(asked()))
         await until(lambda: Jail.now == 3)
         await filled(hub, shelf)  # which had leave before
         assert (Jail.most, len(shelf)) == (3, 0)
@@ -323,7 +330,7 @@ async def test_many_creations_at_once_are_never_more_jails_than_allowed(hub):
     with hub._pool.holding(shelf):
         for _ in range(3):
             await filled(hub, shelf)
-        other = [hub._opened(asked(memory_mb=64)) for _ in range(3)]
+        other = [hub.open(asked(memory_mb=64)) for _ in range(3)]
         opened = await asyncio.gather(filled(hub, shelf), *other, filled(hub, shelf))
         assert (Jail.now, Jail.most) == (3, 3)
-        assert all(hub._kept[one.name] is one for one in opened[1:4])
+        assert all(hub.find(one.name) is one for one in opened[1:4])

@@ -7,48 +7,27 @@ no session for a while. If it is killed, its fork server ends, and with that eve
 import asyncio
 import contextlib
 import json
-import logging
-import os
 import signal
 import socket
-import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
 from worker.images import ImageError, ImageSettings
 from worker.sandbox.local.errors import SandboxError, SandboxUnavailable
 from worker.sandbox.local.jails import Jails
-from worker.sandbox.local.limits import Limits
 from worker.sandbox.local.settings import SandboxSettings
-from worker.sandbox.sessions.errors import (
-    ProcessGone,
-    SessionExists,
-    SessionGone,
-    SessionRefused,
-    SessionTrouble,
-    TooManySessions,
-)
-from worker.sandbox.sessions.hub.calls import (
-    Call,
-    check_command,
-    check_request,
-    check_seconds,
-    refused,
-    shown,
-)
-from worker.sandbox.sessions.hub.kept import KeptSession, copied
-from worker.sandbox.sessions.hub.pool import Pool, Shelf, kind_of
-from worker.sandbox.sessions.hub.starts import Start, Starts
+from worker.sandbox.sessions.errors import ProcessGone, SessionGone, SessionRefused
+from worker.sandbox.sessions.hub.calls import Call, check_command, check_seconds, refused, shown
+from worker.sandbox.sessions.hub.kept import KeptSession
+from worker.sandbox.sessions.hub.sessions import KeptSessions
+from worker.sandbox.sessions.hub.starts import Starts
 from worker.sandbox.sessions.hub.streams import Streams
 from worker.sandbox.sessions.hub.way_out import WayOut
-from worker.sandbox.sessions.launch import give_up, hub_of, sweep
+from worker.sandbox.sessions.launch import give_up
 from worker.sandbox.sessions.settings import SessionSettings
 from worker.sandbox.sessions.wire import Frame, receive_call
-
-log = logging.getLogger(__name__)
 
 _UNFIT = 5.0  # seconds for which a hub that cannot serve says why
 
@@ -65,19 +44,14 @@ class Hub:
         images: ImageSettings,
     ) -> None:
         self._folder, self._name, self._settings = folder, name, sessions
-        self._starts = Starts(sandbox, images)
-        self._limits = sessions.limits(sandbox)
         self._jails = Jails(sandbox.config())
         self._way_out = WayOut(sessions.session_network, sandbox.sandbox_level, sandbox.sandbox_uid)
-        self._most = sessions.most()
-        self._kept: dict[str, KeptSession] = {}
-        self._pool = Pool(lambda: self._count() < self._most)
-        self._opening: dict[str, asyncio.Task[Any]] = {}
-        self._callers: set[asyncio.Task[None]] = set()
-        self._closing_up: set[asyncio.Task[None]] = set()
-        self._making_room = asyncio.Lock()
         self._stirred = asyncio.Event()
-        self._closing = False
+        self._sessions = KeptSessions(
+            folder, name, self._jails, Starts(sandbox, images), self._way_out,
+            sessions.limits(sandbox), sessions.most(), self._stirred,
+        )  # fmt: skip
+        self._callers: set[asyncio.Task[None]] = set()
         self._unfit: SandboxUnavailable | None = None
         self._calls: dict[str, Callable[[Call], Awaitable[None]]] = {
             "open": self._open, "info": self._info, "list": self._list, "end": self._end,
@@ -96,7 +70,7 @@ class Hub:
         over = [loop.create_task(stop.wait()), loop.create_task(self._until_deserted())]
         try:
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-            self._closing = True
+            self._sessions.admit_no_more()
         finally:
             server.close()
             for task in over:
@@ -121,19 +95,18 @@ class Hub:
                 async with asyncio.timeout(min(idle, _UNFIT) if self._unfit else idle):
                     await self._stirred.wait()
             except TimeoutError:
-                if not self._kept and not self._opening and not self._callers:
+                if not self._sessions.any and not self._callers:
                     return
 
     async def _wind_up(self) -> None:
         await asyncio.to_thread(give_up, self._folder, self._name)
-        await asyncio.gather(*(kept.end("its hub ends") for kept in list(self._kept.values())))
+        await self._sessions.end_all()
         for caller in self._callers:
             caller.cancel()
         if self._callers:
             await asyncio.wait(self._callers)
         await self._started
-        if self._closing_up:
-            await asyncio.wait(self._closing_up)
+        await self._sessions.settle()
         await self._way_out.end()
         await self._jails.close()
 
@@ -172,7 +145,7 @@ class Hub:
             await call.answer(**refused(SessionRefused(reason)))
 
     async def _open(self, call: Call) -> None:
-        kept = await call.while_heard(self._opened(call.header["session"]))
+        kept = await call.while_heard(self._sessions.open(call.header["session"]))
         try:
             await call.hand_over(kept.info())
             if kept.about["tied"]:
@@ -192,115 +165,19 @@ class Hub:
             for task in ends:
                 task.cancel()
 
-    async def _opened(
-        self, about: dict[str, Any], parent: KeptSession | None = None
-    ) -> KeptSession:
-        """Nobody finds it before it is whole: a fork before it has its parent's files. In a task
-        of its own, which is cancelled to end what is being opened."""
-        limits = self._limits_of(about)
-        self._way_out.check(about["network"])
-        name = about["name"] = about["name"] or f"session-{uuid.uuid4().hex[:16]}"
-        if self._closing:
-            raise SessionGone(f"hub {self._name} ends; ask again")
-        if len(self._kept) + len(self._opening) >= self._most:
-            raise TooManySessions(
-                f"this machine keeps {self._most} sessions, and no more. End some, or raise "
-                "PENSTOCK_SESSION_MOST and the limit of open files"
-            )
-        self._take_name(name)
-        self._opening[name] = asyncio.current_task()  # type: ignore[assignment]
-        try:
-            kept = await self._begun(about, limits, parent.start_from if parent else None)
-            await self._finished(kept, parent)
-            self._kept[name] = kept
-        except BaseException:
-            self._give_name_back(name)
-            raise
-        finally:
-            del self._opening[name]
-            self._pool.look()
-        return kept
-
-    async def _begun(
-        self, about: dict[str, Any], limits: Limits, filled: Start | None
-    ) -> KeptSession:
-        """One that is ready, if there is one; else one of its own. There are never more jails
-        than allowed: one that is ready, or is being made, ends before this one begins."""
-
-        def on_end() -> None:
-            self._ended(about["name"])
-
-        async with self._starts.of(about["image"], filled) as start:
-            kind = kind_of(about, limits)
-            while not filled and (kept := self._pool.take(kind)):
-                if start is None or start.is_that_of(kept.start_from):
-                    kept.hand_over(about, on_end)
-                    return kept
-                await asyncio.shield(self._later(kept.end("its image's name has moved")))
-            async with self._making_room:
-                while self._count() > self._most and (spare := await self._pool.next()):
-                    await asyncio.shield(self._later(spare.end("another session needs its place")))
-            return await KeptSession.open(self._jails, about, limits, start, on_end)
-
-    def _count(self) -> int:
-        return len(self._kept) + len(self._opening) + len(self._pool)
-
     async def _warm(self, call: Call) -> None:
         """Keep sessions of one kind ready while the caller is there. It gives leave for each."""
-        about = call.header["session"]
-        limits = self._limits_of(about)
-        shelf = Shelf(kind_of(about, limits), int(call.header["size"]))
-
-        async def begin(on_end: Callable[[], None]) -> KeptSession:
-            async with self._starts.of(about["image"], None) as start:
-                return await KeptSession.open(self._jails, dict(about), limits, start, on_end)
-
-        with self._pool.holding(shelf):
-            try:
-                while True:
-                    await call.while_heard(shelf.wanted.wait())
-                    await call.answer(short=True)
-                    await receive_call(call.reader)
-                    await call.while_heard(self._pool.fill(shelf, begin))
-                    await call.answer(ready=len(shelf))
-            finally:
-                await shelf.clear()
-
-    def _limits_of(self, about: dict[str, Any]) -> Limits:
-        """Raises `SessionRefused` for what can never be."""
-        return check_request(about, self._jails, self._limits)
-
-    def _take_name(self, name: str) -> None:
-        for last in (False, True):
-            try:
-                os.symlink(self._name, self._folder / name)
-                return
-            except FileExistsError:
-                if not last and hub_of(self._folder, name) not in (None, self._name):
-                    sweep(self._folder)  # its hub may have been killed
-                    continue
-                raise SessionExists(f"a session {name!r} lives already; choose a name") from None
-
-    def _give_name_back(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
-
-    def _ended(self, name: str) -> None:
-        self._later(self._way_out.close(name))
-        if self._kept.pop(name, None):
-            self._give_name_back(name)
-        self._pool.look()
-        self._stirred.set()
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._closing_up.add(task)
-        task.add_done_callback(self._closing_up.discard)
-        return task
+        about, size = call.header["session"], int(call.header["size"])
+        async with self._sessions.ready(about, size) as (shelf, fill):
+            while True:
+                await call.while_heard(shelf.wanted.wait())
+                await call.answer(short=True)
+                await receive_call(call.reader)
+                await call.while_heard(fill())
+                await call.answer(ready=len(shelf))
 
     def _of(self, call: Call) -> KeptSession:
-        if (kept := self._kept.get(name := call.header["name"])) is None:
-            raise SessionGone(f"no session {name!r:.100} lives on this machine. Open a new one")
-        return kept
+        return self._sessions.find(call.header["name"])
 
     async def _info(self, call: Call) -> None:
         await call.answer(session=self._of(call).info())
@@ -308,16 +185,12 @@ class Hub:
     async def _list(self, call: Call) -> None:
         wanted = call.header["tags"].items()
         found = [
-            kept.info() for kept in self._kept.values() if wanted <= kept.about["tags"].items()
+            kept.info() for kept in self._sessions.all() if wanted <= kept.about["tags"].items()
         ]
         await call.answer(sessions=found)
 
     async def _end(self, call: Call) -> None:
-        if opening := self._opening.get(name := call.header["name"]):
-            opening.cancel()
-            await asyncio.wait([opening])
-        if name in self._kept or not opening:
-            await self._of(call).end("it was ended by its name")
+        await self._sessions.end(call.header["name"])
         await call.answer()
 
     async def _keep(self, call: Call) -> None:
@@ -332,27 +205,6 @@ class Hub:
         self._way_out.check(wanted)
         await self._way_out.set(kept, wanted)
         await call.answer(session=kept.info())
-
-    async def _finished(self, kept: KeptSession, parent: KeptSession | None) -> None:
-        """What a session still lacks that nobody has so far."""
-        try:
-            if parent:
-                await copied(parent, kept)
-            if wanted := kept.about["network"]:
-                await self._connected(kept, wanted)
-            if kept.over.is_set():
-                raise SessionTrouble(f"session {kept.name} ended as it was opened: {kept.why}")
-        except BaseException:
-            await kept.end("it could not be given its files, or its proxy")
-            raise
-
-    async def _connected(self, kept: KeptSession, wanted: dict[str, Any]) -> None:
-        """Also if it is cancelled: the process of proxies answers for one after the other."""
-        setting = asyncio.ensure_future(self._way_out.set(kept, wanted))
-        try:
-            await asyncio.shield(setting)
-        finally:
-            await asyncio.wait([setting])
 
     async def _usage(self, call: Call) -> None:
         await call.answer(usage=await self._of(call).usage())
@@ -435,7 +287,7 @@ class Hub:
         through it is not read here."""
         parent = self._of(call)
         with parent.used():
-            child = await call.while_heard(self._opened(call.header["session"], parent))
+            child = await call.while_heard(self._sessions.open(call.header["session"], parent))
             try:
                 await call.hand_over(child.info())
             except BaseException:

@@ -1,6 +1,5 @@
-"""One session in the hub: the line to its init, its commands, and its time limits."""
+"""One session in the hub: its jail, its commands, and its time limits."""
 
-import array
 import asyncio
 import contextlib
 import errno
@@ -11,12 +10,11 @@ import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
 from worker.sandbox.local.inside import wire as jail_wire
-from worker.sandbox.local.inside.commands import LONGEST
 from worker.sandbox.local.inside.job import COMMANDS
 from worker.sandbox.local.jails import Jails, header_of
 from worker.sandbox.local.limits import MB, Limits
@@ -28,6 +26,7 @@ from worker.sandbox.sessions.errors import (
     SessionTrouble,
     TooManySessions,
 )
+from worker.sandbox.sessions.hub.line import Line, refuse
 from worker.sandbox.sessions.hub.starts import Start
 from worker.sandbox.sessions.hub.streams import Ends, Streams
 
@@ -36,8 +35,6 @@ _REMEMBERED = 64  # commands that have ended
 _READY = 60.0  # seconds for a jail to be there, on a busy machine
 _PATIENCE = 1e8  # of the fork server: how long a session lives is decided here
 _ENDING = 10.0  # seconds for an init to end by itself
-_HEARD = 1 << 16
-_FDS = 4
 _USER = "sandbox"
 
 
@@ -66,14 +63,11 @@ class KeptSession:
         self._timed_out: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._starting: dict[int, tuple[asyncio.Future[Streams], Ends | None, dict[str, Any]]] = {}
-        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._running: dict[int, Streams] = {}
         self._ended: OrderedDict[int, Streams] = OrderedDict()
         self._concluding: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._turn = asyncio.Lock()
-        self._line, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._line.setblocking(False)
+        self._line = Line(self._hear, self.gone)
 
     @classmethod
     async def open(
@@ -109,12 +103,12 @@ class KeptSession:
         self._ending = self._loop.create_task(
             jails.exchange(
                 request, self.limits, compiles=False, what=COMMANDS,
-                channel=self._theirs, patience=_PATIENCE, config=start and start.config,
+                channel=self._line.theirs, patience=_PATIENCE, config=start and start.config,
             )
         )  # fmt: skip
         self._ending.add_done_callback(self._is_over)
         self._on_end = on_end
-        self._loop.add_reader(self._line, self._hear)
+        self._line.listen()
         self._look_at_the_clock()
 
     # Its life.
@@ -126,22 +120,15 @@ class KeptSession:
         else:
             said = ending.result().error or self.why
             self._refused = ending.result().status == "refused"
-        self._loop.remove_reader(self._line)
-        self._line.close()
-        self._theirs.close()
         if self._alarm:
             self._alarm.cancel()
         self.why = said
-        gone = self.gone()
-        waiting: list[asyncio.Future[Any]] = [self._ready, *self._asked.values()]
+        self._line.close()
+        refuse(self._ready, self.gone())
         for future, ends, _ in self._starting.values():
-            waiting.append(future)
+            refuse(future, self.gone())
             if ends:
                 ends.close()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(gone)
-                future.exception()  # nobody may be waiting any more
         for streams in [*self._running.values(), *self._ended.values()]:
             if streams.exit is None:
                 self._conclude(streams, self._exit_of(streams, {"status": 9}, "session_ended"))
@@ -165,8 +152,7 @@ class KeptSession:
         """Returns when all of it is dead."""
         if not self.over.is_set():
             self.why = why
-            with contextlib.suppress(OSError):
-                self._line.shutdown(socket.SHUT_RDWR)
+            self._line.hang_up()
             done, _ = await asyncio.wait([self._ending], timeout=_ENDING)
             if not done:
                 self._ending.cancel()  # which kills its init
@@ -240,7 +226,7 @@ class KeptSession:
         if "argv" in asked:
             self.last_command = " ".join(asked["argv"])[:200]
         try:
-            await self._post(order, ends.theirs if ends else ())
+            await self._line.post(order, ends.theirs if ends else ())
         except BaseException:
             if self._starting.pop(number, None) and ends:
                 ends.close()
@@ -249,58 +235,7 @@ class KeptSession:
             ends.handed_over()
         return await started
 
-    async def _post(self, order: Mapping[str, Any], given: Any = ()) -> None:
-        text = json.dumps(order).encode()
-        file = -1
-        try:
-            if len(text) >= LONGEST:
-                file = os.memfd_create("order", os.MFD_CLOEXEC)
-                jail_wire.write(file, jail_wire.pack(dict(order)))
-                text, given = b'{"in_a_file": true}', [file, *given]
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))]
-            await self._send(text, rights if given else [])
-        finally:
-            if file >= 0:
-                os.close(file)
-
-    async def _send(self, text: bytes, rights: Any) -> None:
-        async with self._turn:
-            while not self.over.is_set():
-                try:
-                    self._line.sendmsg([text], rights, socket.MSG_NOSIGNAL)
-                except BlockingIOError:
-                    await self._writable()
-                except OSError:  # in a moment it is known to be over
-                    await self.over.wait()
-                else:
-                    return
-            raise self.gone()
-
-    async def _writable(self) -> None:
-        ready = asyncio.Event()
-        self._loop.add_writer(self._line, ready.set)
-        over = self._loop.create_task(self.over.wait())
-        room = self._loop.create_task(ready.wait())
-        try:
-            await asyncio.wait([over, room], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            over.cancel()
-            room.cancel()
-            if not self.over.is_set():
-                self._loop.remove_writer(self._line)
-
-    def _hear(self) -> None:
-        """What init says, which no program can say in its place."""
-        try:
-            text, given, _, _ = socket.recv_fds(self._line, _HEARD, _FDS)
-        except BlockingIOError:
-            return
-        except OSError:
-            text, given = b"", []
-        if not text:
-            self._loop.remove_reader(self._line)  # its end is reported by the fork server
-            return
-        said = json.loads(text)
+    def _hear(self, said: dict[str, Any], given: list[int]) -> None:
         if "started" in said:
             self._has_started(said, given)
         elif "failed" in said:
@@ -314,18 +249,8 @@ class KeptSession:
         elif "ended" in said:
             streams = self._running[said["ended"]]
             self._conclude(streams, self._exit_of(streams, said, ""))
-        elif "asked" in said:
-            self._answer(said.pop("asked"), said | ({"given": given} if given else {}))
         elif not self._ready.done():
             self._ready.set_result(None)
-
-    def _answer(self, number: int, said: dict[str, Any]) -> None:
-        answer = self._asked.pop(number)
-        if not answer.done():
-            answer.set_result(said)
-        else:  # its caller has gone
-            for at in said.get("given", ()):
-                os.close(at)
 
     def _has_started(self, said: dict[str, Any], given: list[int]) -> None:
         future, ends, asked = self._starting.pop(said["started"])
@@ -352,7 +277,7 @@ class KeptSession:
 
     async def _signalled(self, pid: int, number: int) -> None:
         with contextlib.suppress(SessionGone):
-            await self._post({"signal": pid, "number": number})
+            await self._line.post({"signal": pid, "number": number})
 
     def _exit_of(self, streams: Streams, said: dict[str, Any], why: str) -> dict[str, Any]:
         code = os.waitstatus_to_exitcode(said["status"])
@@ -394,14 +319,14 @@ class KeptSession:
         return [streams for streams in self._running.values() if "argv" in streams.about]
 
     async def signal(self, which: int | str, number: int) -> None:
-        await self._post({"signal": self.find(which).pid, "number": number})
+        await self._line.post({"signal": self.find(which).pid, "number": number})
 
     async def usage(self) -> dict[str, Any]:
-        return await self._ask("usage")
+        return await self._line.ask("usage")
 
     async def listen(self) -> socket.socket:
         """A listening socket of its own network, whose port is that of the proxy from now on."""
-        said = await self._ask("listen")
+        said = await self._line.ask("listen")
         if "why" in said:
             raise SessionTrouble(f"session {self.name} cannot have a proxy: {said['why']}")
         (at,) = said["given"]
@@ -410,14 +335,8 @@ class KeptSession:
 
     async def enter(self) -> None:
         """Into its image, once another session's files are in its own folder."""
-        if trouble := (await self._ask("enter")).get("failed_to"):
+        if trouble := (await self._line.ask("enter")).get("failed_to"):
             raise SessionTrouble(f"session {self.name} could not be forked: {trouble}")
-
-    async def _ask(self, what: str) -> dict[str, Any]:
-        number = next(self._numbers)
-        answer = self._asked[number] = self._loop.create_future()
-        await self._post({what: number})
-        return dict(await answer)
 
 
 async def copied(parent: KeptSession, child: KeptSession) -> None:
