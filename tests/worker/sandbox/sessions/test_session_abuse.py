@@ -93,7 +93,6 @@ async def test_no_program_looks_into_a_call_that_is_under_way(
 async def test_a_signal_to_everybody_hinders_no_later_command(
     in_namespaces: LocalSessions, number: signal.Signals
 ) -> None:
-    """One process waits for the next command before that is there."""
     session = await in_namespaces.open(SessionRequest())
     for _ in range(3):
         attack = f"import os; os.kill(-1, {int(number)})"

@@ -24,12 +24,12 @@ _MOST_FDS = 16
 _LONGEST = 16
 
 
-def main(place: Place, line: Socket) -> None:
+def main(place: Place, line: Socket, ahead: bool) -> None:
     """Everything between the clone and the end of an init; it never returns."""
-    first = _prepare(place, line)
+    first = _prepare(place, line, ahead)
     job = _wait_for(place, line)
     if isinstance(first, Exception):  # a full disk, say, which may have room by now
-        again = _prepare(place, line)
+        again = _prepare(place, line, ahead)
         first = first if isinstance(again, Exception) else again
     report, blobs = _run(job, first)
     # Leave first: the room that a program took is usually free when its client has the report.
@@ -38,13 +38,14 @@ def main(place: Place, line: Socket) -> None:
     os._exit(0 if nothing_left else 1)
 
 
-def _prepare(place: Place, line: Socket) -> Running | Exception:
+def _prepare(place: Place, line: Socket, ahead: bool) -> Running | Exception | None:
     """What can be done before a program comes. What fails is reported to the program's client."""
     try:
         place.enter(line)
-        first = _fork_ahead(place)
+        first = _fork_ahead(place) if ahead else None
         place.build()
-        first.line.send(program.BUILT)
+        if first:
+            first.line.send(program.BUILT)
     except Exception as problem:  # noqa: BLE001
         return problem
     return first
@@ -67,24 +68,26 @@ def _wait_for(place: Place, line: Socket) -> Job:
     return Job(request, reply, what, channel, rest[4:], evidence, place)
 
 
-def _run(job: Job, first: Running | Exception) -> tuple[dict[str, Any], list[bytes | bytearray]]:
+def _run(
+    job: Job, first: Running | Exception | None
+) -> tuple[dict[str, Any], list[bytes | bytearray]]:
     try:
         if isinstance(first, Exception):
             raise first
         request = os.pread(job.request, os.fstat(job.request).st_size, 0)
         header, (stdin, *given) = wire.unpack(request)
         program.check_environment(header["env"])
+        if first and job.what in (CASES, COMMANDS):
+            _dismiss(first, waits=job.what == CASES)  # the first command does not wait for its end
         if job.what == CASES:
-            _dismiss(first)
             return cases.serve(job, header, given), []
         if job.what == COMMANDS:
-            _dismiss(first, waits=False)  # the first command does not wait for its end
             return commands.serve(job, header), []
         job.place.furnish(header["limits"])
         files.write(job.place, header["files"], given)
         for name in header["executable"]:
             job.place.allow_to_run(name)
-        report, blobs = _run_steps(job, header, stdin, first)
+        report, blobs = _run_steps(job, header, stdin, first or _forked(job.place))
         names = header["fetch"] + files.matching(job.place, header["made"])
         fetched, refused = files.fetch(job.place, names, header["limits"]["fetched"])
         report |= {"files": list(fetched), "refused_files": refused}
@@ -104,8 +107,7 @@ def _run_steps(
     status = "finished"
     for number, step in enumerate(header["steps"]):
         if results:
-            running = _fork_ahead(job.place)
-            running.line.send(program.BUILT)
+            running = _forked(job.place)
             if step["argv"][0].startswith("./"):
                 job.place.allow_to_run(step["argv"][0])
         meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids)
@@ -144,7 +146,14 @@ def _fork_ahead(place: Place) -> Running:
     return Running(pid, {out: bytearray(), err: bytearray()}, complaint, ours)
 
 
-def _dismiss(running: Running, waits: bool = True) -> None:
+def _forked(place: Place) -> Running:
+    """One in a place that is there."""
+    running = _fork_ahead(place)
+    running.line.send(program.BUILT)
+    return running
+
+
+def _dismiss(running: Running, waits: bool) -> None:
     """No order comes for it: it ends."""
     running.line.close()
     for end in (*running.streams, running.complaint):

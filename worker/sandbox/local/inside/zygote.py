@@ -53,7 +53,7 @@ def main(usual: set[str]) -> program.Next | None:
         control.send(json.dumps({"failed": f"{type(problem).__name__}: {problem}"}).encode())
         return None
     control.send(json.dumps(ready).encode())
-    server = Server(control, place, config["spares"])
+    server = Server(control, place, config["spares"], config["ahead"])
     try:
         server.serve()
     except program.Begun as begun:
@@ -148,9 +148,9 @@ class Jail:
 class Server:
     """Hands each program to a jail that is ready, makes the next one; ends with its client."""
 
-    def __init__(self, control: wire.Socket, place: Place, spares: int) -> None:
+    def __init__(self, control: wire.Socket, place: Place, spares: int, ahead: bool) -> None:
         self._control = control
-        self._place = place
+        self._place, self._ahead = place, ahead
         self._jails: dict[int, Jail] = {}  # by pidfd
         self._spares: list[int] = []
         self._wanted = self._usual = spares
@@ -198,14 +198,15 @@ class Server:
 
     def _send(self, order: dict[str, Any], fds: list[int]) -> bool:
         """To a spare or a new jail, which from now on is this run's; False if it has died."""
-        pidfd = self._spares.pop() if self._spares else self._clone()
+        # The oldest: the newest may still be building its jail.
+        pidfd = self._spares.pop(0) if self._spares else self._clone()
         held = self._jails[pidfd]
         try:
             wire.send(held.line, order["what"].encode(), fds)
         except (BrokenPipeError, ConnectionResetError):
             return False
         except OSError:
-            self._spares.append(pidfd)  # nothing is wrong with it
+            self._spares.insert(0, pidfd)  # nothing is wrong with it
             raise
         self._wanted = self._usual
         held.number = order["run"]
@@ -228,7 +229,7 @@ class Server:
                 for other, held in self._jails.items():
                     os.close(other)
                     held.line.close()
-                supervise.main(self._place, theirs)
+                supervise.main(self._place, theirs, self._ahead)
         except OSError:
             ours.close()
             raise

@@ -10,6 +10,7 @@ import json
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
@@ -44,7 +45,7 @@ class Hub:
         images: ImageSettings,
     ) -> None:
         self._folder, self._name, self._settings = folder, name, sessions
-        self._jails = Jails(sandbox.config())
+        self._jails = Jails(replace(sandbox.config(), ahead=False))
         self._way_out = WayOut(sessions.session_network, sandbox.sandbox_level, sandbox.sandbox_uid)
         self._stirred = asyncio.Event()
         self._sessions = KeptSessions(
