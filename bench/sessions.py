@@ -5,6 +5,8 @@ run one command in it and end it: they keep nothing alive between two commands. 
 same namespaces as we do, without limits, a filter of system calls or a root of its own.
 
 `e2b sdk` is E2B's own package, unchanged, against `penstock sandbox serve --e2b` of this machine.
+`images` opens sessions from an image of one layer and from one of twenty, in turns, and unpacks a
+layer. `forks` copies a session that has written nothing, and one with 1,000 files of 10 kB.
 """
 
 import asyncio
@@ -23,13 +25,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bench import _session_images
 from bench.suite import Ratio, Suite, Target
+from worker.images import ImageSettings
 from worker.sandbox.local.settings import SandboxSettings
-from worker.sandbox.sessions import CommandRequest, LocalSessions, SessionRequest
+from worker.sandbox.sessions import CommandRequest, LocalSessions, Session, SessionRequest
 from worker.sandbox.sessions.settings import SessionSettings
 
 FIRST, OUTPUT = ["echo", "hi"], b"hi\n"
 AT_ONCE, IDLE, SDK_AT_ONCE = 64, 50, 50
+FILES = "head -c 10000000 /dev/urandom | split -b 10000 -a 3 -d -"
+FORKS = 20
+PAUSE = 0.05  # seconds, in which the fork server has made its next spare
 KEY = f"e2b_{'a1' * 20}"
 # What the kernel itself takes, of the whole machine: other programs must rest.
 KERNEL = ("Slab", "KernelStack", "PageTables", "Percpu")
@@ -45,11 +52,18 @@ SHELL = ["bash", "--noprofile", "-lc", "true"]
 def measure(quick: bool) -> Suite:
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     settings = SessionSettings.load(local_sandboxes=str(folder), session_hub_idle=600)
-    sessions = LocalSessions(SandboxSettings.load(), settings)
+    sandbox, store = SandboxSettings.load(), folder / "images"
+    sessions = LocalSessions(sandbox, settings, ImageSettings.load(images=store))
+    _session_images.add(folder, store, sandbox.sandbox_uid)
     times = 10 if quick else 50
     peers = {"unshare": UNSHARE, "bubblewrap": BWRAP if shutil.which("bwrap") else []}
     contenders: dict[str, Callable[[], Mapping[str, float]]] = {
         "session": lambda: asyncio.run(_ours(sessions, folder, times)),
+        "forks": lambda: asyncio.run(_forks(sessions)),
+        "images": lambda: {
+            **asyncio.run(_layers(sessions, times)),
+            **_session_images.unpacked(folder, sandbox.sandbox_uid),
+        },
         "subprocess": partial(_peer, [], times),
     }
     for name, words in peers.items():
@@ -72,11 +86,14 @@ def measure(quick: bool) -> Suite:
         rounds=1 if quick else 5,
         conditions={"at once": AT_ONCE, "idle": IDLE, "command": " ".join(FIRST), "each": times},
         ratios=[
-            Ratio("first output ms", "session", peer) for peer in contenders if peer != "session"
+            Ratio("first output ms", "session", peer)
+            for peer in contenders
+            if peer not in ("session", "forks", "images")
         ],
         targets=[
             *(Target(f"session first output ms vs {peer}", at_most=1) for peer in rooted),
             Target("session idle MB", at_most=4),
+            Target("images 19 layers more ms", at_most=1),
         ],
         clean_up=end,
     )
@@ -85,6 +102,7 @@ def measure(quick: bool) -> Suite:
 async def _ours(sessions: LocalSessions, folder: Path, times: int) -> dict[str, float]:
     await _first_output(sessions)  # which starts the hub
     first = [await _first_output(sessions) for _ in range(times)]
+    rested = [await _first_output(sessions, pause=PAUSE) for _ in range(times // 2)]
     session = await sessions.open(SessionRequest())
     shell = CommandRequest(SHELL)
     overhead = []
@@ -101,11 +119,42 @@ async def _ours(sessions: LocalSessions, folder: Path, times: int) -> dict[str, 
     await asyncio.gather(*(one.end() for one in idle))
     return {
         "first output ms": statistics.median(first) * 1e3,
+        "first output after a pause ms": statistics.median(rested) * 1e3,
         "overhead ms": statistics.median(overhead) * 1e3,
         "64 at once s": at_once,
         "idle MB": (each + of_kernel) / 1e6,
         "idle kernel MB": of_kernel / 1e6,
     }
+
+
+async def _forks(sessions: LocalSessions) -> dict[str, float]:
+    parent = await sessions.open(SessionRequest())
+    idle = [await _fork(parent) for _ in range(FORKS)]
+    await parent.run(CommandRequest(["sh", "-c", FILES]))
+    full = [await _fork(parent) for _ in range(FORKS)]
+    await parent.end()
+    return {
+        "idle session ms": statistics.median(idle) * 1e3,
+        "1,000 files ms": statistics.median(full) * 1e3,
+    }
+
+
+async def _fork(parent: Session) -> float:
+    began = time.perf_counter()
+    child = await parent.fork(SessionRequest())
+    seconds = time.perf_counter() - began
+    await child.end()
+    return seconds
+
+
+async def _layers(sessions: LocalSessions, times: int) -> dict[str, float]:
+    found: dict[str, list[float]] = {"one": [], "twenty": []}
+    await _first_output(sessions, "one")  # which starts the fork server of images
+    for _ in range(times):
+        for image, seconds in found.items():
+            seconds.append(await _first_output(sessions, image))
+    one, twenty = (statistics.median(seconds) * 1e3 for seconds in found.values())
+    return {"first output from one layer ms": one, "19 layers more ms": twenty - one}
 
 
 class Server:
@@ -168,10 +217,11 @@ def _p99(found: Sequence[float]) -> float:
     return sorted(found)[max(0, math.ceil(0.99 * len(found)) - 1)]
 
 
-async def _first_output(sessions: LocalSessions) -> float:
-    """Seconds until it is there. The session's end is not among them."""
+async def _first_output(sessions: LocalSessions, image: str = "", pause: float = 0) -> float:
+    """Seconds until it is there. The pause before, and the session's end, are not among them."""
+    await asyncio.sleep(pause)
     began = time.perf_counter()
-    session = await sessions.open(SessionRequest())
+    session = await sessions.open(SessionRequest(image=image))
     ran = await session.run(CommandRequest(FIRST))
     seconds = time.perf_counter() - began
     if ran.stdout != OUTPUT:
