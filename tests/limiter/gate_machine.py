@@ -116,6 +116,12 @@ class GateMachine(RuleBasedStateMachine):
         kept = self.gate.renew(process, *permits, alive=LIFE / 1e6)
         assert kept == self.model.renew(process, held, LIFE, self.gate.now)
 
+    @rule(picks=picks)
+    def revoke(self, picks: list[int]) -> None:
+        for wish in self.picked(picks)[:1]:
+            revoked = self.gate.revoke("operator", wish.id)
+            assert revoked == self.model.revoke("operator", wish.id, self.gate.now)
+
     @rule(process=processes, picks=picks, counter=st.sampled_from(["cancelled", "timeouts"]))
     def cancel(self, process: str, picks: list[int], counter: str) -> None:
         ids = [wish.id for wish in self.picked(picks)]

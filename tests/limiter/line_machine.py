@@ -48,7 +48,7 @@ class LineMachine(GateMachine):
         """Something happens."""
         draw = self.draw
         process, picks = draw.choice(PROCESSES), [draw.randint(0, 30) for _ in range(3)]
-        match draw.randint(0, 14):
+        match draw.randint(0, 15):
             case 0:
                 self.time_passes(draw.choice([1, 8, 30, 65]))
                 self.renew(process, picks)
@@ -66,6 +66,8 @@ class LineMachine(GateMachine):
                 self.pause_or_resume(draw.random() < 0.3)
             case 6 | 7 if self.costs:
                 self.holders_learn_what_it_cost()
+            case 8 if draw.random() < 0.3:
+                self.revoke(picks)
             case 8 | 9 | 10 | 11:
                 self.release(process, picks, draw.random() < 0.1, "")
             case _:

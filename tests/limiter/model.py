@@ -47,6 +47,7 @@ class Model:
     mailed: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     stepping: Stepping | None = None
     heard: list[tuple[int, str]] = field(default_factory=list)
+    revoked: dict[int, int] = field(default_factory=dict)  # fences, and when their leases end
 
     LANE = 2**43
 
@@ -186,7 +187,7 @@ class Model:
             self.leases[wish.id].ends = now + wish.term
             return True
         full = self.limit is not None and len(self.leases) >= self.limit
-        if wish.id in self.leases or full:
+        if wish.id in self.leases or full or wish.fence in self.revoked:
             self.counted["lost"] += 1
             return False
         self.line = [entry for entry in self.line if entry[1] != wish.id]
@@ -194,6 +195,18 @@ class Model:
         self.fence = max(self.fence, wish.fence)
         self.counted["readmitted"] += 1
         return True
+
+    def revoke(self, process: str, id: str, now: int) -> bool:
+        self.begin(process, now)
+        lease = self.leases.get(id)
+        held = lease is not None and lease.ends > now
+        if lease is not None and held:
+            del self.leases[id]
+            self.revoked = {f: ends for f, ends in self.revoked.items() if ends > now}
+            self.revoked[lease.fence] = lease.ends
+            self.counted["expired"] += 1
+        self.serve(now)
+        return held
 
     def cancel(self, process: str, ids: list[str], counter: str, now: int) -> list[int]:
         self.begin(process, now)

@@ -22,6 +22,9 @@ class UpgradingMachine(GateMachine):
     def receipt(self, id: str, fence: int, word: str) -> str:
         return str(fence)  # the last release has no reports
 
+    def revoke(self, picks: list[int]) -> None:
+        """The last release does not know of it, and would count such a permit in again."""
+
 
 def explore(kind: type[GateMachine], redis: Any, examples: int, steps: int) -> None:
     run_state_machine_as_test(
