@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import Step, matches, steps
+from tests.harness import commands
 from tests.harness.servers import PrivateRedis
 from tests.worker.hosts.stubbed import path_of
 from tests.worker.sandbox.e2b.serving import E2bServer
@@ -139,8 +140,8 @@ def _in_the_background(step: Step, scratch: Path, env: dict[str, str]) -> Iterat
 def _run(step: Step, scratch: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     if step.python:
         (scratch / "program.py").write_text(step.program)
-        command, folder = [sys.executable, "program.py"], scratch
-    elif step.program.startswith("make"):
+        return commands.run_program("program.py", env=env, cwd=scratch)
+    if step.program.startswith("make"):
         # This environment is the installed one, and is not to be made again.
         kept = [f"--old-file={sys.prefix}/{stamp}" for stamp in (".runs", ".installed")]
         command, folder = [*step.program.split(), f"VENV={sys.prefix}", *kept], ROOT

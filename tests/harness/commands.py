@@ -1,6 +1,7 @@
-"""The `penstock` command as a process that has imported its modules already.
+"""The `penstock` command, or a program, as a process that has imported our modules already.
 
     process = commands.start(["limits", "ls"], env=environment, stdout=subprocess.PIPE)
+    result = commands.run_program("program.py", env=environment, cwd=folder)
 
 An interpreter that imports them takes half a second of a processor each time; a fork of the
 nursery takes milliseconds. For the rest it is as if a shell had started it. What is tried of the
@@ -8,6 +9,7 @@ start itself (a stream that is closed, modules in the working directory) is star
 """
 
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -46,7 +48,19 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     """`subprocess.run(["penstock", *words], capture_output=True, text=True, …)`."""
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with start(words, env=env, cwd=cwd, **streams) as process:
+    return _ended(start(words, env=env, cwd=cwd, **streams), timeout)
+
+
+def run_program(
+    file: str, *, env: Mapping[str, str], cwd: Path, timeout: float = 100
+) -> "subprocess.CompletedProcess[str]":
+    """`subprocess.run([sys.executable, file], …)`, with all that it prints in `stdout`."""
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return _ended(_Program([file], env=env, cwd=cwd, **streams), timeout)
+
+
+def _ended(process: "subprocess.Popen[Any]", timeout: float) -> "subprocess.CompletedProcess[str]":
+    with process:
         try:
             said = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -57,23 +71,36 @@ def run(
 
 def become(words: list[str], folder: str) -> None:
     """In the child."""
-    os.chdir(folder)
-    sys.argv = words
-    tempfile.tempdir = None  # its environment may name another
+    _settle(words, folder)
     from penstock.entry import main
 
     main()
 
 
+def become_program(words: list[str], folder: str) -> None:
+    """In the child."""
+    _settle(words, folder)
+    sys.path[:0] = [folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    runpy.run_path(words[0], run_name="__main__")
+
+
+def _settle(words: list[str], folder: str) -> None:
+    os.chdir(folder)
+    sys.argv = words
+    tempfile.tempdir = None  # its environment may name another
+
+
 class _Command(subprocess.Popen[Any]):
     """A Popen whose process is forked by the nursery, which also tells how it ends."""
+
+    becomes = staticmethod(become)
 
     def _execute_child(self, args: Any, *more: Any) -> None:
         cwd, env, pipes = more[4], more[5], more[9:15]
         taken, _, output, errors = pipes[0], pipes[1], pipes[3], pipes[5]
         assert taken == -1, "it has nothing to read"
         spec = {
-            "scenario": "tests.harness.commands:become",
+            "scenario": f"tests.harness.commands:{self.becomes.__name__}",
             "arguments": [[str(word) for word in args], str(cwd)],
             "at": None,
         }
@@ -105,3 +132,7 @@ class _Command(subprocess.Popen[Any]):
         if self.returncode is None and self._born.has_ended(timeout):
             self.returncode = self._born.wait()
         return self.returncode
+
+
+class _Program(_Command):
+    becomes = staticmethod(become_program)
