@@ -67,6 +67,11 @@ SIDES = {
     "sandbox": (("penstock",), ("plain python -c", "bubblewrap")),
     "sessions": (("session",), ("subprocess", "unshare")),
     "judge": (("judge",), ("plain", "verl client", "prime_code", "scalebox")),
+    "limits, 8 processes": (
+        ("penstock, 8 processes",), ("inspect_ai, 8 processes", "static, 8 processes"),
+    ),
+    "limits, 64 processes": (("penstock, 64 processes",), ("inspect_ai, 64 processes",)),
+    "limits, quota": (("penstock, quota",), ("inspect_ai, quota",)),
     "starts, even load": (("fleet gate, even",), ("share a worker, even",)),
 }  # fmt: skip
 # Why each is so. One that is behind and has no reason here ends `make docs`.
@@ -81,6 +86,9 @@ REASONS = {
     ("judge", "python"): "It isolates no program, and six cases share a process.",
     ("judge", "cpp iostream"): "It isolates no program.",
     ("judge", "go"): "It isolates no program, and Go keeps its compiled packages.",
+    ("limits", "goodput"): "Many more of its requests are refused, so the service is always full.",
+    ("limits", "refused %"): "A fixed limit just below the capacity is never refused there.",
+    ("limits", "s to settle"): "A fixed limit just below the capacity has nothing to find.",
     ("starts", "simulated s"): "With an even load, a fixed share per worker is never too small.",
 }  # fmt: skip
 
@@ -154,7 +162,7 @@ def _reason(part: str, metric: str) -> str:
 
 
 def _more_is_better(metric: str) -> bool:
-    return "/s" in metric or "per_second" in metric or "ok %" in metric
+    return any(word in metric for word in ("/s", "per_second", "ok %", "goodput"))
 
 
 def _beats(metric: str, one: float, other: float) -> bool:
