@@ -1,5 +1,8 @@
 """Who changed what: a stream in Redis that keeps the latest thousand."""
 
+import getpass
+import os
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,15 @@ class Author:
 
     who: str
     address: str
+
+    @classmethod
+    def at_terminal(cls, command: str) -> "Author":
+        """The user of this process, as far as the machine knows."""
+        try:
+            who = getpass.getuser()
+        except (KeyError, OSError):  # a container's user may have no name
+            who = str(os.getuid())
+        return cls(who, f"{command} on {socket.gethostname()}")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Why a queue grows: nobody works on it, a gate holds it back, or there is simply much to do."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -42,7 +43,8 @@ def _verdict(
     if suspended:
         return "suspended", "all workers are suspended; `rq resume` ends that"
     if queue.paused:
-        return "paused", f"queue {queue.name!r} is paused; the monitor's page resumes it"
+        resume = f"penstock queues resume {shlex.quote(queue.name)}"
+        return "paused", f"queue {queue.name!r} is paused; `{resume}` ends that"
     if not queue.depth:
         return ("working", "") if queue.running else ("idle", "")
     named = {worker.gate for worker in workers if worker.gate}

@@ -1,10 +1,7 @@
 """`penstock limits permits` and `revoke`: who holds what, and how it is taken back."""
 
 import asyncio
-import getpass
 import json
-import os
-import platform
 from dataclasses import asdict
 
 import click
@@ -76,16 +73,7 @@ def revoke(name: str, permit: str) -> int:
 
 async def _revoked(url: str, name: str, permit: str) -> Changed:
     async with FleetReader(url) as reader:
-        return await Changes(reader, Author(_user(), f"limits on {platform.node()}")).revoke(
-            name, permit
-        )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return str(os.getuid())
+        return await Changes(reader, Author.at_terminal("limits")).revoke(name, permit)
 
 
 def _table_of_permits(leases: tuple[LeaseStatus, ...]) -> Table:

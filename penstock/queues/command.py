@@ -1,4 +1,4 @@
-"""`penstock queues`: what waits, and how the shares of a queue take turns."""
+"""`penstock queues`: what waits, how the shares of a queue take turns, and its pause."""
 
 import json
 from dataclasses import asdict
@@ -7,10 +7,18 @@ from typing import Literal
 import click
 from rich.table import Table
 
+from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import queues
 from penstock.fleet import FleetReader, Queue
 from penstock.in_order import run_in_order
-from penstock.options import examples, for_data, given_settings, read_weights, settings_options
+from penstock.options import (
+    examples,
+    for_data,
+    given_settings,
+    read_weights,
+    say,
+    settings_options,
+)
 from penstock.queues.shares import table, table_of_shares
 from penstock.startup import running_redis
 from worker import CodeQueue
@@ -18,17 +26,19 @@ from worker import CodeQueue
 
 @click.group(
     "queues",
-    short_help="See queues, and set the weights of their shares.",
+    short_help="See and pause queues, and set the weights of their shares.",
     epilog=examples("""
 Examples:
 
   penstock queues ls                              what waits, and why
   penstock queues share code                      its shares, in the order of their turns
   penstock queues share code training=4 eval=1    four jobs of training for each of eval
+  penstock queues pause code                      start no more of its jobs
+  penstock queues resume code
 """),
 )
 def command() -> None:
-    """See queues, and set the weights of their shares."""
+    """See and pause queues, and set the weights of their shares."""
 
 
 @command.command(
@@ -104,6 +114,53 @@ def share(
         click.echo(json.dumps(asdict(shares), indent=2))
     else:
         for_data().print(table_of_shares(shares))
+
+
+@command.command(
+    "pause",
+    epilog=examples("""
+Example:
+
+  penstock queues pause code
+"""),
+)
+@click.argument("queue", shell_complete=queues)
+@settings_options
+def pause(queue: str) -> int:
+    """Start no more jobs of a queue until `resume`. Running jobs continue.
+
+    Concurrent workers obey, RQ's own workers do not. The monitor's log shows who did it.
+    """
+    return _change(queue, paused=True)
+
+
+@command.command(
+    "resume",
+    epilog=examples("""
+Example:
+
+  penstock queues resume code
+"""),
+)
+@click.argument("queue", shell_complete=queues)
+@settings_options
+def resume(queue: str) -> int:
+    """Start the jobs of a queue again."""
+    return _change(queue, paused=False)
+
+
+def _change(queue: str, *, paused: bool) -> int:
+    async def changed(url: str) -> Changed:
+        async with FleetReader(url) as reader:
+            author = Author.at_terminal("queues")
+            return await Changes(reader, author).queue(queue, paused=paused)
+
+    with running_redis(given_settings()) as url:
+        if refusal := run_in_order(changed(url)).refusal:
+            say(f"penstock: {refusal}; `penstock queues ls` lists them", err=True)
+            return 1
+    say(f"{queue}: {'paused' if paused else 'resumed'}")
+    return 0
 
 
 def _table_of_queues(queues: tuple[Queue, ...]) -> Table:

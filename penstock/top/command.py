@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import click
 
+from penstock.changes import Author
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.history import History
 from penstock.in_order import run_in_order
 from penstock.options import console, examples, given_settings, settings_options
 from penstock.startup import require_one_primary, running_redis
-from penstock.top.offers import author
 from penstock.top.paper import Paper
 from penstock.top.program import Program
 from penstock.top.screen import Order, lines_of
@@ -83,7 +83,7 @@ def _printed(fleet: Fleet, paper: Paper) -> list[str]:
 async def _watch(url: str, run: str, every: float) -> None:
     async with FleetReader(url, run) as reader:
         with Terminal() as terminal:
-            program = Program(reader, author(), terminal, every)
+            program = Program(reader, Author.at_terminal("top"), terminal, every)
             with _log_to(program):
                 await program.run()
 

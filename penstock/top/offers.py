@@ -1,14 +1,12 @@
 """What can be changed from a row or a screen, by which key. Each is asked about before it is made,
 and is made by the same code as from the monitor's page."""
 
-import getpass
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from limiter import GateStatus
-from penstock.changes import Author, Changed, Changes
+from penstock.changes import Changed, Changes
 from penstock.fleet import Queue, Registry
 from penstock.top.screen import Place
 
@@ -24,15 +22,6 @@ class Offer:
     question: str
     make: Make
     answer: str | None = None
-
-
-def author() -> Author:
-    """Who sits at this terminal, as far as the machine knows."""
-    try:
-        who = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
-        who = ""
-    return Author(who, f"top on {socket.gethostname()}")
 
 
 def offers(place: Place | None, about: Any, marked: Sequence[str] = ()) -> list[Offer]:

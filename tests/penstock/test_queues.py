@@ -6,6 +6,9 @@ import subprocess
 import pytest
 
 from tests.harness import commands
+from tests.harness.servers import until
+from tests.worker.concurrent import chores
+from tests.worker.concurrent.crew import at_work, open_queue
 from worker import CodeQueue
 
 
@@ -76,3 +79,29 @@ def test_what_is_no_weight_is_refused_and_nothing_changes(queues, real_redis, wo
     assert (result.returncode, result.stdout) == (2, "")
     assert said in result.stderr
     assert CodeQueue(real_redis).sync.shares().shares == ()
+
+
+def test_a_paused_queue_rests_until_it_is_resumed_and_both_are_noted(queues, real_redis) -> None:
+    queue = open_queue(real_redis)
+    with at_work(real_redis, job_lease=60.0):
+        queue.enqueue(chores.add, 1, 2)
+        until(lambda: real_redis.zcard("rq:finished:code") == 1, "the queue is known")
+        assert queues("pause", "code").stdout == "code: paused\n"
+        queue.enqueue(chores.add, 3, 4)
+        assert rows(queues("ls"))[0][-1] == "paused"
+        (reason,) = [one["reason"] for one in json.loads(queues("ls", "--json").stdout)]
+        assert "`penstock queues resume code`" in reason
+        assert queues("resume", "code").stdout == "code: resumed\n"
+        until(lambda: real_redis.zcard("rq:finished:code") == 2, "the second job runs")
+    noted = [change for _, change in real_redis.xrange("penstock:audit")]
+    assert [(one[b"what"], one[b"target"], one[b"outcome"]) for one in noted] == [
+        (b"pause queue", b"code", b"done"), (b"resume queue", b"code", b"done"),
+    ]  # fmt: skip
+    assert all(one[b"who"] and one[b"address"].startswith(b"queues on ") for one in noted)
+
+
+def test_a_queue_that_nobody_used_is_not_paused(queues, real_redis) -> None:
+    result = queues("pause", "none")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "there is no queue 'none'" in result.stderr
+    assert not real_redis.exists("penstock:work:{none}")
