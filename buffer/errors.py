@@ -52,12 +52,13 @@ class UnknownTask(RolloutBufferError):
 
 
 class LeaseLost(RolloutBufferError):
-    """The batch's lease ended and its groups went back, or it was never given out."""
+    """The batch's lease ended and its groups went back, or Redis knows of no such batch."""
 
     def __init__(self, receipt: str) -> None:
         super().__init__(
-            f"batch {receipt} is no longer leased: its groups went back to be delivered again. "
-            "Acknowledge sooner, extend the lease, or take with a longer one"
+            f"batch {receipt} is no longer leased, and its groups are delivered again. Either its "
+            "lease ended: acknowledge sooner, extend it, or take with a longer one. Or Redis lost "
+            "its newest writes, and the take with them"
         )
 
 

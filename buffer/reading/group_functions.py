@@ -35,6 +35,22 @@ class GroupFunctions:
         return any(getattr(self, field.name) is not None for field in fields(self))
 
 
+class FunctionFailed(Exception):
+    """One of a task's own functions raised; the message says which, and what."""
+
+
+def naming_itself(function: Callable[..., T], name: str, task: str) -> Callable[..., T]:
+    """The same function, whose failure says whose it is."""
+
+    def call(*arguments: Any) -> T:
+        try:
+            return function(*arguments)
+        except (Exception, SystemExit) as failure:
+            raise FunctionFailed(f"{name} of {task}: {reason_of(failure)}") from failure
+
+    return call
+
+
 async def in_own_thread(call: Callable[[], T], seconds: float) -> T:
     """Its result, or TimeoutError. Not in the pool: functions that never return would use it up
     for everybody. Such a thread is left behind; Python cannot end it."""
@@ -65,4 +81,7 @@ async def in_own_thread(call: Callable[[], T], seconds: float) -> T:
 
 def reason_of(failure: BaseException) -> str:
     """What a user's code failed with, for the quarantine and the log."""
-    return f"{type(failure).__name__}: {failure}"[:1000]
+    said = str(failure)
+    return (said if isinstance(failure, FunctionFailed) else f"{type(failure).__name__}: {said}")[
+        :1000
+    ]

@@ -26,7 +26,12 @@ from buffer.default_functions import (
     v1_get_group_data_meta_info,
     v1_is_valid_group,
 )
-from buffer.reading.group_functions import GroupFunctions, in_own_thread, reason_of
+from buffer.reading.group_functions import (
+    GroupFunctions,
+    in_own_thread,
+    naming_itself,
+    reason_of,
+)
 from buffer.settings import TaskConfig
 
 log = logging.getLogger(__name__)
@@ -66,15 +71,20 @@ class Pipeline:
         self._timeout = timeout
         self._until = time.monotonic() + patience
         v1 = config.dialect == "v1"
-        self._is_valid = functions.is_valid_group or (
+        self._is_valid = self._own("is_valid_group") or (
             v1_is_valid_group if v1 else default_is_valid_group
         )
-        self._filter = functions.filter_item or default_filter_item
-        self._normalize = functions.normalize_group_data or default_normalize_group_data
-        self._pad = functions.pad_group_data or default_pad_group_data
+        self._filter = self._own("filter_item") or default_filter_item
+        self._normalize = self._own("normalize_group_data") or default_normalize_group_data
+        self._pad = self._own("pad_group_data") or default_pad_group_data
+        self._transform = self._own("transform_group")
         self._meta_info = functions.get_group_data_meta_info or (
             v1_get_group_data_meta_info if v1 else default_get_group_data_meta_info
         )
+
+    def _own(self, name: str) -> Callable[..., Any] | None:
+        function = getattr(self.functions, name)
+        return function and naming_itself(function, name, self.task)
 
     async def judge(self, groups: list[tuple[Any, list[Item]]]) -> list[Verdict]:
         """A custom is_valid_group's word on open groups."""
@@ -143,15 +153,16 @@ class Pipeline:
 
     def _transformed(self, instance_id: Any, items: list[Item]) -> list[Item] | None:
         size = self.config.group_size
-        if self.config.dialect == "v1" or self.functions.transform_group:
-            if transform := self.functions.transform_group:
-                return _items(transform((instance_id, items), self.task))
+        if self._transform:
+            return _items(self._transform((instance_id, items), self.task), "transform_group")
+        if self.config.dialect == "v1":
             return items[:size]
         kept = [item for item in items if self._filter(item, self.task)][:size]
         if not kept or len(kept) < self.config.keep_at:
             return None
         group = self._normalize((instance_id, kept))
-        return _items(self._pad((group[0], _items(group)), size))
+        normal = _items(group, "normalize_group_data")
+        return _items(self._pad((group[0], normal), size), "pad_group_data")
 
     def _validity(self, group: Group) -> tuple[bool, bool]:
         """Both return types: v0's (valid, finished), v1's single bool."""
@@ -170,14 +181,14 @@ def _guarded(step: Callable[..., Verdict], *group: Any) -> Verdict:
         return Verdict("quarantined", [], reason_of(failure))
 
 
-def _items(group: Any) -> list[Item]:
+def _items(group: Any, function: str) -> list[Item]:
     """The items of what a custom function returned; a coroutine or the like is nonsense."""
     if inspect.iscoroutine(group):
         group.close()
-        raise TypeError("the function is async; group functions are plain functions")
+        raise TypeError(f"{function} is async; group functions are plain functions")
     if not isinstance(group, tuple | list) or len(group) != 2:
-        raise TypeError(f"the function returned {type(group).__name__}, not (instance_id, items)")
+        raise TypeError(f"{function} returned {type(group).__name__}, not (instance_id, items)")
     items = list(group[1])
     if not all(isinstance(item, dict) for item in items):
-        raise TypeError("the function returned items that are not dicts")
+        raise TypeError(f"{function} returned items that are not dicts")
     return items

@@ -164,6 +164,38 @@ async def test_an_acknowledgement_that_was_forgotten_delivers_the_batch_once_mor
     await buffer.aclose()
 
 
+async def test_a_take_that_was_forgotten_delivers_the_same_items_at_once(server) -> None:
+    buffer = RolloutBuffer(server.target, "math", TaskConfig(group_size=2))
+    await buffer.write_many([item("a", "u0", 1), item("a", "u1", 0)])
+    before = server.written()
+    first = await buffer.take()
+    assert first is not None
+    await asyncio.to_thread(server.lose_since, before)
+    with pytest.raises(LeaseLost, match="Redis lost its newest writes"):
+        await buffer.ack(first)
+    again = await buffer.take(wait=SOON)
+    assert again is not None
+    assert again.receipt != first.receipt
+    assert [one["uid"] for one in again.items] == [one["uid"] for one in first.items]
+    await buffer.ack(again)
+    await buffer.aclose()
+
+
+async def test_a_publication_that_was_forgotten_is_made_again(server) -> None:
+    buffer = RolloutBuffer(server.target, "math", TaskConfig(group_size=2))
+    await buffer.set_policy(Policy(groups_per_version=1, max_age=1))
+    first = await buffer.publish(0)
+    before = server.written()
+    await buffer.publish(1)
+    await asyncio.to_thread(server.lose_since, before)
+    assert await buffer.published(after=-1) == 0
+    for _ in range(2):  # a repetition of one that is known changes nothing
+        again = await buffer.publish(1)
+        assert (again.version, again.line, again.returned) == (1, first.line, 0)
+    assert await buffer.published(after=0) == 1
+    await buffer.aclose()
+
+
 async def test_a_slot_that_was_forgotten_is_lost_and_its_group_is_made_by_another(server) -> None:
     buffers = [RolloutBuffer(server.target, "math", TaskConfig(group_size=2)) for _ in range(2)]
     one, other = buffers
