@@ -95,7 +95,7 @@ async def test_a_signal_to_everybody_hinders_no_later_command(
 ) -> None:
     session = await in_namespaces.open(SessionRequest())
     for _ in range(3):
-        attack = f"import os; os.kill(-1, {int(number)})"
+        attack = f"import os, time; os.fork() or time.sleep(60); os.kill(-1, {int(number)})"
         ran = await session.run(CommandRequest(["python3", "-c", attack], timeout=LONGEST))
         assert ran.exit.code == 0, ran
         assert await well(session)
