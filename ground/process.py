@@ -12,25 +12,29 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, Protocol, TypeVar
+from types import MethodType
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ground.tasks import ended
 
 T = TypeVar("T")
 
 
-_forgetting: set[weakref.WeakMethod[Callable[[], None]]] = set()
+# Not `WeakMethod`: its callback fails on an object that lives until the interpreter is gone.
+_forgetting: dict[weakref.ref[Any], Callable[[Any], None]] = {}
 
 
 def in_forked_child(forget_parent: Callable[[], None]) -> None:
     """Call this method in each forked child, if its object still lives."""
-    _forgetting.add(weakref.WeakMethod(forget_parent, _forgetting.discard))
+    method = cast(MethodType, forget_parent)
+    owner = weakref.ref(method.__self__, lambda ref: _forgetting.pop(ref, None))
+    _forgetting[owner] = method.__func__
 
 
 def _forget_parent() -> None:
-    for method in list(_forgetting):
-        if (forget := method()) is not None:
-            forget()
+    for ref, forget in list(_forgetting.items()):
+        if (owner := ref()) is not None:
+            forget(owner)
 
 
 os.register_at_fork(after_in_child=_forget_parent)

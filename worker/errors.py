@@ -84,10 +84,16 @@ class NoWorkers(QueueError):
 
 
 class DeadlineExceeded(QueueError):
-    """No result came within the caller's deadline."""
+    """No result came within the caller's deadline; `unattended` is a queue without workers."""
 
-    def __init__(self, job: str, seconds: float) -> None:
-        super().__init__(f"job {job}: no result within {seconds:g} s; raise the timeout?")
+    def __init__(self, job: str, seconds: float, unattended: str = "") -> None:
+        said = "; raise the timeout?"
+        if unattended:
+            said = (
+                f", and no worker listens on queue {unattended!r}; start one on the same Redis: "
+                f"{start_a_worker(unattended)}"
+            )
+        super().__init__(f"job {job}: no result within {seconds:g} s{said}")
 
 
 class JobCancelled(QueueError):

@@ -205,7 +205,12 @@ def _new_gate(
 ) -> Gate:  # fmt: skip
     if not adapt:
         return TokenBucket(url, name, limit=limit, rate=rate, burst=burst, rates=rates)
-    if most is None or limit is not None or rate is not None:
+    if limit is not None or rate is not None:
+        number = "limit" if limit is not None else "rate"
+        raise SettingError(
+            f"--{number}", f"a gate that adapts finds its own: leave out --{number}, or --adapt"
+        )
+    if most is None:
         raise SettingError(
             "adapt", f"there is no gate {name!r} yet: give --max, and --min if it is not 1. It "
             "starts at 20, or within these"

@@ -36,7 +36,7 @@ Examples:
 1 to 8 are the overview and the lists. Enter opens a row, and Esc goes back. f opens the latest
 failed job, / filters, g goes to an id. Changes are asked about, and noted with your name.
 
-Exit code of one look: 0, or 1 where there is something that a person should see to.
+Exit code of one look: 0, or 1 if something needs attention.
 """),
 )
 @click.option("--once", is_flag=True, help="Look once, print, and end.")

@@ -1,6 +1,8 @@
 """The loop of the process, and its end."""
 
 import asyncio
+import gc
+import weakref
 from concurrent.futures import CancelledError
 
 import pytest
@@ -59,3 +61,19 @@ def test_what_still_runs_on_the_loop_is_cancelled_and_awaited() -> None:
     assert ended == ["cancelled", "and what it began"]
     with pytest.raises(CancelledError):
         waiting.result(100)
+
+
+def test_an_object_that_outlives_the_list_for_forked_children_is_called_back_by_nobody(
+    monkeypatch,
+) -> None:
+    """As at an interpreter's end, when its modules are emptied: a cycle would stay until later,
+    and print `Exception ignored in` there."""
+    gc.disable()
+    try:
+        with monkeypatch.context() as running:
+            running.setattr(process, "_forgetting", type(process._forgetting)())
+            lives_on = process.LoopThread("lives on")
+            assert weakref.getweakrefcount(lives_on) == 1
+        assert weakref.getweakrefcount(lives_on) == 0
+    finally:
+        gc.enable()

@@ -160,3 +160,11 @@ def test_one_permit_is_revoked_and_who_did_it_is_noted(limits, real_redis) -> No
     assert again.returncode == 1
     assert "has no permit" in again.stderr
     assert limits("permits", "revoked").stderr == "revoked: no permit is in flight\n"
+
+
+@pytest.mark.parametrize(("number", "value"), [("--limit", "7"), ("--rate", "3")])
+def test_a_new_gate_that_adapts_takes_no_number_beside_its_bounds(limits, number, value) -> None:
+    refused = limits("set", "finds", "--adapt", "--max", "64", number, value)
+    assert refused.returncode == 2
+    assert f"{number}: a gate that adapts finds its own" in refused.stderr
+    assert "give --max" not in refused.stderr

@@ -322,7 +322,7 @@ class Orders:
                 self._beat_at = -math.inf  # first, or a job that is queued again is dropped again
                 self._next(order, Stage.SEND)  # it is still wanted
             elif order.deadline <= now:
-                self._be_too_late(order)
+                self._be_too_late(order, unattended=status == b"queued" and not live)
             elif status == b"queued" and alone >= hash.no_workers_after:
                 self._give_up(order, NoWorkers(hash.queue, waiting, alone), "abandon")
             else:
@@ -356,8 +356,9 @@ class Orders:
         order.due = now + backoff(order.tries, first, CHECK_EVERY)
         self._timers.set(order.due, order)
 
-    def _be_too_late(self, order: Order) -> None:
-        late = DeadlineExceeded(order.id, order.deadline - order.began)
+    def _be_too_late(self, order: Order, *, unattended: bool = False) -> None:
+        queue = order.hash.queue if unattended else ""
+        late = DeadlineExceeded(order.id, order.deadline - order.began, queue)
         self._give_up(order, late, "abandon")
 
     def _give_up(self, order: Order, error: QueueError, how: Literal["cancel", "abandon"]) -> None:

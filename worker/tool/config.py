@@ -72,7 +72,7 @@ class ToolConfig(BaseModel):
             parse_redis_url(read.redis_url, "redis_url")  # refused now, and shown to nobody
         if read.model_extra:
             unknown = ", ".join(map(_with_the_likely, sorted(read.model_extra)))
-            log.warning("the tool has no such settings, and leaves them alone: %s", unknown)
+            log.warning("the tool ignores unknown settings: %s", unknown)
         return read
 
     @property

@@ -353,7 +353,7 @@ def test_a_setting_that_cannot_work_is_refused_at_once_by_its_name(key, value, w
 
 def test_an_unknown_setting_is_named_in_the_log(caplog) -> None:
     SandboxFusionTool({"ratelimit": 3, "type": "native"})
-    assert "no such settings, and leaves them alone: ratelimit (is it rate_limit?)" in caplog.text
+    assert "the tool ignores unknown settings: ratelimit (is it rate_limit?)" in caplog.text
 
 
 def test_a_tool_can_be_sent_to_another_process(working) -> None:
