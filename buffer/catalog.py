@@ -32,6 +32,7 @@ class GroupInfo:
     bytes: int
     since: float
     reason: str = ""
+    """Why it is invalid or in quarantine; empty of an `expired` one, which had too few items."""
     version: int | None = None
     """Under which it began; None without a policy on versions."""
     reward: float | None = None
@@ -184,12 +185,12 @@ class Catalog:
 
 _QUARANTINE, _QUARANTINE_KEY = "quarantined", "quarantine"
 _META = ("id", "state", "n", "bytes", "closed", "start", "reward_sum", "rewarded", "why",
-         "assumed", "orphan")  # fmt: skip
+         "assumed", "orphan", "reason")  # fmt: skip
 
 
 def _info(gid: bytes, score: float, reason: str, meta: list[Any], paused: int) -> GroupInfo:
     instance, _, round_number = gid.decode().rpartition(":")
-    name, state, items, size, closed_at, start, total, rewarded, why, assumed, orphan = meta
+    name, state, items, size, closed_at, start, total, rewarded, why, assumed, orphan, said = meta
     # The score of what is leased or kept says when that ends.
     closed = closed_at and state not in (b"open", b"ready")
     since = float(closed_at) if closed else score
@@ -200,7 +201,7 @@ def _info(gid: bytes, score: float, reason: str, meta: list[Any], paused: int) -
         int(items or 0),
         int(size or 0),
         (since + paused) / 1000 if since else 0.0,
-        reason,
+        reason or (said.decode() if said else ""),
         int(start) if start else None,
         float(total) / int(rewarded) if rewarded else None,
         why.decode() if why else "",

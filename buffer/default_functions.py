@@ -16,7 +16,7 @@ Group = tuple[Any, list[Item]]
 def default_get_group_data_meta_info(temp_data: Mapping[Any, list[Item]]) -> dict[str, Any]:
     """Figures over all raw items since the last read; the standard deviation is the sample's."""
     rewards = [
-        item["reward"] for items in temp_data.values() for item in items if _has_reward(item)
+        item["reward"] for items in temp_data.values() for item in items if has_reward(item)
     ]
     total, groups, n = sum(map(len, temp_data.values())), len(temp_data), len(rewards)
     mean = sum(rewards) / n if n else 0
@@ -48,7 +48,7 @@ def default_is_valid_group(
     """(valid, finished): finished by count, valid when the rewards also differ."""
     _, items = group
     finished = len(items) >= min_valid_group_size
-    return finished and len({item["reward"] for item in items if _has_reward(item)}) > 1, finished
+    return finished and len({item["reward"] for item in items if has_reward(item)}) > 1, finished
 
 
 def default_filter_item(item: Item, task_type: str = "") -> bool:
@@ -113,5 +113,6 @@ def v1_figures(figures: dict[str, Any]) -> dict[str, Any]:
     return {name: figures[name] for name in names}
 
 
-def _has_reward(item: Item) -> bool:
+def has_reward(item: Item) -> bool:
+    """Whether its reward is a number."""
     return isinstance(item.get("reward"), int | float)

@@ -10,7 +10,7 @@ for gid, n, verdict, reason in each_group() do
     held = held + 1
     redis.call('ZREM', at('changed'), gid)
     if verdict == 'valid' then make_ready(gid, 'judged') end
-    if verdict == 'invalid' then discard(gid, 'invalid') end
+    if verdict == 'invalid' then discard(gid, 'invalid', reason) end
     if verdict == 'quarantined' then quarantine(gid, reason) end
   elseif meta[1] ~= 'open' then
     redis.call('ZREM', at('changed'), gid)

@@ -46,9 +46,10 @@ local function close(gid, state, done, keep)
 end
 
 -- Close a group whose items no trainer gets; its id is reported with the next batch.
-local function discard(gid, state)
+local function discard(gid, state, reason)
   local id = redis.call('HGET', meta_of(gid), 'id') or cjson.encode(instance_of(gid))
   close(gid, state, 'discarded', set.grace_ms)
+  if reason and reason ~= '' then redis.call('HSET', meta_of(gid), 'reason', reason) end
   redis.call('RPUSH', at('unreported'), id)
 end
 

@@ -11,7 +11,7 @@ wake()
 let_go(GID)
 for _, index in ipairs({'kept', 'delivered', 'discarded'}) do redis.call('ZREM', at(index), GID) end
 redis.call('HDEL', at('quarantine'), GID)
-redis.call('HDEL', meta_of(GID), 'closed')
+redis.call('HDEL', meta_of(GID), 'closed', 'reason')
 untake(GID)
 count('bytes', tonumber(meta[2] or '0'))
 count('requeued', 1)

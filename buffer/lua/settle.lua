@@ -12,7 +12,7 @@ for gid, verdict, reason in each_group() do
       put_back(gid)
     elseif verdict == 'invalid' then
       untake(gid)
-      discard(gid, 'invalid')
+      discard(gid, 'invalid', reason)
     else
       untake(gid)
       quarantine(gid, reason)

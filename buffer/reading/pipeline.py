@@ -23,6 +23,7 @@ from buffer.default_functions import (
     default_is_valid_group,
     default_normalize_group_data,
     default_pad_group_data,
+    has_reward,
     v1_get_group_data_meta_info,
     v1_is_valid_group,
 )
@@ -132,13 +133,13 @@ class Pipeline:
         valid, finished = self._validity(group)
         if not finished:
             return Verdict("open", [])
-        return Verdict("delivered" if valid else "invalid", [])
+        return Verdict("delivered", []) if valid else self._invalid(group[1])
 
     def _processed(self, instance_id: Any, items: list[Item], settled: bool) -> Verdict:
         if not settled:
             valid, finished = self._validity((instance_id, items))
             if not (valid and finished):
-                return Verdict("invalid", [], "is_valid_group")
+                return self._invalid(items)
         out = self._transformed(instance_id, items)
         if out is None:
             return Verdict("invalid", [], "too few items after filter_item")
@@ -150,6 +151,13 @@ class Pipeline:
         if self.functions.custom:
             json.dumps(out, allow_nan=False)  # what is stored was JSON; this came from elsewhere
         return Verdict("delivered", out)
+
+    def _invalid(self, items: list[Item]) -> Verdict:
+        if self.functions.is_valid_group is not None:
+            return Verdict("invalid", [], "is_valid_group says so")
+        rewards = {item["reward"] for item in items if has_reward(item)}
+        same = f"all rewards are {rewards.pop():g}" if len(rewards) == 1 else ""
+        return Verdict("invalid", [], same or "too few items with different rewards")
 
     def _transformed(self, instance_id: Any, items: list[Item]) -> list[Item] | None:
         size = self.config.group_size

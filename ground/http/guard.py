@@ -62,7 +62,8 @@ class OwnNames:
         hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
         if len(hosts) > 1 or not all(self._is_here(host) for host in hosts):
             name = ", ".join(hosts)[:200]
-            return 421, f"{name!r} is not one of this server's names: PENSTOCK_HTTP_HOSTS lists them"
+            known = "PENSTOCK_HTTP_HOSTS lists them"
+            return 421, f"{name!r} is not one of this server's names: {known}"
         here = {f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")}
         if not here.issuperset(origins):
             return 403, f"requests from pages of {', '.join(origins)[:200]!r} are refused"

@@ -264,6 +264,24 @@ async def test_too_few_kept_items_make_a_group_invalid_and_told(bench: Bench) ->
     assert (await bench.buffer.stats())["invalid_items"] == 4
 
 
+@pytest.mark.parametrize(
+    ("rewards", "reason"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], "all rewards are 1"),
+        ([1, -1, -1, -1], "too few items after filter_item"),
+        ([None, None, None, None], "too few items with different rewards"),
+    ],
+)
+async def test_an_invalid_group_says_why_until_it_is_requeued(bench: Bench, rewards, reason) -> None:
+    await bench.fill("a", rewards)
+    assert await bench.buffer.take() is None
+    (kept,) = await bench.buffer.groups("kept")
+    assert (kept.state, kept.reason) == ("invalid", reason)
+    assert await bench.buffer.requeue("a")
+    (ready,) = await bench.buffer.groups("ready")
+    assert ready.reason == ""
+
+
 async def test_discarded_ids_wait_for_the_next_batch(bench: Bench) -> None:
     await bench.fill("equal", [1, 1, 1, 1])
     assert await bench.buffer.take() is None
