@@ -15,9 +15,7 @@ Group = tuple[Any, list[Item]]
 
 def default_get_group_data_meta_info(temp_data: Mapping[Any, list[Item]]) -> dict[str, Any]:
     """Figures over all raw items since the last read; the standard deviation is the sample's."""
-    rewards = [
-        item["reward"] for items in temp_data.values() for item in items if has_reward(item)
-    ]
+    rewards = [item["reward"] for items in temp_data.values() for item in items if has_reward(item)]
     total, groups, n = sum(map(len, temp_data.values())), len(temp_data), len(rewards)
     mean = sum(rewards) / n if n else 0
     squares = sum((reward - mean) ** 2 for reward in rewards)

@@ -272,7 +272,7 @@ async def test_too_few_kept_items_make_a_group_invalid_and_told(bench: Bench) ->
         ([None, None, None, None], "too few items with different rewards"),
     ],
 )
-async def test_an_invalid_group_says_why_until_it_is_requeued(bench: Bench, rewards, reason) -> None:
+async def test_an_invalid_group_says_why_until_requeued(bench: Bench, rewards, reason) -> None:
     await bench.fill("a", rewards)
     assert await bench.buffer.take() is None
     (kept,) = await bench.buffer.groups("kept")
