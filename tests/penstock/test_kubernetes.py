@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,31 @@ def test_keda_accepts_its_objects_and_would_refuse_a_wrong_field() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl")
+def test_the_overlay_of_the_page_takes_all_its_patches_in_one_list(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "guide" / "kubernetes.md").read_text()
+    blocks = re.findall(r"^ *```yaml\n(.*?)^ *```$", page, re.M | re.S)
+    overlay, *patches = map(textwrap.dedent, blocks)
+    assert [patch.startswith("- target:") for patch in patches] == [True, True]
+    shutil.copytree(FOLDER, tmp_path / "deploy" / "kubernetes")
+    (tmp_path / "kustomization.yaml").write_text(overlay + "patches:\n" + "".join(patches))
+    made = kustomized(tmp_path)
+    for name in ("worker", "buffer", "monitor"):
+        deployment = one_of(made, "Deployment", name)
+        assert "ca.pem" in secrets_of(deployment).values()
+        assert container_of(deployment)["image"] == "registry.example/penstock:0.2.0"
+    assert "ca.pem" not in secrets_of(one_of(made, "Deployment", "sandbox")).values()
+    assert one_of(made, "ScaledObject", "worker")["spec"]["maxReplicaCount"] == 8
+
+
+def kustomized(folder: Path) -> list[Manifest]:
+    made = subprocess.run(
+        ["kubectl", "kustomize", folder], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    return list(yaml.safe_load_all(made.stdout))
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl")
 @EVERY_OVERLAY
 def test_kustomize_renders_what_is_tested_here(components: tuple[str, ...], tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "kubernetes")
@@ -123,19 +149,12 @@ def test_kustomize_renders_what_is_tested_here(components: tuple[str, ...], tmp_
         "resources": ["base"], "components": list(components),
     }  # fmt: skip
     (tmp_path / "kubernetes" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    made = subprocess.run(
-        ["kubectl", "kustomize", tmp_path / "kubernetes"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
 
     def sorted_by_name(manifests: Any) -> list[Manifest]:
         return sorted(manifests, key=lambda one: (one["kind"], one["metadata"]["name"]))
 
     ours = sorted_by_name(rendered(*components))
-    assert sorted_by_name(yaml.safe_load_all(made.stdout)) == ours
+    assert sorted_by_name(kustomized(tmp_path / "kubernetes")) == ours
 
 
 # The security of the pods

@@ -2,23 +2,27 @@
 
 import contextlib
 import os
+import re
 import socket
 import stat
+import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
 
 import pytest
+import redis
 from redis.exceptions import AuthenticationError
 
 import ground
-from ground import EmbeddedServer, RedisUnavailable, SettingError
+from ground import EmbeddedServer, RedisUnavailable, SettingError, running_server
+from tests.architecture.source import ROOT
 from tests.ground.asking import ask, run_id
 from tests.harness import killing
 from tests.harness.at_hand import oldest_server
 from tests.harness.remains import processes_in
-from tests.harness.servers import free_port
+from tests.harness.servers import free_port, until
 
 
 def test_it_serves_by_socket_and_by_port(folder, binary):
@@ -48,6 +52,24 @@ def test_a_second_one_joins_the_first_and_does_not_stop_it(folder, binary):
             assert not second.owned
             assert (second.url, run_id(second)) == (first.url, run_id(first))
         assert ask(first, "PING")
+
+
+def test_one_that_was_started_by_hand_is_joined_with_the_data(folder, binary):
+    """As docs/guide/upgrade.md says it, where a worker has started the server."""
+    page = (ROOT / "docs" / "guide" / "upgrade.md").read_text()
+    (line,) = re.findall(r"^\$ (cd \.penstock && flock .*)$", page, re.M)
+    with EmbeddedServer(folder, binary=binary) as first:
+        ask(first, "SET", "key", "value")
+        (folder.parent / "redis_url").write_text(first.url)
+    words = line.replace(".penstock", folder.name).replace("redis-server", str(binary))
+    subprocess.run(["bash", "-ec", words], cwd=folder.parent, check=True, stdout=subprocess.DEVNULL)
+    until(lambda: running_server(folder), "the server answers")
+    with EmbeddedServer(folder, binary=binary) as joined:
+        assert (joined.owned, joined.url) == (False, first.url)
+        assert ask(joined, "GET", "key") == b"value"
+        with contextlib.suppress(redis.ConnectionError):
+            ask(joined, "SHUTDOWN")
+    until(lambda: processes_in(folder) == [], "the server's end")
 
 
 def test_it_takes_the_port_it_is_given(folder, binary):
