@@ -48,7 +48,7 @@ def connect(target: RedisTarget | str, *, timeout: float | None = TIMEOUT) -> Cl
             nodes = [redis.cluster.ClusterNode(host, port) for host, port in target.nodes]
             return redis.RedisCluster(startup_nodes=nodes, retry=once, **kwargs)
         case "sentinel":
-            sentinel = redis.Sentinel(
+            sentinel: Any = _Sentinel(  # type: ignore[no-untyped-call]
                 list(target.nodes), sentinel_kwargs=_sentinel_kwargs(target, timeout, once)
             )
             return cast(
@@ -75,7 +75,7 @@ def connect_async(target: RedisTarget | str, *, timeout: float | None = TIMEOUT)
             nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in target.nodes]
             return redis.asyncio.RedisCluster(startup_nodes=nodes, retry=once, **kwargs)
         case "sentinel":
-            sentinel = redis.asyncio.Sentinel(
+            sentinel: Any = _AsyncSentinel(  # type: ignore[no-untyped-call]
                 list(target.nodes), sentinel_kwargs=_sentinel_kwargs(target, timeout, once)
             )
             return cast(
@@ -96,19 +96,32 @@ def first_sentinel(target: RedisTarget, *, timeout: float | None = TIMEOUT) -> r
     )
 
 
-def _without_clients(problem: Exception) -> Any:
-    """redis-py lists each Sentinel's client with all its settings, and no reason."""
-    return type(problem)(str(problem).partition(" : <")[0])
+class _Sentinel(redis.Sentinel):
+    """If no primary is found, redis-py names each Sentinel's client with all its settings."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            return cast(tuple[str, int], super().discover_master(service_name))  # type: ignore[no-untyped-call]
+        except MasterNotFoundError as problem:
+            raise MasterNotFoundError(_without_clients(problem)) from None
+
+
+class _AsyncSentinel(redis.asyncio.Sentinel):
+    """The same for event loops."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            return cast(tuple[str, int], await super().discover_master(service_name))
+        except AsyncMasterNotFoundError as problem:
+            raise AsyncMasterNotFoundError(_without_clients(problem)) from None
+
+
+def _without_clients(problem: Exception) -> str:
+    return str(problem).partition(" : <")[0]
 
 
 class _SentinelPool(redis.SentinelConnectionPool):
-    """Its errors are short. Closes the connections to the sentinels together with the others."""
-
-    def get_master_address(self) -> tuple[str, int]:
-        try:
-            return cast(tuple[str, int], super().get_master_address())  # type: ignore[no-untyped-call]
-        except MasterNotFoundError as problem:
-            raise _without_clients(problem) from None
+    """Closes the connections to the sentinels together with those to the primary."""
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         super().disconnect(inuse_connections)
@@ -118,13 +131,7 @@ class _SentinelPool(redis.SentinelConnectionPool):
 
 
 class _AsyncSentinelPool(redis.asyncio.SentinelConnectionPool):
-    """Its errors are short. Closes the connections to the sentinels together with the others."""
-
-    async def get_master_address(self) -> tuple[str, int]:
-        try:
-            return cast(tuple[str, int], await super().get_master_address())  # type: ignore[no-untyped-call]
-        except AsyncMasterNotFoundError as problem:
-            raise _without_clients(problem) from None
+    """Closes the connections to the sentinels together with those to the primary."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         await super().disconnect(inuse_connections)

@@ -81,7 +81,7 @@ class SecuredSentinels(Fleet):
         [replica] = [node for node in self.nodes if node is not primary]
         replica.until_in_step(primary)
         primary.kill()
-        until(lambda: replica.ask("ROLE")[0] == b"master", "a promotion", _VOTES)
+        until(partial(_is_primary, replica), "a promotion", _VOTES)
         for sentinel in self.sentinels:
             until(partial(_names, sentinel, replica.seen_at), "the new primary's name", _VOTES)
 
@@ -182,6 +182,13 @@ def _certify(folder: Path, authority: Path) -> ssl.SSLContext:
 def _knows_all(sentinel: PrivateRedis) -> bool:
     said = _master(sentinel)
     return (said["num-slaves"], said["num-other-sentinels"]) == ("1", "2")
+
+
+def _is_primary(node: PrivateRedis) -> bool:
+    try:
+        return bool(node.ask("ROLE")[0] == b"master")
+    except redis.ConnectionError:
+        return False  # a Sentinel that promotes it ends the connections of its clients
 
 
 def _names(sentinel: PrivateRedis, port: int) -> bool:
