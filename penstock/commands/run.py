@@ -1,14 +1,18 @@
 """`penstock run`: one program through the queue, as if it had run here."""
 
+import asyncio
 import contextlib
 import sys
+import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import click
+import redis
 
-from ground import GroundSettings
+from ground import GroundSettings, PenstockError
 from penstock.commands.completion import queues
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
@@ -22,6 +26,7 @@ from worker.judge.progress import listening
 from worker.models import LANGUAGES, CodeRequest, CodeResult
 from worker.queue.code_queue import CodeQueue
 
+PATIENCE = 2.0  # seconds until it is said why a program waits
 NOT_RUN, TIMED_OUT, OUT_OF_BOUNDS = 125, 124, 137
 _BY_SUFFIX = {
     ".py": "python", ".sh": "bash", ".js": "nodejs", ".c": "c", ".ts": "typescript", ".cpp": "cpp",
@@ -92,9 +97,10 @@ def command(
             return NOT_RUN
         code_queue = CodeQueue(url, queue, no_workers_after=86400.0)
         try:
-            if judged_on is not None:
-                return _judged(url, code_queue, request, judged_on, as_json=as_json)
-            result = code_queue.sync.run(request)
+            with _saying_why_it_waits(url, settings, queue):
+                if judged_on is not None:
+                    return _judged(url, code_queue, request, judged_on, as_json=as_json)
+                result = code_queue.sync.run(request)
         except QueueError as failure:
             say(f"penstock: {failure}", err=True)
             return NOT_RUN
@@ -164,6 +170,34 @@ async def _attended(url: str, settings: GroundSettings, queue: str) -> bool:
     async with FleetReader(url, settings.run) as reader:
         workers = await reader.workers()
     return any(queue in worker.queues and worker.state != "dead" for worker in workers)
+
+
+@contextlib.contextmanager
+def _saying_why_it_waits(url: str, settings: GroundSettings, queue: str) -> Iterator[None]:
+    """On stderr, once, as `penstock top` says it; nothing while the program just takes its time."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(PATIENCE):
+            with contextlib.suppress(redis.RedisError, PenstockError, OSError):  # `run` says that
+                reason = asyncio.run(_why_it_waits(url, settings, queue))
+                if reason and not over.is_set():
+                    say(f"penstock: the program waits: {reason}", err=True)
+                    return
+
+    watching = threading.Thread(target=watch, name="penstock-why", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join(timeout=1)
+
+
+async def _why_it_waits(url: str, settings: GroundSettings, queue: str) -> str:
+    async with FleetReader(url, settings.run) as reader:
+        found = await reader.queue(queue)
+    return found.reason if found and found.depth else ""
 
 
 def _print(result: CodeResult) -> None:

@@ -21,7 +21,7 @@ from ground import (
     running_server,
 )
 from penstock.doctor.finding import Finding, fail, ok, warn
-from penstock.doctor.stored import check_queues, check_tasks
+from penstock.doctor.stored import check_gates, check_queues, check_tasks
 
 # The newest lines that `make test` has passed on.
 TESTED = {"Redis": (7, 0), "Valkey": (9, 1)}
@@ -56,6 +56,8 @@ def check_server(
         yield _clock(client)
         if target.kind == "cluster":
             yield warn("queues", "RQ cannot keep them on a cluster", "give them one primary")
+        else:
+            yield from check_gates(target)
         yield from check_queues(client)
         yield from check_tasks(target, run)
     except RedisError as trouble:

@@ -1,4 +1,4 @@
-"""What Redis keeps of queues and tasks.
+"""What Redis keeps of queues, workers and tasks.
 
 Of a queue, whether its two ends write and read alike: JSON, and not RQ's default, pickle. Of a
 task, whether its policy on versions leaves slow problems their share of the training.
@@ -13,9 +13,10 @@ import redis
 from buffer.metrics import generation_seconds
 from ground import RedisTarget
 from penstock.doctor.finding import Finding, ok, warn
+from penstock.fleet.model import Worker
 from penstock.fleet.one_job import error_text, unpacked
 from penstock.fleet.reader import FleetReader
-from penstock.fleet.verdicts import bias
+from penstock.fleet.verdicts import bias, ungated
 
 _LOOKED_AT = 5  # jobs at each end of a queue
 _OURS = b"worker.jobs."
@@ -71,6 +72,20 @@ def check_tasks(target: RedisTarget, run: str) -> Iterator[Finding]:
     for task, seconds in asyncio.run(_read(target, run)).items():
         if said := bias(seconds):
             yield warn(f"task {task}", said, _REMEDY)
+
+
+def check_gates(target: RedisTarget) -> Iterator[Finding]:
+    """A warning for each queue with workers that take permits, and others that take none."""
+    workers = asyncio.run(_workers(target))
+    for queue in sorted({queue for worker in workers for queue in worker.queues}):
+        if said := ungated(queue, workers):
+            fact, _, remedy = said.rpartition("; ")
+            yield warn(f"queue {queue}", fact, remedy)
+
+
+async def _workers(target: RedisTarget) -> list[Worker]:
+    async with FleetReader(target) as reader:
+        return await reader.workers()
 
 
 async def _read(target: RedisTarget, run: str) -> dict[str, dict[str, float]]:

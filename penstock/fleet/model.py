@@ -31,6 +31,9 @@ class Worker:
     state: Literal["idle", "busy", "suspended", "dead"]
     queues: tuple[str, ...]
     gate: str
+    """Empty of a `ConcurrentWorker` that takes no permits, and of RQ's own, which do not say."""
+    concurrent: bool
+    """Whether it is a `ConcurrentWorker`."""
     running: int
     job: str
     """The job that it has run longest, of those it runs now."""
@@ -81,6 +84,8 @@ class Queue:
     paused: bool = False
     verdict: Verdict = "idle"
     reason: str = ""
+    ungated: str = ""
+    """How some of its workers pass the gate of the others by; empty if none does."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ground import RedisTarget, connect_async, target_of
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
-from penstock.fleet.model import Fleet, Group, Sandbox, Server, Task, Worker
+from penstock.fleet.model import Fleet, Group, Queue, Sandbox, Server, Task, Worker
 from penstock.fleet.verdicts import alarms, judged
 from worker.lifecycle.registry.registry import INDEX as SANDBOX_RUNS
 
@@ -63,6 +63,15 @@ class FleetReader:
         )  # fmt: skip
         found_alarms = alarms(fleet)
         return replace(fleet, alarms=found_alarms, notes=tuple(a.text for a in found_alarms))
+
+    async def queue(self, name: str) -> Queue | None:
+        """One queue, and why it grows; None if nobody has used it."""
+        now = await self.now()
+        found = await work.read_workers(self.client, now)
+        queues = await work.read_queues(self.client, found, now)
+        suspended = bool(await self.client.exists("rq:suspended"))
+        named = [queue for queue in queues if queue.name == name]
+        return next(iter(judged(named, found, await self.gates(), suspended=suspended)), None)
 
     async def workers(self) -> list[Worker]:
         """Every worker, those in trouble first; without the job that each has run longest."""

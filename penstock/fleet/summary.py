@@ -42,7 +42,9 @@ def summary(fleet: Fleet, points: Sequence[Point]) -> Summary:
         )  # fmt: skip
     if not fleet.used:
         return Summary("well", "Nothing has used this Redis yet: `penstock up` starts all of it.")
-    return Summary("well", f"All is well: {_at_work(fleet)}, and no job failed in 15 minutes.")
+    return Summary(
+        "well", f"All is well{_paused(fleet)}: {_at_work(fleet)}, and no job failed in 15 minutes."
+    )
 
 
 def _of_alarms(fleet: Fleet) -> Summary:
@@ -50,6 +52,15 @@ def _of_alarms(fleet: Fleet) -> Summary:
     first = next((n for n, alarm in enumerate(fleet.alarms) if alarm.level == "bad"), 0)
     alarm = fleet.alarms[first]
     return Summary(alarm.level, f"{alarm.text[:1].upper()}{alarm.text[1:]}.", alarm=first)
+
+
+def _paused(fleet: Fleet) -> str:
+    """Somebody did that, so it is no alarm while nothing waits there."""
+    named = [repr(queue.name) for queue in fleet.queues if queue.paused]
+    if not named:
+        return ""
+    queues, verb = ("queue", "is") if len(named) == 1 else ("queues", "are")
+    return f", but {queues} {', '.join(named)[:80]} {verb} paused"
 
 
 def _at_work(fleet: Fleet) -> str:

@@ -30,7 +30,30 @@ def _judged(
 ) -> Queue:
     mine = [one for one in workers if queue.name in one.queues and one.state != "dead"]
     verdict, reason = _verdict(queue, mine, gates, suspended=suspended)
-    return replace(queue, workers=len(mine), verdict=verdict, reason=reason)
+    return replace(
+        queue, workers=len(mine), verdict=verdict, reason=reason, ungated=ungated(queue.name, mine)
+    )
+
+
+def ungated(queue: str, workers: Iterable[Worker]) -> str:
+    """How some workers of a queue pass the gate of the others by; empty if none does."""
+    named = Counter(
+        worker.gate
+        for worker in workers
+        if queue in worker.queues and worker.concurrent and worker.state != "dead"
+    )
+    free = named.pop("", 0)
+    if not free or not named:
+        return ""
+    gated = [f"{many} {_takes(many)} permits of {name!r}" for name, many in sorted(named.items())]
+    return (
+        f"workers of queue {queue!r} differ: {', '.join(gated)}, {free} {_takes(free)} none, so no "
+        f"limit holds; start all with --gate {shlex.quote(min(named))}"
+    )
+
+
+def _takes(many: int) -> str:
+    return "takes" if many == 1 else "take"
 
 
 def _verdict(
@@ -118,6 +141,7 @@ def holding(gate: GateStatus) -> str:
 def alarms(fleet: Fleet) -> tuple[Alarm, ...]:
     """What a person should know first."""
     queues = [note for queue in fleet.queues if (note := _note(queue))]
+    queues += [Alarm("warn", one.ungated, "queue", one.name) for one in fleet.queues if one.ungated]
     sandboxes = [note for registry in fleet.registries for note in _of_sandboxes(registry, fleet)]
     return (*queues, *_of_gates(fleet, queues), *_of_workers(fleet), *_of_tasks(fleet), *sandboxes)
 

@@ -135,7 +135,7 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
     known = _text(state) if _text(state) in ("busy", "suspended") else "busy" if running else "idle"
     return Worker(
         name=name, state="dead" if dead else known,  # type: ignore[arg-type]
-        queues=_names(queues), gate=_text(gate),
+        queues=_names(queues), gate=_text(gate), concurrent=ours,
         running=running, job=_text(job), job_since=0.0, silent=silent,
         born=_moment(birth) or 0.0, finished=int(done or 0), failed=int(failed or 0),
         masked=programs.get("masked", 0), programs=programs,

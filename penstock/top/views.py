@@ -24,6 +24,7 @@ GROUP_STATES = ("ready", "open", "leased", "kept", "quarantined")
 PAGE = 200  # rows of one page of a list
 _MOST_QUEUES = 20
 _FAILED_SHOWN = 5
+_WHOLE = 8  # lines of an alarm: it ends with a command, which must not be cut
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ def overview_of(fleet: Fleet, history: History) -> Screen:
     ]
     pulse = Row((_pulse(fleet, history),), Place("jobs", state="finished"), "dim")
     shown = (table for table in tables if table.rows)
-    return Screen("overview", (Notes(first), Notes((pulse,), most=1), *shown), bounded=True)
+    return Screen(
+        "overview", (Notes(first, most=_WHOLE), Notes((pulse,), most=1), *shown), bounded=True
+    )
 
 
 def _first_place(job: str) -> Place:

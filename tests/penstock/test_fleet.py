@@ -15,6 +15,7 @@ from buffer.catalog import REWARD_STEPS
 from buffer.reading.group_functions import GroupFunctions
 from ground.http import exposition
 from limiter import TokenBucket
+from penstock.doctor.stored import check_gates
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.figures import families, figures
 from penstock.fleet.history import KEPT, History, StoredHistory
@@ -81,6 +82,37 @@ async def test_a_queue_that_nobody_works_on_is_called_that(redis: ground.Client)
         "local code, or with Sandbox Fusion PENSTOCK_SANDBOX_FUSION_URL=http://… penstock worker "
         "code",
     )
+
+
+async def test_workers_that_pass_the_gate_of_others_by_are_told(real_redis: ground.Client) -> None:
+    with at_work(real_redis, gate="code", gate_limit=4, job_lease=60.0):
+        until(lambda: b"code" in gates_of_workers(real_redis), "the first")
+        assert (await look(real_redis)).notes == ()
+        with at_work(real_redis, job_lease=60.0):
+            until(lambda: b"" in gates_of_workers(real_redis), "the second")
+            fleet = await look(real_redis)
+            checking = check_gates(ground.target_of(real_redis))
+            examined = await asyncio.to_thread(list, checking)
+    said = (
+        "workers of queue 'code' differ: 1 takes permits of 'code', 1 takes none, so no limit holds"
+    )
+    assert fleet.notes == (f"{said}; start all with --gate code",)
+    assert overview(fleet)[0].startswith(f"! {said}")
+    (finding,) = examined
+    assert (finding.verdict, finding.fact, finding.remedy) == (
+        "warn", said, "start all with --gate code",
+    )  # fmt: skip
+
+
+def gates_of_workers(client: Any) -> set[bytes | None]:
+    return {client.hget(key, "penstock_gate") for key in client.smembers("rq:workers")}
+
+
+async def test_a_paused_queue_without_jobs_is_in_the_sentence(redis: ground.Client) -> None:
+    redis.sadd("rq:queues", "rq:queue:code")
+    redis.hset("penstock:work:{code}", "paused", 1)
+    first = overview(await look(redis))[0]
+    assert first.startswith("All is well, but queue 'code' is paused: 0 workers run 0 jobs")
 
 
 async def test_what_ended_is_told_with_its_times(real_redis: ground.Client) -> None:

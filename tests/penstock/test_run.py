@@ -11,9 +11,10 @@ import pytest
 
 import ground
 from buffer import GroupFunctions, Policy, RolloutBuffer, TaskConfig
+from limiter import TokenBucket
 from penstock.commands.run import exit_code
 from tests.harness.commands import PENSTOCK
-from tests.harness.servers import PrivateRedis
+from tests.harness.servers import PrivateRedis, until
 from tests.penstock.commands import run
 from tests.worker.concurrent.crew import at_work
 from worker import CodeResult
@@ -116,6 +117,32 @@ def test_where_nobody_listens_it_says_so_and_leaves_nothing_queued(
     assert real_redis.keys("rq:job:*") == []
 
 
+def test_a_program_that_waits_at_a_paused_gate_says_so_once(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    gate = TokenBucket(real_redis, "rests", limit=4)
+    gate.sync.pause()
+    with at_work(real_redis, sandbox="local", gate="rests", gate_limit=4, job_lease=60.0):
+        until(lambda: real_redis.exists(*real_redis.smembers("rq:workers")), "the worker")
+        waiting = subprocess.Popen(
+            [PENSTOCK, "run", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"PENSTOCK_REDIS_URL": shared_server.url},
+        )  # fmt: skip
+        with waiting:
+            assert waiting.stdin is not None
+            waiting.stdin.write("print(1)")
+            waiting.stdin.close()
+            assert waiting.stderr is not None
+            said = waiting.stderr.readline()
+            gate.sync.resume()
+            assert waiting.wait(100) == 0
+            assert waiting.stderr.read() == ""
+    assert said == (
+        "penstock: the program waits: queue 'code' is held back: gate 'rests' is paused\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
@@ -202,3 +229,5 @@ def test_top_is_data_where_no_terminal_reads(
     bad = run("top", "--once", **env)
     assert bad.returncode == 1
     assert "! no worker listens on queue 'code'" in bad.stdout
+    said = " ".join(bad.stdout.split())
+    assert "PENSTOCK_SANDBOX_FUSION_URL=http://… penstock worker code" in said, "no command is cut"

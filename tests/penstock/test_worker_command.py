@@ -15,7 +15,7 @@ from penstock.commands.worker import command
 from penstock.release import __version__
 from tests.harness import leash, patient
 from tests.harness.servers import PrivateRedis, free_port, until, url_of
-from tests.penstock.commands import CHORES, HERE, penstock_worker
+from tests.penstock.commands import CHORES, HERE, penstock_worker, run
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import open_queue
 from worker.errors import start_a_worker
@@ -50,6 +50,22 @@ def test_it_logs_which_redis_it_uses_without_the_password(real_redis) -> None:
         said, _ = worker.communicate(timeout=60)
     assert f"Redis at {url}" in said
     assert "s3cret" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--sandbox", "local", "--concurrency", "8", "--gate", "code", "--gate-limit", "64"],
+         "8 jobs at once, sandbox local (level ns), gate code (64)"),
+        (["--sandbox", "fusion"], "256 jobs at once, sandbox fusion (2 servers), no gate"),
+    ],
+)  # fmt: skip
+def test_its_log_says_what_it_is(real_redis, options, line) -> None:
+    servers = "http://127.0.0.1:9 http://127.0.0.1:10"
+    where = ("--redis-url", url_of(real_redis))
+    ended = run("worker", *where, *options, "--burst", PENSTOCK_SANDBOX_FUSION_URL=servers)
+    assert ended.returncode == 0
+    assert line in ended.stderr
 
 
 def test_it_takes_the_queues_in_order_and_ends_warmly_with_ctrl_c(real_redis) -> None:

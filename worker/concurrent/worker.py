@@ -34,7 +34,7 @@ from worker.concurrent.rq_job import replace_current_job, require_rqs_keys_of, w
 from worker.concurrent.shift import Shift
 from worker.concurrent.threads import Threads
 from worker.lifecycle.reaper.reaper import reap_sandboxes
-from worker.sandbox.choice import check_choice, prove_sandbox_here
+from worker.sandbox.choice import check_choice, described, prove_sandbox_here
 from worker.settings import WorkerSettings
 
 
@@ -168,6 +168,7 @@ class ConcurrentWorker(BaseWorker):
             try:
                 with tracing.span("start worker"):
                     await prove_sandbox_here(settings)
+                self._say_what_it_is(settings, shift)
                 await shift.work(burst=burst, max_jobs=max_jobs, max_idle=max_idle)
             finally:
                 heartbeat.stop()
@@ -177,6 +178,16 @@ class ConcurrentWorker(BaseWorker):
                 await asyncio.wait(self._background, timeout=timeout)
                 await shift.close()
         return shift.started > 0
+
+    def _say_what_it_is(self, settings: WorkerSettings, shift: Shift) -> None:
+        gate = "no gate"
+        if shift.gate is not None:
+            limit = shift.gate.terms.limit
+            gate = f"gate {shift.gate.name}" + (f" ({limit})" if isinstance(limit, int) else "")
+        self.log.info(
+            "Worker %s: %d jobs at once, sandbox %s, %s",
+            self.name, settings.jobs_at_once, described(settings), gate,
+        )  # fmt: skip
 
     async def _maintain(self, over: asyncio.Event, *, once: bool) -> None:
         """RQ's maintenance, in a thread, every `maintenance_interval` seconds."""

@@ -63,6 +63,18 @@ def make_sandbox(settings: WorkerSettings) -> Sandbox:
     return make(settings)
 
 
+def described(settings: WorkerSettings) -> str:
+    """For the log: `local (level ns)`, `fusion (2 servers)`."""
+    if settings.sandbox in ("local", "shared"):
+        from worker.sandbox.local.settings import SandboxSettings
+
+        return f"{settings.sandbox} (level {SandboxSettings.load().sandbox_level})"
+    if settings.sandbox == "fusion":
+        servers = len(settings.sandbox_fusion_url.split())
+        return f"fusion ({servers} server{'s' * (servers != 1)})"
+    return settings.sandbox
+
+
 def check_choice(settings: WorkerSettings) -> None:
     """Raises `SettingError` where every job would meet it. Makes no sandbox."""
     if settings.sandbox == "fusion":
