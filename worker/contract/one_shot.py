@@ -58,7 +58,7 @@ async def a_program_that_fails_is_a_result(sandbox: Sandbox) -> None:
 
 
 async def a_traceback_reaches_the_caller(sandbox: Sandbox) -> None:
-    """A model corrects its program by what it reads in stderr."""
+    """A model corrects its program from what stderr says."""
     result = await _run(sandbox, "def broken():\n    return 1 / 0\nbroken()")
     same("error_kind", result.error_kind, "user")
     require("ZeroDivisionError" in result.stderr, f"stderr is {result.stderr!r:.200}")

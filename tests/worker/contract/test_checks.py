@@ -53,8 +53,8 @@ def test_what_was_found_and_why_it_matters_are_in_the_error() -> None:
     with pytest.raises(ContractBroken) as broken:
         check.run(FAULTY_SANDBOXES[check.name])
     assert str(broken.value) == (
-        "a_traceback_reaches_the_caller: stderr is ''. A model corrects its program by what "
-        "stands in stderr."
+        "a_traceback_reaches_the_caller: stderr is ''. A model corrects its program from what "
+        "stderr says."
     )
 
 
