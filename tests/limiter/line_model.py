@@ -321,9 +321,10 @@ class LineModel(Model):
         if lost and self.limit is not None and self.used + self.wanted(wish.id) > self.limit:
             self.counted["lost"] += 1
             return False
-        if lost:
-            self.units[wish.id] = self.wanted(wish.id)
         limit, self.limit = self.limit, None
         kept = super().keep(wish, process, now)
         self.limit = limit
+        # Of a permit that counts 1 no cost is kept. It may have been granted at a limit of 1.
+        if kept and (lost or self.units[wish.id] == 1):
+            self.units[wish.id] = self.wanted(wish.id)
         return kept
