@@ -93,7 +93,6 @@ def measure(quick: bool) -> Suite:
         targets=[
             *(Target(f"session first output ms vs {peer}", at_most=1) for peer in rooted),
             Target("session idle MB", at_most=4),
-            Target("images 19 layers more ms", at_most=1),
         ],
         clean_up=end,
     )
