@@ -25,7 +25,7 @@ from ground.redis.url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
 from ground.server.binary import bundled_server, find_server
 from ground.server.server import EmbeddedServer, make_private, running_server
-from ground.settings import GroundSettings, HttpSettings, Settings, load_named
+from ground.settings import GroundSettings, HttpSettings, Settings, load_named, redis_url
 from ground.tasks import cancellations, heed_cancellation
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "open_plainly",
     "parse_redis_url",
     "read_facts",
+    "redis_url",
     "require_fit",
     "running_server",
     "tagged",

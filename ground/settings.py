@@ -162,6 +162,18 @@ class GroundSettings(Settings):
         return check_run(run)
 
 
+def redis_url() -> str:
+    """The URL in PENSTOCK_REDIS_URL, or in the file that PENSTOCK_REDIS_URL_FILE names.
+
+    Raises `SettingError` if neither is set.
+    """
+    url = GroundSettings.load().redis_url
+    if url is None:
+        name = variable(GroundSettings, "redis_url")
+        raise SettingError(name, f"is not set, nor is {name}_FILE: which Redis?")
+    return url.get_secret_value()
+
+
 class HttpSettings(Settings):
     """What the door of every HTTP service needs to know, besides the token of each."""
 

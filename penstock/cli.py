@@ -19,6 +19,7 @@ import click
 import redis.exceptions
 
 from ground import PenstockError, tracing, visible
+from ground.redis.check import too_few_permissions
 from penstock.interrupts import INTERRUPTED, Loading
 from penstock.options import examples, settings_options
 from penstock.release import __version__
@@ -111,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except PenstockError as error:
         click.echo(visible(f"penstock: {error}"), err=True)
+        sys.exit(2)
+    except redis.exceptions.NoPermissionError as refusal:
+        click.echo(visible(f"penstock: Redis {too_few_permissions(refusal)}"), err=True)
         sys.exit(2)
     except redis.exceptions.RedisError as refusal:  # its disk is full, a key is of another kind
         click.echo(visible(f"penstock: Redis refused: {refusal}"), err=True)

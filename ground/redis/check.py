@@ -100,7 +100,7 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
         case MasterNotFoundError():
             return _no_primary(target, setting)
         case NoPermissionError():
-            return RedisUnfit(f"{subject} gives its user too few permissions: {said}")
+            return RedisUnfit(f"{subject} {too_few_permissions(failure)}")
         case ResponseError() if said.startswith("unknown command") and "SENTINEL" in said:
             return RedisUnfit(
                 f"{subject} names a server that is no Sentinel; name the Sentinels, which listen "
@@ -115,9 +115,17 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
     if _by_certificate(failure):
         return _untrusted(subject, said)
     there = "a Redis that speaks TLS" if target.tls else "a Redis"
-    return RedisUnavailable(
-        f"{subject} does not answer: {said}. Start {there} there, "
-        f"or unset {setting} to use a private one"
+    start = f"tart {there} there, or unset {setting} to use a private one"
+    hung_up = not target.tls and any(word in said for word in ("reset by peer", "closed by server"))
+    remedy = f"If the port speaks TLS, write rediss://; else s{start}" if hung_up else f"S{start}"
+    return RedisUnavailable(f"{subject} does not answer: {said}. {remedy}")
+
+
+def too_few_permissions(refusal: NoPermissionError) -> str:
+    """What Redis refused, and what the user needs. Redis names no key."""
+    return (
+        f"gives its user too few permissions: {_said(refusal)}. It needs scripts and the keys "
+        "penstock:* and rq:*: docs/guide/redis.md#give-penstock-a-user"
     )
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from redis.exceptions import NoPermissionError
+
 from ground import (
     Client,
     GroundSettings,
@@ -20,6 +22,7 @@ from ground import (
     require_fit,
     running_server,
 )
+from ground.redis.check import too_few_permissions
 from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.doctor.stored import check_gates, check_queues, check_tasks
 
@@ -62,6 +65,9 @@ def check_server(
         yield from check_tasks(target, run)
     except RedisError as trouble:
         yield fail("server", str(trouble))
+    except NoPermissionError as refusal:  # it may run scripts, but not use our keys
+        fact, _, remedy = too_few_permissions(refusal).rpartition(". ")
+        yield fail("permissions", f"{target} {fact}", remedy)
     finally:
         client.close()
 

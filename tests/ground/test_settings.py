@@ -3,6 +3,7 @@
 import pytest
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 
+import ground
 from ground import GroundSettings, SettingError, Settings
 
 
@@ -126,3 +127,16 @@ def test_printed_settings_do_not_show_secrets(monkeypatch):
     for shown in (str(settings), repr(settings), settings.model_dump_json()):
         assert "hunter2" not in shown
     assert settings.redis_url.get_secret_value() == "redis://:hunter2@host"
+
+
+def test_the_url_of_redis_comes_from_its_variable_or_from_its_file(monkeypatch, tmp_path) -> None:
+    for name in ("PENSTOCK_REDIS_URL", "PENSTOCK_REDIS_URL_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SettingError, match="PENSTOCK_REDIS_URL: is not set, nor is PENSTOCK_REDIS"):
+        ground.redis_url()
+    monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://one")
+    assert ground.redis_url() == "redis://one"
+    monkeypatch.delenv("PENSTOCK_REDIS_URL")
+    (tmp_path / "url").write_text("redis://two\n")
+    monkeypatch.setenv("PENSTOCK_REDIS_URL_FILE", str(tmp_path / "url"))
+    assert ground.redis_url() == "redis://two"

@@ -20,6 +20,7 @@ from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.doctor.packages import NAMES, check_names, check_python, check_versions
 from penstock.doctor.redis import check_server
 from tests.harness import commands
+from tests.penstock.commands import run
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +163,22 @@ def test_a_user_who_may_not_run_scripts_is_told_so(
     assert result.returncode == 1
     assert "too few permissions" in findings["server"]["fact"]
     admin.close()
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["limits", "ls"], ["top", "--once"]])
+def test_a_user_without_our_keys_is_told_what_it_needs(server: EmbeddedServer, words) -> None:
+    admin = connect(server.target)
+    rules = ("on", ">pw", "~rq:*", "&*", "+@all", "-@admin", "-@dangerous", "+info")
+    admin.execute_command("ACL", "SETUSER", "keyless", *rules)
+    admin.close()
+    url = f"redis://keyless:pw@{server.url.rpartition('@')[2]}"
+    result = run(*words, PENSTOCK_REDIS_URL=url)
+    said = " ".join((result.stdout + result.stderr).split())
+    assert "gives its user too few permissions" in said
+    assert "penstock:* and rq:*: docs/guide/redis.md#give-penstock-a-user" in said
+    if words == ["doctor"]:
+        assert (result.returncode, result.stderr) == (1, "")
+        assert "Not ready: 1 failed" in said, "the table is there"
 
 
 def test_a_cluster_is_examined_and_said_to_be_no_place_for_queues(redis_cluster) -> None:

@@ -113,7 +113,9 @@ async def test_a_client_shows_its_own_certificate(
 
 
 def test_a_plain_client_at_a_tls_port_is_refused(url):
-    assert "does not answer" in refusal(url.replace("rediss", "redis"))
+    said = refusal(url.replace("rediss", "redis"))
+    assert "does not answer" in said
+    assert "If the port speaks TLS, write rediss://; else start a Redis there" in said
 
 
 def test_a_tls_client_at_a_plain_port_is_refused(shared_server):
