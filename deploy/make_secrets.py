@@ -13,7 +13,8 @@ TOKENS = ("redis_password", "sandbox_token", "buffer_token", "monitor_token", "g
 
 
 def main() -> None:
-    FOLDER.mkdir(mode=0o711, exist_ok=True)
+    FOLDER.mkdir(mode=0o700, exist_ok=True)
+    FOLDER.chmod(0o700)  # also one of an earlier release
     for name in TOKENS:
         _once(name, secrets.token_urlsafe(24))
     password = (FOLDER / "redis_password").read_text().strip()
@@ -25,7 +26,10 @@ def main() -> None:
 
 
 def _once(name: str, value: str) -> None:
-    """Readable to the user that the services run as, in a folder that only its owner lists."""
+    """Readable to the users that the containers run as, in a folder that only its owner enters.
+
+    Compose mounts the file itself, so inside a container only the file's mode counts.
+    """
     try:
         file = os.open(FOLDER / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
     except FileExistsError:

@@ -57,6 +57,7 @@ class Deployment:
             subprocess.run(here if self.user else ["mkdir", here[-1]], check=True)
         (folder / "bin").mkdir()
         (folder / "bin" / "valkey-server").symlink_to(ground.bundled_server())
+        (folder / "secrets").chmod(0o711)  # in a container, each file is mounted without its folder
         url = folder / "secrets" / "redis_url"
         text = url.read_text().replace("@redis:6379", f"@127.0.0.1:{self.ports['6379']}")
         url.chmod(0o644)
@@ -189,6 +190,13 @@ def test_the_images_user_can_read_the_secrets_whatever_the_umask(tmp_path: Path)
     made = list((tmp_path / "secrets").iterdir())
     assert len(made) == len(COMPOSE["secrets"])
     assert {file.stat().st_mode & 0o777 for file in made} == {0o444}
+
+
+def test_only_their_owner_enters_the_folder_of_the_secrets(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir(mode=0o711)  # as an earlier release made it
+    script = ROOT / "deploy" / "make_secrets.py"
+    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, umask=0o000)
+    assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_health_check_of_a_service_loads_next_to_nothing() -> None:
