@@ -13,6 +13,7 @@ from ground import as_text, connect, load_script
 from ground.redis.url import RedisTarget
 
 _WITHDRAW = load_script("worker.queue", "withdraw")
+_REJOIN = load_script("worker.queue", "rejoin")
 _KEPT = 3600  # seconds for which a cancelled job can be looked at
 _NEWEST = 2**53  # no submission is younger
 _ENDED = ("finished", "failed", "canceled", "stopped")
@@ -61,6 +62,7 @@ def _retry(client: redis.Redis, job: Job) -> str:
         job.started_at = job.ended_at = None
         queue = Queue(job.origin, connection=client, serializer=JSONSerializer)
         queue.enqueue_job(job, pipeline=pipe)
+        pipe.execute_command(*_REJOIN.command([queue.key], [job.id], whole=True))
         try:
             pipe.execute()
         except WatchError:

@@ -268,6 +268,20 @@ def test_jobs_are_retried_cancelled_and_deleted_one_or_many(
         assert guarded.post("/api/jobs", json=wrong).status_code == 400
 
 
+def test_a_retried_job_waits_in_its_share(guarded: httpx.Client, real_redis: ground.Client) -> None:
+    queue = open_queue(real_redis)
+    jobs = [queue.enqueue(chores.add, 1, "x") for _ in range(3)]
+    burst(real_redis)
+    for job in jobs:
+        real_redis.hset(job.key, "penstock_share", "run-a")
+    ids = [job.id for job in jobs]
+    assert changed(guarded, "retry", *ids) == {"done": 3, "refused": []}
+    share = [id.decode() for id in real_redis.lrange("rq:queue:code~run-a", 0, -1)]
+    assert (queue.job_ids, share) == (ids[:1], ids[1:]), "the next one lies ready for any worker"
+    shown = guarded.get("/api/jobs", params={"queue": "code"}).json()
+    assert [job["id"] for job in shown["jobs"]] == ids
+
+
 def test_a_running_job_is_stopped_and_not_deleted(
     guarded: httpx.Client, real_redis: ground.Client, shared_server: PrivateRedis
 ) -> None:

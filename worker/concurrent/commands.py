@@ -17,6 +17,7 @@ from limiter.commands import GateCommands
 
 _NAMES = ("claim", "finish", "return", "drop", "beat")
 _PLAIN = {name: load_script("worker.concurrent", name) for name in (*_NAMES, "reap")}
+_REJOIN = load_script("worker.queue", "rejoin")
 _GATED = {name: load_script("worker.concurrent", name, "gated") for name in _NAMES}
 SCRIPTS: dict[str, Script] = {
     script.sha: script for script in (*_PLAIN.values(), *_GATED.values(), *GATE_SCRIPTS.values())
@@ -70,6 +71,10 @@ class WorkCommands:
         report). Sent whole: it is part of RQ's own transaction, which is not sent again."""
         keys = (self._wip, self._work, self.leases, self._worker_key, self._executions)
         return self._either("drop", keys, row, whole=True)
+
+    def rejoin(self, id: str) -> Command:
+        """From RQ's list to its share's, in the transaction by which RQ enqueues it again."""
+        return _REJOIN.command((self.jobs,), (id,), whole=True)
 
     def beat(self, now: str, rows: Iterable[tuple[Any, ...]]) -> Command:
         """Each row: id, execution, fence of its permit, hold_us."""

@@ -20,6 +20,7 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from ground import as_text
+from ground.lua import Command
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_job import current_job, execution_of
 from worker.concurrent.running import OUR_CALLBACKS, ExcInfo, Outcome, exc_string
@@ -45,6 +46,7 @@ class Fence:
     def __init__(self, *, record: str, leases: str, job: str, id: str, execution: str) -> None:
         self.record, self.leases, self.job = record, leases, job
         self.id, self.execution = id, execution
+        self.then: Command | None = None  # the last command of the transaction
         self.recorded = False
         self.failure: Exception | None = None  # RQ may have caught and only logged it
 
@@ -57,11 +59,14 @@ class FencedPipeline(Pipeline):
     """RQ's transaction, executed once, and only while we hold the execution's lease."""
 
     fence: Fence | None = None
+    execute_command: Any  # which redis-py leaves without types
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         if self.fence is None:
             return super().execute(raise_on_error)
         fence, rq_watches = self.fence, self.watching
+        if fence.then is not None:
+            self.execute_command(*fence.then)
         while True:
             commands = self.command_stack
             try:
@@ -175,6 +180,8 @@ class Ending:
         claimed = self.claimed
         self.execution.delete(job=job, pipeline=pipeline)
         pipeline.fence = self.fence
+        if not self.status and claimed.text(b"penstock_share"):
+            self.fence.then = self._commands.rejoin(claimed.id)
         pipeline.execute_command(
             *self._commands.drop((
                 claimed.id, claimed.execution, claimed.text(b"penstock_reply_to"), self.status,

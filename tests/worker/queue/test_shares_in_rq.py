@@ -1,10 +1,12 @@
 """What RQ's own commands do to the lists of shares, and what they leave."""
 
 import pytest
-from rq import Queue
+from rq import Queue, Retry
 from rq.serializers import JSONSerializer
 
 from ground import target_of
+from tests.worker.concurrent import chores
+from tests.worker.concurrent.crew import burst, new_worker, open_queue
 from tests.worker.queue.shares_alone import SharesAlone
 
 
@@ -76,6 +78,21 @@ def test_a_job_of_one_of_rqs_workers_waits_under_its_share_too(alone):
     alone.enqueue("bob", 3)
     assert alone.claimed_by_share(4) == {"bob": 3, "alice": 1}
     assert alone.claim() == []
+
+
+def test_a_workers_own_retry_is_the_last_of_its_share_before_anybody_claims(real_redis):
+    queue = open_queue(real_redis)
+    first, second = (queue.enqueue(chores.add, 1, "x", retry=Retry(max=1)) for _ in range(2))
+    for job in (first, second):
+        real_redis.hset(job.key, "penstock_share", "alice")
+    for _ in range(2):
+        new_worker(real_redis).work(burst=True, max_jobs=1, logging_level="WARNING")
+    assert [real_redis.hget(job.key, "penstock_again") for job in (first, second)] == [b"1"] * 2
+    listed = [id.decode() for id in real_redis.lrange("rq:queue:code", 0, -1)]
+    listed += [id.decode() for id in real_redis.lrange("rq:queue:code~alice", 0, -1)]
+    assert listed == [first.id, second.id]
+    burst(real_redis)
+    assert {job.get_status() for job in (first, second)} == {"failed"}
 
 
 def test_a_job_that_runs_again_alone_is_claimed_at_once(alone):

@@ -93,9 +93,7 @@ end
 
 -- `served`: the share whose turn it took in that list, if any did.
 local function wait_in_its_share(id, share, served)
-  call('HSET', job_key(id), 'penstock_again', 1)
-  call('RPUSH', shares.list_of(share), id)
-  shares.join(share)
+  shares.again(id, share)
   if served then shares.refund(served) end
   shared = true
 end

@@ -68,6 +68,13 @@ local function make_shares()
     if share ~= '' then call('SADD', 'rq:queues', shares.list_of(share)) end
   end
 
+  -- A job that RQ has enqueued for another run is the last of its share.
+  function shares.again(id, share)
+    call('HSET', 'rq:job:' .. id, 'penstock_again', 1)
+    call('RPUSH', shares.list_of(share), id)
+    shares.join(share)
+  end
+
   -- It has no place any more; whether others have. If not, nobody owes anything.
   local function forget(share)
     call('ZREM', SHARES, share)

@@ -1,0 +1,11 @@
+-- rejoin.lua: a job that RQ has enqueued for another run, from the queue's list to that of its share.
+-- KEYS   jobs
+-- ARGV   id
+-- REPLY  1 it waits in its share | 0 it has none, or a worker has it already
+local call = redis.call
+-- include: shares.lua
+local share = call('HGET', 'rq:job:' .. ID, 'penstock_share')
+if not share or not shares.admit(share) or call('LREM', JOBS, -1, ID) == 0 then return 0 end
+shares.again(ID, share)
+shares.feed()
+return 1
