@@ -79,7 +79,7 @@ class SandboxLifecycle:
         self.keeper = Keeper(self.registry, self.settings.sandbox_lease)
         self._attempts = Attempts(
             self.provider, self.registry, self.keeper, self._gates, self.settings,
-            Teardown(self.provider, self.registry, self.settings, self._free),
+            Teardown(self.provider, self.registry, self.keeper, self.settings, self._free),
         )  # fmt: skip
         self._starter = Starter(self._attempts, self._gates, self.settings)
         self._sessions = Sessions(self)

@@ -199,16 +199,10 @@ class Attempts:
 
     def let_go(self, box: Box) -> "asyncio.Future[bool]":
         """End a sandbox in the background, on the running loop; whether it is confirmed gone."""
-        ending = asyncio.ensure_future(self._ended(box))
+        ending = asyncio.ensure_future(self._dispose(box))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         return ending
-
-    async def _ended(self, box: Box) -> bool:
-        try:
-            return await self._dispose(box)
-        finally:
-            self._keeper.drop(box.name, box.take)
 
 
 log = logging.getLogger("penstock.worker")

@@ -19,6 +19,7 @@ from limiter import Report
 from worker.lifecycle.box import Box, Phase
 from worker.lifecycle.errors import shown
 from worker.lifecycle.provider import Provider
+from worker.lifecycle.registry.keeper import Keeper
 from worker.lifecycle.registry.records import StartingPermit
 from worker.lifecycle.registry.registry import Registry
 from worker.lifecycle.settings import LifecycleSettings
@@ -71,15 +72,27 @@ class Teardown:
     """Ends the boxes of one lifecycle."""
 
     def __init__(
-        self, provider: Provider, registry: Registry, settings: LifecycleSettings, free: Free
+        self,
+        provider: Provider,
+        registry: Registry,
+        keeper: Keeper,
+        settings: LifecycleSettings,
+        free: Free,
     ) -> None:
         self._provider = provider
         self._registry = registry
+        self._keeper = keeper
         self._settings = settings
         self._free = free
 
     async def __call__(self, box: Box) -> bool:
         """Whether it is confirmed gone; else the reaper has it."""
+        try:
+            return await self._torn_down(box)
+        finally:
+            self._keep_no_more(box)
+
+    async def _torn_down(self, box: Box) -> bool:
         await self._noted(lambda: self._registry.advance(box.name, box.fence, "TERMINATING"))
         seconds = self._settings.teardown_timeout
         await self._await_creation(box)
@@ -93,6 +106,7 @@ class Teardown:
         why = shown(ended.problem) if ended.problem else ""
         log.warning("sandbox %s is left to the reaper: %s", box.name, why)
         missing = box.ref is None
+        self._keep_no_more(box)
         await self._noted(
             lambda: self._registry.condemn(
                 box.name, box.fence, why,
@@ -127,8 +141,13 @@ class Teardown:
 
     async def _forget(self, box: Box) -> bool:
         if await self.freed(box):
+            self._keep_no_more(box)
             await self._noted(lambda: self._registry.forget(box.name, box.fence, "ended"))
         return True
+
+    def _keep_no_more(self, box: Box) -> None:
+        """Before its record is given up: a heartbeat after that would take it for lost."""
+        self._keeper.drop(box.name, box.take)
 
     async def freed(self, box: Box) -> bool:
         """Its STARTING permits, back at their gates. Where that fails, its record keeps them."""

@@ -143,3 +143,22 @@ async def test_of_several_who_lose_a_sandbox_each_is_told(lifecycle, cloud, reap
     await until(told.is_set)
     assert sandbox.lost
     await life.stop(sandbox)
+
+
+async def test_a_heartbeat_as_a_sandbox_is_forgotten_does_not_take_it_for_lost(
+    lifecycle, cloud, caplog, monkeypatch
+):
+    life = lifecycle()
+    sandbox = await life.start()
+    rows = [(sandbox.name, sandbox._box.fence, life.keeper.lease)]
+    forget = life.registry.forget
+
+    def and_a_heartbeat(*record):
+        forgotten = forget(*record)
+        life.keeper._digest(rows, life.registry.renew(rows))
+        return forgotten
+
+    monkeypatch.setattr(life.registry, "forget", and_a_heartbeat)
+    assert await life.stop(sandbox)
+    assert not sandbox.lost
+    assert "taken over" not in caplog.text

@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
 
 from ground import (
     AnyRedis,
     Client,
+    Script,
     as_text,
     connect,
     load_script,
@@ -24,6 +25,7 @@ from ground import (
     text_fields,
 )
 from ground.backoff import backoff
+from ground.lua import Command
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.registry.records import (
     Claimed,
@@ -190,12 +192,26 @@ class Registry:
         self._try(lambda client: client.sadd(INDEX, self.run))
 
     def _listed(self, script: Any, *args: Any) -> Any:
-        """A record may only be where the run is listed: before, should we die on the way; and
-        after, should a reaper have retired the registry in between."""
+        """A record may only be where the run is listed: in one transaction. On a Cluster, before,
+        should we die on the way; and after, should a reaper have retired the registry meanwhile."""
+        if self.target.kind != "cluster":
+            return self._try(lambda client: self._in_one(client, script, args))
         self._enlist()
         reply = self._call(script, *args)
         self._enlist()
         return reply
+
+    def _in_one(self, client: Any, script: Script, args: Sequence[Any]) -> Any:
+        try:
+            return self._transaction(client, script.command(self._keys, args))
+        except NoScriptError:
+            return self._transaction(client, script.command(self._keys, args, whole=True))
+
+    def _transaction(self, client: Any, command: Command) -> Any:
+        with client.pipeline() as pipe:
+            pipe.sadd(INDEX, self.run)
+            pipe.execute_command(*command)
+            return pipe.execute()[1]
 
     def _call(self, script: Any, *args: Any, office: str | None = None) -> Any:
         more = [] if office is None else [tagged("sandbox", self.run, f"office:{office}")]
