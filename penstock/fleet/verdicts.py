@@ -236,4 +236,4 @@ def _note(queue: Queue) -> Alarm | None:
 
 
 def _many(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
+    return f"{count:,} {one if count == 1 else more}"

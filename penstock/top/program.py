@@ -4,8 +4,7 @@ A key is done when its screen is there: keys that were pressed meanwhile come af
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -15,34 +14,13 @@ from penstock.changes import Author, Changes
 from penstock.fleet import FleetReader
 from penstock.fleet.finding import find
 from penstock.fleet.history import History
-from penstock.top import cursor
+from penstock.top import cursor, frame
+from penstock.top.frame import HELP, Prompt
 from penstock.top.offers import Offer, offers
 from penstock.top.paper import Paper
 from penstock.top.screen import Line, Look, Place, Row, Screen, lines_of
 from penstock.top.views import PAGE, Seen, place_of, view
 
-HELP = """\
-1 overview  2 queues  3 jobs  4 workers  5 gates  6 groups  7 sandboxes  8 changes
-f            the latest failed job, with its traceback
-up down j k  move; PgUp PgDn Home End too. Tab goes to the next table
-Enter        open: why a queue does not move, where a job's time went
-Esc          back; so does Backspace
-left right   jobs, groups: those in another state
-t            jobs: those whose program ended as …; groups: those that timed out
-/            show only rows with these words; Esc ends it
-< > s        sort by another column; s turns the order round
-[ ]          the page before, the next page
-g            go to the id or the name of anything
-space        mark a job; r x D then change all that are marked
-r x D        jobs: retry, cancel, delete. Groups: r requeues
-x            sandboxes: end one; on a run, end those whose owners are dead
-p            pause or resume a queue or a gate
-+ -          raise or lower a gate's limit: edit the number, then Enter
-? h          this help
-q            quit; so does Ctrl-C
-
-Each change is asked about, and noted with your name: 8 lists them.
-"""
 _PLACES = {
     "1": "overview", "2": "queues", "3": "jobs", "4": "workers", "5": "gates", "6": "groups",
     "7": "sandboxes", "8": "log",
@@ -67,17 +45,6 @@ class Drawn(Protocol):
 
 
 @dataclass
-class Prompt:
-    """A line at the bottom that keys go into. `then` is called with what was typed."""
-
-    question: str
-    typed: str
-    then: Callable[[str], object]
-    by_y: bool = False
-    """Whether one key answers it."""
-
-
-@dataclass
 class Program:
     """One of them. `press` takes a key, `draw` shows what came of it."""
 
@@ -95,6 +62,7 @@ class Program:
     help: bool = False
     marked: dict[str, None] = field(default_factory=dict)
     _seen: Seen | None = None
+    _laid: tuple[Screen, tuple[object, ...], list[Line]] | None = None
 
     @property
     def look(self) -> Look:
@@ -245,6 +213,8 @@ class Program:
             self._sort(key)
         elif key == " ":
             self._mark()
+        elif key == "a":
+            self._mark_all()
         else:
             return False
         return True
@@ -270,6 +240,17 @@ class Program:
         elif len(self.marked) < _MOST_MARKED:
             self.marked[row.opens.name] = None
         cursor.move(self._lines(), self.look, self._room, "down")
+
+    def _mark_all(self) -> None:
+        """The jobs of this page; none, if all are marked."""
+        places = [line.row.opens for line in self._lines() if line.row and line.row.opens]
+        jobs = [place.name for place in places if place.kind == "job"]
+        if not jobs:
+            self.said = "only jobs can be marked"
+        elif self.marked.keys() >= set(jobs):
+            self.marked.clear()
+        else:
+            self.marked = dict.fromkeys(jobs[:_MOST_MARKED])
 
     def _ask(self, key: str) -> None:
         """A change, a filter, or where to go."""
@@ -345,9 +326,14 @@ class Program:
         return offers(about if isinstance(about, Place) else self.look.place, about)
 
     def _lines(self) -> list[Line]:
+        """Of the screen as it is laid out. Once for all who ask, until something of it changes."""
         if self.screen is None:
             return []
-        return lines_of(self.screen, self.terminal.paper, self._room, self.look.order)
+        paper, order = self.terminal.paper, self.look.order
+        way = (paper, self._room, order.column, order.down, order.find)
+        if self._laid is None or self._laid[0] is not self.screen or self._laid[1] != way:
+            self._laid = self.screen, way, lines_of(self.screen, paper, self._room, order)
+        return self._laid[2]
 
     @property
     def _room(self) -> int:
@@ -371,48 +357,18 @@ class Program:
         chosen = {at for at, line in enumerate(shown, 1) if row is not None and line.row is row}
         body = [self._marked(line) for line in shown]
         body += [Line("")] * (self._room - len(body))
-        self.terminal.draw(
-            [Line(self._title(paper), "title"), *body, self._footer(paper, len(lines), top)],
-            frozenset(chosen),
-        )
+        fleet = self._seen.fleet if self._seen else None
+        keys = ["q quit", "any other key goes back"]
+        if not self.help:
+            keys = frame.keys(self.screen, self.look, self._offers(), len(lines), self._room)
+        first = frame.title(paper, self.screen, fleet)
+        last = frame.footer(paper, self.prompt, self.trouble, self.said or self.logged, keys)
+        self.terminal.draw([first, *body, last], frozenset(chosen))
 
     def _marked(self, line: Line) -> Line:
         place = line.row.opens if line.row else None
         marked = place is not None and place.kind == "job" and place.name in self.marked
         return replace(line, text=f"*{line.text[1:]}") if marked else line
-
-    def _title(self, paper: Paper) -> str:
-        fleet = self._seen.fleet if self._seen else None
-        clock = time.strftime("%H:%M:%S", time.localtime(fleet.at)) if fleet else ""
-        where = f"{fleet.server.where}, run {fleet.run}" if fleet else ""
-        title = self.screen.title if self.screen else "penstock top"
-        alarms = f" [alarms: {len(fleet.alarms)}]" if fleet and fleet.alarms else ""
-        left = f"{title}{alarms} - {where}"
-        return paper.padded(left, paper.width - len(clock) - 1, "text") + " " + clock
-
-    def _footer(self, paper: Paper, lines: int, top: int) -> Line:
-        if self.prompt is not None:
-            asked = f"{self.prompt.question} {self.prompt.typed}_"
-            return Line(paper.cut(asked, paper.width, middle=True), "warn")
-        if self.trouble:
-            return Line(paper.cut(f"! {self.trouble}", paper.width), "bad")
-        if said := self.said or self.logged:
-            return Line(paper.cut(said, paper.width), "warn")
-        return Line(paper.cut("  ".join(self._keys(lines, top)), paper.width), "dim")
-
-    def _keys(self, lines: int, top: int) -> list[str]:
-        """What keys do here, the most special first."""
-        screen, last = self.screen, min(lines, top + self._room)
-        keys = ["? help", *(f"{one.key} {one.label}" for one in self._offers())]
-        if screen and screen.states:
-            keys.append("left/right state")
-        if screen and screen.lists:
-            keys.append(f"/ {self.look.order.find or 'filter'}")
-        if screen and screen.next is not None:
-            keys.append("] next page")
-        if lines > self._room:
-            keys.append(f"lines {top + 1}-{last} of {lines}")
-        return [*keys, "f latest failure", "1-8 places", "q quit"]
 
 
 _UNHAPPY = ("wrong", "error", "timeout", "memory", "limit", "masked")

@@ -205,6 +205,21 @@ def test_how_programs_ended_is_a_column_a_chart_and_a_filter(
     assert set(queue.job_ids) == late
 
 
+def test_all_pages_of_a_filter_are_changed_together(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    queue = open_queue(real_redis)
+    for _ in range(60):
+        queue.enqueue(chores.add, 1, "x")
+    burst(real_redis)
+    page = shown(browser, url, "queues/code?state=failed")
+    page.until("document.querySelectorAll('main tbody tr').length", lambda count: count == 50)
+    page.run("document.getElementById('everything').click()")
+    press(page, "Retry")
+    page.until(MAIN, lambda said: "no failed jobs like that" in said)
+    assert len(queue.job_ids) == 60
+
+
 def test_a_gate_is_paused_and_limited_and_a_queue_too(
     browser: Browser, url: str, real_redis: ground.Client
 ) -> None:

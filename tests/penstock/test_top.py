@@ -278,7 +278,10 @@ async def test_marked_jobs_are_changed_together(fake: Any) -> None:
     async with FleetReader(ground.target_of(fake)) as reader:
         program = Program(reader, Author("ann", "here"), Recorder())
         await program.refresh()
-        asked = await pressed(program, "3", "/", *"bad", "enter", " ", " ", "r")
+        assert "Run 4 marked jobs again?" in await pressed(program, "3", "a", "r")
+        await pressed(program, "escape", "a")
+        assert not program.marked
+        asked = await pressed(program, "/", *"bad", "enter", " ", " ", "r")
         assert "Run 2 marked jobs again?" in asked
         await pressed(program, "y")
         assert sorted(fake.lrange("rq:queue:code", 0, -1)) == [b"bad1", b"bad2", b"waits"]

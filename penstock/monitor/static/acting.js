@@ -6,12 +6,13 @@ import { live } from "./live.js";
 
 const READ_ONLY = "This monitor only shows: it was started without PENSTOCK_MONITOR_TOKEN";
 
-// A button that asks before it acts. `text` says what will happen; `then` runs after it did.
+// A button that asks before it acts. `text` says what will happen; `then` runs after it did. What
+// is sent may be a `post` of its own, if one call is not enough.
 export function action(label, { title, text, send, then, look = "" }) {
   const made = button(label, async () => {
     const wanted = await send();
     if (!wanted || !(await confirmed(title || `${label}?`, wanted.text || text, label))) return;
-    await run(() => post(wanted.to, wanted.body), then);
+    await run(wanted.post || (() => post(wanted.to, wanted.body)), then);
   }, { look });
   made.dataset.acts = "";
   allow(made);

@@ -1,5 +1,6 @@
-// Jobs as rows: the same columns wherever jobs are listed.
+// Jobs as rows, the same columns wherever jobs are listed; and changes of all that fit a filter.
 
+import { get, post } from "../api.js";
 import { live } from "../live.js";
 import { age } from "../format.js";
 import { to } from "../router.js";
@@ -22,4 +23,24 @@ export function jobColumns({ state = "" } = {}) {
     ended && { head: "took", kind: "number", cell: (j) => age(j.took), sort: (j) => j.took },
     { head: "tries", kind: "number", cell: (j) => j.attempts, sort: (j) => j.attempts },
   ].filter(Boolean);
+}
+
+const AT_ONCE = 200;
+
+// First every id, page by page, and then the changes: a job that is retried may fail again meanwhile,
+// and is not retried twice. `said` hears how many there were so far.
+export async function changeAll(verb, query, said) {
+  const ids = new Set(), all = { done: 0, refused: [] };
+  for (let start = 0; start !== null;) {
+    const page = await get(["jobs"], { ...query, start, count: AT_ONCE });
+    for (const job of page.jobs) ids.add(job.id);
+    start = page.next;
+  }
+  for (const left = [...ids]; left.length;) {
+    const { done, refused } = await post(["jobs"], { do: verb, ids: left.splice(0, AT_ONCE) });
+    all.done += done;
+    all.refused.push(...refused);
+    said(all.done);
+  }
+  return all;
 }

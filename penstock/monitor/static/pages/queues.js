@@ -1,13 +1,13 @@
 // All queues, and one queue: why it does not move, how its programs ended, its jobs by state.
 
-import { action } from "../acting.js";
+import { action, say } from "../acting.js";
 import { facts, h, link, put } from "../dom.js";
 import { age, many, shortly, whole } from "../format.js";
 import { Listing, chips, choice, typed } from "../listing.js";
 import { OUTCOMES, shares, total, troubles, unhappy } from "../outcomes.js";
 import { to } from "../router.js";
 import { Table } from "../table.js";
-import { jobColumns } from "./jobs.js";
+import { changeAll, jobColumns } from "./jobs.js";
 
 const STATES = ["waiting", "running", "finished", "failed", "deferred", "scheduled", "canceled"];
 const STOPPED = ["suspended", "paused", "held back"];
@@ -40,33 +40,41 @@ export function queue(host, route) {
   const [name] = route.names;
   const why = h("p", { class: "sentence" }), figures = h("div"), ends = h("div"), filter = h("div");
   const pause = h("span"), bulk = h("span", { class: "soft" });
+  const everything = h("input", { type: "checkbox", id: "everything", onchange: () => tick(table.ticked().length) });
   let listing = null, table = null, drawn = "", paused = null, latest = route;
 
-  const send = (verb) => () => ({ to: ["jobs"], body: { do: verb, ids: table.ticked().map((j) => j.id) }, text: `${verb} ${many(table.ticked().length, "job")} of queue ${name}. ${AFTER[verb]}` });
-  const actions = [["Retry", "retry"], ["Cancel", "cancel"], ["Delete", "delete"]].map(([label, verb]) => action(label, { send: send(verb), then: () => listing.load(), look: verb === "delete" ? "danger" : "" }));
+  const query = (now) => ({ queue: name, state: now.query.get("state") || "waiting", outcome: now.query.get("outcome"), find: now.query.get("find"), worker: now.query.get("worker") });
+  const send = (verb) => () => {
+    if (everything.checked) return { post: () => changeAll(verb, query(latest), (done) => say(`${whole(done)} so far`)), text: `${verb} every job that this filter shows, on all pages: ${described(query(latest))}. ${AFTER[verb]}` };
+    const ids = table.ticked().map((j) => j.id);
+    if (!ids.length) return say("Tick jobs first, or all pages.");
+    return { to: ["jobs"], body: { do: verb, ids }, text: `${verb} ${many(ids.length, "job")} of queue ${name}. ${AFTER[verb]}` };
+  };
+  const then = () => { everything.checked = false; listing.load(); };
+  const actions = [["Retry", "retry"], ["Cancel", "cancel"], ["Delete", "delete"]].map(([label, verb]) => action(label, { send: send(verb), then, look: verb === "delete" ? "danger" : "" }));
 
   function open(now) {
     latest = now;
+    everything.checked = false;
     const chosen = now.query.get("state") || "waiting";
     const address = (query) => to(["queues", name], { state: chosen, outcome: now.query.get("outcome"), ...query });
     table = new Table(jobColumns({ state: chosen }), { key: (j) => j.id, empty: `no ${chosen} jobs like that`, label: `${chosen} jobs`, select: tick, look: (j) => (j.status === "failed" ? "bad" : "") });
     filter.replaceChildren(chips(STATES.map((one) => [one, one]), chosen, (one) => address({ state: one, outcome: "" })),
       h("div", { class: "bar" },
         chosen === "finished" && choice("outcome", "outcome", [["", "any"], ...OUTCOMES.slice(0, 7).map(([word]) => [word, word])], now.query.get("outcome") || ""),
-        typed("find", "find", now.query.get("find")), typed("worker", "worker", now.query.get("worker")), ...actions, bulk));
+        typed("find", "find", now.query.get("find")), typed("worker", "worker", now.query.get("worker")), ...actions, h("label", {}, everything, " all pages"), bulk));
     body.replaceChildren();
     again();
   }
 
   function again() {
-    listing = new Listing({ names: ["jobs"], table, rows: (answer) => answer.jobs, noun: `${latest.query.get("state") || "waiting"} jobs`,
-      query: (now) => ({ queue: name, state: now.query.get("state") || "waiting", outcome: now.query.get("outcome"), find: now.query.get("find"), worker: now.query.get("worker") }) });
+    listing = new Listing({ names: ["jobs"], table, rows: (answer) => answer.jobs, noun: `${latest.query.get("state") || "waiting"} jobs`, query });
     body.replaceChildren(listing.node);
   }
 
   function tick(count) {
-    put(bulk, count ? `${many(count, "job")} ticked` : "tick jobs to retry, cancel or delete them");
-    for (const button of actions) button.classList.toggle("idle", !count);
+    put(bulk, everything.checked ? "every job of this filter" : count ? `${many(count, "job")} ticked` : "tick jobs to retry, cancel or delete them");
+    for (const button of actions) button.classList.toggle("idle", !count && !everything.checked);
   }
 
   const body = h("div");
@@ -106,6 +114,8 @@ const AFTER = {
   cancel: "Waiting ones leave the queue; running ones are stopped. Who waits for them is told.",
   delete: "Their programs and results are gone for good. Running ones are refused.",
 };
+
+const described = ({ queue, state, outcome, find, worker }) => [`${state} jobs of queue ${queue}`, outcome && `that ended as ${outcome}`, find && `with “${find}”`, worker && `of worker ${worker}`].filter(Boolean).join(" ");
 
 function sentenceOf(q) {
   if (q.reason) return `${q.reason[0].toUpperCase()}${q.reason.slice(1)}${q.depth ? `; ${many(q.depth, "job waits", "jobs wait")}` : ""}.`;
