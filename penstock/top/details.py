@@ -15,6 +15,7 @@ from penstock.fleet.work import read_queues, with_their_jobs
 from penstock.top import rows
 from penstock.top.paper import Column, name, text
 from penstock.top.screen import Age, Block, Notes, Place, Row, Screen, Table, Text, figure
+from worker.queue.shares import Shares, shares_of
 
 _SHOWN_JOBS = 50
 _SHOWN_ITEMS = 64
@@ -32,6 +33,9 @@ async def queue(place: Place, reader: FleetReader) -> Screen:
         return _absent(place, "Nothing has used this queue yet.")
     (one,) = mine
     client, blocks = reader.client, list[Block]()
+    shares = _shares(await shares_of(client, one.name, _SHOWN_JOBS))
+    if shares.rows:
+        blocks.append(shares)
     for state in ("running", "waiting", "failed"):
         page = await jobs_of(client, one.name, state, count=_SHOWN_JOBS)
         table = rows.jobs(page.jobs, now, "", page.total)
@@ -73,6 +77,13 @@ def _outcomes(queue: Queue) -> Table:
         for outcome, count in queue.programs.items() if count or outcome == "finished"
     )  # fmt: skip
     return Table((name("HOW ITS PROGRAMS ENDED"), Column("programs")), programs)
+
+
+def _shares(found: Shares) -> Table:
+    """In the order of their turns; none, if no job ever had a share."""
+    named = found.shares if any(share.name for share in found.shares) else ()
+    by_share = tuple(Row((one.name or "(none)", one.waiting, one.weight)) for one in named)
+    return Table((name("SHARE"), Column("wait"), Column("weight")), by_share)
 
 
 def _mean(latency: Latency) -> Age | None:

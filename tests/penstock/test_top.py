@@ -33,6 +33,7 @@ from penstock.top.terminal import Keys
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, until
 from tests.harness.terminal import Terminal
+from tests.worker.queue.shares_alone import SharesAlone
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\u200bа\u0301" + "你好" * 40 + "\ud800"
 TRACEBACK = "Traceback (most recent call last):\n  File x\nValueError: \x1b[31mbroken\x1b[2J"
@@ -245,6 +246,22 @@ async def test_every_screen_fits_every_terminal_and_steers_none(fake: Any) -> No
                     assert len(terminal.lines) == height
                     assert all(cell_len(line.text) <= width for line in terminal.lines)
                     assert all(line.text.isprintable() for line in terminal.lines)
+
+
+async def test_a_queue_shows_who_waits_in_which_share(fake: Any) -> None:
+    alone = SharesAlone(fake, ground.target_of(fake))
+    alone.enqueue("training", 3)
+    alone.enqueue("evaluation", 2)
+    alone.weigh({"training": 4})
+    async with FleetReader(ground.target_of(fake)) as reader:
+        program = Program(reader, Author("", ""), Recorder(height=60))
+        await program.refresh()
+        await pressed(program, "2", "enter")
+        await program.refresh()
+        shown = [line.split()[:3] for line in (await pressed(program)).splitlines()]
+    at = shown.index(["SHARE", "wait", "weight"])
+    rows = sorted(shown[at + 1 : at + 3])
+    assert rows == [["evaluation", "2", "1"], ["training", "2", "4"]], "its first one is next"
 
 
 async def test_a_change_is_asked_about_and_no_other_key_makes_it(fake: Any) -> None:

@@ -42,7 +42,7 @@ class QueueShares:
 
     def __init__(self, target: RedisTarget, queue: str) -> None:
         self._target = target
-        self._keys = (f"rq:queue:{queue}", *(tagged("work", queue, part) for part in _KEPT))
+        self._keys = _keys_of(queue)
 
     def set_weights(self, weights: Mapping[str, float | None], by: Charge | None) -> None:
         if by not in (None, "jobs", "seconds"):
@@ -56,10 +56,7 @@ class QueueShares:
             raise too_many_weights()
 
     def read(self, most: int) -> Shares:
-        others, seconds, waiting, *rows = self._call(_SHOW, [max(1, most)])
-        default = float(others)
-        shares = read_rows(Share, default, rows)
-        return Shares(default, int(waiting), shares, "seconds" if seconds else "jobs")
+        return _shown(self._call(_SHOW, [max(1, most)]))
 
     def _call(self, script: Any, words: list[Any]) -> Any:
         client = connect(self._target)
@@ -67,3 +64,19 @@ class QueueShares:
             return script.call(client, self._keys, words)
         finally:
             client.close()
+
+
+async def shares_of(client: Any, queue: str, most: int) -> Shares:
+    """As `QueueShares.read`, by a client of the running event loop."""
+    command = _SHOW.command(_keys_of(queue), [most], whole=True)
+    return _shown(await client.execute_command(*command))
+
+
+def _keys_of(queue: str) -> tuple[str, ...]:
+    return (f"rq:queue:{queue}", *(tagged("work", queue, part) for part in _KEPT))
+
+
+def _shown(reply: Any) -> Shares:
+    others, seconds, waiting, *rows = reply
+    shares = read_rows(Share, float(others), rows)
+    return Shares(float(others), int(waiting), shares, "seconds" if seconds else "jobs")
