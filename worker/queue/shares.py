@@ -68,8 +68,7 @@ class QueueShares:
 
 async def shares_of(client: Any, queue: str, most: int) -> Shares:
     """As `QueueShares.read`, by a client of the running event loop."""
-    command = _SHOW.command(_keys_of(queue), [most], whole=True)
-    return _shown(await client.execute_command(*command))
+    return _shown(await _SHOW.call_async(client, _keys_of(queue), [most]))
 
 
 def _keys_of(queue: str) -> tuple[str, ...]:
