@@ -89,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
-        except (ConnectionError, TimeoutError):  # its client was killed
+        except (ConnectionError, TimeoutError, json.JSONDecodeError):  # its client was killed
             self.close_connection = True
 
     def do_any(self) -> None:

@@ -63,6 +63,7 @@ async def kills(url: str, provider: str, left: Callable[[], Awaitable[int]]) -> 
             await asyncio.sleep(0.05)
     reaping.cancel()
     await asyncio.wait([reaping])
+    await reaper.close()
     life.registry.close()
     return time.monotonic() - began
 
