@@ -35,8 +35,6 @@ class GateUnit(Ledger):
         if beating and not (self.line or self.leases):
             self.beat_at, beating = NEVER, False
         turns: list[Exchange] = []
-        if beating or self.agreement.unsettled:
-            turns += self._introduction()
         if self.timeouts or self.cancels:
             turns += self._cancellations()
         if beating:
@@ -54,6 +52,9 @@ class GateUnit(Ledger):
             turns.append(Exchange(call.command, partial(self.read_call, call)))
         if not turns and self.look_at <= now:
             turns.append(Exchange(self.commands.sweep(), self.read_time))
+        agreement = self.agreement
+        if beating or (agreement.unsettled and (turns or agreement.enforcing)):
+            return [*self._introduction(), *turns]
         return turns
 
     def exchanged(self, now: float) -> None:

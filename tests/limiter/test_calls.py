@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from ground import connect_async, target_of
 from limiter import TokenBucket
+from tests.limiter.by_shortcut import on_its_shortcut
 from tests.limiter.in_flight import settled, settled_sync
 
 
@@ -49,6 +51,18 @@ async def test_a_hundred_permits_at_once_cost_few_calls(real_redis, calls):
     for permit in permits:
         permit.release()
     await settled(gate, in_flight=0)
+
+
+async def test_a_process_that_only_looks_at_a_gate_sends_nothing_in_between(real_redis):
+    await on_its_shortcut(TokenBucket(real_redis, "used", limit=1))
+    gate = TokenBucket(real_redis, "g", limit=1)
+    await gate.status()
+    real_redis.config_resetstat()
+    other = connect_async(target_of(real_redis))
+    for _ in range(100):  # round trips, in which this loop reads and sends what is due
+        await other.ping()
+    await other.aclose()
+    assert "cmdstat_sadd" not in real_redis.info("commandstats")
 
 
 def test_who_waits_asks_once_however_long_it_takes(real_redis, calls):
