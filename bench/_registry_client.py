@@ -1,6 +1,6 @@
 """Clients of one process that open and end simulated sandboxes, and what the registry added.
 
-    python -m bench._registry_client CLIENTS SANDBOXES SECONDS
+    python -m bench._registry_client CLIENTS SANDBOXES SECONDS SPREAD
 
 It says `ready`, and begins when it reads Redis's URL. It prints its times in milliseconds as JSON.
 """
@@ -8,6 +8,7 @@ It says `ready`, and begins when it reads Redis's URL. It prints its times in mi
 import asyncio
 import functools
 import json
+import random
 import sys
 import time
 from collections import defaultdict
@@ -30,19 +31,20 @@ OF_A_START = CALLS[:3]
 
 
 class Simulated:
-    """A creation takes this many seconds. Everything else is done at once."""
+    """A creation takes this many seconds, give or take a part of them. Everything else is done at
+    once."""
 
     name = scope = "simulated"
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, spread: float) -> None:
+        self._least, self._most = seconds * (1 - spread), seconds * (1 + spread)
         self.took: dict[str, float] = {}
 
     async def create(
         self, spec: SandboxSpec, *, name: str, tags: Mapping[str, str], ttl: float
     ) -> SandboxRef:
         began = time.perf_counter()
-        await asyncio.sleep(self._seconds)
+        await asyncio.sleep(random.uniform(self._least, self._most))
         self.took[name] = time.perf_counter() - began
         return SandboxRef(name, name)
 
@@ -107,9 +109,9 @@ class Measured:
         return timed
 
 
-async def measured(redis: AnyRedis, clients: int, sandboxes: int, seconds: float) -> Measured:
+async def measured(redis: AnyRedis, provider: Simulated, clients: int, sandboxes: int) -> Measured:
     """Each client opens a sandbox and ends it, until so many have been."""
-    provider, found = Simulated(seconds), Measured()
+    found = Measured()
     life = SandboxLifecycle(redis, provider, run="bench")
     found.watch(life.registry)
     left = iter(range(sandboxes))
@@ -128,11 +130,12 @@ async def measured(redis: AnyRedis, clients: int, sandboxes: int, seconds: float
     return found
 
 
-def main(clients: str, sandboxes: str, seconds: str) -> None:
+def main(clients: str, sandboxes: str, seconds: str, spread: str) -> None:
     print("ready", flush=True)
     url = sys.stdin.readline().strip()
     before = time.process_time()
-    found = asyncio.run(measured(url, int(clients), int(sandboxes), float(seconds)))
+    provider = Simulated(float(seconds), float(spread))
+    found = asyncio.run(measured(url, provider, int(clients), int(sandboxes)))
     times = {"calls": found.calls, "of start": list(found.of_start.values())}
     cpu = [(time.process_time() - before) * 1e3]
     print(json.dumps(times | {"starts": found.starts, "cpu": cpu}))

@@ -1,8 +1,9 @@
 """What the registry adds to 10,000 session sandboxes that 64 clients open and end.
 
 The clients are coroutines in eight processes. Each opens its next sandbox when the last one has
-ended. The provider is simulated: with the cloud's time, a creation takes a second; flat out, none,
-so that the clients are as fast as the machine. Gate, records and leases are real, on a server that
+ended. The provider is simulated. With the cloud's time a creation takes a second, so that all
+clients start in step; spread, it takes half a second to one and a half. Flat out it takes none, so
+that the clients are as fast as the machine. Gate, records and leases are real, on a server that
 keeps its data.
 
     registry call         one call of the registry, as the process sees it
@@ -43,6 +44,7 @@ def measure(quick: bool) -> Suite:
     return Suite(
         contenders={
             "with the cloud's time": partial(_run, server, sandboxes, SECONDS),
+            "with the cloud's time, spread": partial(_run, server, sandboxes, SECONDS, 0.5),
             "flat out": partial(_run, server, sandboxes, 0.0),
         },
         rounds=1,
@@ -55,10 +57,13 @@ def measure(quick: bool) -> Suite:
     )  # fmt: skip
 
 
-def _run(server: EmbeddedServer, sandboxes: int, seconds: float) -> dict[str, float]:
+def _run(
+    server: EmbeddedServer, sandboxes: int, seconds: float, spread: float = 0.0
+) -> dict[str, float]:
     redis = connect(server.target)
     each, clients = sandboxes // PROCESSES, CLIENTS // PROCESSES
-    words = [sys.executable, "-m", "bench._registry_client", str(clients), str(each), str(seconds)]
+    figures = map(str, (clients, each, seconds, spread))
+    words = [sys.executable, "-m", "bench._registry_client", *figures]
     processes = [
         subprocess.Popen(
             words, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
