@@ -42,7 +42,8 @@ def _made(kind: str, name: str) -> str:
 def _figures(suite: str) -> str:
     report = json.loads((FIGURES / f"{suite}.json").read_text())
     tables = [_table(report["results"], names) for names in _comparable(report["results"])]
-    return "\n".join([_conditions(report["conditions"]), *tables, _targets(report["targets"])])
+    targets = [_targets(report["targets"])] if report["targets"] else []
+    return "\n".join([_conditions(report["conditions"]), *tables, *targets])
 
 
 def _conditions(conditions: dict[str, Any]) -> str:
