@@ -258,7 +258,7 @@ def test_damage_is_named(store, tmp_path) -> None:
         store.add(flipped)
     short = oci(tmp_path / "short", [good], packed=bytes)
     blob_of(short, good).write_bytes(good[:1500])
-    with pytest.raises(ImageBroken, match="ends in the midst of 'a'"):
+    with pytest.raises(ImageBroken, match="ends in the middle of 'a'"):
         store.add(short)
     for pack in (gzip.compress, zstandard.compress):
         packed = pack(good)[:-9]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.servers import url_of
+from tests.harness.servers import until, url_of
 from tests.worker.concurrent.crew import at_work
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
@@ -45,6 +45,8 @@ def fusion(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedFusion]:
 def working(url: str, fusion: ScriptedFusion, real_redis: Any) -> Iterator[ScriptedFusion]:
     """A worker under the gate `code`, whose sandbox is the scripted one."""
     with at_work(real_redis, gate="code", gate_limit=10):
+        # Whoever comes first makes the gate; a tool may have another limit.
+        until(lambda: real_redis.hget("penstock:gate:{code}", "limit") == b"10", "its gate")
         yield fusion
 
 
