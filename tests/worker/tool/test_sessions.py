@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from ground.process import PerProcess
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker.concurrent.crew import work_in_process
@@ -78,8 +79,12 @@ async def test_turns_on_different_workers_keep_their_state(url) -> None:
 @pytest.fixture
 def registry(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setenv("PENSTOCK_RUN", "run-1")
+    # Of its own: sessions of earlier tests, whose Redis is gone, would be ended first, 5 s each.
+    ends: PerProcess[str, _Ends] = PerProcess()
+    monkeypatch.setattr(trajectory_session, "_ends", ends)
     with contextlib.closing(Registry(url, "run-1")) as registry:
         yield registry
+    ends.stop_all()
 
 
 class Agent:
