@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.remains import processes_in
+from worker.sandbox.local.errors import SandboxUnavailable
+from worker.sandbox.local.settings import SandboxSettings
 from worker.sandbox.sessions import (
     CommandRequest,
     Exit,
@@ -24,6 +26,7 @@ from worker.sandbox.sessions import (
     SessionRequest,
     TooManySessions,
 )
+from worker.sandbox.sessions.settings import SessionSettings
 
 from .conftest import ROOT, WITHIN, below, children_of, dead, hub_in, sessions_in, until, wait_for
 
@@ -147,6 +150,20 @@ async def test_a_hub_without_a_session_ends_and_the_next_caller_starts_another(f
     await sessions.close()
     assert {path.suffix for path in folder.iterdir()} <= {".lock"}
     await (await sessions.open(SessionRequest())).end()
+
+
+async def test_an_unfit_hub_ends_though_it_is_asked_all_the_time(folder):
+    unfit = LocalSessions(
+        SandboxSettings(sandbox_python="/bin/true"),
+        SessionSettings(local_sandboxes=str(folder), session_hub_idle=1),
+    )
+    hubs: set[int] = set()
+    async with asyncio.timeout(WITHIN):
+        while len(hubs) < 2:
+            with pytest.raises(SandboxUnavailable, match="/bin/true"):
+                await unfit.open(SessionRequest())
+            hubs.update(processes_in(folder))
+    await until(lambda: not processes_in(folder))
 
 
 CLIENT = """

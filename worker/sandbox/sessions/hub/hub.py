@@ -88,12 +88,16 @@ class Hub:
             (self._folder / f"{self._name}.cgroups").write_text(marks)
 
     async def _until_deserted(self) -> None:
+        """An unfit one does not wait for that: the next one may be fit."""
         await self._started
         idle = self._settings.session_hub_idle
+        if self._unfit:
+            await asyncio.sleep(min(idle, _UNFIT))
+            return
         while True:
             self._stirred.clear()
             try:
-                async with asyncio.timeout(min(idle, _UNFIT) if self._unfit else idle):
+                async with asyncio.timeout(idle):
                     await self._stirred.wait()
             except TimeoutError:
                 if not self._sessions.any and not self._callers:
