@@ -1,6 +1,6 @@
-"""What a person changes while the fleet runs, from the monitor or from `top`; each is noted."""
+"""What a person changes while the fleet runs, from the monitor, `top` or a command; all noted."""
 
 from penstock.changes.audit import Audit, Author, Noted
-from penstock.changes.changes import Changed, Changes
+from penstock.changes.changes import Changed, Changes, change_at_terminal
 
-__all__ = ["Audit", "Author", "Changed", "Changes", "Noted"]
+__all__ = ["Audit", "Author", "Changed", "Changes", "Noted", "change_at_terminal"]

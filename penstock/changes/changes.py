@@ -4,19 +4,22 @@ with its author and what came of it. One that makes no sense raises, and is not 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ground import load_script, tagged
+from ground import SettingError, load_script, tagged
 from ground.http.guard import UNWELL
-from limiter import UnknownPermit
+from limiter import GateInUse, UnknownGate, UnknownPermit, remove_gate
 from penstock.changes.audit import Audit, Author
 from penstock.changes.jobs import CHANGES, change_jobs
 from penstock.fleet import FleetReader
+from penstock.in_order import run_in_order
+from worker import CodeQueue
 from worker.lifecycle.reaper.reaper import Reaper
 from worker.lifecycle.reaper.reaping import Reaped
+from worker.queue.shares import Charge
 
 MOST_JOBS = 500  # at once
 _PAUSE = load_script("worker.queue", "pause")
@@ -47,20 +50,33 @@ class Changes:
         self._by = by
 
     async def gate(self, name: str, *, paused: bool | None = None, **terms: Any) -> Changed:
-        """Its `limit`, `rate` and `burst`, and whether it is paused."""
+        """What its `configure` takes, and whether it is paused."""
         said = terms if paused is None else {"paused": paused, **terms}
-        what = "change gate: " + ", ".join(f"{key} {json.dumps(v)}" for key, v in said.items())
-        return await self._noted(what, name, self._gate(name, paused, terms))
+        return await self._noted(_said("change gate", said), name, self._gate(name, paused, terms))
 
     async def revoke(self, gate: str, permit: str) -> Changed:
         """Take one permit from its holder."""
         doing = self._revoke(gate, permit)
         return await self._noted("revoke permit", f"{gate}: {permit}", doing)
 
+    async def remove_gate(self, name: str, *, force: bool) -> Changed:
+        """Delete it, and with `force` also one in use."""
+        what = "remove gate by force" if force else "remove gate"
+        return await self._noted(what, name, self._remove_gate(name, force))
+
     async def queue(self, name: str, *, paused: bool) -> Changed:
         """Running jobs continue."""
         what = "pause queue" if paused else "resume queue"
         return await self._noted(what, name, self._queue(name, paused=paused))
+
+    async def weights(
+        self, queue: str, weights: Mapping[str, float | None], by: Charge | None
+    ) -> Changed:
+        """How the shares of a queue take turns."""
+        said = {"by": by, "weights": weights} if by else {"weights": weights}
+        return await self._noted(
+            _said("change queue", said), queue, self._weights(queue, weights, by)
+        )
 
     async def jobs(self, change: str, ids: Sequence[str]) -> Changed:
         """Retry, cancel or delete at most 500."""
@@ -95,6 +111,8 @@ class Changes:
         audit = Audit(self._reader.client)
         try:
             changed = await doing
+        except SettingError:
+            raise
         except UNWELL as problem:  # some of it may have been done
             with contextlib.suppress(*UNWELL):
                 await audit.note(self._by, what, target, f"broke off: {problem}")
@@ -121,11 +139,24 @@ class Changes:
         except UnknownPermit as unknown:
             return Changed(refusal=str(unknown), absent=True)
 
+    async def _remove_gate(self, name: str, force: bool) -> Changed:
+        try:
+            await asyncio.to_thread(remove_gate, self._reader.target, name, force=force)
+        except (UnknownGate, GateInUse) as refusal:
+            return Changed(refusal=str(refusal), absent=isinstance(refusal, UnknownGate))
+        return Changed({"done": True})
+
     async def _queue(self, name: str, *, paused: bool) -> Changed:
         client, keys = self._reader.client, [tagged("work", name), tagged("work", name, "workers")]
         if not await client.sismember("rq:queues", f"rq:queue:{name}"):
             return Changed(refusal=f"there is no queue {name!r}", absent=True)
         await _PAUSE.call_async(client, keys, [int(paused)])
+        return Changed({"done": True})
+
+    async def _weights(
+        self, name: str, weights: Mapping[str, float | None], by: Charge | None
+    ) -> Changed:
+        await CodeQueue(self._reader.target, name).set_weights(weights, by=by)
         return Changed({"done": True})
 
     async def _jobs(self, change: str, ids: Sequence[str]) -> Changed:
@@ -161,6 +192,22 @@ class Changes:
             yield reaper
         finally:
             await reaper.close()
+
+
+def change_at_terminal(
+    url: str, command: str, change: Callable[[Changes], Awaitable[Changed]]
+) -> Changed:
+    """Make one change, as the user of this process."""
+
+    async def changed() -> Changed:
+        async with FleetReader(url) as reader:
+            return await change(Changes(reader, Author.at_terminal(command)))
+
+    return run_in_order(changed())
+
+
+def _said(what: str, values: Mapping[str, Any]) -> str:
+    return f"{what}: " + ", ".join(f"{name} {json.dumps(v)}" for name, v in values.items())
 
 
 def _reaped(found: Reaped) -> Changed:

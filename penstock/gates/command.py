@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -13,15 +13,14 @@ from ground import SettingError
 from limiter import (
     Adaptive,
     Gate,
-    GateInUse,
     GateShares,
     GateStatus,
     TokenBucket,
     UnknownGate,
     existing_gate,
     gate_names,
-    remove_gate,
 )
+from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
 from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, state_of
 from penstock.gates.permits import permits, revoke
@@ -55,7 +54,10 @@ Examples:
 """),
 )
 def command() -> None:
-    """See and change the gates. A change applies to every process at once."""
+    """See and change the gates. A change applies to every process at once.
+
+    The monitor's log shows who changed what.
+    """
 
 
 command.add_command(permits)
@@ -119,7 +121,7 @@ def set_limits(
     adapt: bool,
     least: float | None,
     most: float | None,
-) -> None:
+) -> int:
     """Change a gate, or create one before anybody uses it. A lowered limit revokes nothing.
 
     A number for --limit or --rate pins a gate that adapts; --adapt frees it.
@@ -137,16 +139,14 @@ def set_limits(
             gate = _new_gate(
                 url, name, limit, rate, burst, rates, adapt=adapt, least=least, most=most
             )
-            limit = rate = burst = None
-            rates = {}
+            gate.sync.status()  # makes it, so that it can be changed as any other
         rate = rates.pop("requests", rate)
         if burst is not None and rate is None and gate.terms.rate is None:
             raise SettingError("burst", f"gate {name!r} has no rate; give --rate too")
-        gate.sync.configure(
-            limit=limit, rate=rate, burst=burst, min=least, max=most, adapt=adapt or None,
-            rates=rates, passing=passing,
+        return _change(
+            url, gate, limit=limit, rate=rate, burst=burst, min=least, max=most,
+            adapt=adapt or None, rates=rates or None, passing=passing,
         )  # fmt: skip
-        _say(gate.sync.status())
 
 
 @command.command(
@@ -174,13 +174,12 @@ def share(name: str, weights: dict[str, float | None], as_json: bool) -> int:
     """
     with running_redis(given_settings()) as url:
         try:
-            gate = existing_gate(url, name).sync
+            gate = existing_gate(url, name)
         except UnknownGate as unknown:
-            say(f"penstock: {unknown}", err=True)
-            return 1
-        if weights:
-            gate.configure(weights=weights)
-        shares = gate.status().shares or GateShares(1.0, 0, ())
+            return _refused(str(unknown))
+        if weights and (refusal := _changed(url, gate, weights=weights)):
+            return _refused(refusal)
+        shares = gate.sync.status().shares or GateShares(1.0, 0, ())
     if as_json:
         click.echo(json.dumps(asdict(shares), indent=2))
     else:
@@ -232,7 +231,7 @@ Example:
 @settings_options
 def pause(name: str) -> int:
     """Grant nothing until `resume`. Holders keep their permits, waiters their places."""
-    return _change(name, lambda gate: gate.sync.pause())
+    return _change_named(name, paused=True)
 
 
 @command.command(
@@ -247,7 +246,7 @@ Example:
 @settings_options
 def resume(name: str) -> int:
     """Grant again, beginning with those who waited."""
-    return _change(name, lambda gate: gate.sync.resume())
+    return _change_named(name, paused=False)
 
 
 @command.command(
@@ -268,11 +267,11 @@ def remove(name: str, force: bool) -> int:
     A process that still uses it makes it again, with the limit that it was started with.
     """
     with running_redis(given_settings()) as url:
-        try:
-            remove_gate(url, name, force=force)
-        except (UnknownGate, GateInUse) as refusal:
-            say(f"penstock: {refusal}", err=True)
-            return 1
+        changed = change_at_terminal(
+            url, "limits", lambda changes: changes.remove_gate(name, force=force)
+        )
+    if changed.refusal:
+        return _refused(changed.refusal)
     say(f"{name}: removed")
     return 0
 
@@ -283,16 +282,32 @@ def _statuses(url: str) -> Iterator[GateStatus]:
             yield existing_gate(url, name).sync.status()
 
 
-def _change(name: str, action: Callable[[Gate], None]) -> int:
+def _change_named(name: str, *, paused: bool) -> int:
     with running_redis(given_settings()) as url:
         try:
-            gate = existing_gate(url, name)
-            action(gate)
-            _say(gate.sync.status())
+            return _change(url, existing_gate(url, name), paused=paused)
         except UnknownGate as unknown:
-            say(f"penstock: {unknown}", err=True)
-            return 1
+            return _refused(str(unknown))
+
+
+def _change(url: str, gate: Gate, **terms: Any) -> int:
+    if refusal := _changed(url, gate, **terms):
+        return _refused(refusal)
+    _say(gate.sync.status())
     return 0
+
+
+def _changed(url: str, gate: Gate, **terms: Any) -> str:
+    """Why it was refused. Terms that are None stay as they are."""
+    given = {term: value for term, value in terms.items() if value is not None}
+    return change_at_terminal(
+        url, "limits", lambda changes: changes.gate(gate.name, **given)
+    ).refusal
+
+
+def _refused(why: str) -> int:
+    say(f"penstock: {why}", err=True)
+    return 1
 
 
 def _say(gate: GateStatus) -> None:

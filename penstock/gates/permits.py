@@ -1,6 +1,5 @@
 """`penstock limits permits` and `revoke`: who holds what, and how it is taken back."""
 
-import asyncio
 import json
 from dataclasses import asdict
 
@@ -8,9 +7,8 @@ import click
 from rich.table import Table
 
 from limiter import LeaseStatus, UnknownGate, existing_gate
-from penstock.changes import Author, Changed, Changes
+from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
-from penstock.fleet import FleetReader
 from penstock.options import examples, for_data, given_settings, say, settings_options
 from penstock.startup import running_redis
 
@@ -59,21 +57,16 @@ def revoke(name: str, permit: str) -> int:
     """Take one permit from its holder now, instead of waiting for its lease.
 
     For a holder that is dead, or hangs. A living one learns that its permit is lost. A program
-    that still runs in a sandbox elsewhere continues. The monitor shows who did it.
+    that still runs in a sandbox elsewhere continues.
     """
     with running_redis(given_settings()) as url:
-        changed = asyncio.run(_revoked(url, name, permit))
+        changed = change_at_terminal(url, "limits", lambda changes: changes.revoke(name, permit))
     if changed.refusal:
         say(f"penstock: {changed.refusal}", err=True)
         return 1
     holder, left = changed.found["process"], changed.found["expires_in"]
     say(f"{name}: revoked {permit} of {holder}, {left:.0f} s before its lease would end")
     return 0
-
-
-async def _revoked(url: str, name: str, permit: str) -> Changed:
-    async with FleetReader(url) as reader:
-        return await Changes(reader, Author.at_terminal("limits")).revoke(name, permit)
 
 
 def _table_of_permits(leases: tuple[LeaseStatus, ...]) -> Table:

@@ -7,7 +7,7 @@ from typing import Literal
 import click
 from rich.table import Table
 
-from penstock.changes import Author, Changed, Changes
+from penstock.changes import change_at_terminal
 from penstock.commands.completion import queues
 from penstock.fleet import FleetReader, Queue
 from penstock.in_order import run_in_order
@@ -38,7 +38,10 @@ Examples:
 """),
 )
 def command() -> None:
-    """See and pause queues, and set the weights of their shares."""
+    """See and pause queues, and set the weights of their shares.
+
+    The monitor's log shows who changed what.
+    """
 
 
 @command.command(
@@ -106,10 +109,9 @@ def share(
     without a share.
     """
     with running_redis(given_settings()) as url:
-        code = CodeQueue(url, queue).sync
         if weights or by:
-            code.set_weights(weights, by=by)
-        shares = code.shares(most)
+            change_at_terminal(url, "queues", lambda changes: changes.weights(queue, weights, by))
+        shares = CodeQueue(url, queue).sync.shares(most)
     if as_json:
         click.echo(json.dumps(asdict(shares), indent=2))
     else:
@@ -129,7 +131,7 @@ Example:
 def pause(queue: str) -> int:
     """Start no more jobs of a queue until `resume`. Running jobs continue.
 
-    Concurrent workers obey, RQ's own workers do not. The monitor's log shows who did it.
+    Concurrent workers obey, RQ's own workers do not.
     """
     return _change(queue, paused=True)
 
@@ -150,15 +152,13 @@ def resume(queue: str) -> int:
 
 
 def _change(queue: str, *, paused: bool) -> int:
-    async def changed(url: str) -> Changed:
-        async with FleetReader(url) as reader:
-            author = Author.at_terminal("queues")
-            return await Changes(reader, author).queue(queue, paused=paused)
-
     with running_redis(given_settings()) as url:
-        if refusal := run_in_order(changed(url)).refusal:
-            say(f"penstock: {refusal}; `penstock queues ls` lists them", err=True)
-            return 1
+        changed = change_at_terminal(
+            url, "queues", lambda changes: changes.queue(queue, paused=paused)
+        )
+    if changed.refusal:
+        say(f"penstock: {changed.refusal}; `penstock queues ls` lists them", err=True)
+        return 1
     say(f"{queue}: {'paused' if paused else 'resumed'}")
     return 0
 

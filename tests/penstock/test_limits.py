@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import ground
 from limiter import PermitLost, TokenBucket
 from limiter import engine as engines
 from tests.harness import commands
@@ -160,6 +161,42 @@ def test_one_permit_is_revoked_and_who_did_it_is_noted(limits, real_redis) -> No
     assert again.returncode == 1
     assert "has no permit" in again.stderr
     assert limits("permits", "revoked").stderr == "revoked: no permit is in flight\n"
+
+
+def test_every_change_of_a_gate_is_noted_also_on_a_cluster(redis_cluster) -> None:
+    def limits(*arguments: str) -> int:
+        return commands.run(["limits", *arguments, "--redis-url", redis_cluster.url]).returncode
+
+    done = [
+        limits("set", "llm", "--limit", "3"),
+        limits("set", "llm", "--rate", "30", "--burst", "60"),
+        limits("share", "llm", "training=3"),
+        limits("share", "llm"),
+        limits("pause", "llm"),
+        limits("resume", "llm"),
+        limits("rm", "llm"),
+    ]
+    assert done == [0] * len(done)
+    assert limits("rm", "llm") == 1
+    assert limits("set", "senseless", "--limit", "3", "--burst", "-1") == 2  # is not noted
+    assert limits("set", "senseless", "--limit", "3") == 0
+    assert limits("set", "senseless", "--limit", "-3") == 2
+    noted = [change for _, change in ground.connect(redis_cluster.url).xrange("penstock:audit")]
+    assert [one[b"what"].decode() for one in noted] == [
+        "change gate: limit 3",
+        "change gate: rate 30.0, burst 60",
+        'change gate: weights {"training": 3.0}',
+        "change gate: paused true",
+        "change gate: paused false",
+        "remove gate",
+        "remove gate",
+        "change gate: limit 3",
+    ]
+    outcomes = [one[b"outcome"].decode() for one in noted]
+    assert outcomes.pop(6).startswith("no gate is called 'llm'")
+    assert set(outcomes) == {"done"}
+    assert noted[0][b"target"] == b"llm"
+    assert all(one[b"who"] and one[b"address"].startswith(b"limits on ") for one in noted)
 
 
 @pytest.mark.parametrize(("number", "value"), [("--limit", "7"), ("--rate", "3")])

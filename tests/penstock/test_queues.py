@@ -49,6 +49,9 @@ def test_weights_are_set_and_shown_with_who_waits(queues, real_redis) -> None:
     assert {one.name: one.weight for one in queue.shares().shares} == {
         "training": 4, "": 3, "debug": 0.5,
     }  # fmt: skip
+    ((_, noted),) = real_redis.xrange("penstock:audit")
+    weights = '{"training": 4.0, "debug": 0.5, "*": 2.0, "": 3.0}'
+    assert noted[b"what"].decode() == f"change queue: weights {weights}"
     forgotten = json.loads(queues("share", "code", "training=", "=", "--json").stdout)
     assert forgotten["others"] == 2
     assert [(one["name"], one["own"]) for one in forgotten["shares"]] == [
