@@ -4,6 +4,7 @@ No engine is needed: what a container would run is read from the files and run h
 paths and ports of the test's.
 """
 
+import importlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -370,10 +372,19 @@ def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
         said = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
         for one in promql.selectors(rule["expr"]):
             assert set(said) <= labels.get(one.name or "", set()), rule["alert"]
+        named = re.findall(r"\bpenstock ([a-z]+)(?: ([a-z]+))?", rule["annotations"]["do"])
+        assert [words for words in named if not is_command(*words)] == [], rule["alert"]
     mounted = " ".join(SERVICES["prometheus"]["volumes"])
     config = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())
     assert config["rule_files"] == ["alerts.yml"]
     assert "./deploy/alerts.yml:/etc/prometheus/alerts.yml:ro" in mounted
+
+
+def is_command(name: str, part: str) -> bool:
+    if name not in COMMANDS:
+        return False
+    found = importlib.import_module(COMMANDS[name]).command
+    return not isinstance(found, click.Group) or part in found.commands
 
 
 def test_each_variable_of_the_dashboard_is_a_label_of_what_it_is_read_from() -> None:
