@@ -41,6 +41,11 @@ class FleetReader:
 
     async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
         """Everything. At most this many workers are listed, those in trouble first."""
+        fleet, _ = await self.look(workers)
+        return fleet
+
+    async def look(self, workers: int = SHOWN_WORKERS) -> tuple[Fleet, list[Worker]]:
+        """The same, and every worker as `workers` gives them."""
         now = await self.now()
         found = await work.read_workers(self.client, now)
         queues = await work.read_queues(self.client, found, now)
@@ -62,7 +67,8 @@ class FleetReader:
             sandboxes=sandboxes.sandboxes(registered),
         )  # fmt: skip
         found_alarms = alarms(fleet)
-        return replace(fleet, alarms=found_alarms, notes=tuple(a.text for a in found_alarms))
+        notes = tuple(a.text for a in found_alarms)
+        return replace(fleet, alarms=found_alarms, notes=notes), found
 
     async def queue(self, name: str) -> Queue | None:
         """One queue, and why it grows; None if nobody has used it."""

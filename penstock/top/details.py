@@ -1,17 +1,18 @@
 """One thing in full: a queue, a job, a worker, a gate, a group or a sandbox."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.fleet import FleetReader, Queue
+from penstock.fleet import Fleet, FleetReader, Queue, Worker
+from penstock.fleet.history import History
 from penstock.fleet.jobs import jobs_of, jobs_of_worker
 from penstock.fleet.lines import steps, waiters
 from penstock.fleet.model import Latency
 from penstock.fleet.one_job import job_in_full
-from penstock.fleet.verdicts import judged, state_of
-from penstock.fleet.work import read_queues, with_their_jobs
+from penstock.fleet.verdicts import state_of
+from penstock.fleet.work import with_their_jobs
 from penstock.top import rows
 from penstock.top.paper import Column, name, text
 from penstock.top.screen import Age, Block, Notes, Place, Row, Screen, Table, Text, figure
@@ -22,17 +23,22 @@ _SHOWN_ITEMS = 64
 _MOST = 20_000  # characters of one text
 
 
-async def queue(place: Place, reader: FleetReader) -> Screen:
+@dataclass(frozen=True)
+class Seen:
+    """One look, with every worker, and those before it: what every view stands on."""
+
+    reader: FleetReader
+    fleet: Fleet
+    workers: Sequence[Worker]
+    history: History
+
+
+async def queue(place: Place, seen: Seen) -> Screen:
     """Why it does not move, how its programs ended, what runs and what waits."""
-    now, found = await reader.now(), await reader.workers()
-    suspended = bool(await reader.client.exists("rq:suspended"))
-    every = await read_queues(reader.client, found, now)
-    mine = [one for one in judged(every, found, await reader.gates(), suspended=suspended)
-            if one.name == place.name]  # fmt: skip
-    if not mine:
+    one = next((one for one in seen.fleet.queues if one.name == place.name), None)
+    if one is None:
         return _absent(place, "Nothing has used this queue yet.")
-    (one,) = mine
-    client, blocks = reader.client, list[Block]()
+    client, now, blocks = seen.reader.client, seen.fleet.at, list[Block]()
     shares = _shares(await shares_of(client, one.name, _SHOWN_JOBS))
     if shares.rows:
         blocks.append(shares)
@@ -91,9 +97,9 @@ def _mean(latency: Latency) -> Age | None:
     return Age(latency.seconds / count) if count else None
 
 
-async def job(place: Place, reader: FleetReader) -> Screen:
+async def job(place: Place, seen: Seen) -> Screen:
     """How it failed, where its time went, its program and what it printed."""
-    found = await job_in_full(reader.client, place.name)
+    found = await job_in_full(seen.reader.client, place.name)
     if found is None:
         return _absent(place, "Redis has forgotten this job.")
     gate, worker = found["gate"], found["worker_name"]
@@ -165,13 +171,14 @@ def _texts(found: dict[str, Any]) -> Iterable[Text]:
 _PRINTED = ("error_reason", "stdout", "stderr", "compile_stdout", "compile_stderr")
 
 
-async def worker(place: Place, reader: FleetReader) -> Screen:
+async def worker(place: Place, seen: Seen) -> Screen:
     """What it runs now, and what it ended."""
-    found = [one for one in await reader.workers() if one.name == place.name]
+    found = [one for one in seen.workers if one.name == place.name]
     if not found:
         return _absent(place, "This worker has left, or was never here.")
-    now, (one,) = await reader.now(), await with_their_jobs(reader.client, found)
-    running, ended = await jobs_of_worker(reader.client, one)
+    client, now = seen.reader.client, seen.fleet.at
+    (one,) = await with_their_jobs(client, found)
+    running, ended = await jobs_of_worker(client, one)
     bad = ", ".join(f"{count} {what}" for what, count in one.programs.items() if count)
     facts = [
         ("state", one.state), ("host", f"{one.host}:{one.pid}"),
@@ -188,12 +195,12 @@ async def worker(place: Place, reader: FleetReader) -> Screen:
     return Screen(f"worker {one.name}", (_facts(facts), *(one for one in tables if one.rows)))
 
 
-async def gate(place: Place, reader: FleetReader) -> Screen:
+async def gate(place: Place, seen: Seen) -> Screen:
     """Who holds its permits, who waits, and how its limit moved."""
-    found = await reader.gate(place.name)
+    found = await seen.reader.gate(place.name)
     if found is None:
         return _absent(place, "There is no such gate.")
-    status, now = await found.status(), await reader.now()
+    status, now = await found.status(), await seen.reader.now()
     holders = tuple(
         Row((lease.id.partition(":")[0], lease.process, Age(lease.held),
              Age(max(0.0, lease.expires_in))), Place("job", lease.id.partition(":")[0]))
@@ -201,11 +208,11 @@ async def gate(place: Place, reader: FleetReader) -> Screen:
     )  # fmt: skip
     line = tuple(
         Row((one.id, one.process, one.lane, Age(one.waited)))
-        for one in await waiters(reader.client, place.name, now)
+        for one in await waiters(seen.reader.client, place.name, now)
     )
     moved = tuple(
         Row((Age(now - one.at), one.before, one.after, one.why))
-        for one in await steps(reader.client, place.name)
+        for one in await steps(seen.reader.client, place.name)
     )
     facts = [
         ("state", state_of(status)), ("limit", status.limit), ("rate", status.rate),
@@ -225,10 +232,10 @@ async def gate(place: Place, reader: FleetReader) -> Screen:
     return Screen(f"gate {place.name}", (_facts(facts), *shown), about=status)
 
 
-async def group(place: Place, reader: FleetReader) -> Screen:
+async def group(place: Place, seen: Seen) -> Screen:
     """Its items."""
     instance, _, number = place.name.rpartition(":")
-    for buffer in await reader.open_buffers():
+    for buffer in await seen.reader.open_buffers():
         if buffer.task == place.where:
             items = await buffer.items(instance, int(number))
             shown = items[:_SHOWN_ITEMS]
@@ -239,11 +246,11 @@ async def group(place: Place, reader: FleetReader) -> Screen:
     return _absent(place, "There is no such task in this run.")
 
 
-async def sandbox(place: Place, reader: FleetReader) -> Screen:
+async def sandbox(place: Place, seen: Seen) -> Screen:
     """Whose it is, and why it does not end."""
-    for box in await reader.sandboxes(place.where):
+    for box in await seen.reader.sandboxes(place.where):
         if box.name == place.name:
-            now = await reader.now()
+            now = await seen.reader.now()
             facts = [
                 ("state", box.state), ("run", box.run), ("provider", box.provider),
                 ("its id there", box.id), ("session", box.session), ("owner", box.owner),
@@ -282,7 +289,7 @@ def _absent(place: Place, sentence: str) -> Screen:
     return Screen(f"{place.kind} {place.name}", (Notes((Row((sentence,), style="warn"),)),))
 
 
-DETAILS: dict[str, Callable[[Place, FleetReader], Awaitable[Screen]]] = {
+DETAILS: dict[str, Callable[[Place, Seen], Awaitable[Screen]]] = {
     "queue": queue,
     "job": job,
     "worker": worker,

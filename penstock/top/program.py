@@ -15,11 +15,12 @@ from penstock.fleet import FleetReader
 from penstock.fleet.finding import find
 from penstock.fleet.history import History
 from penstock.top import cursor, frame
+from penstock.top.details import Seen
 from penstock.top.frame import HELP, Prompt
 from penstock.top.offers import Offer, offers
 from penstock.top.paper import Paper
 from penstock.top.screen import Line, Look, Place, Row, Screen, lines_of
-from penstock.top.views import PAGE, Seen, place_of, view
+from penstock.top.views import PAGE, place_of, view
 
 _PLACES = {
     "1": "overview", "2": "queues", "3": "jobs", "4": "workers", "5": "gates", "6": "groups",
@@ -94,9 +95,9 @@ class Program:
     async def refresh(self) -> None:
         """The fleet, and the screen of this place as it is now; or why neither could be seen."""
         try:
-            fleet = await self.reader.read()
+            fleet, workers = await self.reader.look()
             self.history.add(fleet)
-            self._seen = Seen(self.reader, fleet, self.history)
+            self._seen = Seen(self.reader, fleet, workers, self.history)
         except _UNREADABLE as problem:
             self.trouble = f"{type(problem).__name__}: {problem}"
         else:

@@ -4,10 +4,9 @@ however many jobs, groups and workers there are."""
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from penstock.changes import Audit
-from penstock.fleet import Fleet, FleetReader, Job
+from penstock.fleet import Fleet, Job
 from penstock.fleet.finding import find
 from penstock.fleet.groups import GroupFilter, groups_of
 from penstock.fleet.history import History
@@ -15,7 +14,7 @@ from penstock.fleet.jobs import JobFilter, jobs_of
 from penstock.fleet.summary import lately, summary
 from penstock.fleet.work import with_their_jobs
 from penstock.top import rows
-from penstock.top.details import DETAILS
+from penstock.top.details import DETAILS, Seen
 from penstock.top.paper import Column, name, text
 from penstock.top.screen import Notes, Order, Place, Row, Screen, Table
 
@@ -27,19 +26,10 @@ _FAILED_SHOWN = 5
 _WHOLE = 8  # lines of an alarm: it ends with a command, which must not be cut
 
 
-@dataclass(frozen=True)
-class Seen:
-    """One look, and those before it: what every view stands on."""
-
-    reader: FleetReader
-    fleet: Fleet
-    history: History
-
-
 async def view(place: Place, seen: Seen, order: Order) -> Screen:
     """The screen of a place, as it is now."""
     shown = _LISTS.get(place.kind)
-    return await (shown(place, seen, order) if shown else DETAILS[place.kind](place, seen.reader))
+    return await (shown(place, seen, order) if shown else DETAILS[place.kind](place, seen))
 
 
 async def overview(place: Place, seen: Seen, order: Order) -> Screen:
@@ -128,14 +118,13 @@ def _newest(job: Job, state: str) -> float:
 
 
 async def _workers(place: Place, seen: Seen, order: Order) -> Screen:
-    every = await seen.reader.workers()
     find = order.find.lower()
-    fitting = [one for one in every if find in _words(one.name, one.state, *one.queues)]
+    fitting = [one for one in seen.workers if find in _words(one.name, one.state, *one.queues)]
     page = fitting[place.start : place.start + PAGE]
     listed = await with_their_jobs(seen.reader.client, page)
     after = place.start + len(page)
     return _listing(
-        f"workers: {len(every):,}{_from(place)}", rows.workers(listed, seen.fleet.at),
+        f"workers: {len(seen.workers):,}{_from(place)}", rows.workers(listed, seen.fleet.at),
         after=after if after < len(fitting) else None,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import ground
 from buffer import RolloutBuffer, TaskConfig
 from limiter import TokenBucket
 from penstock.changes import Audit, Author
-from penstock.fleet import FleetReader
+from penstock.fleet import FleetReader, Worker, work
 from penstock.top import cursor
 from penstock.top.paper import Column, Paper, fitted, name, text
 from penstock.top.program import Program
@@ -262,6 +262,28 @@ async def test_a_queue_shows_who_waits_in_which_share(fake: Any) -> None:
     at = shown.index(["SHARE", "wait", "weight"])
     rows = sorted(shown[at + 1 : at + 3])
     assert rows == [["evaluation", "2", "1"], ["training", "2", "4"]], "its first one is next"
+
+
+async def test_a_look_reads_the_workers_once(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(fake)
+    fake.sadd("rq:workers", "rq:worker:w1")
+    fake.hset("rq:worker:w1", mapping={"birth": "2026-08-02T10:11:12.000000Z", "queues": "code"})
+    read, looks = work.read_workers, list[float]()
+
+    async def counted(client: Any, now: float) -> list[Worker]:
+        looks.append(now)
+        return await read(client, now)
+
+    monkeypatch.setattr(work, "read_workers", counted)
+    async with FleetReader(ground.target_of(fake)) as reader:
+        program = Program(reader, Author("", ""), Recorder())
+        await program.refresh()
+        assert "worker w1" in await pressed(program, "4", "enter")
+        assert "No worker listens" in await pressed(program, "2", "enter")
+        assert "w1" in await pressed(program, "4")
+        assert len(looks) == 1
+        await program.refresh()
+    assert len(looks) == 2
 
 
 async def test_a_change_is_asked_about_and_no_other_key_makes_it(fake: Any) -> None:
