@@ -40,6 +40,7 @@ def measure(quick: bool) -> Suite:
         contenders["writes with versions"] = partial(_once, _written, url, True)
         for waiters in (10, 1_000):
             contenders[f"admit, {waiters:,} waiting"] = partial(_once, _admitted, url, waiters)
+        contenders["admit, 100,000 outstanding"] = partial(_once, _granted, url, 100_000)
         contenders["admit in batches"] = partial(_once, _in_batches, url, 0)
         return Suite(
             contenders=contenders,
@@ -58,6 +59,7 @@ def measure(quick: bool) -> Suite:
                     at_least=0.95,
                 ),
                 Target("admit, 1,000 waiting server us per ask vs admit, 10 waiting", at_most=2),
+                Target("admit, 100,000 outstanding server us per ask", at_most=120),
                 Target("admit in batches admissions/s", at_least=10_000),
             ],
             clean_up=starting.pop_all().close,
@@ -96,6 +98,20 @@ async def _admitted(url: str, waiters: int, number: int) -> Mapping[str, float]:
     spent = await _microseconds(redis)
     await _leave(buffer, redis)
     return {"server us per ask": spent / 500}
+
+
+async def _granted(url: str, slots: int, number: int) -> Mapping[str, float]:
+    """Asks that get a slot at once, while so many are held: nothing renews them, for a minute."""
+    buffer, redis = await _buffer(url, number, policy=True, groups=slots)
+    for n in range(slots // 1_000):
+        await buffer._task.call("admit", f"{n:032x}", "bench", 1_000, 0)
+    await redis.config_resetstat()
+    for n in range(slots, slots + 2_000):
+        reply = await buffer._task.call("admit", f"{n:032x}", "bench", 1, 0)
+        assert len(reply) == 12
+    spent = await _microseconds(redis)
+    await _leave(buffer, redis)
+    return {"server us per ask": spent / 2_000}
 
 
 async def _in_batches(url: str, _: int, number: int) -> Mapping[str, float]:

@@ -16,7 +16,8 @@ if not terms then return redis.error_reply('NOPOLICY ' .. ROOT) end
 local want, wishes, fence = tonumber(WANT), each_wish(), nil
 
 local function leave_line(n)
-  if redis.call('ZREM', at('waiting'), ASK) == 1 and n > 0 then
+  if redis.call('ZREM', at('waiting'), ASK) == 0 then return end
+  if n > 0 then
     count('admission_waited_ms', now - tonumber(redis.call('HGET', at('asks'), 'since:' .. ASK) or now))
     count('admissions_waited', n)
   end
@@ -89,12 +90,11 @@ local function granted()
   mine = math.min(want, mine)
   if mine < 1 then return 0 end
   -- Above the last one, and the clock's: what Redis forgot is not given out a second time.
-  fence = math.max(tonumber(redis.call('HGET', at('policy'), 'fence') or '0'),
-    stamp[1] * 1000000 + stamp[2])
+  fence = math.max(policy.fence or 0, stamp[1] * 1000000 + stamp[2])
   redis.call('HSET', at('policy'), 'fence', string.format('%d', fence + mine))
   local n = 0
   while n < mine do
-    local gid = next_of('parked')
+    local gid = n < open and next_of('parked')
     if not gid then
       if free < 1 then break end
       free, gid = free - 1, next_of('again')
@@ -109,21 +109,21 @@ wake()
 do_due(8)
 local reply = {policy and policy.version or -1, terms.slot_lease_ms, terms.max_age, -1}
 
--- Those that this ask was granted and that are not over.
-local function tell_slots()
-  local first, last = string.match(redis.call('GET', at('granted:' .. ASK)) or '', '^(%d+) (%d+)$')
-  for number = tonumber(first or 1), tonumber(last or 0) do
-    tell_slot(reply, string.format('%s.%d', ASK, number))
-  end
+-- Those of these numbers that are not over.
+local function tell_slots(first, last)
+  for number = first, last do tell_slot(reply, string.format('%s.%d', ASK, number)) end
 end
 
-if policy then tell_slots() end
+if policy then
+  local first, last = string.match(redis.call('GET', at('granted:' .. ASK)) or '', '^(%d+) (%d+)$')
+  if first then tell_slots(tonumber(first), tonumber(last)) end
+end
 if #reply == 4 and want > 0 then
   local n = policy and granted() or 0
   if n > 0 then
     redis.call('SET', at('granted:' .. ASK), string.format('%d %d', fence + 1, fence + n),
       'PX', policy.slot_lease_ms)
-    tell_slots()
+    tell_slots(fence + 1, fence + n)
   end
   if n == 0 and LIVES_MS ~= '0' then
     wait_in_line()

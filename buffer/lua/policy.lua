@@ -11,8 +11,9 @@ do
   local packed = redis.call('HGET', at('policy'), 'packed')
   if packed then
     terms = cjson.decode(packed)
-    local stands = redis.call('HMGET', at('policy'), 'version', 'taken', 'epoch', 'top', 'line', 'since', 'saved')
-    for i, name in ipairs({'version', 'taken', 'epoch', 'top', 'line', 'since', 'saved'}) do
+    local names = {'version', 'taken', 'epoch', 'top', 'line', 'since', 'saved', 'fence'}
+    local stands = redis.call('HMGET', at('policy'), unpack(names))
+    for i, name in ipairs(names) do
       terms[name] = tonumber(stands[i] or '')
     end
     if terms.version then policy = terms end
