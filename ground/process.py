@@ -7,6 +7,7 @@ forked child has none of its parent's threads, and makes its own.
 
 import asyncio
 import atexit
+import itertools
 import os
 import threading
 import weakref
@@ -21,18 +22,19 @@ T = TypeVar("T")
 
 
 # Not `WeakMethod`: its callback fails on an object that lives until the interpreter is gone.
-_forgetting: dict[weakref.ref[Any], Callable[[Any], None]] = {}
+_forgetting: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
+_numbers = itertools.count()
 
 
 def in_forked_child(forget_parent: Callable[[], None]) -> None:
     """Call this method in each forked child, if its object still lives."""
-    method = cast(MethodType, forget_parent)
-    owner = weakref.ref(method.__self__, lambda ref: _forgetting.pop(ref, None))
-    _forgetting[owner] = method.__func__
+    method, number = cast(MethodType, forget_parent), next(_numbers)
+    owner = weakref.ref(method.__self__, lambda _: _forgetting.pop(number, None))
+    _forgetting[number] = owner, method.__func__
 
 
 def _forget_parent() -> None:
-    for ref, forget in list(_forgetting.items()):
+    for ref, forget in list(_forgetting.values()):
         if (owner := ref()) is not None:
             forget(owner)
 

@@ -63,6 +63,37 @@ def test_what_still_runs_on_the_loop_is_cancelled_and_awaited() -> None:
         waiting.result(100)
 
 
+class Equal:
+    """All of them are equal, and none can be a key."""
+
+    def __init__(self, heard: list[str]) -> None:
+        self.heard = heard
+        process.in_forked_child(self.one)
+        process.in_forked_child(self.other)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def one(self) -> None:
+        self.heard.append("one")
+
+    def other(self) -> None:
+        self.heard.append("other")
+
+
+def test_a_forked_child_calls_every_method_of_every_object_that_lives(monkeypatch) -> None:
+    monkeypatch.setattr(process, "_forgetting", {})
+    heard: list[str] = []
+    first, second, gone = Equal(heard), Equal(heard), Equal(heard)
+    del gone
+    process._forget_parent()
+    assert heard == ["one", "other"] * 2
+    del first, second
+    assert process._forgetting == {}
+
+
 def test_an_object_that_outlives_the_list_for_forked_children_is_called_back_by_nobody(
     monkeypatch,
 ) -> None:
