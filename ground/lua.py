@@ -23,7 +23,7 @@ Scripts are called by their digest and sent whole only to a server that has not 
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -59,10 +59,16 @@ class Script:
 
     def call(self, client: Any, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
         """Run it on a sync client."""
+        return self.sent(lambda command: client.execute_command(*command), keys, args)
+
+    def sent(
+        self, send: Callable[[Command], Any], keys: Sequence[str], args: Sequence[Any] = ()
+    ) -> Any:
+        """Run it by `send`, which is called again if the server has not seen the script."""
         try:
-            return client.execute_command(*self.command(keys, args))
+            return send(self.command(keys, args))
         except NoScriptError:
-            return client.execute_command(*self.command(keys, args, whole=True))
+            return send(self.command(keys, args, whole=True))
 
     async def call_async(self, client: Any, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
         """Run it on an async client."""

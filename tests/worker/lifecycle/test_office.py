@@ -205,3 +205,13 @@ async def test_a_run_that_begins_again_while_it_is_retired_stays_listed(lifecycl
     monkeypatch.setattr(registry, "_call", retired_and_then_begun)
     assert registry.retire(0.0)
     assert runs(life.target) == ["test"]
+
+
+def test_a_record_is_written_to_a_server_that_has_forgotten_the_scripts(private_redis) -> None:
+    registry = Registry(private_redis(aof=False).url, "test")
+    for name in ("first", "second"):
+        registry._client.script_flush()
+        registry.open(name, "me", 60.0, provider="p", instance="", permits=(), dies_after=60.0)
+    assert {record.name for record in registry.look().records} == {"first", "second"}
+    assert runs(registry.target) == ["test"]
+    registry.close()

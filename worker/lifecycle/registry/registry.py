@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
+from redis.exceptions import ConnectionError, TimeoutError
 
 from ground import (
     AnyRedis,
@@ -191,29 +191,23 @@ class Registry:
         """In the list of runs, which on a Cluster is elsewhere than what scripts reach."""
         self._try(lambda client: client.sadd(INDEX, self.run))
 
-    def _listed(self, script: Any, *args: Any) -> Any:
+    def _listed(self, script: Script, *args: Any) -> Any:
         """A record may only be where the run is listed: in one transaction. On a Cluster, before,
         should we die on the way; and after, should a reaper have retired the registry meanwhile."""
         if self.target.kind != "cluster":
-            return self._try(lambda client: self._in_one(client, script, args))
+            return self._try(lambda _: script.sent(self._transaction, self._keys, args))
         self._enlist()
         reply = self._call(script, *args)
         self._enlist()
         return reply
 
-    def _in_one(self, client: Any, script: Script, args: Sequence[Any]) -> Any:
-        try:
-            return self._transaction(client, script.command(self._keys, args))
-        except NoScriptError:
-            return self._transaction(client, script.command(self._keys, args, whole=True))
-
-    def _transaction(self, client: Any, command: Command) -> Any:
-        with client.pipeline() as pipe:
+    def _transaction(self, command: Command) -> Any:
+        with self._client.pipeline() as pipe:
             pipe.sadd(INDEX, self.run)
             pipe.execute_command(*command)
             return pipe.execute()[1]
 
-    def _call(self, script: Any, *args: Any, office: str | None = None) -> Any:
+    def _call(self, script: Script, *args: Any, office: str | None = None) -> Any:
         more = [] if office is None else [tagged("sandbox", self.run, f"office:{office}")]
         return self._try(lambda client: script.call(client, self._keys + more, args))
 
