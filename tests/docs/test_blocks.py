@@ -147,9 +147,7 @@ def _run(step: Step, scratch: Path, env: dict[str, str]) -> subprocess.Completed
         command, folder = [*step.program.split(), f"VENV={sys.prefix}", *kept], ROOT
         env = {name: value for name, value in env.items() if not name.startswith("PENSTOCK_")}
     elif exported := EXPORT.fullmatch(step.program):
-        # What runs in the background may not have written its address yet.
-        ask = f'until value={exported[2]}; do sleep 0.1; done 2> /dev/null; printf %s "$value"'
-        command, folder = ["timeout", str(PATIENCE), "bash", "-c", ask], scratch
+        command, folder = ["bash", "-ec", f'value={exported[2]}; printf %s "$value"'], scratch
     else:
         command, folder = ["bash", "-ec", step.program], scratch
     return subprocess.run(
