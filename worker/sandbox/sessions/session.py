@@ -165,7 +165,7 @@ class LocalSession:
         """Write what it has changed since its image as a layer: a tar. How many entries."""
         with path.open("wb") as file:
             writer = LayerWriter(file, most)
-            async with self._called("pack", "its files", "0") as events:
+            async with self._called("pack", "its files", "0", over=True) as events:
                 async for piece in events:
                     writer.feed(piece)
             return writer.close()

@@ -46,21 +46,21 @@ def resident(pid: str) -> int:
         return 0  # it has ended
 
 
-def prepared(order: dict[str, Any], place: Place) -> int | None:
+def prepared(order: dict[str, Any], place: Place) -> list[int]:
     """What a call needs that no program may have or make: before it is confined."""
     if order.get("call") == "pack":
         return place.changed()
     if order.get("call") != "watch":
-        return None
+        return []
     try:
-        return kernel.syscall("inotify_init1", _INOTIFY_INIT, os.O_CLOEXEC)
+        return [kernel.syscall("inotify_init1", _INOTIFY_INIT, os.O_CLOEXEC)]
     except OSError as problem:
         if problem.errno == errno.EMFILE:
             problem.strerror = "this machine watches as much as fs.inotify.max_user_instances says"
         raise
 
 
-def answer(order: dict[str, Any], scratch: str, kept: int) -> NoReturn:
+def answer(order: dict[str, Any], scratch: str, kept: list[int]) -> NoReturn:
     """Do it, and end. Its refusals are those of `open`."""
     code = 0
     try:
@@ -222,13 +222,16 @@ def _remove(path: str, **_given: Any) -> None:
     os.rmdir(path)
 
 
-def _watch(path: str, recursive: bool, kept: int, **_: Any) -> None:
+def _watch(path: str, recursive: bool, kept: list[int], **_: Any) -> None:
     """A line of JSON for each change; `null` as the first."""
+    (watching,) = kept
     watched: dict[int, str] = {}
 
     def add(folder: str) -> Iterator[str]:
         """Watch it; what lies in it by then may have come unseen."""
-        at = kernel.syscall("inotify_add_watch", _INOTIFY_ADD, kept, os.fsencode(folder), _WATCHED)
+        at = kernel.syscall(
+            "inotify_add_watch", _INOTIFY_ADD, watching, os.fsencode(folder), _WATCHED
+        )
         watched[at] = folder
         if recursive:
             for name in _names(folder, must_be_there=False):
@@ -242,9 +245,9 @@ def _watch(path: str, recursive: bool, kept: int, **_: Any) -> None:
     _put(1, b"null\n")
     hung_up = select.poll()
     hung_up.register(1, select.POLLERR)
-    hung_up.register(kept, select.POLLIN)
-    while kept in {at for at, _ in hung_up.poll()}:
-        for kind, changed, is_folder in _events(os.read(kept, 1 << 16), watched):
+    hung_up.register(watching, select.POLLIN)
+    while watching in {at for at, _ in hung_up.poll()}:
+        for kind, changed, is_folder in _events(os.read(watching, 1 << 16), watched):
             changes = [{"kind": kind, "path": changed}]
             if is_folder and recursive and kind == "create":
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -267,39 +270,74 @@ def _events(read: bytes, watched: dict[int, str]) -> Iterator[tuple[str, str, bo
             yield kind, os.path.join(watched[number], os.fsdecode(name)), bool(mask & _FOLDER)
 
 
-def _pack(kept: int, **_: Any) -> None:
+def _pack(kept: list[int], over: bool = True, **_: Any) -> None:
     """All that the session has written, for `_unpack` in another one: folders before what is in
-    them, and of a file with several names the content once."""
-    seen: dict[int, str] = {}
-    os.chdir(kept)  # short names, and no look-up of a path from the root for each
+    them, and of a file with several names the content once. `over`: over an image, of which it may
+    have removed something."""
+    seen: dict[tuple[int, int], str] = {}
+    folders = [("", kept)]
     # Many small files fill one write: a reader that is woken for each costs more than its copy.
     with open(1, "wb", buffering=PIECE, closefd=False) as out:
-        for folder, folders, names in os.walk("."):
-            folders.sort()  # so that equal changes are packed as equal bytes
-            for name in (*folders, *sorted(names)):
+        while folders:
+            folder, levels = folders.pop()
+            for name, level in sorted(_seen_in(folder, levels).items()):
                 with contextlib.suppress(FileNotFoundError, PermissionError):
-                    _pack_one(out, f"{folder}/{name}"[2:], seen)
+                    merged, hides = _folders_of(name, levels[levels.index(level) :])
+                    os.fchdir(level)  # short names, and no look-up from the root for each
+                    _pack_one(out, name, over, hides, seen)
+                    if merged:
+                        folders.append((name, merged))
 
 
-def _pack_one(out: BinaryIO, name: str, seen: dict[int, str]) -> None:
+def _seen_in(folder: str, levels: list[int]) -> dict[str, int]:
+    """What is there, and the level that it is seen of: the highest that has it."""
+    found: dict[str, int] = {}
+    for level in levels:
+        os.fchdir(level)
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            for name in os.listdir(folder or "."):
+                found.setdefault(f"{folder}/{name}" if folder else name, level)
+    return found
+
+
+def _folders_of(name: str, levels: list[int]) -> tuple[list[int], bool]:
+    """The levels whose folders of this name are seen as one, and whether that hides the image's."""
+    found: list[int] = []
+    for level in levels:
+        os.fchdir(level)
+        try:
+            if not stat.S_ISDIR(os.lstat(name).st_mode):
+                return found, True
+        except FileNotFoundError:
+            continue
+        found.append(level)
+        if _is_opaque(name):
+            return found, True
+    return found, False
+
+
+def _pack_one(
+    out: BinaryIO, name: str, over: bool, hides: bool, seen: dict[tuple[int, int], str]
+) -> None:
     found = os.lstat(name)
     about: dict[str, Any] = {
         "name": name, "mode": stat.S_IMODE(found.st_mode), "owner": [found.st_uid, found.st_gid],
         "times": [found.st_atime_ns, found.st_mtime_ns],
     }  # fmt: skip
     if stat.S_ISDIR(found.st_mode):
-        _put_about(out, {**about, "kind": "folder", "opaque": _is_opaque(name)})
+        _put_about(out, {**about, "kind": "folder", "opaque": over and hides})
     elif stat.S_ISLNK(found.st_mode):
         _put_about(out, {**about, "kind": "link", "target": os.readlink(name)})
-    elif stat.S_ISCHR(found.st_mode) and not found.st_rdev:
-        _put_about(out, {**about, "kind": "hidden"})  # a file of the image that was removed
+    elif stat.S_ISCHR(found.st_mode) and not found.st_rdev:  # what a lower one has was removed
+        if over:
+            _put_about(out, {**about, "kind": "hidden"})
     elif not stat.S_ISREG(found.st_mode):
         return  # a socket or a pipe is of use to none but its makers
-    elif first := seen.get(found.st_ino):
+    elif first := seen.get((found.st_dev, found.st_ino)):
         _put_about(out, {**about, "kind": "same", "target": first})
     else:
         if found.st_nlink > 1:
-            seen[found.st_ino] = name
+            seen[found.st_dev, found.st_ino] = name
         at = os.open(name, _READ | os.O_NOFOLLOW)
         size = os.fstat(at).st_size
         _put_about(out, {**about, "kind": "file"}, size)

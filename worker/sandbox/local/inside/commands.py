@@ -17,11 +17,12 @@ from typing import Any, NoReturn
 
 from . import calls, program, wire
 from .job import Job
+from .levels import MOST
 from .meter import Meter
 from .place import Refused
 
 LONGEST = 1 << 16  # bytes of an order; a longer one is in a file
-_MOST_FDS = 4
+_MOST_FDS = MOST  # an order's descriptors: levels are the most
 _TICK = 0.05  # seconds between two looks at a session without a cgroup
 _NOT_EXECUTED, _NOT_FOUND, _FAILED = 126, 127, 125  # as shells say it
 _MOST_COMPLAINED = 4096
@@ -36,7 +37,7 @@ def serve(job: Job, header: dict[str, Any]) -> dict[str, Any]:
     job.place.furnish(header["limits"])
     image = header.get("image")
     if image and not image["filled"]:
-        job.place.enter_image(image)
+        job.place.start_from(image, [])
     desk = Desk(job, header)
     desk.say({"ready": True})
     desk.furnish()  # while the client hears of it; no order is obeyed before
@@ -105,7 +106,9 @@ class Desk:
             elif "listen" in order:
                 self._listen(order["listen"])
             elif "enter" in order:
-                self._enter(order["enter"])
+                self._enter(order["enter"], given)
+            elif "freeze" in order:
+                self._freeze(order["freeze"])
             else:
                 self.say({"asked": order["usage"], **self._usage()})
         finally:
@@ -138,15 +141,30 @@ class Desk:
             for at in said:
                 os.close(at)
 
-    def _enter(self, number: int) -> None:
-        """Into an image whose upper folder was filled first, by another session's files."""
+    def _enter(self, number: int, given: list[int]) -> None:
+        """Into an image, with another session's files: shared ones, or those copied before."""
         try:
-            self._place.enter_image(self._header["image"])
+            self._place.start_from(self._header.get("image"), given)
             self._terminals = self._place.terminals()
         except (OSError, Refused) as problem:
             self.say({"asked": number, "failed_to": f"{problem}"})
         else:
             self.say({"asked": number})
+
+    def _freeze(self, number: int) -> None:
+        """What was written so far, for a fork. What runs could still write to it."""
+        self._reap()
+        try:
+            if not self._alone():
+                raise Refused("something runs in it")
+            shared = self._place.freeze()
+        except Refused as refusal:
+            self.say({"asked": number, "refused": f"{refusal}"})
+            return
+        self.furnish()
+        self.say({"asked": number, "refused": ""}, shared)
+        for at in shared:
+            os.close(at)
 
     def _terminal(self, size: list[int]) -> tuple[int, int]:
         master = os.open(self._terminals, _TERMINALS)
@@ -171,7 +189,7 @@ class Desk:
                 fcntl.ioctl(ends[0], _CONTROLLING, 0)
             program.limit(self._place, self._header["limits"], self._job.joins)
             kept = calls.prepared(order, self._place)
-            program.take_places([*ends, complaint, complaint if kept is None else kept])
+            program.take_places([*ends, complaint, *(kept or [complaint])])
             complaint = 3
             self._place.confine()
             step = "no_user"
@@ -182,7 +200,7 @@ class Desk:
             program.surround(self._place, env)
             self._go_home()
             if "call" in order:
-                calls.answer(order, self._place.scratch, kept=4)
+                calls.answer(order, self._place.scratch, [4 + place for place in range(len(kept))])
             step = "no_folder"
             if cwd := order["cwd"] or order.get("workdir", ""):
                 os.chdir(calls.expanded(cwd))

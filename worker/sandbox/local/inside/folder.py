@@ -101,11 +101,14 @@ class Folder:
     def become(self, user: str, workdir: str) -> None:
         """There is one user."""
 
-    def changed(self) -> int:
-        return os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def changed(self) -> list[int]:
+        return [os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
 
-    def enter_image(self, about: dict[str, Any]) -> None:
+    def start_from(self, image: dict[str, Any] | None, given: list[int]) -> None:
         raise Refused("a root of its own needs the level ns")
+
+    def freeze(self) -> list[int]:
+        raise Refused("a level that is shared needs mounts, and with them the level ns")
 
     def give_way(self, pids: Iterator[str]) -> None:
         be_nice(pids)

@@ -13,7 +13,8 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from . import kernel, root, users
-from .jail import Namespaces
+from .jail import SHARED, Namespaces
+from .levels import FOLDER, require_attributes
 from .place import Refused
 from .wire import Socket
 
@@ -22,9 +23,6 @@ KEPT = (
     kernel.CHOWN, kernel.DAC_OVERRIDE, kernel.FOWNER, kernel.KILL, kernel.SETGID, kernel.SETUID,
 )  # fmt: skip
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_UPPER, _WORK = root.SCRATCH + "/upper", root.SCRATCH + "/work"
-_SHARED = "/dev/shm"  # noqa: S108 - on the same file system as all that the session writes
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_ACCOUNTS = 1 << 20  # bytes of /etc/passwd or /etc/group
@@ -47,7 +45,7 @@ class Image(Namespaces):
         self._admitted = False
         self._default = ""
         self._held: list[int] = []
-        self._upper = -1  # what the session has changed, and no path leads to
+        self._layers: list[str] = []
 
     def admit(self, process: int, line: Socket) -> None:
         if self._many:
@@ -69,17 +67,29 @@ class Image(Namespaces):
 
     def furnish(self, limits: dict[str, Any]) -> None:
         super().furnish(limits)
-        _require_attributes()
-        for folder in (_UPPER, _WORK):
-            os.mkdir(folder, 0o755)
-        self.scratch = _UPPER
+        require_attributes()
+        self._levels.add()
+        self.scratch = self._levels.top.path
 
-    def enter_image(self, about: dict[str, Any]) -> None:
+    def start_from(self, image: dict[str, Any] | None, given: list[int]) -> None:
+        if not image:
+            raise Refused("this fork server serves nothing but images")
         sys.meta_path.remove(PathFinder)  # from now on a module's file would be the image's
-        self._default = about["user"]
-        lower = [self._hold(key) for key in about["layers"]]
-        kernel.overlay(lower, _UPPER, _WORK, root.IMAGE)
-        self._upper = os.open(_UPPER, _FOLDER)
+        self._default = image["user"]
+        self._layers = [self._hold(key) for key in image["layers"]]
+        self._levels.take(given)
+        self._step_on(self._levels.over(self._layers))
+        if not image["filled"]:
+            _write_settings()
+        kernel.bound_capabilities(KEPT)
+
+    def freeze(self) -> list[int]:
+        return self._frozen(self._layers)
+
+    def _step_on(self, written: int) -> None:
+        """This is its whole root."""
+        self._levels.step_out()
+        kernel.attach(written, root.IMAGE)
         os.chdir(root.IMAGE)
         for name, mode in (("proc", 0o555), ("dev", 0o755), ("tmp", 0o1777)):
             _make_folder(name, mode)
@@ -88,18 +98,13 @@ class Image(Namespaces):
         kernel.pivot_root(".", ".")
         kernel.unmount(".")  # the old root, which lies over the new one
         os.chdir("/")
-        _write_settings()
-        self.scratch = _SHARED
-        kernel.bound_capabilities(KEPT)
-
-    def changed(self) -> int:
-        return self._upper
+        self.scratch = SHARED
 
     def _hold(self, key: str) -> str:
         """As a user of the layer, for as long as this init lives, whatever becomes of the hub."""
         folder = f"{root.LAYERS}/{key}"
         try:
-            at = os.open(folder, _FOLDER)
+            at = os.open(folder, FOLDER)
             fcntl.flock(at, fcntl.LOCK_SH)
             if os.fstat(at).st_ino != os.stat(folder).st_ino:
                 raise FileNotFoundError
@@ -146,13 +151,6 @@ class Image(Namespaces):
         self.environment = {"PATH": PATH, "USER": name, "LOGNAME": name}
 
 
-def _require_attributes() -> None:
-    try:
-        os.setxattr(root.SCRATCH, "user.overlay.test", b"y")
-    except OSError:
-        raise Refused("a session from an image needs Linux 6.6 or newer") from None
-
-
 def _make_folder(name: str, mode: int) -> None:
     """In the image's top folder; what it has under that name may be something else."""
     with contextlib.suppress(FileNotFoundError):
@@ -165,7 +163,7 @@ def _make_folder(name: str, mode: int) -> None:
 
 def _write_settings() -> None:
     _make_folder("etc", 0o755)
-    etc = os.open("etc", _FOLDER)
+    etc = os.open("etc", FOLDER)
     try:
         for name, text in SETTINGS.items():
             with contextlib.suppress(FileNotFoundError, IsADirectoryError):

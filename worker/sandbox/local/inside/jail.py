@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from . import confine, kernel, root
+from . import confine, kernel, levels, root
 from .place import Refused, be_nice
 from .wire import Socket
 
@@ -33,6 +33,7 @@ _PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 # Without access times, a folder does not show one case that another has read it.
 _SCRATCH = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME
 _SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
+SHARED = "/dev/shm"  # noqa: S108 - on the same file system as all that it writes
 _LOOPBACK_UP = struct.pack("16sH14x", b"lo", _UP_AND_RUNNING)
 
 
@@ -41,7 +42,7 @@ class Namespaces:
 
     clone_flags = NAMESPACES
     home = root.HOME
-    scratch = root.SCRATCH
+    scratch = levels.FIRST
     writable = ", ".join(root.WRITABLE)
     limited = True
 
@@ -53,6 +54,7 @@ class Namespaces:
         self._masked = [f"/proc/{name}" for name in _MASKED if os.path.exists(f"/proc/{name}")]
         self.environment: dict[str, str] = {}
         self.server = os.pidfd_open(os.getpid())
+        self._levels = levels.Levels()
 
     def admit(self, process: int, line: Socket) -> None:
         """It writes its own map."""
@@ -75,7 +77,18 @@ class Namespaces:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
 
     def _folders(self) -> None:
-        _scratch()
+        # One tmpfs, so that one quota covers every folder that a program may write to.
+        options = "size=1m,nr_inodes=1024,mode=755"
+        kernel.mount("scratch", root.SCRATCH, "tmpfs", _SCRATCH, options)
+        os.mkdir(levels.FIRST)
+        for part in _parts(levels.FIRST):
+            os.mkdir(part)
+        self._show(levels.FIRST)
+
+    def _show(self, written: str) -> None:
+        """What is written goes there."""
+        for part, folder in zip(_parts(written), root.WRITABLE, strict=True):
+            kernel.attach(kernel.shared(part), folder)
         for path in self._covered:
             os.makedirs(path, exist_ok=True)
             kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
@@ -131,11 +144,34 @@ class Namespaces:
     def become(self, user: str, workdir: str) -> None:
         """There is one user."""
 
-    def changed(self) -> int:
-        return os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def changed(self) -> list[int]:
+        return self._levels.folders or [os.open(levels.FIRST, levels.FOLDER)]
 
-    def enter_image(self, about: dict[str, Any]) -> None:
-        raise Refused("this fork server serves no images")
+    def start_from(self, image: dict[str, Any] | None, given: list[int]) -> None:
+        if image:
+            raise Refused("this fork server serves no images")
+        self._levels.begin(_parts(levels.FIRST))
+        self._levels.take(given)
+        self._step_on(self._levels.over([]))
+
+    def freeze(self) -> list[int]:
+        self._levels.begin(_parts(levels.FIRST))
+        return self._frozen([])
+
+    def _frozen(self, layers: list[str]) -> list[int]:
+        shared, written = self._levels.frozen(layers)
+        if written is not None:
+            self._step_on(written)
+        return shared
+
+    def _step_on(self, written: int) -> None:
+        """Into a new namespace of mounts, where this is what can be written to."""
+        self._levels.step_out()
+        kernel.attach(written, root.IMAGE)
+        kernel.unmount(root.SCRATCH)
+        self._show(root.IMAGE)
+        kernel.unmount(root.IMAGE)
+        self.scratch = SHARED
 
     def give_way(self, pids: Iterator[str]) -> None:
         be_nice(pids)
@@ -169,14 +205,9 @@ class Namespaces:
         """Nothing outlives an init."""
 
 
-def _scratch() -> None:
-    """One tmpfs, so that one quota covers every folder that a program may write to."""
-    options = "size=1m,nr_inodes=1024,mode=755"
-    kernel.mount("scratch", root.SCRATCH, "tmpfs", _SCRATCH, options)
-    for folder in root.WRITABLE:
-        source = root.SCRATCH + "/" + folder[1:].replace("/", "-")
-        os.mkdir(source)
-        kernel.mount(source, folder, None, kernel.MS_BIND)
+def _parts(written: str) -> list[str]:
+    """What is written to each of the folders."""
+    return [f"{written}/{folder[1:].replace('/', '-')}" for folder in root.WRITABLE]
 
 
 def _proc(masked: list[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 _libc = ctypes.PyDLL(None, use_errno=True)
 # Looked up here once, where else every clone would look them up again.
 _syscall, _unshare, _mount = _libc.syscall, _libc.unshare, _libc.mount
-_umount2, _prctl, _fflush = _libc.umount2, _libc.prctl, _libc.fflush
+_umount2, _prctl, _fflush, _setns = _libc.umount2, _libc.prctl, _libc.fflush, _libc.setns
 _syscall.restype = ctypes.c_long
 
 MACHINE = platform.machine()
@@ -25,7 +25,7 @@ _CALLS = {
     },
 }.get(MACHINE, {})  # fmt: skip
 # The same numbers everywhere, like all calls since 5.1.
-_MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 429, 430, 431, 432, 442
+_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
 
 NEW_NS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
@@ -34,8 +34,8 @@ CLONE_PIDFD = 0x1000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = 32, 1024, 4096, 16384, 1 << 18
 MNT_DETACH = 2
-_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
-_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE, _EMPTY_PATH = 1, 0, 1, 6, 4
+_AT_FDCWD, _AT_RECURSIVE, _NO_FOLLOW = -100, 0x8000, 0x100
+_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE, _EMPTY_PATH, _CLONE = 1, 0, 1, 6, 4, 1
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
@@ -64,6 +64,11 @@ def clone(flags: int, signal: int) -> tuple[int, int]:
 
 def unshare(flags: int) -> None:
     _check(_unshare(flags), "unshare")
+
+
+def enter_mounts(namespace: int) -> None:
+    """Another namespace of mounts; its root is this process's, and where it works."""
+    _check(_setns(namespace, NEW_NS), "setns")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str = "") -> None:
@@ -121,20 +126,32 @@ def make_files_as(number: int) -> None:
         syscall(call, _CALLS[call], number)
 
 
-def overlay(lower: Sequence[str], upper: str, work: str, target: str) -> None:
-    """Mount these folders over each other, the highest first; `upper` takes all changes."""
+def overlay(lower: Sequence[str], upper: str, work: str) -> int:
+    """These folders over each other, the highest first; `upper` takes all changes. A mount that
+    is nowhere so far."""
     context = syscall("fsopen overlay", _FSOPEN, b"overlay", _CLOEXEC)
     try:
         options = [("lowerdir+", path) for path in lower]
-        for name, value in [*options, ("upperdir", upper), ("workdir", work)]:
+        for name, value in [*options, ("upperdir", upper), ("workdir", work), ("index", "off")]:
             what = f"fsconfig {name}={value}"
             syscall(what, _FSCONFIG, context, _SET_STRING, name.encode(), value.encode(), 0)
         for name in ("userxattr", "volatile"):
             syscall(f"fsconfig {name}", _FSCONFIG, context, _SET_FLAG, name.encode(), None, 0)
         syscall("fsconfig", _FSCONFIG, context, _CREATE, None, None, 0)
-        mounted = syscall("fsmount", _FSMOUNT, context, _CLOEXEC, MS_NOSUID | MS_NODEV)
+        return syscall("fsmount", _FSMOUNT, context, _CLOEXEC, MS_NOSUID | MS_NODEV)
     finally:
         os.close(context)
+
+
+def shared(folder: str) -> int:
+    """The folder once more: a mount that is nowhere so far, and that another process may take.
+    What is a link by now cannot be attached in a folder's place."""
+    flags = _CLONE | os.O_CLOEXEC | _NO_FOLLOW
+    return syscall(f"open_tree {folder}", _OPEN_TREE, _AT_FDCWD, folder.encode(), flags)
+
+
+def attach(mounted: int, target: str) -> None:
+    """Give a mount its place. Its descriptor is closed."""
     try:
         where = _AT_FDCWD, target.encode(), _EMPTY_PATH
         syscall(f"move_mount {target}", _MOVE_MOUNT, mounted, b"", *where)

@@ -73,11 +73,17 @@ class Place(Protocol):
         """In a command's process, once it is confined; `home` and `environment` are that user's
         then. Raises `Refused` for a user that is not there."""
 
-    def changed(self) -> int:
-        """In a command's process before it is confined: the folder of all that was written."""
+    def changed(self) -> list[int]:
+        """In a command's process before it is confined: the folders of all that was written, the
+        first over the others."""
 
-    def enter_image(self, about: dict[str, Any]) -> None:
-        """In init, before any command: its root is another one. Raises `Refused`."""
+    def start_from(self, image: dict[str, Any] | None, given: list[int]) -> None:
+        """In init, before any command: its root is the image's, if one is named, and under all
+        that it will write lies what another session has shared. Raises `Refused`."""
+
+    def freeze(self) -> list[int]:
+        """In init, while nothing runs: what was written so far, to be shared. It never changes
+        again. Raises `Refused` where it can only be copied."""
 
     def give_way(self, pids: Iterator[str]) -> None:
         """Make these processes nice to others, as far as the kernel heeds it."""

@@ -149,12 +149,12 @@ def make_way(home: str) -> None:
 
 
 def take_places(sources: list[int]) -> None:
-    """Descriptors 0 to 4, and no others: what init holds is not the program's."""
-    # First out of the way of 0 to 4, where they are going.
+    """Descriptors from 0 on, and no others: what init holds is not the program's."""
+    # First out of the way, to where they are not going.
     high = [fcntl.fcntl(at, fcntl.F_DUPFD_CLOEXEC, 64) for at in sources]
     for target, at in enumerate(high):
         os.dup2(at, target, inheritable=target < _COMPLAINT)
-    os.closerange(_ORDER + 1, 1 << 16)
+    os.closerange(len(sources), 1 << 16)
 
 
 def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any], bytes]:

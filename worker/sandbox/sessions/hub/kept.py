@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -333,21 +333,40 @@ class KeptSession:
         os.set_inheritable(at, False)
         return socket.socket(fileno=at)
 
-    async def enter(self) -> None:
-        """Into its image, once another session's files are in its own folder."""
-        if trouble := (await self._line.ask("enter")).get("failed_to"):
+    async def frozen(self) -> list[int] | None:
+        """All that it has written, as mounts that never change. None where it must be copied."""
+        said = await self._line.ask("freeze")
+        return None if said["refused"] else list(said.get("given", []))
+
+    async def enter(self, shared: Sequence[int] = ()) -> None:
+        """Into its root, with another session's files: those, or what was copied before."""
+        if trouble := (await self._line.ask("enter", shared)).get("failed_to"):
             raise SessionTrouble(f"session {self.name} could not be forked: {trouble}")
 
 
-async def copied(parent: KeptSession, child: KeptSession) -> None:
-    """The files of one into the other. What passes between them is not read here."""
+async def inherited(parent: KeptSession, child: KeptSession) -> None:
+    """The files of one into the other: shared if nothing runs in the parent, else copied."""
+    shared = await parent.frozen()
+    if shared is None:
+        await _copied(parent, child)
+    else:
+        try:
+            await child.enter(shared)
+        finally:
+            for at in shared:
+                os.close(at)
+
+
+async def _copied(parent: KeptSession, child: KeptSession) -> None:
+    """What passes between them is not read here."""
     source, target = os.pipe2(os.O_CLOEXEC)
     packing, unpacking = Ends(False, target=target), Ends(False, source=source)
-    user = "0" if child.start_from else ""  # who may read and give away all of it
+    over = child.start_from is not None
+    user = "0" if over else ""  # who may read and give away all of it
     try:
         at_work = [
             await child.start({"call": "unpack", "given": {}, "user": user}, unpacking),
-            await parent.start({"call": "pack", "given": {}, "user": user}, packing),
+            await parent.start({"call": "pack", "given": {"over": over}, "user": user}, packing),
         ]
     finally:
         unpacking.handed_over()

@@ -13,9 +13,9 @@ from typing import Any
 
 from worker.sandbox.local.inside import wire as jail_wire
 from worker.sandbox.local.inside.commands import LONGEST
+from worker.sandbox.local.inside.levels import MOST
 
 _HEARD = 1 << 16
-_FDS = 4
 
 
 class Line:
@@ -40,11 +40,11 @@ class Line:
         """From now on, until it is closed."""
         self._loop.add_reader(self._ours, self._hear)
 
-    async def ask(self, what: str) -> dict[str, Any]:
-        """What it answers."""
+    async def ask(self, what: str, given: Sequence[int] = ()) -> dict[str, Any]:
+        """What it answers, with the descriptors that it gives."""
         number = next(self._numbers)
         answer = self._asked[number] = self._loop.create_future()
-        await self.post({what: number})
+        await self.post({what: number}, given)
         return dict(await answer)
 
     async def post(self, order: Mapping[str, Any], given: Sequence[int] = ()) -> None:
@@ -90,7 +90,7 @@ class Line:
 
     def _hear(self) -> None:
         try:
-            text, given, _, _ = socket.recv_fds(self._ours, _HEARD, _FDS)
+            text, given, _, _ = socket.recv_fds(self._ours, _HEARD, MOST)
         except BlockingIOError:
             return
         except OSError:

@@ -22,7 +22,7 @@ from worker.sandbox.sessions.errors import (
     TooManySessions,
 )
 from worker.sandbox.sessions.hub.calls import check_request
-from worker.sandbox.sessions.hub.kept import KeptSession, copied
+from worker.sandbox.sessions.hub.kept import KeptSession, inherited
 from worker.sandbox.sessions.hub.pool import Pool, Shelf, kind_of
 from worker.sandbox.sessions.hub.starts import Start, Starts
 from worker.sandbox.sessions.hub.way_out import WayOut
@@ -132,7 +132,7 @@ class KeptSessions:
         """What a session still lacks that nobody has so far."""
         try:
             if parent:
-                await copied(parent, kept)
+                await inherited(parent, kept)
             if wanted := kept.about["network"]:
                 await self._connected(kept, wanted)
             if kept.over.is_set():
