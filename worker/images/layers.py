@@ -71,10 +71,19 @@ class Layers:
         return _about(self.folder / key)
 
     @contextmanager
-    def hold(self, key: str) -> Iterator[None]:
-        """Raises `FileNotFoundError` if the layer is not there, or has just been deleted."""
-        with _lock(self.folder / key, fcntl.LOCK_SH):
+    def hold(self, *keys: str) -> Iterator[None]:
+        """Raises `FileNotFoundError` if one of them is not there, or has just been deleted."""
+        held: list[int] = []
+        try:
+            for key in keys:
+                folder = f"{self.folder}/{key}"
+                held.append(_opened(folder))
+                fcntl.flock(held[-1], fcntl.LOCK_SH)
+                _check_name(held[-1], folder)
             yield
+        finally:
+            for at in held:
+                os.close(at)
 
     def is_free(self, key: str) -> bool:
         try:
@@ -220,19 +229,28 @@ def _lock(folder: Path, kind: int) -> Iterator[bool]:
 
     A lone holder needs it for a moment only, so those who share it wait.
     """
-    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    at = _opened(folder)
     try:
         try:
             fcntl.flock(at, kind if kind == fcntl.LOCK_SH else kind | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
-        here = os.fstat(at)
-        if (found := os.stat(folder)).st_ino != here.st_ino or found.st_dev != here.st_dev:
-            raise FileNotFoundError(folder)
+        _check_name(at, folder)
         yield True
     finally:
         os.close(at)
+
+
+def _opened(folder: Path | str) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _check_name(at: int, folder: Path | str) -> None:
+    """Whether it still has that name, now that it is locked."""
+    here, found = os.fstat(at), os.stat(folder)
+    if (found.st_ino, found.st_dev) != (here.st_ino, here.st_dev):
+        raise FileNotFoundError(folder)
 
 
 def _delete(folder: Path) -> None:

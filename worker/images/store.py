@@ -163,8 +163,7 @@ class ImageStore:
             image = self.find(name)
             with ExitStack() as held:
                 try:
-                    for key in image.layers:
-                        held.enter_context(self._layers.hold(key))
+                    held.enter_context(self._layers.hold(*image.layers))
                 except FileNotFoundError:
                     if image == before:
                         raise StoreUnusable(
