@@ -45,7 +45,12 @@ class Line:
         number = next(self._numbers)
         answer = self._asked[number] = self._loop.create_future()
         await self.post({what: number}, given)
-        return dict(await answer)
+        try:
+            return dict(await answer)
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and not answer.exception():
+                _drop(answer.result())
+            raise
 
     async def post(self, order: Mapping[str, Any], given: Sequence[int] = ()) -> None:
         """One order, with these descriptors."""
@@ -109,8 +114,7 @@ class Line:
         if not answer.done():
             answer.set_result(said)
         else:  # its caller has gone
-            for at in said.get("given", ()):
-                os.close(at)
+            _drop(said)
 
     def hang_up(self) -> None:
         """Its init ends then, with all that it has."""
@@ -125,6 +129,12 @@ class Line:
         self._closed.set()
         for answer in self._asked.values():
             refuse(answer, self._gone())
+
+
+def _drop(said: Mapping[str, Any]) -> None:
+    """Nobody takes what it gave."""
+    for at in said.get("given", ()):
+        os.close(at)
 
 
 def refuse(future: "asyncio.Future[Any]", problem: Exception) -> None:
