@@ -270,3 +270,41 @@ async def test_a_hostile_parent_harms_nobody_but_itself(
     other = await sessions.open(SessionRequest())
     assert await said(other, "echo x > /tmp/x; cat /tmp/x") == "x\n"
     await end(session, other)
+
+
+async def test_a_fork_has_the_modes_of_the_folders_themselves(sessions: LocalSessions) -> None:
+    session = await sessions.open(SessionRequest())
+    await said(session, "chmod 700 ~; chmod 711 /tmp; touch -d 2001-01-01 /mnt")
+    child = await fork(session)
+    words = "stat -c '%a %Y' ~ /tmp /mnt"
+    assert await said(child, words) == await said(session, words)
+    await end(child, session)
+
+
+async def test_a_fork_leaves_a_link_in_the_place_of_tmp(sessions: LocalSessions) -> None:
+    session = await sessions.open(SessionRequest(image="task"))
+    await said(session, "rm -rf /tmp; ln -s /var /tmp")
+    child = await fork(session)
+    for each in (session, child):
+        assert (await each.stat("/tmp")).target == "/var"
+    await end(child, session)
+
+
+async def test_a_copy_has_what_lies_in_a_folder_that_was_closed_before(
+    sessions: LocalSessions,
+) -> None:
+    session = await sessions.open(SessionRequest())
+    await said(session, "mkdir /tmp/d; echo a > /tmp/d/a; chmod 0 /tmp/d")
+    child = await fork(session)
+    await said(session, "chmod 755 /tmp/d")
+    async with copy(session) as copied:
+        assert await said(copied, "cat /tmp/d/a") == "a\n"
+    await end(child, session)
+
+
+async def test_no_mount_is_left_by_forks_of_an_idle_session(session: Session) -> None:
+    found = []
+    for _ in range(3):
+        await end(await fork(session))
+        found.append(len((await said(session, "cat /proc/self/mountinfo")).splitlines()))
+    assert found == found[:1] * 3

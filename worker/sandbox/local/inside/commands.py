@@ -162,7 +162,7 @@ class Desk:
             self.say({"asked": number, "refused": f"{refusal}"})
             return
         self.furnish()
-        self.say({"asked": number, "refused": ""}, shared)
+        self.say({"asked": number, "refused": "", "levels": len(shared)}, shared)
         for at in shared:
             os.close(at)
 

@@ -80,8 +80,12 @@ class Image(Namespaces):
         self._levels.take(given)
         self._step_on(self._levels.over(self._layers))
         if not image["filled"]:
+            _make_folder("tmp", 0o1777)
             _write_settings()
         kernel.bound_capabilities(KEPT)
+
+    def changed(self) -> list[int]:
+        return self._levels.to_copy()
 
     def freeze(self) -> list[int]:
         return self._frozen(self._layers)
@@ -91,7 +95,7 @@ class Image(Namespaces):
         self._levels.step_out()
         kernel.attach(written, root.IMAGE)
         os.chdir(root.IMAGE)
-        for name, mode in (("proc", 0o555), ("dev", 0o755), ("tmp", 0o1777)):
+        for name, mode in (("proc", 0o555), ("dev", 0o755)):
             _make_folder(name, mode)
         for name in ("proc", "dev"):
             kernel.mount(f"/{name}", name, None, kernel.MS_BIND | kernel.MS_REC)

@@ -55,6 +55,7 @@ class Namespaces:
         self.environment: dict[str, str] = {}
         self.server = os.pidfd_open(os.getpid())
         self._levels = levels.Levels()
+        self._written = -1  # all levels as one folder, once there are several
 
     def admit(self, process: int, line: Socket) -> None:
         """It writes its own map."""
@@ -145,16 +146,21 @@ class Namespaces:
         """There is one user."""
 
     def changed(self) -> list[int]:
-        return self._levels.folders or [os.open(levels.FIRST, levels.FOLDER)]
+        # As one: in a level alone, a folder may be closed that has been opened since.
+        return [self._written if self._written >= 0 else os.open(levels.FIRST, levels.FOLDER)]
 
     def start_from(self, image: dict[str, Any] | None, given: list[int]) -> None:
         if image:
             raise Refused("this fork server serves no images")
-        self._levels.begin(_parts(levels.FIRST))
+        levels.require_attributes()
+        self._levels.add()
         self._levels.take(given)
         self._step_on(self._levels.over([]))
 
     def freeze(self) -> list[int]:
+        for path in self._covered:  # a program may have moved the folders above it
+            if os.path.realpath(path) != path or not os.path.isdir(path):
+                raise Refused(f"{path}: not a folder any more")
         self._levels.begin(_parts(levels.FIRST))
         return self._frozen([])
 
@@ -170,6 +176,9 @@ class Namespaces:
         kernel.attach(written, root.IMAGE)
         kernel.unmount(root.SCRATCH)
         self._show(root.IMAGE)
+        before, self._written = self._written, os.open(root.IMAGE, levels.FOLDER)
+        if before >= 0:
+            os.close(before)
         kernel.unmount(root.IMAGE)
         self.scratch = SHARED
 
@@ -191,6 +200,8 @@ class Namespaces:
 
     def terminals(self) -> str:
         """Of the session's own; a kernel that refuses them leaves it without."""
+        if os.path.lexists(root.TERMINALS + "/ptmx"):
+            return root.TERMINALS + "/ptmx"
         with contextlib.suppress(OSError):
             options = f"newinstance,ptmxmode=0666,mode=620,max={_MOST_TERMINALS}"
             kernel.mount(

@@ -2,8 +2,8 @@
 Forks share them, so that nothing is copied.
 
 To be forked, a session in which nothing runs goes on in a new highest level; the others never
-change again. Its fork mounts those below a level of its own. A level's memory is free when the last
-session that has it mounted has ended, whichever of them that is; the kernel sees to that.
+change again. Its fork mounts those below a level of its own. All that a session wrote, also after
+a fork, stays in memory until the last session that has a level of it mounted has ended.
 
 The levels have their paths in the wings: init's first namespace of mounts. From the first level
 that lies over another one on, commands run in a second one, where no path leads to them.
@@ -41,21 +41,23 @@ class Levels:
     def top(self) -> Level:
         return self._all[0]
 
-    @property
-    def folders(self) -> list[int]:
-        """To read them by, the highest first."""
-        return [level.at for level in self._all]
+    def to_copy(self) -> list[int]:
+        """To read them by, the highest first, in a process of its own. These are mounts that are
+        nowhere: a program may put a link in a folder's place meanwhile, and `..` ends there."""
+        with _back_from(self._wings):
+            return [kernel.shared(level.path) for level in self._all]
 
     def begin(self, parts: Sequence[str]) -> None:
         """With the jail's own, which has these folders. Raises `Refused` where no other level can
         lie over it: programs may have changed it by the path that it has until then."""
-        if self._all:
-            return
+        if len(self._all) > 1:
+            return  # they have that path no longer
         require_attributes()
         try:
             for part in parts:
                 os.close(os.open(part, FOLDER))
-            self._put_over(FIRST)
+            if not self._all:
+                self._put_over(FIRST)
         except OSError as problem:
             raise Refused(f"{problem.filename}: {problem.strerror}") from None
 

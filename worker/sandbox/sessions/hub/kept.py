@@ -336,7 +336,16 @@ class KeptSession:
     async def frozen(self) -> list[int] | None:
         """All that it has written, as mounts that never change. None where it must be copied."""
         said = await self._line.ask("freeze")
-        return None if said["refused"] else list(said.get("given", []))
+        if said["refused"]:
+            return None
+        shared = list(said.get("given", []))
+        if len(shared) < said["levels"]:  # the kernel drops those that this hub has no room for
+            for at in shared:
+                os.close(at)
+            raise SessionTrouble(
+                f"session {self.name} was not forked: its hub has too many files open"
+            )
+        return shared
 
     async def enter(self, shared: Sequence[int] = ()) -> None:
         """Into its root, with another session's files: those, or what was copied before."""
