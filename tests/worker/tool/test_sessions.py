@@ -103,9 +103,10 @@ class Narrow(Agent):
         super().__setattr__(name, value)
 
 
-def opened(tool: SandboxFusionTool, registry: Registry, instance: str, agent: Any = None) -> str:
-    """The sandbox of the session that a call would run in, as a worker registers it."""
-    turn = registry.session(tool._session(instance, agent), f"box-{instance}", "worker", 60.0)
+def opened(registry: Registry, session: str) -> str:
+    """Its sandbox, as a worker registers it. It is given no object of the host: an error of Redis,
+    as of a script it does not know yet, keeps what its callers held until garbage is collected."""
+    turn = registry.session(session, f"box-{session}", "worker", 60.0)
     assert (turn.what, registry.state(turn.name)) == ("open", "WAITING")
     return turn.name
 
@@ -119,7 +120,7 @@ async def test_release_ends_the_session_of_an_instance(registry) -> None:
     boxes = []
     for name in ("t-1", "t-2"):
         await tool.create(name)
-        boxes.append(opened(tool, registry, name))
+        boxes.append(opened(registry, tool._session(name, None)))
     for name, box in zip(("t-2", "t-1"), reversed(boxes), strict=True):
         await tool.release(name)
         ended(registry, box)
@@ -133,7 +134,8 @@ async def test_a_session_ends_with_the_hosts_trajectory_and_not_with_a_call(regi
         assert tool._session(instance, agent) == tool._session("call-1", agent)
         await tool.release(instance)
     other = Agent()
-    box, its = opened(tool, registry, "x", agent), opened(tool, registry, "y", other)
+    names = tool._session("x", agent), tool._session("y", other)
+    box, its = (opened(registry, name) for name in names)
     del agent
     ended(registry, box)
     assert registry.state(its) == "WAITING"
@@ -141,7 +143,8 @@ async def test_a_session_ends_with_the_hosts_trajectory_and_not_with_a_call(regi
 
 async def test_the_session_of_a_trajectory_that_was_copied_is_ended_by_no_copy(registry) -> None:
     tool, agents = SandboxFusionTool({"stateful": True}), [Agent(), Agent(), Agent()]
-    moved, copied, last = (opened(tool, registry, str(n), agent) for n, agent in enumerate(agents))
+    names = [tool._session(str(n), agent) for n, agent in enumerate(agents)]
+    moved, copied, last = (opened(registry, name) for name in names)
     twin = pickle.loads(pickle.dumps(agents[0]))
     assert tool._session("x", twin) == agents[0].penstock_session.name  # type: ignore[attr-defined]
     copy.deepcopy(agents[1])
