@@ -1,4 +1,10 @@
-"""What the rooms stand on: settings, connections, the embedded server, Lua, logs."""
+"""What the rooms stand on: settings, connections, the embedded server, Lua, logs.
+
+What needs redis-py is imported when it is first named: the hub of a machine's sandboxes, and the
+help of the command, need no Redis.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from ground.errors import (
     PenstockError,
@@ -10,23 +16,25 @@ from ground.errors import (
 )
 from ground.keys import check_name, in_run, new_owner, tagged
 from ground.logs import configure_logging, correlated, correlation_id, visible
-from ground.lua import Script, as_text, chunks, fields_of, load_script, text_fields
-from ground.redis.check import ServerFacts, open_checked, open_plainly, read_facts, require_fit
-from ground.redis.connect import (
-    AnyClient,
-    AnyRedis,
-    AsyncClient,
-    Client,
-    connect,
-    connect_async,
-    target_of,
-)
 from ground.redis.url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
 from ground.server.binary import bundled_server, find_server
-from ground.server.server import EmbeddedServer, make_private, running_server
 from ground.settings import GroundSettings, HttpSettings, Settings, load_named, redis_url
 from ground.tasks import cancellations, heed_cancellation
+
+if TYPE_CHECKING:
+    from ground.lua import Script, as_text, chunks, fields_of, load_script, text_fields
+    from ground.redis.check import ServerFacts, open_checked, open_plainly, read_facts, require_fit
+    from ground.redis.connect import (
+        AnyClient,
+        AnyRedis,
+        AsyncClient,
+        Client,
+        connect,
+        connect_async,
+        target_of,
+    )
+    from ground.server.server import EmbeddedServer, make_private, running_server
 
 __all__ = [
     "AnyClient",
@@ -77,3 +85,37 @@ __all__ = [
     "text_fields",
     "visible",
 ]
+
+
+_LAZY = {
+    "Script": "ground.lua",
+    "as_text": "ground.lua",
+    "chunks": "ground.lua",
+    "fields_of": "ground.lua",
+    "load_script": "ground.lua",
+    "text_fields": "ground.lua",
+    "ServerFacts": "ground.redis.check",
+    "open_checked": "ground.redis.check",
+    "open_plainly": "ground.redis.check",
+    "read_facts": "ground.redis.check",
+    "require_fit": "ground.redis.check",
+    "AnyClient": "ground.redis.connect",
+    "AnyRedis": "ground.redis.connect",
+    "AsyncClient": "ground.redis.connect",
+    "Client": "ground.redis.connect",
+    "connect": "ground.redis.connect",
+    "connect_async": "ground.redis.connect",
+    "target_of": "ground.redis.connect",
+    "EmbeddedServer": "ground.server.server",
+    "make_private": "ground.server.server",
+    "running_server": "ground.server.server",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ground' has no attribute {name!r}")
+    from importlib import import_module
+
+    globals()[name] = value = getattr(import_module(_LAZY[name]), name)
+    return value

@@ -24,13 +24,13 @@ from worker.errors import (
     SandboxUnfit,
     SandboxUnreachable,
 )
-from worker.execution import RetryPolicy
 from worker.models import CodeRequest, CodeResult, CommandResult
 from worker.sandbox.protocol import Sandbox
 
 if TYPE_CHECKING:
     from worker.allowed import AllowedJob
     from worker.concurrent.worker import ConcurrentWorker
+    from worker.execution import RetryPolicy
     from worker.lifecycle.modal.deployment import ModalDeployment
     from worker.queue.code_queue import CodeQueue
     from worker.queue.handle import Handle, SyncHandle
@@ -83,6 +83,7 @@ _LAZY = {
     "Share": "worker.queue.shares",
     "Shares": "worker.queue.shares",
     "ModalDeployment": "worker.lifecycle.modal.deployment",
+    "RetryPolicy": "worker.execution",
     "SandboxFusion": "worker.sandbox.fusion",
     "SyncCodeQueue": "worker.queue.sync",
     "SyncHandle": "worker.queue.handle",

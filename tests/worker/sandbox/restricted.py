@@ -5,6 +5,7 @@ restriction is put on this process alone, in namespaces of its own or by a syste
 """
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - now: inside, who runs this may not read the library
 import os
 import sys
 from dataclasses import replace
