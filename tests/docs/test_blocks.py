@@ -48,7 +48,7 @@ def environment(
     clean = {
         k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "MAKE", "MFLAGS"))
     }
-    with PrivateRedis(tmp_path / "redis") as server:
+    with PrivateRedis(tmp_path / "redis") as server, commands.on_path(tools):
         path = f"{tools}:{Path(sys.executable).parent}:{clean['PATH']}"
         settings = {"PENSTOCK_REDIS_URL": server.url, "PENSTOCK_IMAGES": str(tmp_path / "images")}
         yield clean | settings | {"PATH": path, "PYTHONPATH": str(ROOT)}

@@ -11,6 +11,8 @@
     scripted    ScriptedServer: answers as told, for states no real server can be put into
     remains     which processes still work in a directory
     upstream    other people's files, to be run as they are
+    nursery     forks processes that have imported our packages already
+    commands    `penstock`, and programs, forked there; also for shells, by a `stand_in`
     leash       how all of these are started: none outlives the test run
     at_hand     the servers on this machine, for `make compat`
 

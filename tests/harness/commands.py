@@ -2,18 +2,25 @@
 
     process = commands.start(["limits", "ls"], env=environment, stdout=subprocess.PIPE)
     result = commands.run_program("program.py", env=environment, cwd=folder)
+    with commands.on_path(folder):    # for shells: `penstock` in that folder
 
 An interpreter that imports them takes half a second of a processor each time; a fork of the
 nursery takes milliseconds. For the rest it is as if a shell had started it. What is tried of the
 start itself (a stream that is closed, modules in the working directory) is started anew.
 """
 
+import json
 import os
 import runpy
+import select
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +28,12 @@ from tests.harness.nursery import IMPORTED, Born
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 MODULES = (
-    *IMPORTED, "fastapi", "rich.console", "rich.table", "uvicorn", "penstock.cli",
-    "penstock.gates.command", "penstock.commands.worker", "penstock.doctor.command",
-    "penstock.monitor.command", "buffer.http.app", "worker.sandbox.serve",
+    *IMPORTED, "aiohttp", "fastapi", "httptools", "openai", "rich.console", "rich.table", "uvicorn",
+    "penstock.cli", "penstock.commands.sandboxes", "penstock.commands.worker",
+    "penstock.demo.agents", "penstock.demo.command", "penstock.demo.story",
+    "penstock.doctor.command", "penstock.gates.command", "penstock.monitor.command",
+    "penstock.queues.command", "penstock.top.command", "buffer.http.app", "worker.reward",
+    "worker.sandbox.e2b.app", "worker.sandbox.serve",
 )  # fmt: skip
 
 
@@ -69,6 +79,66 @@ def _ended(process: "subprocess.Popen[Any]", timeout: float) -> "subprocess.Comp
     return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
 
+@contextmanager
+def on_path(folder: Path) -> Iterator[None]:
+    """A program `penstock` in this folder, until the end; see `stand_in`."""
+    program, address = folder / "penstock", folder / "penstock.sock"
+    stand_in = f"{sys.executable} -I -S {Path(__file__).with_name('stand_in.py')}"
+    program.write_text(f'#!/bin/sh\nexec {stand_in} {address} "$@"\n')
+    program.chmod(0o755)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(address))
+        listening.listen()
+        threading.Thread(target=_stand_for_all, args=(listening,), daemon=True).start()
+        try:
+            yield
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+def _stand_for_all(listening: socket.socket) -> None:
+    with suppress(OSError):  # it is shut
+        while True:
+            line, _ = listening.accept()
+            threading.Thread(target=_stand_for, args=(line,), daemon=True).start()
+
+
+def _stand_for(line: socket.socket) -> None:
+    """Fork the command of one stand-in, and end it if that is killed."""
+    with line:
+        asked, streams, _, _ = socket.recv_fds(line, 1 << 20, 3)
+        words, cwd, environment = json.loads(asked)
+        try:
+            born = _born(become, [str(PENSTOCK), *words], cwd, environment, streams)
+        finally:
+            for stream in streams:
+                os.close(stream)
+        line.send(str(born.pid).encode())
+        either: list[Any] = [line, born]
+        while not born.has_ended(0):
+            if line in select.select(either, [], [])[0]:
+                born.send_signal(signal.SIGKILL)
+                born.wait()
+        with suppress(OSError):
+            line.send(str(born.wait()).encode())
+
+
+def _born(
+    becomes: Callable[[list[str], str], None],
+    words: list[str],
+    folder: str,
+    environment: Mapping[str, str],
+    streams: Sequence[int],
+) -> Born:
+    address = f"tests.harness.commands:{becomes.__name__}"
+    spec = {"scenario": address, "arguments": [words, folder], "at": None}
+    reports = os.open(os.devnull, os.O_WRONLY)
+    try:
+        return Born(spec, reports, streams=streams, environment=environment, imported=MODULES)
+    finally:
+        os.close(reports)
+
+
 def become(words: list[str], folder: str) -> None:
     """In the child."""
     _settle(words, folder)
@@ -80,13 +150,14 @@ def become(words: list[str], folder: str) -> None:
 def become_program(words: list[str], folder: str) -> None:
     """In the child."""
     _settle(words, folder)
-    sys.path[:0] = [folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path.insert(0, folder)
     runpy.run_path(words[0], run_name="__main__")
 
 
 def _settle(words: list[str], folder: str) -> None:
     os.chdir(folder)
     sys.argv = words
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     tempfile.tempdir = None  # its environment may name another
 
 
@@ -99,17 +170,11 @@ class _Command(subprocess.Popen[Any]):
         cwd, env, pipes = more[4], more[5], more[9:15]
         taken, _, output, errors = pipes[0], pipes[1], pipes[3], pipes[5]
         assert taken == -1, "it has nothing to read"
-        spec = {
-            "scenario": f"tests.harness.commands:{self.becomes.__name__}",
-            "arguments": [[str(word) for word in args], str(cwd)],
-            "at": None,
-        }
-        reports = os.open(os.devnull, os.O_WRONLY)
+        words = [str(word) for word in args]
+        outputs = (1 if output == -1 else output, 2 if errors == -1 else errors)
         try:
-            outputs = (1 if output == -1 else output, 2 if errors == -1 else errors)
-            self._born = Born(spec, reports, outputs=outputs, environment=env, imported=MODULES)
+            self._born = _born(self.becomes, words, str(cwd), env, outputs)
         finally:
-            os.close(reports)
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         self.pid = self._born.pid
         self._child_created = True

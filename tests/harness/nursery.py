@@ -19,14 +19,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.harness import leash
 
 ROOT = Path(__file__).parents[2]
 IMPORTED = [
     "fakeredis", "httpx", "hypothesis", "pytest", "rq",
-    "ground", "limiter", "worker", "worker.jobs", "worker.concurrent.worker", "buffer",
+    "ground", "limiter", "worker", "worker.jobs", "worker.concurrent.worker",
+    "worker.queue.code_queue", "worker.sandbox.sessions", "buffer",
 ]  # fmt: skip
 
 # A test's own variables are its children's, and not the nursery's, which outlives the test.
@@ -41,18 +42,23 @@ class Born:
         spec: dict[str, Any],
         reporting: int,
         *,
-        outputs: tuple[int, int] = (1, 2),
+        streams: Sequence[int] = (1, 2),
         environment: Mapping[str, str] | None = None,
         imported: Sequence[str] = IMPORTED,
     ) -> None:
+        """`streams`: what it prints to, and its errors; then, if any, what it reads."""
         self._returncode: int | None = None
         self._ended, ending = os.pipe()
         spec = spec | {"environment": dict(os.environ if environment is None else environment)}
         try:
             nursery = _nursery(os.getpid(), tuple(imported))
-            self.pid = nursery.fork(spec, [reporting, ending, *outputs])
+            self.pid = nursery.fork(spec, [reporting, ending, *streams])
         finally:
             os.close(ending)
+
+    def fileno(self) -> int:
+        """Readable when it has ended."""
+        return self._ended
 
     def send_signal(self, number: signal.Signals) -> None:
         if not self.has_ended(0):  # else the number may be another's by now
@@ -131,7 +137,7 @@ def _until_born(asked: socket.socket) -> tuple[dict[str, Any], int]:
             os.read(woken, 4096)
             _tell_who_ended(told)
         if asked.fileno() in ready:
-            words, files, _, _ = socket.recv_fds(asked, 1 << 20, 4)
+            words, files, _, _ = socket.recv_fds(asked, 1 << 20, 5)
             if not words:
                 sys.exit()
             nursery = os.getpid()
@@ -143,8 +149,8 @@ def _until_born(asked: socket.socket) -> tuple[dict[str, Any], int]:
                     os.close(kept)
                 return _begin(nursery, words, files)
             asked.send(str(pid).encode())
-            reporting, told[pid], *outputs = files
-            for passed_on in (reporting, *outputs):
+            reporting, told[pid], *streams = files
+            for passed_on in (reporting, *streams):
                 os.close(passed_on)
 
 
@@ -166,12 +172,22 @@ def _begin(nursery: int, words: bytes, files: list[int]) -> tuple[dict[str, Any]
     spec = json.loads(words)
     os.environ.clear()
     os.environ.update(spec.pop("environment"))
-    reporting, ending, output, errors = files
-    os.dup2(output, 1)
-    os.dup2(errors, 2)
-    for used in (ending, output, errors):
+    reporting, ending, *streams = files
+    for stream, number in zip(streams, (1, 2, 0), strict=False):
+        os.dup2(stream, number)
+    for used in (ending, *streams):
         os.close(used)
     return spec, reporting
+
+
+def _end(exit_code: int) -> NoReturn:
+    """As an interpreter ends, but for the last: it would take each of its objects to pieces, and
+    so copy all that the nursery shares with it, which costs twenty times what a fork does."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 if __name__ == "__main__":
@@ -180,4 +196,11 @@ if __name__ == "__main__":
     gc.freeze()
     from tests.harness import doomed  # by its own name, which is how scenarios import it
 
-    doomed.main(*_until_born(socket.socket(fileno=int(sys.argv[1]))))
+    exit_code: Any = 0
+    try:
+        doomed.main(*_until_born(socket.socket(fileno=int(sys.argv[1]))))
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        exit_code = end.code or 0
+    _end(exit_code)
