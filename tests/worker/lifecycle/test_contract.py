@@ -38,13 +38,19 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudThread]:
         yield cloud
 
 
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all checks, so that the hub of a level serves them one after the other."""
+    return tmp_path_factory.mktemp("boxes")
+
+
 @pytest.mark.parametrize(("level", "check"), at_both_levels())
 def test_the_local_provider(
-    level: str, check: Check[Provider], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    level: str, check: Check[Provider], boxes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if level == "landlock":
         at_landlock(monkeypatch)
-    monkeypatch.setenv("PENSTOCK_LOCAL_SANDBOXES", str(tmp_path / "boxes"))
+    monkeypatch.setenv("PENSTOCK_LOCAL_SANDBOXES", str(boxes))
     check.run(LocalProvider)
 
 

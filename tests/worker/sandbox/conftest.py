@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ STARTS = ["root", "user"] if os.getuid() == 0 else ["user"]
 Run = Callable[..., Awaitable[Outcome]]
 
 
+@cache
 def reachable_python(user: int | None) -> str | None:
     """An interpreter of 3.11 or newer that this user may execute, with our source beside it."""
     source = Path(__file__).parents[3] / "worker/sandbox/local/inside/zygote.py"
