@@ -157,6 +157,25 @@ async def test_terminals_and_shared_memory_are_there_after_a_fork(session: Sessi
     await end(child)
 
 
+async def test_what_was_written_before_a_fork_is_moved_as_before(session: Session) -> None:
+    await said(
+        session, "mkdir -p /tmp/f/in; echo a > /tmp/f/in/a; ln -s a /tmp/f/in/l; mknod /tmp/f/p p"
+    )
+    await said(session, "chmod 750 /tmp/f/in; mkdir /tmp/full /tmp/empty; echo b > /tmp/full/b")
+    before = await tree(session, "/tmp/f")
+    child = await fork(session)
+    for each in (session, child):
+        with pytest.raises(OSError, match="not empty"):
+            await each.move("/tmp/f", "/tmp/full")
+        with pytest.raises(OSError, match="Not a directory"):
+            await each.move("/tmp/f", "/tmp/full/b")
+        assert (await each.move("/tmp/f", "/tmp/empty")).kind == "folder"
+        found = await tree(each, "/tmp/empty")
+        assert {path.replace("/empty", "/f"): what for path, what in found.items()} == before
+        assert await said(each, "ls /tmp") == "empty\nfull\n"
+    await end(child)
+
+
 async def test_however_deep_it_goes_all_is_there(session: Session) -> None:
     children = []
     for number in range(MOST + 4):

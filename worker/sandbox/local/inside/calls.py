@@ -202,8 +202,62 @@ def _make(path: str, **_: Any) -> bool:
 def _move(path: str, to: str, **_: Any) -> dict[str, Any]:
     path, to = _named(path), _named(to)
     os.makedirs(os.path.dirname(to), exist_ok=True)
-    os.rename(path, to)  # all that a session may write to is one file system
+    try:
+        os.rename(path, to)
+    except OSError as problem:
+        if problem.errno != errno.EXDEV:
+            raise
+        _move_by_copy(path, to)
     return _entry(to)
+
+
+def _move_by_copy(path: str, to: str) -> None:
+    """What lies in a layer of the image, or was written before a fork, or goes to another of the
+    folders of a session without an image."""
+    if os.path.lexists(to):
+        put, there = (stat.S_ISDIR(os.lstat(name).st_mode) for name in (path, to))
+        if put != there:
+            number = errno.ENOTDIR if put else errno.EISDIR
+            raise OSError(number, os.strerror(number))
+        (os.rmdir if there else os.unlink)(to)
+    try:
+        _copy(path, to)
+    except BaseException:
+        if os.path.lexists(to):
+            _remove(to)
+        raise
+    _remove(path)
+
+
+def _copy(path: str, to: str) -> None:
+    found = os.lstat(path)
+    if stat.S_ISDIR(found.st_mode):
+        os.mkdir(to)
+        for name in os.listdir(path):
+            _copy(os.path.join(path, name), os.path.join(to, name))
+    elif stat.S_ISLNK(found.st_mode):
+        os.symlink(os.readlink(path), to)
+        _give(to, _about(found))
+        return
+    elif stat.S_ISREG(found.st_mode):
+        source = os.open(path, _READ | os.O_NOFOLLOW)
+        target = os.open(to, _NEW | os.O_EXCL, 0o600)
+        while piece := os.read(source, PIECE):
+            _put(target, piece)
+        os.close(source)
+        os.close(target)
+    elif stat.S_ISFIFO(found.st_mode):
+        os.mkfifo(to)
+    else:
+        return  # a socket is of use to none but its maker
+    _dress(to, _about(found))
+
+
+def _about(found: os.stat_result) -> dict[str, Any]:
+    return {
+        "mode": stat.S_IMODE(found.st_mode), "owner": [found.st_uid, found.st_gid],
+        "times": [found.st_atime_ns, found.st_mtime_ns],
+    }  # fmt: skip
 
 
 def _remove(path: str, **_given: Any) -> None:
@@ -320,10 +374,7 @@ def _pack_one(
     out: BinaryIO, name: str, over: bool, hides: bool, seen: dict[tuple[int, int], str]
 ) -> None:
     found = os.lstat(name)
-    about: dict[str, Any] = {
-        "name": name, "mode": stat.S_IMODE(found.st_mode), "owner": [found.st_uid, found.st_gid],
-        "times": [found.st_atime_ns, found.st_mtime_ns],
-    }  # fmt: skip
+    about = {"name": name, **_about(found)}
     if stat.S_ISDIR(found.st_mode):
         _put_about(out, {**about, "kind": "folder", "opaque": over and hides})
     elif stat.S_ISLNK(found.st_mode):

@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from . import kernel, root, users
-from .jail import SHARED, Namespaces
+from .jail import SHARED_MEMORY, Namespaces
 from .levels import FOLDER, require_attributes
 from .place import Refused
 from .wire import Socket
@@ -92,7 +92,7 @@ class Image(Namespaces):
 
     def _step_on(self, written: int) -> None:
         """This is its whole root."""
-        self._levels.step_out()
+        self._levels.enter_new_namespace()
         kernel.attach(written, root.IMAGE)
         os.chdir(root.IMAGE)
         for name, mode in (("proc", 0o555), ("dev", 0o755)):
@@ -102,7 +102,7 @@ class Image(Namespaces):
         kernel.pivot_root(".", ".")
         kernel.unmount(".")  # the old root, which lies over the new one
         os.chdir("/")
-        self.scratch = SHARED
+        self.scratch = SHARED_MEMORY
 
     def _hold(self, key: str) -> str:
         """As a user of the layer, for as long as this init lives, whatever becomes of the hub."""

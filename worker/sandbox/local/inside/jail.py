@@ -33,7 +33,7 @@ _PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 # Without access times, a folder does not show one case that another has read it.
 _SCRATCH = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME
 _SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
-SHARED = "/dev/shm"  # noqa: S108 - on the same file system as all that it writes
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - on the same file system as all that it writes
 _LOOPBACK_UP = struct.pack("16sH14x", b"lo", _UP_AND_RUNNING)
 
 
@@ -172,7 +172,7 @@ class Namespaces:
 
     def _step_on(self, written: int) -> None:
         """Into a new namespace of mounts, where this is what can be written to."""
-        self._levels.step_out()
+        self._levels.enter_new_namespace()
         kernel.attach(written, root.IMAGE)
         kernel.unmount(root.SCRATCH)
         self._show(root.IMAGE)
@@ -180,7 +180,7 @@ class Namespaces:
         if before >= 0:
             os.close(before)
         kernel.unmount(root.IMAGE)
-        self.scratch = SHARED
+        self.scratch = SHARED_MEMORY
 
     def give_way(self, pids: Iterator[str]) -> None:
         be_nice(pids)

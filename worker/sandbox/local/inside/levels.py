@@ -5,8 +5,8 @@ To be forked, a session in which nothing runs goes on in a new highest level; th
 change again. Its fork mounts those below a level of its own. All that a session wrote, also after
 a fork, stays in memory until the last session that has a level of it mounted has ended.
 
-The levels have their paths in the wings: init's first namespace of mounts. From the first level
-that lies over another one on, commands run in a second one, where no path leads to them.
+The levels have their paths in init's first namespace of mounts. From the first level that lies over
+another one on, commands run in a second namespace, where no path leads to them.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ _MOUNTS = "/proc/self/ns/mnt"
 
 
 class Level(NamedTuple):
-    path: str  # in the wings
+    path: str  # in the first namespace
     at: int  # which reads it from anywhere
 
 
 class Levels:
-    """Made in the wings."""
+    """Made in init's first namespace of mounts."""
 
     def __init__(self) -> None:
         self._all: list[Level] = []  # the highest first
         self._named = 1
-        self._wings = -1
+        self._first = -1
 
     @property
     def top(self) -> Level:
@@ -44,7 +44,7 @@ class Levels:
     def to_copy(self) -> list[int]:
         """To read them by, the highest first, in a process of its own. These are mounts that are
         nowhere: a program may put a link in a folder's place meanwhile, and `..` ends there."""
-        with _back_from(self._wings):
+        with _back_from(self._first):
             return [kernel.shared(level.path) for level in self._all]
 
     def begin(self, parts: Sequence[str]) -> None:
@@ -64,11 +64,11 @@ class Levels:
     def add(self) -> None:
         """A new highest one, as open to others as the last."""
         self._put_over(self._new_folder())
-        self._dress_top()
+        self._give_owner_and_mode()
 
     def _put_over(self, path: str) -> None:
-        if self._wings < 0:
-            self._wings = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
+        if self._first < 0:
+            self._first = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         os.mkdir(f"{path}-work", 0o755)
         self._all.insert(0, Level(path, os.open(path, FOLDER)))
 
@@ -78,7 +78,7 @@ class Levels:
             path = self._new_folder()
             kernel.attach(given.pop(0), path)
             self._all.append(Level(path, os.open(path, FOLDER)))
-        self._dress_top()
+        self._give_owner_and_mode()
 
     def _new_folder(self) -> str:
         self._named += 1
@@ -86,35 +86,35 @@ class Levels:
         os.mkdir(path, 0o755)
         return path
 
-    def _dress_top(self) -> None:
-        """The highest one says what / itself is like."""
+    def _give_owner_and_mode(self) -> None:
+        """The highest one says whose / itself is."""
         for before in self._all[1:2]:
             found = os.fstat(before.at)
             os.fchown(self.top.at, found.st_uid, found.st_gid)
             os.fchmod(self.top.at, stat.S_IMODE(found.st_mode))
 
     def over(self, layers: list[str]) -> int:
-        """A mount of all of them over these layers. To be called in the wings."""
+        """A mount of all of them over these layers. To be called in the first namespace."""
         top, *others = self._all
         return kernel.overlay(
             [*(level.path for level in others), *layers], top.path, f"{top.path}-work"
         )
 
-    def step_out(self) -> None:
-        """From the wings, or from the namespace before, into a new one."""
-        kernel.enter_mounts(self._wings)
+    def enter_new_namespace(self) -> None:
+        """As it was when the session began, but for the levels."""
+        kernel.enter_mounts(self._first)
         kernel.unshare(kernel.NEW_NS)
 
     def frozen(self, layers: list[str]) -> tuple[list[int], int | None]:
         """What was written so far, as mounts for another session. And the mount that this one has
         to go on in, unless it wrote nothing since the last time. Raises `Refused`."""
-        with _back_from(self._wings), contextlib.ExitStack() as opened:
+        with _back_from(self._first), contextlib.ExitStack() as opened:
             shared = []
             if written := self._has_changed():
                 if len(self._all) == MOST:
                     raise Refused(f"{MOST} levels lie over one another")
+                opened.callback(self._drop_above, self.top)
                 self.add()
-                opened.callback(self._drop_top)
             for level in self._all[1:]:
                 shared.append(kernel.shared(level.path))
                 opened.callback(os.close, shared[-1])
@@ -130,8 +130,13 @@ class Levels:
             before.st_mode, before.st_uid, before.st_gid
         )  # fmt: skip
 
-    def _drop_top(self) -> None:
-        os.close(self._all.pop(0).at)
+    def _drop_above(self, level: Level) -> None:
+        """Nothing was written there."""
+        while self.top is not level:
+            os.close(self._all.pop(0).at)
+        for path in (f"{root.SCRATCH}/level-{self._named}{end}" for end in ("", "-work")):
+            with contextlib.suppress(OSError):  # it was not made, or the kernel uses it
+                os.rmdir(path)
 
 
 def require_attributes() -> None:
