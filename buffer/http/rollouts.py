@@ -233,7 +233,7 @@ class Rollouts:
             await process.communicate(json.dumps(payload).encode())
         finally:
             _kill_group(process.pid)  # also what it left behind
-            await process.wait()
+            await _reaped(process)
         return process.returncode or 0
 
     async def _stop(self, task: str) -> None:
@@ -290,6 +290,20 @@ def _skips_of(payload: dict[str, Any]) -> list[Any]:
     for named in skip:
         instance_key(named)
     return skip
+
+
+async def _reaped(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a killed process. `ended` cancels again each second, which a busy
+    machine may need for it; that breaks nothing off."""
+    waiting = asyncio.ensure_future(process.wait())
+    cancelled = None
+    while not waiting.done():
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError as again:
+            cancelled = again
+    if cancelled is not None:
+        raise cancelled
 
 
 def _kill_group(pid: int) -> None:

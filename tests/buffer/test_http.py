@@ -721,3 +721,23 @@ async def test_what_the_document_allows_is_taken(redis: ground.Client) -> None:
         for number, fields in enumerate(odd):
             sent = {**item("a", f"u{number}", 0.5), **fields}
             assert (await client.post("/buffer/write", json=sent)).status_code == 200
+
+
+async def test_a_killed_generator_is_waited_for_though_its_wait_is_cancelled_twice() -> None:
+    over, asked = asyncio.Event(), asyncio.Event()
+
+    class Killed:
+        async def wait(self) -> None:
+            asked.set()
+            await over.wait()
+
+    killed: Any = Killed()
+    waiting = asyncio.create_task(rollouts._reaped(killed))
+    await asyncio.wait_for(asked.wait(), 100)
+    for _ in range(2):
+        waiting.cancel()
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done, "its process still runs"
+    over.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
