@@ -13,7 +13,7 @@ from tests.buffer.conftest import Bench
 LUA = Path(buffer.__file__).parent / "lua"
 ELSEWHERE = {
     "set": {"idle"},  # a field of its own
-    "policy": {"version", "taken", "epoch", "top", "line", "since", "saved", "lua"},
+    "policy": {"version", "taken", "epoch", "top", "line", "since", "saved", "fence", "lua"},
 }
 
 
