@@ -58,7 +58,7 @@ def test_targets_are_ratios_of_one_run_or_counts() -> None:
         for target in json.loads(report.read_text())["targets"]:
             counted = re.search(
                 r"calls per permit|ok %|peak|false zeros|error of the mean|MB$|goodput|refused %|"
-                r"to settle|largest error",
+                r"to settle|largest error|forks more %",
                 target["what"],
             )
             assert " vs " in target["what"] or counted, target["what"]

@@ -67,8 +67,11 @@ async def test_a_shell_has_a_terminal_whose_size_follows_the_window(env, session
             terminal.until("24 80")
             terminal.until("xterm-256color\r")
             terminal.resize(40, 100)
-            terminal.press(b"stty size\r")
-            terminal.until("40 100")
+            follows = (
+                b"until [ \"$(stty size)\" = '40 100' ]; do sleep 0.1; done; echo fol''lowed\r"
+            )
+            terminal.press(follows)
+            terminal.until("followed")
             terminal.press(b"exit 7\r")
             return terminal.ends()
 

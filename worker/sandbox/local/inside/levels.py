@@ -140,11 +140,11 @@ class Levels:
 
 
 def require_attributes() -> None:
-    """Of what lies over a folder, the kernel notes some in its attributes."""
+    """The kernel notes in a folder's attributes what it hides of those below."""
     try:
         os.setxattr(root.SCRATCH, "user.overlay.test", b"y")
     except OSError:
-        raise Refused("this needs Linux 6.6 or newer") from None
+        raise Refused("a session from an image needs Linux 6.6 or newer") from None
 
 
 @contextlib.contextmanager
