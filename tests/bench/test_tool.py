@@ -6,7 +6,7 @@ from bench import tool
 
 
 def test_what_is_measured_is_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, "QUICK", "0.05")
+    monkeypatch.setattr(tool, "QUICK", "0.5")
     suite = tool.measure(quick=True)
     try:
         measured = {name: suite.contenders[name]() for name in (tool.PENSTOCK, tool.POOL)}

@@ -245,6 +245,7 @@ class AskedSuite:
         """The caller closes its own."""
 
 
+_PARTING = 5.0  # seconds for a caller to hang up
 IDLE = 60.0
 
 
@@ -295,6 +296,7 @@ class Keeper:
                     asked = AskedSuite(message["count"], reader, writer)
                     judging = self._sandbox.judge(JudgeRequest.read(message["judge"]), asked)
                     await self._answer(judging, asked.listen(), writer)
+                    await _part(reader, writer)
                 else:
                     running = self._sandbox.run(CodeRequest.read(message))
                     await self._answer(running, reader.read(1), writer)
@@ -321,6 +323,16 @@ class Keeper:
             for task in (run, gone):
                 task.cancel()
             await asyncio.wait([run, gone])
+
+
+async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The caller may still send a case that is not wanted any more. It is read: else the kernel
+    would tell the caller of a reset, and nothing of our answer."""
+    writer.write_eof()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_PARTING):
+            while await reader.read(1 << 16):
+                pass
 
 
 def main(path: str, listening: int, settings: str) -> None:

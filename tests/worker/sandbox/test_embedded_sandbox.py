@@ -205,6 +205,23 @@ async def test_it_judges_and_asks_for_the_cases_that_it_comes_to(folder) -> None
     assert max(asked) < 8
 
 
+async def test_a_case_that_comes_after_the_verdict_costs_nothing(folder) -> None:
+    class Late(InlineSuite):
+        async def case(self, index: int) -> Case:
+            if index > 1:
+                asked.append(index)
+                await asyncio.sleep(1)  # the first two have decided it by then
+            return await super().case(index)
+
+    asked: list[int] = []
+    cases = [JudgeCase(input="1", expected=["x"]) for _ in range(100)]
+    request = JudgeRequest(code="print(input())", cases=cases, stop=2, wall_timeout=60.0)
+    suite = Late([Case(b"1", (b"x",)) for _ in range(100)])
+    result = await SharedSandbox().judge(request, suite)
+    assert result.verdicts == "WW" + "S" * 98
+    assert asked == [2]
+
+
 async def test_what_it_does_not_judge_is_refused_here(folder) -> None:
     request = JudgeRequest(code="1", language="scala", cases=[JudgeCase()])
     with pytest.raises(SandboxUnfit, match="'scala' is not one of this sandbox's"):
