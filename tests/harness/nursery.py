@@ -62,7 +62,8 @@ class Born:
 
     def send_signal(self, number: signal.Signals) -> None:
         if not self.has_ended(0):  # else the number may be another's by now
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it is buried, and we are told in a moment
+                os.kill(self.pid, number)
 
     def await_stop(self) -> None:
         """Until it is stopped, or has ended."""
