@@ -4,7 +4,7 @@ What needs redis-py is imported when it is first named: the hub of a machine's s
 help of the command, need no Redis.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ground.errors import (
     PenstockError,
@@ -15,6 +15,7 @@ from ground.errors import (
     VersionError,
 )
 from ground.keys import check_name, in_run, new_owner, tagged
+from ground.lazy import lazily
 from ground.logs import configure_logging, correlated, correlation_id, visible
 from ground.redis.url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
@@ -111,11 +112,4 @@ _LAZY = {
     "running_server": "ground.server.server",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'ground' has no attribute {name!r}")
-    from importlib import import_module
-
-    globals()[name] = value = getattr(import_module(_LAZY[name]), name)
-    return value
+__getattr__ = lazily(__name__, _LAZY)

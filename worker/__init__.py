@@ -4,8 +4,9 @@ Stock RQ imports this package again for each job: what needs an HTTP client is
 imported when it is first named; so is the trainer's side.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ground.lazy import lazily
 from worker.errors import (
     DeadlineExceeded,
     JobCancelled,
@@ -90,10 +91,4 @@ _LAZY = {
     "WorkerSettings": "worker.settings",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'worker' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__ = lazily(__name__, _LAZY)

@@ -62,7 +62,7 @@ class Born:
 
     def send_signal(self, number: signal.Signals) -> None:
         if not self.has_ended(0):  # else the number may be another's by now
-            with contextlib.suppress(ProcessLookupError):  # we are told of its end in a moment
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.pid, number)
 
     def await_stop(self) -> None:

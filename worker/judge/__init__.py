@@ -3,8 +3,9 @@
 What reads datasets is imported when it is first named: a forked worker's every job imports this.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ground.lazy import lazily
 from worker.judge.models import (
     CaseLimits,
     Checker,
@@ -32,10 +33,4 @@ __all__ = [
     "read_cases",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in ("Cases", "read_cases"):
-        raise AttributeError(f"module 'worker.judge' has no attribute {name!r}")
-    from worker.judge import formats
-
-    return getattr(formats, name)
+__getattr__ = lazily(__name__, dict.fromkeys(("Cases", "read_cases"), "worker.judge.formats"))

@@ -4,7 +4,9 @@ Everything is imported when it is first named: verl imports this package for its
 in every process, before verl itself is fully loaded.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ground.lazy import lazily
 
 if TYPE_CHECKING:
     from worker.tool.children import ExecutionLost
@@ -67,12 +69,5 @@ _LAZY = {
     "SandboxFusionTool": "worker.tool.tool",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        # Where a class path is misspelt, verl shows these words and nothing else.
-        there = ", ".join(__all__)
-        raise AttributeError(f"module 'worker.tool' has no attribute {name!r}; it has {there}")
-    from importlib import import_module
-
-    return getattr(import_module(_LAZY[name]), name)
+# Where a class path is misspelt, verl shows these words and nothing else.
+__getattr__ = lazily(__name__, _LAZY, f"; it has {', '.join(__all__)}")

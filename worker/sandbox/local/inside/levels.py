@@ -73,7 +73,7 @@ class Levels:
         self._all.insert(0, Level(path, os.open(path, FOLDER)))
 
     def take(self, given: list[int]) -> None:
-        """Those of another session, highest first, below the one that is there. They are ours."""
+        """Put those of another session below the one that is there, the highest first."""
         while given:
             path = self._new_folder()
             kernel.attach(given.pop(0), path)
