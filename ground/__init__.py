@@ -15,7 +15,7 @@ from ground.errors import (
     VersionError,
 )
 from ground.keys import check_name, in_run, new_owner, tagged
-from ground.lazy import lazily
+from ground.lazy import lazily as _lazily
 from ground.logs import configure_logging, correlated, correlation_id, visible
 from ground.redis.url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
@@ -112,4 +112,4 @@ _LAZY = {
     "running_server": "ground.server.server",
 }
 
-__getattr__ = lazily(__name__, _LAZY)
+__getattr__ = _lazily(__name__, _LAZY)

@@ -6,7 +6,7 @@ imported when it is first named; so is the trainer's side.
 
 from typing import TYPE_CHECKING
 
-from ground.lazy import lazily
+from ground.lazy import lazily as _lazily
 from worker.errors import (
     DeadlineExceeded,
     JobCancelled,
@@ -91,4 +91,4 @@ _LAZY = {
     "WorkerSettings": "worker.settings",
 }
 
-__getattr__ = lazily(__name__, _LAZY)
+__getattr__ = _lazily(__name__, _LAZY)

@@ -5,7 +5,7 @@ What reads datasets is imported when it is first named: a forked worker's every 
 
 from typing import TYPE_CHECKING
 
-from ground.lazy import lazily
+from ground.lazy import lazily as _lazily
 from worker.judge.models import (
     CaseLimits,
     Checker,
@@ -33,4 +33,4 @@ __all__ = [
     "read_cases",
 ]
 
-__getattr__ = lazily(__name__, dict.fromkeys(("Cases", "read_cases"), "worker.judge.formats"))
+__getattr__ = _lazily(__name__, dict.fromkeys(("Cases", "read_cases"), "worker.judge.formats"))

@@ -34,6 +34,7 @@ from worker.sandbox.local.judging.judging import NOT_JUDGED
 from worker.sandbox.local.languages import LANGUAGES
 from worker.sandbox.local.provider import LocalSandbox
 from worker.sandbox.local.settings import SandboxSettings
+from worker.sandbox.parting import part
 
 _ROOT = str(Path(__file__).parents[2])
 # It forks at once, so that its parent need not wait for its imports, nor for its end.
@@ -245,7 +246,6 @@ class AskedSuite:
         """The caller closes its own."""
 
 
-_PARTING = 5.0  # seconds for a caller to hang up
 IDLE = 60.0
 
 
@@ -296,7 +296,7 @@ class Keeper:
                     asked = AskedSuite(message["count"], reader, writer)
                     judging = self._sandbox.judge(JudgeRequest.read(message["judge"]), asked)
                     await self._answer(judging, asked.listen(), writer)
-                    await _part(reader, writer)
+                    await part(reader, writer)  # it may send a case that is not wanted any more
                 else:
                     running = self._sandbox.run(CodeRequest.read(message))
                     await self._answer(running, reader.read(1), writer)
@@ -323,16 +323,6 @@ class Keeper:
             for task in (run, gone):
                 task.cancel()
             await asyncio.wait([run, gone])
-
-
-async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The caller may still send a case that is not wanted any more. It is read: else the kernel
-    would tell the caller of a reset, and nothing of our answer."""
-    writer.write_eof()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_PARTING):
-            while await reader.read(1 << 16):
-                pass
 
 
 def main(path: str, listening: int, settings: str) -> None:

@@ -6,7 +6,7 @@ in every process, before verl itself is fully loaded.
 
 from typing import TYPE_CHECKING
 
-from ground.lazy import lazily
+from ground.lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from worker.tool.children import ExecutionLost
@@ -70,4 +70,4 @@ _LAZY = {
 }
 
 # Where a class path is misspelt, verl shows these words and nothing else.
-__getattr__ = lazily(__name__, _LAZY, f"; it has {', '.join(__all__)}")
+__getattr__ = _lazily(__name__, _LAZY, f"; it has {', '.join(__all__)}")

@@ -1,7 +1,6 @@
 """One call to the hub: its connection, what may be asked by it, and how it is refused."""
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,10 +13,9 @@ from worker.sandbox.sessions.errors import SessionRefused, SessionTrouble
 from worker.sandbox.sessions.hub.streams import Streams
 from worker.sandbox.sessions.launch import valid
 from worker.sandbox.sessions.settings import LONGEST, with_disk
-from worker.sandbox.sessions.wire import PIECE, packed, receive_call, send
+from worker.sandbox.sessions.wire import packed, receive_call, send
 
 _MOST_TAGS = 64
-_PARTING = 5.0  # seconds for a caller to hang up
 _MOST_ARGUMENTS = 2 << 20  # bytes, as the kernel has it
 T = TypeVar("T")
 
@@ -34,15 +32,6 @@ class Call:
 
     def say(self, **header: Any) -> None:
         self.writer.write(packed(header))
-
-    async def part(self) -> None:
-        """Our last word was said. What the caller still sends is read until it hangs up: else the
-        kernel would tell it of a reset, and nothing of what we said before."""
-        self.writer.write_eof()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PARTING):
-                while await self.reader.read(PIECE):
-                    pass
 
     async def answer(self, **header: Any) -> None:
         await send(self.writer, header)

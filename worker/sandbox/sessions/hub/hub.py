@@ -19,6 +19,7 @@ from worker.images import ImageError, ImageSettings
 from worker.sandbox.local.errors import SandboxError, SandboxUnavailable
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.settings import SandboxSettings
+from worker.sandbox.parting import part
 from worker.sandbox.sessions.errors import ProcessGone, SessionGone, SessionRefused
 from worker.sandbox.sessions.hub.calls import Call, check_command, check_seconds, refused, shown
 from worker.sandbox.sessions.hub.kept import KeptSession
@@ -248,7 +249,7 @@ class Hub:
                 task.cancel()
         if over:
             await asyncio.wait([heard])
-            await call.part()
+            await part(call.reader, call.writer)
 
     async def _pass_on(self, call: Call, kept: KeptSession, streams: Streams) -> None:
         if call.body:
