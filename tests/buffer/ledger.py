@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 
@@ -47,7 +47,7 @@ def write(file: Path, servers: Iterator[str], name: str, groups: int) -> None:
     """Write what the ledger does not have yet; one batch in twenty goes item by item."""
     done = {line.split()[0] for line in lines_of(file)}
     left = [item for item in items_of(name, groups) if item["uid"] not in done]
-    with file.open("a") as ledger:
+    with going_on(file) as ledger:
         for number, start in enumerate(range(0, len(left), BATCH)):
             batch = left[start : start + BATCH]
             outcomes = one_by_one(servers, batch) if number % 20 == 0 else at_once(servers, batch)
@@ -69,7 +69,7 @@ def one_by_one(servers: Iterator[str], batch: list[dict[str, Any]]) -> list[str]
 
 def read(file: Path, servers: Iterator[str]) -> None:
     """Note each batch before it is acknowledged: the server knows whether it was."""
-    with file.open("a") as ledger:
+    with going_on(file) as ledger:
         while True:
             answer = insist(servers, f"/v1/tasks/{TASK}/take", {"groups": 40, "wait": 1.0})
             if answer.status_code in (204, 409):  # nothing, or its lease ended on the way here
@@ -95,20 +95,21 @@ def insist(servers: Iterator[str], path: str, body: dict[str, Any]) -> httpx.Res
         time.sleep(0.05)
 
 
-def note(ledger: Any) -> None:
+def going_on(file: Path) -> TextIO:
+    """The ledger, open for more lines. One that a kill had cut is taken off first."""
+    ledger = file.open("a")
+    os.truncate(file, len("".join(f"{line}\n" for line in lines_of(file)).encode()))
+    return ledger
+
+
+def note(ledger: TextIO) -> None:
     ledger.flush()
     os.fsync(ledger.fileno())
 
 
 def lines_of(file: Path) -> list[str]:
-    """Whole lines only: the last may have been cut by a kill."""
-    if not file.exists():
-        return []
-    text = file.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        file.write_text(whole)
-    return whole.splitlines()
+    """Whole lines only: the last may have been cut by a kill, or is still being written."""
+    return file.read_text().split("\n")[:-1] if file.exists() else []
 
 
 if __name__ == "__main__":

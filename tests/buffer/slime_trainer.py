@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from tests.buffer.ledger import note
+from tests.buffer.ledger import going_on, note
 
 BATCH, SIZE, SAVE_EVERY, MAX_AGE = 4, 2, 3, 3
 _UPSTREAM = {
@@ -113,7 +113,7 @@ def main() -> None:
     source = DataSource(args)
     source.load(first - 1)
     engines.updates = 1
-    with (folder / "trained").open("a") as ledger:
+    with going_on(folder / "trained") as ledger:
         ahead = generate_rollout(args, first, source)
         for step in range(first, steps):
             groups = ahead

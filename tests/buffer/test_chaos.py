@@ -33,7 +33,6 @@ class Player:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        lines_of(self.file)
         what, *rest = self._words
         self._process = leash.start(
             [sys.executable, "-m", "tests.buffer.ledger", what, str(self.file), *rest], cwd=ROOT

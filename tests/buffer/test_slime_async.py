@@ -18,6 +18,7 @@ import pytest
 import ground
 from buffer import ItemRefused, Policy, RolloutBuffer, TaskConfig
 from tests.buffer import slime_trainer
+from tests.buffer.ledger import lines_of
 from tests.buffer.slime_trainer import BATCH, MAX_AGE, SIZE
 from tests.harness import leash
 from tests.harness.nursery import ROOT
@@ -56,9 +57,7 @@ class Trainer:
 
     def rows(self) -> list[dict[str, Any]]:
         """Steps that were trained; what a kill cut off is no step."""
-        file = self._folder / "trained"
-        lines = file.read_text().split("\n")[:-1] if file.exists() else []
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return [json.loads(line) for line in lines_of(self._folder / "trained")]
 
 
 @pytest.fixture(params=["stand-in", "slime itself"])

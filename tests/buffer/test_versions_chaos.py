@@ -35,7 +35,6 @@ class Player:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        lines_of(self.file)
         command = [sys.executable, "-m", "tests.buffer.versions_ledger", *self._words]
         self._process = leash.start(command, cwd=ROOT)
 

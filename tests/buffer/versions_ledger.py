@@ -13,11 +13,11 @@ import random
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from buffer import Batch, BufferSettings, LeaseLost, Policy, RolloutBuffer, SlotLost, TaskConfig
 from buffer.versions.slots import Slot
-from tests.buffer.ledger import lines_of, note
+from tests.buffer.ledger import going_on, lines_of, note
 
 TASK = "versions"
 SIZE = 2
@@ -41,7 +41,7 @@ async def generate(buffer: RolloutBuffer, file: Path, name: str, groups: int) ->
     """Every prompt of its list once, and whatever another left behind."""
     done = {line.split()[1] for line in lines_of(file) if line.startswith("began")}
     left = [f"{name}-{n}" for n in range(groups) if f"{name}-{n}" not in done]
-    with file.open("a") as ledger:
+    with going_on(file) as ledger:
         while True:
             wishes: list[Any] = [(left[0], 0)] if left else []
             for slot in await buffer.admit(1, instances=wishes, wait=5):
@@ -79,7 +79,7 @@ async def lead(buffer: RolloutBuffer, file: Path) -> None:
     saved = max((int(line.split()[1]) for line in lines_of(file) if line.startswith("saved")),
                 default=0)  # fmt: skip
     version = saved
-    with file.open("a") as ledger:
+    with going_on(file) as ledger:
         write(ledger, "line", version)
         await buffer.publish(version, saved=saved, lead=True)
         write(ledger, "began", version)
@@ -100,12 +100,12 @@ async def lead(buffer: RolloutBuffer, file: Path) -> None:
 
 async def take(buffer: RolloutBuffer, file: Path) -> None:
     """The other trainer, which takes beside the one that publishes."""
-    with file.open("a") as ledger:
+    with going_on(file) as ledger:
         while True:
             await consume(buffer, ledger, wait=1.0)
 
 
-async def consume(buffer: RolloutBuffer, ledger: Any, wait: float) -> None:
+async def consume(buffer: RolloutBuffer, ledger: TextIO, wait: float) -> None:
     try:
         batch = await buffer.take(2, wait=wait)
     except LeaseLost:
@@ -134,7 +134,7 @@ def seen(batch: Batch) -> dict[str, Any]:
     }
 
 
-def write(ledger: Any, what: str, said: Any) -> None:
+def write(ledger: TextIO, what: str, said: Any) -> None:
     text = said if isinstance(said, int) else json.dumps(said)
     ledger.write(f"{what} {text} {time.time():.6f}\n")
     note(ledger)
