@@ -9,8 +9,8 @@ import tarfile
 from typing import IO, Any
 
 from worker.images import ImageTooLarge
-from worker.sandbox.local.inside.calls import SIZES
 from worker.sandbox.local.inside.image import SETTINGS
+from worker.sandbox.local.inside.packing import SIZES
 
 _HIDES, _OPAQUE = ".wh.", ".wh..wh..opq"
 _MOST_SAID = 1 << 16  # bytes that say what an entry is
