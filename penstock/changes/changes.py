@@ -85,27 +85,28 @@ class Changes:
         if not 0 < len(ids) <= MOST_JOBS:
             raise ValueError(f"`ids` must be a list of 1 to {MOST_JOBS} jobs")
         what = f"{change} {len(ids)} jobs" if len(ids) > 1 else f"{change} job"
-        shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        return await self._noted(what, shown, self._jobs(change, ids))
+        return await self._noted(what, _some(ids), self._jobs(change, ids))
 
     async def requeue_job(self, id: str) -> Changed:
         """A failed one goes back to its queue."""
         return await self._noted("retry job", id, self._requeue_job(id))
 
-    async def requeue_group(self, task: str, instance: str | int, number: int) -> Changed:
-        """It goes back to ready."""
-        target = f"{task}: {instance}, round {number}"
+    async def requeue_group(self, task: str | None, instance: str | int, number: int) -> Changed:
+        """It goes back to ready. Without a task: in whichever has it."""
+        target = f"{task or 'any task'}: {instance}, round {number}"
         doing = self._requeue_group(task, instance, number)
         return await self._noted("requeue group", target, doing)
 
-    async def reap(self, run: str) -> Changed:
-        """End all sandboxes of the run whose owner is dead."""
-        return await self._noted("reap sandboxes", run, self._reap(run))
+    async def reap(self, run: str, *, strays_now: bool = False) -> Changed:
+        """End all sandboxes of the run whose owner is dead; and strays, if so said, of any age."""
+        what = "reap sandboxes and all strays" if strays_now else "reap sandboxes"
+        return await self._noted(what, run, self._reap(run, strays_now))
 
-    async def end_sandbox(self, run: str, name: str, why: str) -> Changed:
-        """End one, even if it is in use. If that fails, a reaper tries again."""
-        doing = self._end_sandbox(run, name, why)
-        return await self._noted("end sandbox", f"{run}: {name}", doing)
+    async def end_sandboxes(self, run: str, names: Sequence[str], why: str) -> Changed:
+        """End these, even if they are in use. Where that fails, a reaper tries again."""
+        what = f"end {len(names)} sandboxes" if len(names) > 1 else "end sandbox"
+        doing = self._end_sandboxes(run, names, why)
+        return await self._noted(what, f"{run}: {_some(names)}", doing)
 
     async def _noted(self, what: str, target: str, doing: Awaitable[Changed]) -> Changed:
         audit = Audit(self._reader.client)
@@ -167,22 +168,25 @@ class Changes:
         refused = await asyncio.to_thread(change_jobs, self._reader.target, "requeue", [id])
         return _done(not refused, "there is no failed job of that id")
 
-    async def _requeue_group(self, task: str, instance: str | int, number: int) -> Changed:
-        for buffer in await self._reader.open_buffers():
-            if buffer.task == task:
-                done = await buffer.requeue(instance, number)
-                return _done(done, "it is neither in quarantine nor kept")
-        return Changed(refusal="there is no such task in this run", absent=True)
+    async def _requeue_group(self, task: str | None, instance: str | int, number: int) -> Changed:
+        buffers = [one for one in await self._reader.open_buffers() if task in (None, one.task)]
+        if not buffers:
+            missing = f"no task {task!r}" if task else "no task"
+            return Changed(refusal=f"there is {missing} in this run", absent=True)
+        for buffer in buffers:
+            if await buffer.requeue(instance, number):
+                return Changed({"done": True})
+        return Changed(refusal="it is neither in quarantine nor kept")
 
-    async def _reap(self, run: str) -> Changed:
+    async def _reap(self, run: str, strays_now: bool) -> Changed:
         async with self._reaper() as reaper:
-            return _reaped(await reaper.look_at(run))
+            return _reaped(await reaper.look_at(run, strays_now=strays_now))
 
-    async def _end_sandbox(self, run: str, name: str, why: str) -> Changed:
+    async def _end_sandboxes(self, run: str, names: Sequence[str], why: str) -> Changed:
         async with self._reaper() as reaper:
-            found = await reaper.end(run, [name], why)
+            found = await reaper.end(run, names, why)
         if not found:
-            return Changed(refusal=f"run {run!r} has no sandbox {name!r}", absent=True)
+            return Changed(refusal=f"run {run!r} has no sandbox {_some(names)!r}", absent=True)
         return _reaped(found)
 
     @asynccontextmanager
@@ -210,11 +214,16 @@ def _said(what: str, values: Mapping[str, Any]) -> str:
     return f"{what}: " + ", ".join(f"{name} {json.dumps(v)}" for name, v in values.items())
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def _reaped(found: Reaped) -> Changed:
-    if found.failed:
-        name, why = next(iter(found.failed.items()))
-        return Changed(refusal=f"{len(found.failed)} not gone yet, tried again: {name}: {why}")
-    return Changed({"done": True, "ended": found.ended, "strays": found.strays})
+    done = {"ended": found.ended, "strays": found.strays, "failed": found.failed}
+    if not found.failed:
+        return Changed({"done": True, **done})
+    name, why = next(iter(found.failed.items()))
+    return Changed(done, f"{len(found.failed)} not gone yet, tried again: {name}: {why}")
 
 
 def _done(done: bool, otherwise: str) -> Changed:

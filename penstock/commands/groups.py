@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from buffer import RolloutBuffer
+from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import groups as group_ids
 from penstock.commands.completion import tasks
 from penstock.fleet import FleetReader, Group
@@ -121,17 +122,17 @@ Examples:
 def requeue(instance_id: tuple[str, ...], number: int, task: str | None) -> int:
     """Make quarantined or discarded groups ready again. Exits with 1 if one could not be."""
 
-    async def put_back(reader: FleetReader) -> list[str]:
-        buffers = await _buffers(reader, task)
-        return [id for id in instance_id if not await _put_back(buffers, id, number)]
+    async def put_back(reader: FleetReader) -> list[Changed]:
+        changes = Changes(reader, Author.at_terminal("groups"))
+        return [await changes.requeue_group(task, id, number) for id in instance_id]
 
-    missing = _with_reader(put_back)
-    for id in instance_id:
-        if id in missing:
-            say(f"penstock: {id!r} is neither in quarantine nor kept", err=True)
+    changed = _with_reader(put_back)
+    for id, one in zip(instance_id, changed, strict=True):
+        if one.refusal:
+            say(f"penstock: {id}: {one.refusal}", err=True)
         else:
             say(f"{id} is ready again")
-    return int(bool(missing))
+    return int(any(one.refusal for one in changed))
 
 
 @command.command(
@@ -184,13 +185,6 @@ def _versions_table(rows: list[dict[str, Any]]) -> Table:
 
 def _counted(counts: dict[Any, int]) -> str:
     return ", ".join(f"{name}: {n}" for name, n in counts.items() if n)
-
-
-async def _put_back(buffers: list[RolloutBuffer], id: str, number: int) -> bool:
-    for buffer in buffers:
-        if await buffer.requeue(id, number):
-            return True
-    return False
 
 
 async def _buffers(reader: FleetReader, task: str | None) -> list[RolloutBuffer]:

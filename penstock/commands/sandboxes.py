@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -11,12 +11,13 @@ import click
 from rich.table import Table
 
 from ground import GroundSettings
+from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import sandboxes as sandbox_names
+from penstock.fleet import FleetReader
+from penstock.in_order import run_in_order
 from penstock.options import console, examples, given_settings, say, settings_options
 from penstock.startup import running_redis
 from worker.lifecycle import LifecycleSettings
-from worker.lifecycle.reaper.reaper import Reaper
-from worker.lifecycle.reaper.reaping import Reaped
 from worker.lifecycle.registry.records import Record, Registered
 from worker.lifecycle.registry.registry import Registry, runs
 
@@ -51,7 +52,7 @@ Examples:
 @settings_options
 def list_sandboxes(as_json: bool) -> None:
     """List the sandboxes of every run, or of the one that is named."""
-    with _registries() as registries:
+    with _registries() as (_, registries):
         seen = {registry.run: registry.look(10_000) for registry in registries}
     if as_json:
         click.echo(
@@ -87,16 +88,15 @@ def reap(strays: bool) -> None:
     """End the sandboxes whose owners' leases are over. Exits with 1 if one could not be ended."""
     settings = given_settings()
     with running_redis(settings) as url:
-        reaper = Reaper(url, run=named_run(settings))
-        found = asyncio.run(_look(reaper, strays))
-    failed = 0
-    for run, reaped in found.items():
-        say(f"{run}: {len(reaped.ended)} ended, {len(reaped.strays)} strays ended, "
-            f"{len(reaped.failed)} failed")  # fmt: skip
-        for name, why in reaped.failed.items():
+        named = named_run(settings)
+        names = [named] if named else runs(url)
+        found = _changed(url, names, lambda changes, run: changes.reap(run, strays_now=strays))
+    for run, one in found.items():
+        ended, others, failed = (one.found[what] for what in ("ended", "strays", "failed"))
+        say(f"{run}: {len(ended)} ended, {len(others)} strays ended, {len(failed)} failed")
+        for name, why in failed.items():
             say(f"{name}: {why}", err=True)
-        failed += len(reaped.failed)
-    if failed:
+    if any(one.refusal for one in found.values()):
         raise SystemExit(1)
 
 
@@ -119,60 +119,60 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
     """
     if bool(names) == everything:
         raise click.UsageError("name the sandboxes to end, or use --all")
-    with _registries() as registries:
-        url = registries[0].target if registries else ""
-        doomed = {
-            registry.run: [
-                record.name
-                for record in registry.look(10_000).records
-                if everything or record.name in names
-            ]
-            for registry in registries
-        }
-        if not any(doomed.values()):
+    with _registries() as (url, registries):
+        doomed = {}
+        for registry in registries:
+            registered = (record.name for record in registry.look(10_000).records)
+            if found := [name for name in registered if everything or name in names]:
+                doomed[registry.run] = found
+        if not doomed:
             click.echo("no such sandbox is registered", err=True)
             raise SystemExit(1)
-        found = asyncio.run(_end(Reaper(url), doomed))
+        why = "killed by an operator"
+        killed = _changed(
+            url, doomed, lambda changes, run: changes.end_sandboxes(run, doomed[run], why)
+        )
     absent = set(names).difference(*doomed.values())
     for name in sorted(absent):
         say(f"{name}: not registered", err=True)
-    for name in found.ended:
-        say(f"{name}: ended")
-    for name, why in found.failed.items():
-        say(f"{name}: left to the reaper")
-        say(f"{name}: {why}", err=True)
-    if found.failed or absent:
+    for one in killed.values():
+        for name in one.found.get("ended", []):
+            say(f"{name}: ended")
+        for name, problem in one.found.get("failed", {}).items():
+            say(f"{name}: left to the reaper")
+            say(f"{name}: {problem}", err=True)
+    if absent or any(one.refusal for one in killed.values()):
         raise SystemExit(1)
 
 
-async def _end(reaper: Reaper, doomed: dict[str, list[str]]) -> Reaped:
-    together = Reaped()
-    try:
-        for run, names in doomed.items():
-            found = await reaper.end(run, names, "killed by an operator")
-            together.ended += found.ended
-            together.failed |= found.failed
-    finally:
-        await reaper.close()
-    return together
+def _changed(
+    url: str, runs: Iterable[str], change: Callable[[Changes, str], Awaitable[Changed]]
+) -> dict[str, Changed]:
+    """The same change in each of these runs, whatever happens in the others."""
 
+    async def changed() -> list[Changed | BaseException]:
+        async with FleetReader(url) as reader:
+            changes = Changes(reader, Author.at_terminal("sandboxes"))
+            doing = [change(changes, run) for run in runs]
+            return await asyncio.gather(*doing, return_exceptions=True)
 
-async def _look(reaper: Reaper, strays: bool) -> dict[str, Reaped]:
-    try:
-        return await reaper.look(strays_now=strays, wait=False)
-    finally:
-        await reaper.close()
+    found = {}
+    for run, one in zip(runs, run_in_order(changed()), strict=True):
+        if isinstance(one, BaseException):
+            raise one
+        found[run] = one
+    return found
 
 
 @contextmanager
-def _registries() -> Iterator[list[Registry]]:
+def _registries() -> Iterator[tuple[str, list[Registry]]]:
     settings = given_settings()
     fleet = LifecycleSettings.load().fleet
     with running_redis(settings) as url:
         named = named_run(settings)
         registries = [Registry(url, run, fleet=fleet) for run in ([named] if named else runs(url))]
         try:
-            yield registries
+            yield url, registries
         finally:
             for registry in registries:
                 registry.close()

@@ -103,7 +103,7 @@ class Changing:
     async def _end_sandbox(self, request: Request) -> Changed:
         """End one sandbox, even if it is in use. If that fails, a reaper tries again."""
         run, name = request.path_params["run"], request.path_params["name"]
-        return await self._changes(request).end_sandbox(run, name, "ended from the monitor")
+        return await self._changes(request).end_sandboxes(run, [name], "ended from the monitor")
 
 
 async def _object(request: Request, known: set[str]) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class Shown:
         return refused(404, "there is no such task in this run")
 
     async def _audit(self, request: Request) -> Response:
-        """The latest changes made from the monitor, and who made each."""
+        """The latest changes by the monitor and by commands, and who made each."""
         noted = await Audit(self._view(request).reader.client).latest()
         return Answer({"changes": [asdict(one) for one in noted]})
 

@@ -98,7 +98,7 @@ def _requeue(task: str, named: str) -> Offer:
 def _end(run: str, name: str) -> Offer:
     return Offer(
         "x", "end", f"End sandbox {name}, even if it is in use?",
-        lambda changes, _: changes.end_sandbox(run, name, "ended from top"),
+        lambda changes, _: changes.end_sandboxes(run, [name], "ended from top"),
     )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def left(shared_server, real_redis, cloud):
         life.registry.close()
 
 
-def test_what_the_dead_left_is_reaped(penstock, left, cloud):
+def test_what_the_dead_left_is_reaped_and_noted(penstock, left, cloud, real_redis):
     left("exp7", 2)
     (other,) = left("exp8")
     reaped = penstock("reap", "--run", "exp7")
@@ -83,13 +83,22 @@ def test_what_the_dead_left_is_reaped(penstock, left, cloud):
         "exp8: 1 ended, 0 strays ended, 0 failed",
     ]
     assert cloud.live == 0
+    noted = [change for _, change in real_redis.xrange("penstock:audit")]
+    assert [(one[b"what"], one[b"target"], one[b"outcome"]) for one in noted] == [
+        (b"reap sandboxes", run, b"done") for run in (b"exp7", b"exp7", b"exp8")
+    ]
 
 
-def test_a_name_that_is_not_registered_is_told_beside_those_that_are_killed(penstock, left):
+def test_a_name_that_is_not_registered_is_told_beside_those_that_are_killed(
+    penstock, left, real_redis
+):
     (name,) = left("exp7")
     killed = penstock("kill", name, "penstock-absent")
     assert (killed.exit_code, killed.stdout) == (1, f"{name}: ended\n")
     assert killed.stderr.endswith("penstock-absent: not registered\n")
+    ((_, noted),) = real_redis.xrange("penstock:audit")
+    assert (noted[b"what"], noted[b"target"]) == (b"end sandbox", f"exp7: {name}".encode())
+    assert noted[b"address"].startswith(b"sandboxes on ")
 
 
 def test_strays_are_ended_without_their_grace_if_that_is_said(penstock, left, cloud):
@@ -105,13 +114,15 @@ def test_strays_are_ended_without_their_grace_if_that_is_said(penstock, left, cl
 
 
 @pytest.mark.parametrize("how", ["reap", "kill"])
-def test_one_that_cannot_be_ended_is_shown_until_it_is(penstock, left, cloud, how):
+def test_one_that_cannot_be_ended_is_shown_until_it_is(penstock, left, cloud, how, real_redis):
     (name,) = left("exp7")
     words = ["reap"] if how == "reap" else ["kill", name]
     cloud.set(terminate=["fail", "fail"])
     failed = penstock(*words)
     assert (failed.exit_code, cloud.live) == (1, 1)
     assert f"{name}: CloudError: 500: cannot terminate" in failed.stderr
+    ((_, noted),) = real_redis.xrange("penstock:audit")
+    assert noted[b"outcome"].startswith(b"1 not gone yet, tried again: ")
     (run,) = json.loads(penstock("ls", "--json").stdout)
     (box,) = run["sandboxes"]
     assert (run["failing"], run["counters"]["handed_over"]) == (1, 1)
