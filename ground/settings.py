@@ -126,7 +126,7 @@ class GroundSettings(Settings):
     redis_url: SecretStr | None = Field(
         None,
         description="`redis://`, `rediss://`, `unix://`, `redis+sentinel://` or"
-        " `redis+cluster://`. Unset: the `penstock` command starts a private server.",
+        " `redis+cluster://`. Unset: the `penstock` command starts an embedded Redis.",
     )
     redis_timeout: float = Field(
         5.0,

@@ -134,7 +134,7 @@ class GateStatus:
     expired             permits whose lease ended without a renewal, or that were revoked
     timeouts, cancelled waiters that gave up
     dropped             waiters whose process died
-    readmitted, lost    permits that Redis had lost: counted in again, or without room by then;
+    readmitted, lost    permits that Redis had lost: re-registered, or without room by then;
                         a revoked one is lost too
     """
 

@@ -82,7 +82,7 @@ class _Rooms(click.Group):
     epilog=examples("""
 Examples:
 
-  penstock demo                       watch it work, on a private server
+  penstock demo                       watch it work, on an embedded Redis
   penstock up                         everything on this machine, with a web page
   penstock doctor                     is this machine ready?
   penstock --redis-url redis://10.0.0.5 doctor --json

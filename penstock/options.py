@@ -65,7 +65,7 @@ def settings_options(function: _Command) -> _Command:
             "--redis-url",
             "URL",
             "The Redis to use; a password is safer in PENSTOCK_REDIS_URL. "
-            "Without either, commands that need one start a private server.",
+            "Without either, commands that need one start an embedded Redis.",
         ),
     ):
         function = option(function)

@@ -36,7 +36,7 @@ class WorkerSettings(Settings):
     sandbox_fusion_url: str = Field(
         "",
         validation_alias=AliasChoices("PENSTOCK_SANDBOX_FUSION_URL", "sandbox_fusion_url"),
-        description="Sandbox Fusion's address. Several, separated by blanks, share the load.",
+        description="Sandbox Fusion's address. Several, separated by spaces, share the load.",
     )
     sandbox_token: SecretStr | None = Field(
         None,

@@ -77,7 +77,7 @@ def _costs() -> str:
         time = "" if took is None else f"{took:.0f} µs"
         rate = "" if took is None else f"{round(PLANNED * 1e6 / took, -2):,.0f} per second"
         rows.append([what, memory, time, rate])
-    head = ["One", "stays in Redis", "takes of Redis' core", "one Redis at half its core"]
+    head = ["Item", "Memory in Redis", "Time of Redis' core", "Rate at half a core"]
     return _lines(head, rows)
 
 
@@ -93,7 +93,7 @@ def _jobs() -> str:
         ["With a program of 1 kB", "One job", "100,000 jobs"],
         [
             ["queued", f"{waits / 1e3:.1f} kB", f"{waits / 10:,.0f} MB"],
-            ["finished, until `result_ttl` is over", f"{ended / 1e3:.1f} kB",
+            ["finished, until `result_ttl` ran out", f"{ended / 1e3:.1f} kB",
              f"{ended / 10:,.0f} MB"],
         ],
     )  # fmt: skip

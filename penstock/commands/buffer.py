@@ -28,7 +28,7 @@ def command() -> None:
     epilog=examples("""
 Examples:
 
-  penstock buffer serve                         on port 8889, on a private server
+  penstock buffer serve                         on port 8889, on an embedded Redis
   penstock buffer serve --generators ./mine --inputs ./data
                                                 with *_generator.py files of yours
   penstock --redis-url redis://10.0.0.5 buffer serve --port 8890

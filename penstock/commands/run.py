@@ -55,7 +55,8 @@ It exits as the program did: 128 + n after signal n, 124 if its time ran out, 13
 another limit. 125: the program was not run, or nobody knows how it ended.
 
 With --cases it is judged: compiled once, run on each case of the file, which is in any format
-that worker.judge.read_cases reads. It exits with 0 if all cases passed, else with 1.
+that worker.judge.read_cases reads. It exits with 0 if all cases passed, with 1 if one did
+not, and with 125 if a verdict is missing.
 """),
 )
 @click.argument("program", type=click.File("rb"), metavar="FILE|-")

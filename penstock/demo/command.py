@@ -39,7 +39,7 @@ Examples:
   penstock demo --jobs 200
   penstock demo --redis-url redis://localhost:6379/0
 
-It needs no Redis: it starts a private server in a temporary folder, or in
+It needs no Redis: it starts an embedded Redis in a temporary folder, or in
 PENSTOCK_DATA_DIR if that is set, and deletes what it created.
 """),
 )

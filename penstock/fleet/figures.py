@@ -27,7 +27,7 @@ _GATE_TOTALS = {
     "timeouts": "Waiters that gave up at their deadline.",
     "cancelled": "Waiters that were cancelled.",
     "dropped": "Waiters whose process died.",
-    "readmitted": "Permits counted in again after Redis had lost them.",
+    "readmitted": "Permits that re-registered after Redis had lost them.",
     "lost": "Permits that Redis lost and that had no room when they came back.",
 }
 _JOB_OUTCOMES = (

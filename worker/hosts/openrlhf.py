@@ -47,7 +47,7 @@ class CodeReward:
 
 
 def _answer(query: str, prompt: str) -> str:
-    """A query is the prompt, perhaps cut at its beginning or with other blanks, and the answer."""
+    """A query is the prompt, perhaps cut at its beginning or with other spaces, and the answer."""
     if query.startswith(prompt):
         return query[len(prompt) :]
     end = "".join(prompt.split())[-200:]

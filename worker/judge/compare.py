@@ -2,7 +2,7 @@
 
 exact         the same bytes
 ends          the same except for newlines at the very end: verl's, and the default
-lines         the same lines, blanks at their ends and empty lines at the end left out
+lines         the same lines, spaces at their ends and empty lines at the end left out
 decimals      the same number of lines; each the same, or the same numbers: LiveCodeBench's
 tokens        the same words, however they are spaced and broken into lines
 tokens_nocase the same, upper or lower case

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Batch:
-    """`trajectories` are those played now, in the requests' order; `resumed` were there before."""
+    """`trajectories` are those of this run, in the requests' order; `resumed` were there before."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     resumed: int = 0
@@ -46,7 +46,7 @@ async def run_batch(
     """Play them all. One that fails is masked, and the others continue.
 
     With `rollout_data_dir` each is written as it ends, and those that an earlier, broken
-    off call wrote there are not played again. Progress is shown where stderr is a terminal,
+    off call wrote there are not run again. Progress is shown where stderr is a terminal,
     or on the `console` given.
     """
     if concurrency < 1:

@@ -3,7 +3,7 @@
 `input` is the prompt as the model sees it, `output` all that followed. A line is written
 at once when its trajectory ends, so a killed process loses only those in flight,
 and a batch continues from the `request_id`s that are there. Masked ones have a `score` of
-null, `traj_masked` and `traj_exit_reason`, and are played again when a batch is resumed.
+null, `traj_masked` and `traj_exit_reason`, and are run again when a batch is resumed.
 """
 
 import json
@@ -28,7 +28,7 @@ class RolloutDump:
         return self._folder / f"{step}.jsonl"
 
     def resume(self, step: int) -> set[str]:
-        """The `request_id`s of the step that need not be played again.
+        """The `request_id`s of the step that need not be run again.
 
         Lines that are masked or were cut off are removed; those of others, without an id, stay.
         """

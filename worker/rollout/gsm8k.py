@@ -50,7 +50,7 @@ def final_answer(text: str) -> str | None:
 
 
 def same_answer(answer: str, truth: str) -> bool:
-    """Equal as exact numbers, where both are; else as text, blanks at the ends aside."""
+    """Equal as exact numbers, where both are; else as text, spaces at the ends aside."""
     first, second = _number(answer), _number(truth)
     if first is None or second is None:
         return answer.strip() == truth.strip()

@@ -32,7 +32,7 @@ class ToolKwargs(BaseModel):
 
 
 class RolloutRequest(BaseModel):
-    """One trajectory to be played. A batch is resumed by `request_id`: give it one that lasts.
+    """One trajectory to be made. A batch is resumed by `request_id`: give it one that lasts.
 
     `max_seq_len` bounds prompt, answers and tools' outputs together, in tokens. `sampling`
     goes to the server as it is: `temperature`, `max_tokens` (of one turn), `extra_body`, …

@@ -38,7 +38,7 @@ Grade = Callable[[Trajectory], Graded | Awaitable[Graded]]
 
 
 class Rollout:
-    """How trajectories are played: the model, the tools, the grade.
+    """How trajectories are made: the model, the tools, the grade.
 
         rollout = Rollout(AsyncOpenAI(base_url=…), "qwen", [tool], score=grade)
         trajectory = await rollout.run(rollout.request(messages, max_seq_len=8192))

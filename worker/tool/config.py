@@ -120,7 +120,7 @@ def seconds_of(given: Any) -> float | None:
 
 
 def redis_here(given: AnyRedis | None = None) -> RedisTarget:
-    """The one given, else PENSTOCK_REDIS_URL, else the private server that a `penstock` command
+    """The one given, else PENSTOCK_REDIS_URL, else the embedded Redis that a `penstock` command
     runs in the data directory. Starts none: it would end with the trainer, and take the jobs along.
     """
     if given is not None:
