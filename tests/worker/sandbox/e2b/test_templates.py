@@ -20,7 +20,9 @@ from worker.images import ImageBroken, ImageSettings, ImageStore
 from worker.images.store import BUILD
 from worker.sandbox.e2b.problems import Problem
 from worker.sandbox.e2b.templates.copying import Copying
-from worker.sandbox.e2b.templates.steps import Building
+from worker.sandbox.e2b.templates.rest import Build
+from worker.sandbox.e2b.templates.steps import Building, _followed
+from worker.sandbox.sessions import CommandRequest, Exit, Output, SessionGone
 
 KEY = "task_image"
 many_users = pytest.mark.skipif(os.getuid() != 0, reason="only root has users to give here")
@@ -175,6 +177,48 @@ def test_a_dockerfile_is_built_for_the_user_that_the_sdk_expects(server: E2bServ
         assert box.commands.run("cat /made; id -un; pwd; touch ~/ok && ls ~").stdout == (
             "made\nuser\n/home/user/work\nok\nwork\n"
         )
+
+
+class Printing:
+    """A session whose command prints these pieces, and is its own process."""
+
+    def __init__(self, pieces: int, piece: bytes, *end: Exit) -> None:
+        self.pieces, self.piece, self.end = pieces, piece, end
+
+    async def start(self, command: CommandRequest) -> "Printing":
+        return self
+
+    async def events(self) -> AsyncIterator[Output | Exit]:
+        for _ in range(self.pieces):
+            yield Output("stdout", self.piece)
+        for end in self.end:
+            yield end
+
+    async def close(self) -> None: ...
+
+
+async def test_a_step_that_prints_without_newlines_is_followed_in_pieces() -> None:
+    said: list[str] = []
+    printing = Printing(200, bytes(1 << 18), Exit(0, None, "", "", 0.1))
+    await _followed(printing, CommandRequest(["x"]), said.append)  # type: ignore[arg-type]
+    assert {len(line) for line in said} == {1 << 18}
+    assert sum(map(len, said)) <= 1 << 20
+
+
+async def test_a_step_whose_hub_dies_says_so() -> None:
+    said: list[str] = []
+    with pytest.raises(SessionGone, match="ended with its hub"):
+        await _followed(Printing(1, b"half"), CommandRequest(["x"]), said.append)  # type: ignore[arg-type]
+    assert said == ["half"]
+
+
+def test_the_logs_of_a_build_with_many_steps_are_bounded() -> None:
+    build = Build(["t"])
+    for _ in range(20):
+        build.say("x" * (1 << 20))
+    build.fail("this is why")
+    assert sum(len(entry["message"]) for entry in build.entries) <= 4 << 20
+    assert build.reason == {"message": "this is why", "logEntries": []}
 
 
 async def test_each_session_of_a_build_starts_with_leave(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}(:[A-Za-z0-9._-]{1,27})?")
 _REMEMBERED, _AT_ONCE = 256, 2  # builds
 _MOST_LOGS, _PAGE = 10_000, 100  # entries
+_MOST_LOGGED = 4 << 20  # characters of one build
 _UPLOAD_TTL = 86400.0  # seconds
 Outside = Callable[[Request], Awaitable[Response]]
 Wrap = Callable[[Outside], Outside]
@@ -43,9 +44,11 @@ class Build:
     reason: Json | None = None
     task: "asyncio.Task[None] | None" = None
     at: str = ""  # the step that is under way
+    room: int = _MOST_LOGGED
 
     def say(self, message: str, level: str = "info") -> None:
-        if len(self.entries) < _MOST_LOGS:
+        self.room -= len(message)
+        if len(self.entries) < _MOST_LOGS and self.room > 0:
             entry = {"timestamp": moment(time.time()), "level": level, "message": message}
             self.entries.append(entry | self._step())
 

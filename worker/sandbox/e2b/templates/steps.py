@@ -20,15 +20,18 @@ from worker.sandbox.e2b.problems import Problem
 from worker.sandbox.e2b.templates.copying import Copying
 from worker.sandbox.sessions import (
     CommandRequest,
+    Exit,
     LocalSessions,
     Network,
     Output,
     Session,
+    SessionGone,
     SessionRequest,
 )
 
 LONGEST = 3600.0  # seconds for one step
 _MOST_SAID = 1 << 20  # bytes of a step's output that are kept as logs
+_LONGEST_LINE = 64 << 10  # bytes; of a longer one each piece is a line
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DEFAULT_USER = "user"  # whom E2B's templates have, and what the SDK makes of a Dockerfile names
 _MAKE_USER = f"""
@@ -174,13 +177,16 @@ async def _followed(session: Session, command: CommandRequest, say: Say) -> None
     """To its end; its lines are said as they come."""
     process = await session.start(command)
     rest, room, last = b"", _MOST_SAID, ""
+    end: Exit | None = None
     try:
         async for event in process.events():
             if not isinstance(event, Output):
                 end = event
                 break
             *lines, rest = (rest + event.data).split(b"\n")
-            for line in [*lines, rest] if len(rest) > _MOST_SAID else lines:
+            if len(rest) > _LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
                 room -= len(line)
                 last = line.decode("utf-8", "replace")
                 if room > 0:
@@ -188,7 +194,9 @@ async def _followed(session: Session, command: CommandRequest, say: Say) -> None
     finally:
         await process.close()
     if rest:
-        say(last := rest[:_MOST_SAID].decode("utf-8", "replace"))
+        say(last := rest.decode("utf-8", "replace"))
+    if end is None:
+        raise SessionGone("the step's session ended with its hub. Build again")
     if end.code != 0:
         how = f"exit code {end.code}" if end.code is not None else f"signal {end.signal}"
         raise StepFailed(f"{end.why or how}: {end.message or last}")
