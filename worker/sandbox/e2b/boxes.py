@@ -114,8 +114,13 @@ class Boxes:
             return await self.find(name)
         try:
             await self._begin(session, image)
-        except BaseException:
-            await self.end(name)
+        except BaseException as trouble:
+            with contextlib.suppress(BoxGone):  # by itself, as its time was over
+                await self.end(name)
+            if isinstance(trouble, SessionGone):
+                raise Problem(
+                    "unavailable", "it ended before its template was ready: is its timeout short?"
+                ) from None
             raise
         return self._remember(Box(session, template, token))
 
@@ -319,7 +324,12 @@ def details(info: SessionInfo, cores: int) -> dict[str, Any]:
 
 
 def moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    """A file inside may have any time; one that no date has is the first or the last."""
+    try:
+        found = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        found = (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=UTC)
+    return found.isoformat().replace("+00:00", "Z")
 
 
 def _texts(found: Any, name: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ from packaging.version import Version
 
 from tests.harness import patient
 from tests.worker.sandbox.e2b.serving import E2bServer
+from worker.sandbox.e2b.boxes import moment
 
 try:
     from e2b import FileNotFoundException
@@ -449,6 +450,24 @@ def test_an_entry_says_what_it_is(box):
     assert info.mode & 0o777 == 0o750
     assert info.permissions.endswith("rwxr-x---")
     assert abs(info.modified_time.timestamp() - time.time()) < 600
+
+
+def test_a_time_that_no_date_has_hides_no_entry(box):
+    box.commands.run("mkdir /tmp/odd && cd /tmp/odd && touch new")
+    box.commands.run(
+        "touch -d @99999999999999 /tmp/odd/late; touch -d @-99999999999999 /tmp/odd/early"
+    )
+    assert {one.name for one in box.files.list("/tmp/odd")} == {"early", "late", "new"}
+    assert box.files.get_info("/tmp/odd/late").name == "late"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "1970-01-01T00:00:00Z"), (1e14, "9999-12-31T23:59:59.999999Z"),
+     (1e300, "9999-12-31T23:59:59.999999Z"), (-1e14, "0001-01-01T00:00:00Z")],
+)  # fmt: skip
+def test_a_time_that_no_date_has_is_the_first_or_the_last(seconds, said):
+    assert moment(seconds) == said
 
 
 @pytest.mark.parametrize("path", ["/../../../../etc/shadow", "/proc/1/root/etc/shadow"])
