@@ -12,13 +12,17 @@ import pytest
 from e2b import BuildException, Sandbox, SandboxException, Template
 from packaging.version import Version
 
+from tests.harness import patient
 from tests.worker.images.archives import Layer, layer, oci
 from tests.worker.images.roots import base
+from tests.worker.sandbox.e2b.serving import KEY as KEY_OF_ALL
 from tests.worker.sandbox.e2b.serving import E2bServer
 from tests.worker.sandbox.sessions.conftest import end_hubs, sessions_in
-from worker.images import ImageBroken, ImageSettings, ImageStore
+from worker.images import ImageBroken, ImageConfig, ImageSettings, ImageStore
 from worker.images.store import BUILD
+from worker.sandbox.e2b.boxes import Boxes
 from worker.sandbox.e2b.problems import Problem
+from worker.sandbox.e2b.settings import E2bSettings
 from worker.sandbox.e2b.templates.copying import Copying
 from worker.sandbox.e2b.templates.rest import Build
 from worker.sandbox.e2b.templates.steps import Building, _followed
@@ -152,6 +156,40 @@ async def test_a_copied_archive_is_judged_as_a_layer_is(tmp_path: Path, damage: 
     (tmp_path / "archive").write_bytes(packed)
     with pytest.raises((Problem, ImageBroken), match=r"cannot be read|a header of"):
         await Copying("a", "/a", "", "").into(Taking(), tmp_path / "archive")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", ["nothing", "a"])
+async def test_a_copied_link_that_leads_nowhere_is_damage(tmp_path: Path, target: str) -> None:
+    made = Layer().entry("a", tarfile.LNKTYPE, linkname=target)
+    (tmp_path / "archive").write_bytes(made.bytes())
+    with pytest.raises(Problem, match="the archive cannot be read"):
+        await Copying("a", "/a", "", "").into(Taking(), tmp_path / "archive")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("steps", [5, "RUN x", ["RUN x"], [{"type": "RUN", "args": 5}]])
+def test_what_is_no_list_of_steps_is_refused(server: E2bServer, steps: object) -> None:
+    key = {"x-api-key": KEY_OF_ALL}
+    build = patient.post(f"{server.url}/v3/templates", headers=key, json={"name": "s"}).json()
+    answer = patient.post(
+        f"{server.url}/v2/templates/s/builds/{build['buildID']}", headers=key,
+        json={"fromImage": "t", "steps": steps},
+    )  # fmt: skip
+    assert answer.status_code == 400
+    assert "steps must be a list" in answer.json()["message"]
+
+
+async def test_a_sandbox_that_ends_before_it_is_ready_is_told_as_such(tmp_path: Path) -> None:
+    settings = ImageSettings(images=tmp_path / "images")
+    store = ImageStore.of(settings, 65534)
+    store.add(oci(tmp_path / "oci", [base()], name="t", packed=bytes))
+    store.extend(store.find("t"), None, "slow", ImageConfig(ready="sleep 1000"))
+    boxes = Boxes(sessions_in(tmp_path / "boxes", images=settings), E2bSettings())
+    try:
+        with pytest.raises(Problem, match="ended before its template was ready") as refused:
+            await boxes.create({"templateID": "slow", "timeout": 2})
+    finally:
+        end_hubs(tmp_path / "boxes")
+    assert refused.value.status == 503
 
 
 class Taking:

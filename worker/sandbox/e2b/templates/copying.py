@@ -17,6 +17,11 @@ from worker.sandbox.e2b.problems import Problem
 from worker.sandbox.sessions import CommandRequest, Session
 
 _PIECE = 1 << 18
+# What tarfile says of a damaged archive; a KeyError of a hard link to nothing.
+_DAMAGE = (
+    tarfile.TarError, EOFError, OSError, zlib.error, KeyError, ValueError, OverflowError,
+    RecursionError,
+)  # fmt: skip
 _AT_ONCE = 500  # paths of one `chown`
 _GLOB = frozenset("*?[")
 
@@ -42,7 +47,7 @@ class Copying:
                 for member in tar:
                     made.append(path := self._place_of(member.name, member.isdir()))
                     await self._write(session, tar, member, path)
-        except (tarfile.TarError, EOFError, OSError, zlib.error) as damage:
+        except _DAMAGE as damage:
             if isinstance(damage, OSError) and damage.errno is not None:
                 raise  # the session's: a full disk
             raise Problem(

@@ -157,15 +157,16 @@ class Templates:
         build, asked = self._of(request), await body(request)
         if build.task:
             raise Problem("already_exists", "this build was started before")
+        steps = _steps(asked)
         build.status = "building"
-        build.task = asyncio.create_task(self._build(build, asked))
+        build.task = asyncio.create_task(self._build(build, asked, steps))
         return Response(status_code=202)
 
-    async def _build(self, build: Build, asked: Json) -> None:
+    async def _build(self, build: Build, asked: Json, steps: list[Json]) -> None:
         try:
             async with self._turns:
                 building = await self._begin(asked, build)
-                for number, step in enumerate(asked.get("steps") or [], 1):
+                for number, step in enumerate(steps, 1):
                     build.at = str(number)
                     build.say(f"[{number}] {step.get('type')} {step.get('args')}"[:1000])
                     fresh = bool(asked.get("force") or step.get("force"))
@@ -205,3 +206,14 @@ class Templates:
             "logEntries": build.entries[offset : offset + _PAGE],
         }  # fmt: skip
         return JSONResponse(said | ({"reason": build.reason} if build.reason else {}))
+
+
+def _steps(asked: Json) -> list[Json]:
+    found = asked.get("steps") or []
+    if not isinstance(found, list) or not all(map(_is_step, found)):
+        raise Problem("invalid_argument", "steps must be a list of objects, their args lists")
+    return found
+
+
+def _is_step(one: Any) -> bool:
+    return isinstance(one, dict) and isinstance(one.get("args") or [], list)
