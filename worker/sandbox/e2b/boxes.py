@@ -90,7 +90,7 @@ class Boxes:
             return await self._created(wanted, name, token)
 
     async def _created(self, wanted: Mapping[str, Any], name: str, token: str) -> Box:
-        metadata = _texts(wanted.get("metadata") or {}, "metadata")
+        metadata = texts(wanted.get("metadata") or {}, "metadata")
         template, image = check_template(wanted.get("templateID")), self.image_of(wanted)
         asked = wanted.get("network") or {}
         if not isinstance(asked, dict):
@@ -100,7 +100,7 @@ class Boxes:
         request = SessionRequest(
             name=name,
             tags={_TEMPLATE: template, _METADATA: json.dumps(metadata), _TOKEN: token},
-            env=_texts(wanted.get("envVars") or {}, "envVars"),
+            env=texts(wanted.get("envVars") or {}, "envVars"),
             ttl=self.ttl(wanted.get("timeout", DEFAULT_TIMEOUT)),
             network=reach,
             image=image,
@@ -332,7 +332,7 @@ def moment(seconds: float) -> str:
     return found.isoformat().replace("+00:00", "Z")
 
 
-def _texts(found: Any, name: str) -> dict[str, str]:
+def texts(found: Any, name: str) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise Problem("invalid_argument", f"{name} must be an object of texts")
     if len(json.dumps(found)) > _MOST_TEXT:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from worker.sandbox.e2b.boxes import Box, lives
+from worker.sandbox.e2b.boxes import Box, lives, texts
 from worker.sandbox.e2b.problems import EXPECTED, Problem
 from worker.sandbox.e2b.wire import Json, body, parsed
 from worker.sandbox.sessions import CommandRequest, Exit, Output, Process
@@ -135,6 +135,7 @@ class Interpreter:
         code = asked.get("code")
         if not isinstance(code, str):
             raise Problem("invalid_argument", "code is missing")
+        cell = {"code": code, "env_vars": _environment(asked)}
         name = str(asked.get("context_id") or _DEFAULT)
         async with self._turns.setdefault(box.id, asyncio.Lock()):
             context = self._contexts.get((box.id, name))
@@ -142,7 +143,6 @@ class Interpreter:
                 if name != _DEFAULT:
                     raise Problem("not_found", f"there is no context {name!r}")
                 context = await self._open(box, _DEFAULT, "", user)
-        cell = {"code": code, "env_vars": asked.get("env_vars") or {}}
         return StreamingResponse(_run(context, cell), media_type="application/x-ndjson")
 
     async def create(self, request: Request, box: Box, user: str) -> Response:
@@ -166,9 +166,10 @@ class Interpreter:
         return Response(status_code=204)
 
     async def restart(self, request: Request, box: Box, user: str) -> Response:
-        context = self._find(request, box)
-        await context.end()
-        again = await self._open(box, context.id, context.cwd, user)
+        async with self._turns.setdefault(box.id, asyncio.Lock()):
+            context = self._find(request, box)
+            await context.end()
+            again = await self._open(box, context.id, context.cwd, user)
         return JSONResponse(again.answer())
 
     def forget(self, box: str) -> None:
@@ -232,6 +233,14 @@ async def _run(context: _Context, cell: Json) -> AsyncIterator[bytes]:
 def _died(why: str) -> bytes:
     said = {"type": "error", "name": "ContextDied", "value": why, "traceback": ""}
     return json.dumps(said).encode() + b"\n"
+
+
+def _environment(asked: Json) -> dict[str, str]:
+    found = texts(asked.get("env_vars") or {}, "env_vars")
+    for name, value in found.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise Problem("invalid_argument", f"env_vars: {name!r:.100} cannot be set")
+    return found
 
 
 def _check_language(asked: Json) -> None:

@@ -109,9 +109,10 @@ class Kernel:
             asked = json.loads(line)
             self._count += 1
             self._out.tell("number_of_executions", execution_count=self._count)
-            saved = {name: os.environ.get(name) for name in asked["env_vars"]}
-            os.environ.update(asked["env_vars"])
+            saved: dict[str, str | None] = {}
             try:
+                saved = {name: os.environ.get(name) for name in asked["env_vars"]}
+                os.environ.update(asked["env_vars"])
                 self._run(asked["code"])
             except BaseException as problem:  # noqa: BLE001 - whatever a cell raises is its own
                 self._fail(problem)

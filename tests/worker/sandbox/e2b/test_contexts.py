@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from worker.sandbox.e2b.boxes import Box
-from worker.sandbox.e2b.interpreter import Interpreter, _Context
+from worker.sandbox.e2b.interpreter import _KERNEL, Interpreter, _Context
+from worker.sandbox.e2b.problems import Problem
 from worker.sandbox.sessions import CommandRequest, Exit, Output, SessionGone
 
 LONG = 60.0
@@ -101,3 +105,81 @@ async def test_what_a_dead_sandbox_has_said_is_forgotten_by_the_next_that_opens_
         await interpreter._open(box("three", silent), "default", "", "")
         assert ("one", "default") not in interpreter._contexts
         await talks.closed.wait()
+
+
+class Interpreting:
+    """A session whose interpreters live until they are killed."""
+
+    def __init__(self) -> None:
+        self.name, self.living = "one", list[Silent]()
+
+    async def start(self, command: CommandRequest) -> "Silent":
+        await asyncio.sleep(0)
+        self.living.append(silent := Silent(self.living))
+        return silent
+
+
+class Silent:
+    def __init__(self, living: "list[Silent]") -> None:
+        self.living = living
+
+    async def events(self):
+        await asyncio.Event().wait()
+        yield Exit(0, None, "", "", 0.1)
+
+    async def signal(self, number: int) -> None:
+        await asyncio.sleep(0)
+        if self in self.living:
+            self.living.remove(self)
+
+    async def close(self) -> None: ...
+
+
+def request(said: dict[str, Any]) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(said).encode(), "more_body": False}
+
+    return Request({"type": "http", "path_params": {"context": "default"}}, receive)
+
+
+async def test_a_restart_beside_a_cell_leaves_one_interpreter():
+    session: Any = Interpreting()
+    interpreter, one = Interpreter(), Box(session, "base", "token")
+    cell = {"code": "1"}
+    async with asyncio.timeout(LONG):
+        await interpreter.execute(request(cell), one, "")
+        await asyncio.gather(
+            interpreter.restart(request({}), one, ""),
+            interpreter.execute(request(cell), one, ""),
+            interpreter.execute(request(cell), one, ""),
+        )
+    assert (len(session.living), len(interpreter._contexts)) == (1, 1)
+    interpreter.forget("one")
+
+
+@pytest.mark.parametrize(
+    "env", [{"A": 1}, {"A": None}, {"A=B": "1"}, {"": "1"}, {"A\0": "1"}, {"A": "\0"}, ["A"], "A"]
+)
+async def test_a_variable_that_cannot_be_set_is_refused(env):
+    session: Any = Interpreting()
+    asked = request({"code": "1", "env_vars": env})
+    with pytest.raises(Problem, match="env_vars") as refused:
+        await Interpreter().execute(asked, Box(session, "base", "token"), "")
+    assert refused.value.status == 400
+    assert not session.living
+
+
+def test_a_cell_whose_variables_cannot_be_set_fails_alone():
+    cells = [
+        {"code": "x = 5", "env_vars": {}},
+        {"code": "x", "env_vars": {"A": "1", "B": "\ud800"}},
+        {"code": "import os; x, os.environ.get('A')", "env_vars": {}},
+    ]
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", _KERNEL], capture_output=True, text=True, check=True,
+        input="".join(json.dumps(cell) + "\n" for cell in cells),
+    )  # fmt: skip
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["type"] for one in said].count("end") == 3
+    assert [one["name"] for one in said if one["type"] == "error"] == ["UnicodeEncodeError"]
+    assert [one["text"] for one in said if one["type"] == "result"] == ["(5, None)"]
