@@ -21,7 +21,15 @@ from worker.sandbox.e2b.interpreter import Interpreter
 from worker.sandbox.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
 from worker.sandbox.e2b.rest import Rest
 from worker.sandbox.e2b.templates.rest import Templates
-from worker.sandbox.e2b.wire import FORWARDED, refusal, retry, unless_gone, was_forwarded
+from worker.sandbox.e2b.wire import (
+    FORWARDED,
+    HELD,
+    TAKE,
+    refusal,
+    retry,
+    unless_gone,
+    was_forwarded,
+)
 from worker.sandbox.sessions import SessionGone
 
 log = logging.getLogger(__name__)
@@ -123,7 +131,8 @@ class _Door:
             except Problem as problem:
                 await _rest_refusal(problem)(scope, receive, send)
                 return
-        await self._within(scope, receive, send)
+        with HELD.some() as scope[TAKE]:
+            await self._within(scope, receive, send)
 
     def _admitted(self, scope: Scope) -> bool:
         """Whether another server of the fleet has passed it on. Raises `Problem`."""

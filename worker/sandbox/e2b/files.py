@@ -17,11 +17,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from worker.sandbox.e2b.boxes import Box
 from worker.sandbox.e2b.problems import Problem
+from worker.sandbox.e2b.wire import Held
 from worker.sandbox.sessions import Entry
 
 _CHUNK_OF_GZIP = 1 << 20
 _LARGEST_FORM = 1 << 30
-_IN_MEMORY = 4 << 20
+_IN_MEMORY = 256 << 10  # of each form; the rest of it is on disk
+_FORMS = Held(4 * _LARGEST_FORM)
 
 
 async def download(request: Request, box: Box, user: str) -> Response:
@@ -103,15 +105,18 @@ async def _parts(request: Request, boundary: bytes) -> AsyncIterator[tuple[str, 
     """Each file of the form by its `filename`, which is its path; on disk until it is whole."""
     form, held = _Form(boundary), 0
     try:
-        async for chunk in request.stream():
-            held += len(chunk)
-            if held > _LARGEST_FORM:
-                raise Problem("resource_exhausted", f"a form is at most {_LARGEST_FORM} bytes", 413)
-            form.write(chunk)
-            while form.finished:
-                with form.finished[0][1]:
-                    yield form.finished.pop(0)
-        form.finalize()
+        with _FORMS.some() as take:
+            async for chunk in request.stream():
+                held += len(chunk)
+                take(len(chunk))
+                if held > _LARGEST_FORM:
+                    most = f"a form is at most {_LARGEST_FORM} bytes"
+                    raise Problem("resource_exhausted", most, 413)
+                form.write(chunk)
+                while form.finished:
+                    with form.finished[0][1]:
+                        yield form.finished.pop(0)
+            form.finalize()
     except MultipartParseError as damage:
         raise Problem("invalid_argument", f"the form cannot be read: {damage}") from None
     finally:

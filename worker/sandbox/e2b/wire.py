@@ -6,8 +6,8 @@ how the stream ended.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -25,6 +25,35 @@ _STREAM = "application/connect+json"
 _RETRY = {"Retry-After": "1", "Should-Retry": "true"}
 
 
+class Held:
+    """What is here of all requests together, in bytes: one that would be too much is refused."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.bytes = most, 0
+
+    @contextmanager
+    def some(self) -> Iterator[Callable[[int], None]]:
+        """For one request: what counts so many more, or fewer. The rest is given back at the
+        end."""
+        own = 0
+
+        def take(more: int) -> None:
+            nonlocal own
+            own += more
+            self.bytes += more
+            if more > 0 and self.bytes > self.most:
+                raise Problem("unavailable", f"{self.bytes:,} bytes of requests are here already")
+
+        try:
+            yield take
+        finally:
+            self.bytes -= own
+
+
+HELD = Held(4 * _LARGEST)
+TAKE = "penstock.take"  # in the scope of a request, of `HELD`, until it is answered
+
+
 def frame(message: Json, flags: int = 0) -> bytes:
     text = json.dumps(message).encode()
     return bytes([flags]) + len(text).to_bytes(4, "big") + text
@@ -38,19 +67,23 @@ def last_frame(problem: Problem | None = None) -> bytes:
 async def frames(request: Request) -> AsyncIterator[Json]:
     """What a client streams, up to its last frame."""
     held = bytearray()
-    async for chunk in request.stream():
-        held += chunk
-        while len(held) >= _HEAD:
-            flags, length = held[0], int.from_bytes(held[1:_HEAD], "big")
-            if length > _LARGEST or flags & _COMPRESSED:
-                raise Problem("invalid_argument", f"frames are at most {_LARGEST} bytes, and plain")
-            if len(held) < _HEAD + length:
-                break
-            text = bytes(held[_HEAD : _HEAD + length])
-            del held[: _HEAD + length]
-            if flags & _LAST:
-                return
-            yield parsed(text)
+    with HELD.some() as take:
+        async for chunk in request.stream():
+            held += chunk
+            take(len(chunk))
+            while len(held) >= _HEAD:
+                flags, length = held[0], int.from_bytes(held[1:_HEAD], "big")
+                if length > _LARGEST or flags & _COMPRESSED:
+                    most = f"frames are at most {_LARGEST} bytes, and plain"
+                    raise Problem("invalid_argument", most)
+                if len(held) < _HEAD + length:
+                    break
+                text = bytes(held[_HEAD : _HEAD + length])
+                del held[: _HEAD + length]
+                if flags & _LAST:
+                    return
+                yield parsed(text)
+                take(-_HEAD - length)
 
 
 async def one_frame(request: Request) -> Json:
@@ -68,6 +101,7 @@ async def content(request: Request) -> bytes:
     held = bytearray()
     async for chunk in request.stream():
         held += chunk
+        request.scope[TAKE](len(chunk))
         if len(held) > _LARGEST:
             raise Problem("resource_exhausted", f"a request is at most {_LARGEST} bytes", 413)
     return bytes(held)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from worker.sandbox.e2b.boxes import Box
 from worker.sandbox.e2b.interpreter import _KERNEL, Interpreter, _Context
 from worker.sandbox.e2b.problems import Problem
+from worker.sandbox.e2b.wire import TAKE
 from worker.sandbox.sessions import CommandRequest, Exit, Output, SessionGone
 
 LONG = 60.0
@@ -139,7 +140,7 @@ def request(said: dict[str, Any]) -> Request:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": json.dumps(said).encode(), "more_body": False}
 
-    return Request({"type": "http", "path_params": {"context": "default"}}, receive)
+    return Request({"type": "http", "path_params": {"context": "default"}, TAKE: abs}, receive)
 
 
 async def test_a_restart_beside_a_cell_leaves_one_interpreter():
