@@ -9,9 +9,12 @@ import pytest
 
 from tests.worker.lifecycle.cloud import CloudProvider, CloudThread
 from tests.worker.lifecycle.conftest import LEAVES_OPEN, at_landlock
+from tests.worker.sandbox.sessions.conftest import strange_hub
 from worker.contract import Check, provider_contract
 from worker.lifecycle import Provider
 from worker.lifecycle.local import LocalProvider
+from worker.lifecycle.provider import Command, Kind, SandboxRef
+from worker.sandbox.sessions import SessionTrouble
 
 # The level of isolation changes where commands run and files lie. The other checks (names, tags,
 # ends, large files on the way) are made at both levels only in the long run.
@@ -83,3 +86,18 @@ def test_two_folders_of_one_name_on_two_hosts_of_one_name_are_told_apart(
 
 async def test_a_new_folder_lists_no_sandboxes(tmp_path: Path) -> None:
     assert [ref async for ref in LocalProvider(tmp_path / "boxes").list({})] == []
+
+
+async def test_a_sandbox_whose_hub_lives_and_hangs_up_is_neither_lost_nor_ended(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine").symlink_to(".hub-strange.sock")
+    provider, ref = LocalProvider(tmp_path), SandboxRef("mine", "mine")
+    with strange_hub(tmp_path):
+        with pytest.raises(SessionTrouble) as problem:
+            await provider.exec(ref, Command(["true"], timeout=60))
+        assert provider.classify(problem.value).kind is Kind.RETRY
+        with pytest.raises(SessionTrouble):
+            await provider.terminate(ref.id)
+    await provider.terminate(ref.id)
+    assert not (tmp_path / "mine").is_symlink()

@@ -10,8 +10,8 @@ from worker.images import errors as image_errors
 from worker.sandbox.local import errors as sandbox_errors
 from worker.sandbox.local.errors import SandboxUnavailable
 from worker.sandbox.sessions import errors, wire
-from worker.sandbox.sessions.errors import SessionError, SessionGone
-from worker.sandbox.sessions.launch import short_path
+from worker.sandbox.sessions.errors import SessionError, SessionGone, SessionTrouble
+from worker.sandbox.sessions.launch import answers, short_path
 
 MISSING = (FileNotFoundError, ConnectionRefusedError)  # what a hub's socket says without a hub
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -23,18 +23,25 @@ async def connect(folder: Path, hub: str) -> Streams:
 
 
 async def ask(folder: Path, hub: str, wanted: str, body: bytes = b"", **call: Any) -> Any:
-    """One answer to one call. Raises `SessionGone` where the hub is not there any more."""
+    """One answer to one call. Raises `SessionGone` if the hub is not there any more."""
     try:
         reader, writer = await connect(folder, hub)
     except MISSING:
         raise SessionGone("the hub of this session no longer exists") from None
     try:
-        await wire.send(writer, call, body)
+        await wire.send_call(writer, call, body)
         return value(await wire.receive(reader), wanted)
-    except ConnectionError:
-        raise SessionGone("the hub of this session ended during the call") from None
+    except ConnectionError as problem:
+        raise await cut(folder, hub, f"{call['op']}: {problem}") from None
     finally:
         writer.close()
+
+
+async def cut(folder: Path, hub: str, what: str) -> SessionError:
+    """What a connection that was cut means. A session is gone only if its hub is."""
+    if await asyncio.to_thread(answers, folder, hub):
+        return SessionTrouble(f"the hub {hub} lives, but did not answer this call: {what}")
+    return SessionGone("the hub of this session ended during the call. Open a new one")
 
 
 def value(frame: wire.Frame, wanted: str) -> Any:

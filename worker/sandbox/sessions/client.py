@@ -19,7 +19,7 @@ from worker.sandbox.sessions import wire
 from worker.sandbox.sessions.api import SessionInfo, SessionRequest
 from worker.sandbox.sessions.call import MISSING, Streams, ask, connect, value
 from worker.sandbox.sessions.errors import SessionGone, SessionTrouble
-from worker.sandbox.sessions.launch import Door, answers, hub_of, hubs, sweep
+from worker.sandbox.sessions.launch import Door, hub_of, hubs, sweep
 from worker.sandbox.sessions.session import LocalSession, session_info
 from worker.sandbox.sessions.settings import LONGEST, SessionSettings
 
@@ -58,7 +58,7 @@ class LocalSessions:
                 await asyncio.to_thread(self._door.open)
                 continue
             try:
-                await wire.send(writer, {"op": "open", "session": about, "acknowledges": True})
+                await wire.send_call(writer, {"op": "open", "session": about, "acknowledges": True})
                 value(await wire.receive(reader), "session")
                 writer.write(wire.KNOWN)
             except (SessionGone, ConnectionError):
@@ -94,11 +94,11 @@ class LocalSessions:
             await asyncio.to_thread(self._door.open)
             reader, writer = await self._to_hub()
         try:
-            await wire.send(writer, {"op": "warm", "session": about, "size": size})
+            await wire.send_call(writer, {"op": "warm", "session": about, "size": size})
             while True:
                 value(await wire.receive(reader), "short")
                 async with leave():
-                    await wire.send(writer, {"begin": True})
+                    await wire.send_call(writer, {"begin": True})
                     value(await wire.receive(reader), "ready")
         finally:
             writer.close()
@@ -120,9 +120,7 @@ class LocalSessions:
         for hub in await asyncio.to_thread(hubs, self.folder):
             try:
                 found = await ask(self.folder, hub, "sessions", op="list", tags=dict(tags or {}))
-            except SessionGone as gone:
-                if await asyncio.to_thread(answers, self.folder, hub):
-                    raise SessionTrouble(f"the hub {hub} does not list its sessions") from gone
+            except SessionGone:
                 continue
             for session in found:
                 yield session_info(session)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -16,19 +16,19 @@ from worker.sandbox.sessions.api import (
     Terminal,
 )
 from worker.sandbox.sessions.call import value
-from worker.sandbox.sessions.errors import SessionGone, SessionTrouble
+from worker.sandbox.sessions.errors import SessionError, SessionTrouble
 from worker.sandbox.sessions.wire import PIECE
 
 
 class LocalProcess:
-    """Keeps `api.Process`."""
+    """Keeps `api.Process`. `cut` says what it means that the connection ended before the exit."""
 
     def __init__(
-        self, info: ProcessInfo, session: str,
+        self, info: ProcessInfo, cut: Callable[[], Awaitable[SessionError]],
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
     ) -> None:  # fmt: skip
         self.info, self.pid = info, info.pid
-        self._session = session
+        self._cut = cut
         self._reader, self._writer = reader, writer
 
     async def events(self) -> AsyncGenerator[Output | Exit, None]:
@@ -48,7 +48,7 @@ class LocalProcess:
             async for event in events:
                 if isinstance(event, Exit):
                     return event
-        raise SessionGone(f"session {self._session} ended with its hub. Open a new one")
+        raise await self._cut()
 
     async def feed(self, content: bytes | AsyncIterable[bytes]) -> None:
         """All of its input."""
@@ -79,7 +79,7 @@ class LocalProcess:
 
     async def _say(self, body: bytes = b"", **header: Any) -> None:
         with contextlib.suppress(ConnectionError):  # its end is among the events
-            await wire.send(self._writer, header, body)
+            await wire.send_call(self._writer, header, body)
 
     async def close(self) -> None:
         self._writer.close()

@@ -25,8 +25,8 @@ from worker.sandbox.sessions.api import (
     Terminal,
     Usage,
 )
-from worker.sandbox.sessions.call import MISSING, Streams, ask, connect, value
-from worker.sandbox.sessions.errors import SessionGone, SessionTrouble
+from worker.sandbox.sessions.call import MISSING, Streams, ask, connect, cut, value
+from worker.sandbox.sessions.errors import SessionError, SessionGone, SessionTrouble
 from worker.sandbox.sessions.layers import LayerWriter
 from worker.sandbox.sessions.process import (
     LocalProcess,
@@ -84,20 +84,20 @@ class LocalSession:
                     async with asyncio.timeout(_LAST_WORDS):
                         await gathered(process, found, room)
         if end is None:
-            raise self._lost()
+            raise await self._cut()
         out = bytes(found["stdout"] or found["pty"])
         return Finished(end, out, bytes(found["stderr"]))
 
     async def start(self, command: CommandRequest) -> LocalProcess:
         async with self._connected() as (reader, writer):
             header = {"op": "start", "name": self.name, "command": on_the_wire(command)}
-            await wire.send(writer, header)
-            return LocalProcess(begun(await wire.receive(reader)), self.name, reader, writer)
+            await wire.send_call(writer, header)
+            return LocalProcess(begun(await wire.receive(reader)), self._cut, reader, writer)
 
     async def attach(self, which: int | str) -> LocalProcess:
         async with self._connected() as (reader, writer):
-            await wire.send(writer, {"op": "attach", "name": self.name, "which": which})
-            return LocalProcess(begun(await wire.receive(reader)), self.name, reader, writer)
+            await wire.send_call(writer, {"op": "attach", "name": self.name, "which": which})
+            return LocalProcess(begun(await wire.receive(reader)), self._cut, reader, writer)
 
     async def processes(self) -> list[ProcessInfo]:
         return [process_info(each) for each in await self._ask("processes", "processes")]
@@ -175,7 +175,7 @@ class LocalSession:
         about = {**asdict(request), "name": name}
         async with self._connected() as (reader, writer):
             call = {"op": "fork", "name": self.name, "session": about, "acknowledges": True}
-            await wire.send(writer, call)
+            await wire.send_call(writer, call)
             value(await wire.receive(reader), "session")
             writer.write(wire.KNOWN)
         writer.close()
@@ -219,7 +219,7 @@ class LocalSession:
                     words += event.data
                 else:
                     yield event.data
-        raise self._lost()
+        raise await self._cut()
 
     # The wire.
 
@@ -231,8 +231,8 @@ class LocalSession:
         whole = isinstance(content, bytes) and len(content) <= PIECE
         header = {"op": op, "name": self.name, "command": asked, "last": whole}
         async with self._connected() as (reader, writer):
-            await wire.send(writer, header, content if whole else b"")  # type: ignore[arg-type]
-            process = LocalProcess(begun(await wire.receive(reader)), self.name, reader, writer)
+            await wire.send_call(writer, header, content if whole else b"")  # type: ignore[arg-type]
+            process = LocalProcess(begun(await wire.receive(reader)), self._cut, reader, writer)
             feeding = None if whole else asyncio.ensure_future(process.feed(content))
             if feeding:
                 feeding.add_done_callback(process.hang_up_if_failed)
@@ -252,18 +252,18 @@ class LocalSession:
         try:
             reader, writer = await connect(self._folder, self._hub)
         except MISSING:
-            raise self._lost() from None
+            raise SessionGone(f"session {self.name} ended with its hub. Open a new one") from None
         try:
             yield reader, writer
         except ConnectionError:
             writer.close()
-            raise self._lost() from None
+            raise await self._cut() from None
         except BaseException:
             writer.close()
             raise
 
-    def _lost(self) -> SessionGone:
-        return SessionGone(f"session {self.name} ended with its hub. Open a new one")
+    async def _cut(self) -> SessionError:
+        return await cut(self._folder, self._hub, f"session {self.name}")
 
 
 class _Said:

@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 from worker.sandbox.local.inside import wire
+from worker.sandbox.sessions.errors import SessionRefused
 
 VERSION = 2  # of what is said; another version has another hub
 PIECE = 1 << 18  # bytes of content in one frame
@@ -28,6 +29,18 @@ KNOWN = packed({"known": True})
 
 async def send(writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes = b"") -> None:
     writer.write(packed(header, body))
+    await writer.drain()
+
+
+async def send_call(
+    writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes = b""
+) -> None:
+    """What a caller says. Raises `SessionRefused` for more than a hub takes: it would hang up."""
+    if (length := len(frame := packed(header, body))) > _MOST:
+        raise SessionRefused(
+            f"this call has {length:,} bytes, and a hub takes {_MOST:,}; send a file"
+        )
+    writer.write(frame)
     await writer.drain()
 
 

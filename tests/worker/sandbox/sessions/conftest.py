@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,30 @@ def end_hubs(folder: Path) -> None:
             wait_for(ended)
         finally:
             os.close(ended)
+
+
+@contextlib.contextmanager
+def strange_hub(folder: Path, says: bytes = b"") -> Iterator[None]:
+    """It takes calls, says this to each, and hangs up."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / ".hub-strange.sock"))
+        listening.listen()
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with listening.accept()[0] as caller:
+                        caller.settimeout(WITHIN)
+                        if says and caller.recv(1 << 16):
+                            caller.sendall(says)
+
+        answering = threading.Thread(target=hang_up)
+        answering.start()
+        try:
+            yield
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            answering.join()
 
 
 def wait_for(process: int, seconds: float = 100) -> None:

@@ -101,6 +101,8 @@ async def test_arguments_may_be_longer_than_a_message(session):
         (CommandRequest(["true"], user="root"), "user 'root'"),
         (CommandRequest(["true"], terminal=Terminal(0, 5)), "terminal is"),
         (CommandRequest(["x" * (3 << 20)]), "send a file"),
+        (CommandRequest(["x" * 5_000_000]), "send a file"),
+        (CommandRequest(["\u4e2d" * 800_000]), "send a file"),
     ],
 )
 async def test_bad_input_is_refused_and_the_session_is_well(session, command, words):

@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
-import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,9 +16,11 @@ from tests.worker.sandbox.sessions.conftest import (
     children_of,
     hub_in,
     sessions_in,
+    strange_hub,
     until,
 )
 from worker.sandbox.sessions import (
+    CommandRequest,
     LocalSessions,
     SessionGone,
     SessionRequest,
@@ -146,30 +146,40 @@ async def test_a_caller_of_an_earlier_release_says_nothing_of_it(sessions, folde
     assert sorted(await names(sessions)) == ["first", "mine"]
 
 
-@contextlib.contextmanager
-def strange_hub(folder: Path):
-    """It takes calls, and hangs up on each."""
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(folder / ".hub-strange.sock"))
-        listening.listen()
-
-        def hang_up() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    listening.accept()[0].close()
-
-        answering = threading.Thread(target=hang_up)
-        answering.start()
-        try:
-            yield
-        finally:
-            listening.shutdown(socket.SHUT_RDWR)
-            answering.join()
-
-
 async def test_a_hub_that_lives_and_lists_nothing_is_not_taken_for_dead(sessions, folder):
-    with strange_hub(folder), pytest.raises(SessionTrouble, match="does not list"):
+    with strange_hub(folder), pytest.raises(SessionTrouble, match="lives, but did not answer"):
         await names(sessions)
     assert await names(sessions) == ["first"]
     with pytest.raises(SessionGone):
         await sessions.get("absent")
+
+
+async def test_a_session_whose_hub_lives_and_hangs_up_is_not_taken_for_gone(sessions, folder):
+    (folder / "mine").symlink_to(".hub-strange.sock")
+    command = CommandRequest(["true"])
+    with strange_hub(folder):
+        session = sessions.named("mine")
+        with pytest.raises(SessionTrouble, match="lives, but did not answer"):
+            await session.info()
+        with pytest.raises(SessionTrouble, match="lives, but did not answer"):
+            await session.run(command)
+        with pytest.raises(SessionTrouble, match="lives, but did not answer"):
+            await sessions.end("mine")
+    with pytest.raises(SessionGone):
+        await session.info()
+
+
+async def test_nor_is_one_whose_hub_hangs_up_during_a_command(sessions, folder):
+    (folder / "mine").symlink_to(".hub-strange.sock")
+    command = CommandRequest(["true"])
+    shown = {"pid": 7, "tag": "", "command": asdict(command), "started": 0.0, "exit": None}
+    with strange_hub(folder, wire.packed({"process": shown})):
+        session = sessions.named("mine")
+        with pytest.raises(SessionTrouble, match="lives, but did not answer"):
+            await session.run(command)
+        process = await session.start(command)
+        with pytest.raises(SessionTrouble, match="lives, but did not answer"):
+            await process.wait()
+        await process.close()
+    with pytest.raises(SessionGone):
+        await process.wait()
