@@ -1,13 +1,18 @@
 """What servers of a fleet know of each other, from a Redis that may hold anything."""
 
 import json
+import os
 
 import pytest
 from starlette.responses import Response
 
 from ground import target_of
+from tests.worker.images.archives import layer, oci
+from worker.images import ImageConfig, ImageSettings, ImageStore
+from worker.images.store import BUILD
 from worker.lifecycle.registry.registry import Registry
 from worker.sandbox.e2b.fleet.fleet import Fleet
+from worker.sandbox.e2b.fleet.images import Images
 from worker.sandbox.e2b.fleet.machines import Machine, Machines
 from worker.sandbox.e2b.fleet.relay import Unreachable
 from worker.sandbox.e2b.problems import Problem
@@ -30,7 +35,7 @@ STRANGE = [
 
 @pytest.fixture
 def machines(redis):
-    found = Machines(target_of(redis), "fleet", lambda: OWN, 30.0)
+    found = Machines(target_of(redis), "fleet", OWN.id, lambda: OWN, 30.0)
     yield found
     found._client.close()
 
@@ -47,6 +52,45 @@ async def test_an_entry_that_cannot_be_read_hides_no_other_machine(redis, machin
     enter(redis, "c\r\nhost: elsewhere", json.dumps(GOOD))
     assert [machine.id for machine in await machines.look(0.0)] == ["b"]
     assert machines.reached
+
+
+async def test_a_look_at_the_others_asks_this_machine_nothing(redis):
+    def own() -> Machine:
+        raise AssertionError("it was asked")
+
+    machines = Machines(target_of(redis), "fleet", OWN.id, own, 30.0)
+    enter(redis, "b", json.dumps(GOOD))
+    assert [machine.id for machine in await machines.look(0.0)] == ["b"]
+    machines._client.close()
+
+
+def test_a_machine_names_its_images_without_steps_and_what_cannot_be_read(tmp_path, caplog):
+    store = ImageStore.of(ImageSettings(images=tmp_path / "images"), 65534)
+    images = Images(store)
+    assert images.names() == ()
+    store.add(oci(tmp_path / "oci", [layer({"a": "1"})], name="t:latest", packed=bytes))
+    store.extend(store.find("t"), None, f"{BUILD}{'0' * 40}", ImageConfig())
+    records = store.folder / "images"
+    (records / "torn.json").write_text('{"version": 1, "na')
+    (records / "newer.json").write_text('{"version": 99}')
+    (records / "list.json").write_text("[]")
+    assert images.names() == ("t:latest",)
+    assert {"torn", "newer", "list"} <= set(caplog.text.replace(".json", "/").split("/"))
+
+
+def test_records_of_images_are_read_again_only_when_one_has_changed(tmp_path, monkeypatch):
+    store = ImageStore.of(ImageSettings(images=tmp_path / "images"), 65534)
+    store.add(oci(tmp_path / "oci", [layer({"a": "1"})], name="t:latest", packed=bytes))
+    records, read, find = store.folder / "images", [], store.find
+    monkeypatch.setattr(store, "find", lambda name: read.append(name) or find(name))
+    images = Images(store)
+    os.utime(records, (1, 1))
+    assert [images.names() for _ in range(3)] == [("t:latest",)] * 3
+    assert read == ["t:latest"]
+    store.extend(find("t"), None, "u", ImageConfig())
+    assert images.names() == ("t:latest", "u")
+    store.remove("t")
+    assert images.names() == ("u",)
 
 
 async def test_machines_that_look_full_are_tried_after_those_with_room(redis, machines):

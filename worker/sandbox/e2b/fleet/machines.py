@@ -51,10 +51,12 @@ class Machine:
 
 
 class Machines:
-    """What this server knows of all, and tells of itself by `own`."""
+    """What this server, which has this id, knows of all, and tells of itself by `own`."""
 
-    def __init__(self, redis: AnyRedis, run: str, own: Callable[[], Machine], lease: float) -> None:
-        self._own, self._lease = own, lease
+    def __init__(
+        self, redis: AnyRedis, run: str, id: str, own: Callable[[], Machine], lease: float
+    ) -> None:
+        self._id, self._own, self._lease = id, own, lease
         self._client = connect(target_of(redis))
         self._keys = [tagged("e2b", run, part) for part in ("", "machines")]
         self._proposal = secrets.token_hex(32)
@@ -116,9 +118,8 @@ class Machines:
             self._news.wait(pause)
 
     def _meet(self, entry: str) -> None:
-        own = self._own().id
         secret, *rows = _MEET.call(
-            self._client, self._keys, [self._proposal, own, entry, int(self._lease * 1e6)]
+            self._client, self._keys, [self._proposal, self._id, entry, int(self._lease * 1e6)]
         )
         now = time.monotonic()
         self.secret = as_text(secret)

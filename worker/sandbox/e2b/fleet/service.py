@@ -15,6 +15,7 @@ from ground import AnyRedis, PenstockError
 from worker.lifecycle.reaper.reaper import Reaper
 from worker.sandbox.e2b.boxes import OUR_ROOTS, Boxes
 from worker.sandbox.e2b.fleet.fleet import Fleet
+from worker.sandbox.e2b.fleet.images import Images
 from worker.sandbox.e2b.fleet.machines import Machine, Machines
 from worker.sandbox.e2b.fleet.registered import Registered
 from worker.sandbox.e2b.settings import E2bSettings
@@ -39,7 +40,8 @@ class Service:
         self._lease = lifecycle.settings.sandbox_lease
         self._id = f"{socket.gethostname()}/{address}"
         self._scope, self._address = lifecycle.provider.scope, address
-        self._machines = Machines(redis, run, self._own, self._lease)
+        self._images = Images(sessions.images)
+        self._machines = Machines(redis, run, self._id, self._own, self._lease)
         self.fleet = Fleet(self._own(), self._machines, lifecycle.registry)
         self._reaper = Reaper(redis, settings=lifecycle.settings, ours=lifecycle.provider)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -47,7 +49,7 @@ class Service:
 
     def _own(self) -> Machine:
         alive = self._others + self.registered.count
-        images = (*OUR_ROOTS, *(image.name for image in self._sessions.images.images()))
+        images = (*OUR_ROOTS, *self._images.names())
         return Machine(self._id, self._scope, self._address, alive, self._most, images)
 
     async def __aenter__(self) -> Self:
