@@ -220,6 +220,35 @@ def test_all_pages_of_a_filter_are_changed_together(
     assert len(queue.job_ids) == 60
 
 
+def test_a_dialog_about_all_pages_closes_when_its_filter_changes(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    queue = open_queue(real_redis)
+    failed = queue.enqueue(chores.add, 1, "x")
+    done = queue.enqueue(chores.add, 1, 2)
+    burst(real_redis)
+    page = shown(browser, url, "queues/code?state=finished")
+    page.until(ROWS.format("main"), lambda rows: done.id in rows)
+    page.run("location.hash = '#/queues/code?state=failed'")
+    page.until(ROWS.format("main"), lambda rows: failed.id in rows)
+    page.run("document.getElementById('everything').click()")
+    page.run(f"{_that_says('button', 'Delete')}.click()")
+    page.until("document.getElementById('confirm').open")
+    assert "failed jobs of queue code" in page.run(
+        "document.getElementById('confirm-text').innerText"
+    )
+    page.run("history.back()")
+    page.until("!document.getElementById('confirm').open")
+    page.until(ROWS.format("main"), lambda rows: done.id in rows)
+    typed = "document.querySelector('main input[type=search]')"
+    page.run(f"""{typed}.value = 'no such'; {typed}.dispatchEvent(new Event('input'));
+        document.getElementById('everything').click();
+        {_that_says("button", "Delete")}.click()""")
+    page.until("location.hash", lambda at: "find=no" in at)
+    page.until("!document.getElementById('confirm').open")
+    assert real_redis.exists(failed.key, done.key) == 2
+
+
 def test_a_gate_is_paused_and_limited_and_a_queue_too(
     browser: Browser, url: str, real_redis: ground.Client
 ) -> None:

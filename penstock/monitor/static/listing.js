@@ -63,9 +63,14 @@ export function choice(name, label, options, now) {
 
 export function typed(name, label, now, { type = "search", size = 14, step } = {}) {
   let later = 0;
-  const input = h("input", { type, size, step, value: now || "", oninput: () => {
+  const tell = () => {
+    if (later && input.isConnected) go({ [name]: input.value.trim(), start: "" }, true);
     clearTimeout(later);
-    later = setTimeout(() => go({ [name]: input.value.trim(), start: "" }, true), 250);
+    later = 0;
+  };
+  const input = h("input", { type, size, step, value: now || "", onchange: tell, oninput: () => {
+    clearTimeout(later);
+    later = setTimeout(tell, 250);
   } });
   return h("label", {}, `${label} `, input);
 }

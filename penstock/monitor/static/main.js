@@ -24,6 +24,7 @@ let page = null, shown = "", run = here().query.get("run") || "", drawn = "";
 
 function route() {
   if (location.hash && !location.hash.startsWith("#/")) return; // the link that skips the header
+  at("confirm").close(""); // it asks about what was shown before
   const now = here(), which = JSON.stringify([now.page, now.names]);
   const wanted = now.query.get("run") || "";
   if (wanted !== run) { run = wanted; restart(); shown = ""; }

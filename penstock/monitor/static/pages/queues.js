@@ -45,7 +45,8 @@ export function queue(host, route) {
 
   const query = (now) => ({ queue: name, state: now.query.get("state") || "waiting", outcome: now.query.get("outcome"), find: now.query.get("find"), worker: now.query.get("worker") });
   const send = (verb) => () => {
-    if (everything.checked) return { post: () => changeAll(verb, query(latest), (done) => say(`${whole(done)} so far`)), text: `${verb} every job that this filter shows, on all pages: ${described(query(latest))}. ${AFTER[verb]}` };
+    const asked = query(latest); // what the dialog says is what is done, wherever the address goes meanwhile
+    if (everything.checked) return { post: () => changeAll(verb, asked, (done) => say(`${whole(done)} so far`)), text: `${verb} every job that this filter shows, on all pages: ${described(asked)}. ${AFTER[verb]}` };
     const ids = table.ticked().map((j) => j.id);
     if (!ids.length) return say("Tick jobs first, or all pages.");
     return { to: ["jobs"], body: { do: verb, ids }, text: `${verb} ${many(ids.length, "job")} of queue ${name}. ${AFTER[verb]}` };
