@@ -36,7 +36,8 @@ class TokenBucket(Gate):
     lease        a holder that dies gives its permit back after this time
     heartbeat    how often a living process renews its leases; by default a third of `lease`
     patience     how long an `acquire` outlasts a Redis that does not answer
-    orphan_hold  a dead holder's permit stays this much longer: for work that outlives it
+    orphan_hold  a permit that its holder does not release, since it died or ended, stays this much
+                 longer: for work that outlives it
     enforce      overwrite the terms that stand in Redis; without it they win over those given
                  here, and a difference is logged
     """

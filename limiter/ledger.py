@@ -100,6 +100,11 @@ def _has_outcome(ask: Ask) -> bool:
     return not ask.ledger.wants(ask)
 
 
+def _outlived(lease: Lease, lease_us: int) -> bool:
+    """Whether it has an orphan hold: what it is for may go on after this process."""
+    return lease.term_us > lease_us
+
+
 class Host(Protocol):
     """What a ledger needs of its engine."""
 
@@ -163,27 +168,30 @@ class Ledger:
         if not self.engine.stopped:
             self.engine.post(self, partial(self.release, lease))
 
+    def abandon_lease(self, lease: Lease) -> None:
+        """Its permit was dropped. That protects nothing any more, unless work outlives it."""
+        if _outlived(lease, self.term_us):
+            self.leave_in_redis(lease)
+        else:
+            self.hand_back(lease)
+
     def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None:
         """Release it, and answer when Redis has done so: for a process that then ends."""
         command = self.commands.release([(lease.id, lease.receipt)])
         call = Call(command, answer, lease.deadline)
 
         def give_back() -> None:
+            if lease.stays_us:
+                self.entrust(lease)
             self.leases.pop(lease.id, None)
             self.call(call)
 
         self.engine.request(self, give_back, answer)
 
     def leave_in_redis(self, lease: Lease) -> None:
-        """Stop renewing it, and do not give it back: another process will."""
-
-        def entrust() -> None:
-            self._entrusted[lease.id] = None
-            self.leases.pop(lease.id, None)
-            while len(self._entrusted) > _ENTRUSTED:
-                del self._entrusted[next(iter(self._entrusted))]
-
-        self.engine.post(self, entrust)
+        """Stop renewing it, and do not give it back: another process will, or its time."""
+        if not self.engine.stopped:
+            self.engine.post(self, partial(self.entrust, lease))
 
     def renew_now(self, lease: Lease, answer: Answer) -> None:
         """Renew one lease out of turn."""
@@ -224,6 +232,13 @@ class Ledger:
             self.settle(call.answer, PermitLost(self.name, lease.id))
             self.calls.remove(call)
         self.leases.pop(lease.id, None)
+
+    def entrust(self, lease: Lease) -> None:
+        """To Redis: it is not renewed here any more, and not released."""
+        self._entrusted[lease.id] = None
+        self.leases.pop(lease.id, None)
+        while len(self._entrusted) > _ENTRUSTED:
+            del self._entrusted[next(iter(self._entrusted))]
 
     def abandon(self, ask: Ask) -> None:
         """The caller waits no longer: cancel the ask, or release what it got."""
@@ -319,13 +334,17 @@ class Ledger:
             self.lose(lease)
 
     def leave(self) -> None:
-        """The process ends: give everything back, and fail all callers."""
+        """The process ends: give everything back but what has an orphan hold, and fail all
+        callers."""
         error = GateError(f"gate {self.name!r}: the process is ending")
         for ask in self.wanted():
             self.settle(ask.answer, error)
             self.cancels[ask.id] = None
         self.line, self.fresh, self.tries = {}, {}, {}
         for lease in [*self.leases.values()]:
+            if _outlived(lease, self.term_us):
+                self.entrust(lease)
+                continue
             lease.report = lease.report or Report.NOTHING
             self.release(lease)
         self.beat_at = self.look_at = self.doubt_ends_at = NEVER

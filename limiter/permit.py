@@ -46,7 +46,7 @@ class Lease:
 
     __slots__ = (
         "charge", "deadline", "fence", "gate", "handed_in", "holder", "id", "keeper", "lost",
-        "report", "settled", "term_us", "ticket", "turn", "waited",
+        "report", "settled", "stays_us", "term_us", "ticket", "turn", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -76,11 +76,14 @@ class Lease:
         self.turn = turn  # the lane and share that it was waited for in, which paid for it
         self.charge = charge  # what it costs, by amounts; None of a plain permit
         self.settled = ""  # what goes back with its release, or is charged then
+        self.stays_us = 0  # after its release, since what it was for may still run
         self.holder: weakref.ref[HeldPermit] | None = None
 
     @property
     def receipt(self) -> int | str:
         """Its fence, and what its release reports and settles."""
+        if self.stays_us:
+            return f"{self.fence} {self.report} +{self.stays_us} {self.settled}"
         if self.settled:
             return f"{self.fence} {self.report} {self.settled}"
         return f"{self.fence} {self.report}" if self.report else self.fence
@@ -104,6 +107,7 @@ class Keeper(Protocol):
     """What keeps leases: the gate's unit in this process."""
 
     def hand_back(self, lease: Lease) -> None: ...
+    def abandon_lease(self, lease: Lease) -> None: ...
     def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None: ...
     def leave_in_redis(self, lease: Lease) -> None: ...
     def renew_now(self, lease: Lease, answer: Answer) -> None: ...
@@ -231,10 +235,10 @@ class HeldPermit:
         return True
 
     def __del__(self) -> None:
-        # A permit that was dropped protects nothing any more.
         if not getattr(self, "_released", True):
             self.unreported()
-            self.release()
+            self._lease.keeper.abandon_lease(self._lease)
+            self._released = True
 
     def __repr__(self) -> str:
         state = "released" if self._released else "lost" if self.lost else "held"
@@ -255,10 +259,15 @@ class Permit(HeldPermit):
         answer.taken()
         self.check()
 
-    async def give_back(self) -> None:
-        """Release it, and return when Redis knows: for a process that ends right after."""
+    async def give_back(self, after: float = 0.0) -> None:
+        """Release it, and return when Redis knows: for a process that ends right after.
+
+        With `after` it counts for so many more seconds, even if this process ends: what it was for
+        may still run. What it reports counts at once.
+        """
         if not self._released:
             self._released = True
+            self._lease.stays_us = int(after * 1_000_000)
             answer = LoopAnswer()
             self._lease.keeper.hand_back_and_answer(self._lease, answer)
             await answer.future

@@ -121,6 +121,14 @@ def cost_or_none(cost: int) -> int | None:
     return cost if cost > 1 else None
 
 
+async def give_back(permit: Permit, still_running: float) -> None:
+    """Have Redis free it after so many seconds, whatever becomes of this process meanwhile."""
+    try:
+        await permit.give_back(after=still_running)
+    except GateError as failure:
+        log.warning("the permit will come back at its lease's end: %s", failure)
+
+
 class GateTurn:
     """A permit taken here, by the job itself."""
 
@@ -148,18 +156,15 @@ class GateTurn:
     async def pause(self, still_running: float) -> None:
         permit, self._permit = self._permit, None
         if permit is not None and still_running > 0:
-            asyncio.get_running_loop().call_later(still_running, permit.release)
+            await give_back(permit, still_running)
         elif permit is not None:
             permit.release()
 
     async def end(self, still_running: float) -> None:
-        if self._permit is None or still_running > 0:
-            return await self.pause(still_running)
-        try:
+        permit, self._permit = self._permit, None
+        if permit is not None:
             # A forked worker's process ends after the job, without a word to Redis.
-            await self._permit.give_back()
-        except GateError as failure:
-            log.warning("the permit will come back at its lease's end: %s", failure)
+            await give_back(permit, still_running)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,8 @@ local function fence_of(id) return fence_in(call('HGET', HOLDERS, id)) end
 
 -- Give back permits, each an id and its fence. A permit that expired and was granted again
 -- under the same id has another fence, and stays. A report may follow the fence, after a space, and
--- then what is settled; and of one that was waited for `|lane|share|its cost|what it cost in the end`.
+-- `+<us>` if it stays for so long, since what it was for may still run. Then comes what is settled;
+-- and of one that was waited for `|lane|share|its cost|what it cost in the end`.
 local function release(permits)
   local ids, fences, held = {}, {}, {}
   for id, fence in permits do ids[#ids + 1], fences[#ids + 1] = id, fence end
@@ -114,7 +115,8 @@ local function release(permits)
   for n, holder in ipairs(call('HMGET', HOLDERS, unpack(ids))) do
     local fence = fence_in(holder)
     if fence and (fence == fences[n] or fence == fence_in(fences[n])) then
-      held[#held + 1] = ids[n]
+      local stays = fence ~= fences[n] and string.match(fences[n], ' %+(%d+)')
+      if stays then call('ZADD', LEASES, now + stays, ids[n]) else held[#held + 1] = ids[n] end
       if steering then
         steering.hear(fence, string.match(fences[n], ' (%S*)') or '', gate.weighing and gate.weighing.held(ids[n]))
       end

@@ -1,11 +1,14 @@
 """A permit that was left in Redis outlives its process, until somebody gives it back."""
 
+import contextlib
 import inspect
+from typing import Any
 
 import pytest
 
-from limiter import Gate, PermitLost, StartingGate, SyncGate
+from limiter import Adaptive, Gate, PermitLost, Report, StartingGate, SyncGate, TokenBucket
 from tests.harness import killing
+from worker.turn import GateTurn
 
 
 async def test_an_entrusted_permit_is_given_back_by_anybody_and_once(redis):
@@ -58,3 +61,66 @@ async def test_an_entrusted_permit_outlives_its_process(private_redis):
     assert lease.expires_in > 500
     await gate.free(permit, fence)
     assert (await gate.status()).in_flight == 0
+
+
+# A process that ends as it should, while what its permits were for goes on elsewhere
+
+kept: list[Any] = []
+
+
+def gate_of(url: str) -> TokenBucket:
+    return TokenBucket(url, "g", limit=Adaptive(start=4, min=1, max=4), lease=1.0)
+
+
+async def ends_a_turn(url: str) -> None:
+    turn = GateTurn(gate_of(url))
+    await turn.begin(outlives=0.0)
+    turn.report(Report.OVERLOADED)
+    await turn.end(still_running=600.0)
+
+
+async def test_a_permit_whose_program_may_still_run_outlives_its_process(private_redis):
+    url = private_redis(aof=False).url
+    killing.run(ends_a_turn, url)
+    gate = gate_of(url)
+    status = await gate.status()
+    (lease,) = status.leases
+    assert lease.expires_in > 500
+    assert status.adaptive is not None
+    assert status.adaptive.overloaded == 1  # an end by time alone would say nothing
+    await gate.free(lease.id, lease.fence)
+    assert (await gate.status()).in_flight == 0
+
+
+def drops_permits(url: str) -> None:
+    gate = gate_of(url)
+    kept.append(gate.sync.acquire(orphan_hold=600))
+    gate.sync.acquire(orphan_hold=600)
+    gate.sync.acquire()
+
+
+async def test_a_permit_that_nobody_releases_stays_for_its_orphan_hold_only(private_redis):
+    url = private_redis(aof=False).url
+    killing.run(drops_permits, url)
+    status = await gate_of(url).status()
+    assert [lease.expires_in > 500 for lease in status.leases] == [True, True]
+
+
+def leaves_a_block(url: str) -> None:
+    gate = TokenBucket(url, "g", limit=1, lease=1.0, orphan_hold=600)
+    with contextlib.suppress(KeyError), gate:
+        raise KeyError
+
+
+async def test_a_block_that_ends_by_an_error_gives_its_permit_back(private_redis):
+    url = private_redis(aof=False).url
+    killing.run(leaves_a_block, url)
+    assert (await gate_of(url).status()).in_flight == 0
+
+
+async def test_a_permit_given_back_for_later_is_free_when_that_time_is_over(redis):
+    gate = StartingGate(redis, limit=1)
+    permit = await gate.acquire()
+    await permit.give_back(after=0.05)
+    assert not permit.lost
+    (await gate.acquire(timeout=100)).release()

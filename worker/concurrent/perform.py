@@ -10,7 +10,7 @@ import inspect
 import logging
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ from worker.turn import (
     Turn,
     Unlimited,
     cost_or_none,
+    give_back,
     job_at_hand,
 )
 
@@ -228,7 +229,9 @@ class ClaimedPermit:
             self._claimed.report = report
 
     async def pause(self, still_running: float) -> None:
-        if self._release(still_running):
+        if self._permit is not None:
+            if (rest := self._release(still_running)) is not None:
+                await rest
             return
         fence, self._claimed.permit = self._claimed.permit, 0
         if not fence:
@@ -243,21 +246,21 @@ class ClaimedPermit:
         else:
             await self._return_claimed(command, 0)
 
-    def end(self, still_running: float) -> None:
-        self._release(still_running)
+    def end(self, still_running: float) -> Coroutine[Any, Any, None] | None:
         self._claimed.still_running = still_running
+        return self._release(still_running)
 
     def another(self) -> Turn:
         return GateTurn(self._gate, LAST_LANE, cost=self._cost)
 
-    def _release(self, still_running: float) -> bool:
-        """Of the permit acquired here; whether there is one."""
+    def _release(self, still_running: float) -> Coroutine[Any, Any, None] | None:
+        """The permit acquired here, if there is one; and what to await of that."""
         permit, self._permit = self._permit, None
         if permit is not None and still_running > 0:
-            asyncio.get_running_loop().call_later(still_running, permit.release)
-        elif permit is not None:
+            return give_back(permit, still_running)
+        if permit is not None:
             permit.release()
-        return permit is not None
+        return None
 
     async def _return_claimed(self, command: Command, after: float) -> None:
         await asyncio.sleep(after)
