@@ -14,12 +14,13 @@ from starlette.routing import Route
 
 from ground.http.guard import AsgiApp, OwnNames, Receive, Scope, Send, is_json
 from worker.sandbox.e2b import files, process
-from worker.sandbox.e2b.boxes import Box, Boxes, box_of, is_name, token_of
+from worker.sandbox.e2b.boxes import Box, Boxes, box_of, is_name
 from worker.sandbox.e2b.filesystem import Filesystem
 from worker.sandbox.e2b.fleet.fleet import Fleet
 from worker.sandbox.e2b.interpreter import Interpreter
 from worker.sandbox.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
 from worker.sandbox.e2b.rest import Rest
+from worker.sandbox.e2b.signatures import Signatures
 from worker.sandbox.e2b.templates.rest import Templates
 from worker.sandbox.e2b.wire import (
     FORWARDED,
@@ -49,7 +50,9 @@ def app(boxes: Boxes, api_key: str, host: str, fleet: Fleet | None = None) -> As
         for room in (boxes, filesystem, interpreter):
             room.forget(name)
 
-    rest, inside = Rest(boxes, forget, fleet, api_key), _Inside(boxes, forget, fleet)
+    signatures = Signatures(boxes, fleet)
+    rest = Rest(boxes, forget, fleet, api_key, signatures)
+    inside = _Inside(boxes, forget, fleet, signatures)
     keyed = _Keyed(boxes, api_key, fleet).of
     routes = [
         *_of_rest(rest, keyed),
@@ -185,16 +188,20 @@ def _unkeyed(handler: Outside) -> Outside:
 class _Inside:
     """Calls into one sandbox, by the holder of its token."""
 
-    def __init__(self, boxes: Boxes, forget: Callable[[str], None], fleet: Fleet | None) -> None:
-        self._boxes, self._fleet = boxes, fleet
+    def __init__(
+        self, boxes: Boxes, forget: Callable[[str], None], fleet: Fleet | None,
+        signatures: Signatures,
+    ) -> None:  # fmt: skip
+        self._boxes, self._fleet, self._signatures = boxes, fleet, signatures
         self._forget = forget
 
     def of(self, handler: Inside, signed: bool = False) -> Outside:
         async def answer(request: Request) -> Response:
             async def work() -> Response:
-                if other := await self._elsewhere(request, signed):
+                name, other = await self._way(request, signed)
+                if other:
                     return other
-                box = await self._admitted(request, signed)
+                box = await self._admitted(request, name, signed)
                 return await handler(request, box, _user(request))
 
             return await _answered(request, work, refusal, self._gone)
@@ -205,39 +212,33 @@ class _Inside:
         """Open to everybody: it says no more than whether the sandbox lives."""
 
         async def work() -> Response:
-            if other := await self._elsewhere(request):
+            name, other = await self._way(request)
+            if other:
                 return other
-            box = await self._boxes.find(_box(request))
+            box = await self._boxes.find(name)
             await box.session.info()
             return Response(status_code=204)
 
         return await _answered(request, work, refusal, self._gone)
 
-    async def _elsewhere(self, request: Request, signed: bool = False) -> Response | None:
-        """By the machine that has it. Its own server asks for the token."""
-        if (name := _box(request)) or not signed or "signature" not in request.query_params:
-            return await _elsewhere(request, name, self._boxes, self._fleet)
-        if self._fleet is None or was_forwarded(request):
-            return None
-        async for info in self._boxes.living():
-            if files.signed(request, token_of(info)):
-                return None
-        found = await self._fleet.signed(request.url.query, request.method)
-        return self._fleet.passed_on(*found) if found else None
+    async def _way(self, request: Request, signed: bool = False) -> tuple[str, Response | None]:
+        """The sandbox, which the signature of a file names too, and how another machine answers
+        for it. Its own server asks for the token."""
+        name = _box(request)
+        if name or not signed or "signature" not in request.query_params:
+            return name, await _elsewhere(request, name, self._boxes, self._fleet)
+        name = await self._signatures.signer(request)
+        return name, None if name else await self._signatures.elsewhere(request)
 
-    async def _admitted(self, request: Request, signed: bool) -> Box:
+    async def _admitted(self, request: Request, name: str, signed: bool) -> Box:
         """By the token; for a file also by a signature, which is that of one sandbox's token."""
-        if name := _box(request):
+        if name:
             box = await self._boxes.find(name)
-            shown = [request.headers.get(name, "") for name in _TOKENS]
+            shown = [request.headers.get(header, "") for header in _TOKENS]
             if any(hmac.compare_digest(one.encode(), box.token.encode()) for one in shown):
                 return box
             if signed and files.signed(request, box.token):
                 return box
-        elif signed and "signature" in request.query_params:
-            async for info in self._boxes.living():
-                if files.signed(request, token_of(info)):
-                    return await self._boxes.find(info.name)
         raise Problem("unauthenticated", "the access token is not this sandbox's")
 
     def _gone(self, name: str) -> Response:

@@ -11,7 +11,6 @@ from urllib.parse import parse_qsl, unquote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from worker.sandbox.e2b import files
 from worker.sandbox.e2b.boxes import (
     DEFAULT_TIMEOUT,
     Box,
@@ -19,10 +18,10 @@ from worker.sandbox.e2b.boxes import (
     details,
     moment,
     name_by,
-    token_of,
 )
 from worker.sandbox.e2b.fleet.fleet import Fleet
 from worker.sandbox.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
+from worker.sandbox.e2b.signatures import Signatures
 from worker.sandbox.e2b.wire import Json, body, content, parsed, was_forwarded, while_heard
 from worker.sandbox.sessions import SessionGone, TooManySessions
 
@@ -33,9 +32,10 @@ class Rest:
     """The calls that need the API key. Each raises what `problems` has an answer for."""
 
     def __init__(
-        self, boxes: Boxes, forget: Callable[[str], None], fleet: Fleet | None, api_key: str
-    ) -> None:
-        self._boxes, self._fleet = boxes, fleet
+        self, boxes: Boxes, forget: Callable[[str], None], fleet: Fleet | None, api_key: str,
+        signatures: Signatures,
+    ) -> None:  # fmt: skip
+        self._boxes, self._fleet, self._signatures = boxes, fleet, signatures
         self._forget, self._key = forget, api_key
         self._cores = os.cpu_count() or 1
 
@@ -150,9 +150,8 @@ class Rest:
 
     async def signed(self, request: Request) -> Response:
         """Of another server: whether a token of this machine signs the address of a file."""
-        async for info in self._boxes.living():
-            if files.signed(request, token_of(info)):
-                return JSONResponse({"sandbox": info.name})
+        if name := await self._signatures.signer(request):
+            return JSONResponse({"sandbox": name})
         raise Problem("not_found", "no sandbox of this machine has signed it")
 
     async def metrics(self, request: Request) -> Response:

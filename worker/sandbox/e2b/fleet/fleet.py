@@ -191,14 +191,23 @@ class Fleet:
     async def signed(self, query: str, method: str) -> tuple[Machine, str] | None:
         """Whose token has signed the address of a file, and which sandbox's that is."""
         silent: Problem | None = None
-        for machine in await self._others():
-            try:
-                status, _, body = await self._ask(machine, method, f"/signed?{query}", [])
-            except Problem as problem:  # another one may have signed it
-                silent = problem
-                continue
-            if status == 200:
-                return machine, json.loads(body)["sandbox"]
+
+        async def ask(machine: Machine) -> tuple[Machine, str] | None:
+            status, _, body = await self._ask(machine, method, f"/signed?{query}", [])
+            return (machine, json.loads(body)["sandbox"]) if status == 200 else None
+
+        asked = [asyncio.ensure_future(ask(machine)) for machine in await self._others()]
+        try:
+            for answer in asyncio.as_completed(asked):
+                try:
+                    if found := await answer:
+                        return found
+                except Problem as problem:  # another one may have signed it
+                    silent = problem
+        finally:
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         if silent:
             raise silent
         return None
