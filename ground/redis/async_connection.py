@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -39,6 +39,8 @@ class Transport(Protocol):
     """A connection that was just opened. It calls `replied` for each reply, in order, an error that
     is a reply too; and `lost` when it ends."""
 
+    moved_at: float  # by the loop's clock: when bytes last came, or left to make room for others
+
     def send(self, commands: list[Command]) -> None:
         """Send them as soon as the server takes them; raises if they cannot be packed."""
 
@@ -48,6 +50,14 @@ class Transport(Protocol):
 
 Replied = Callable[[Any], None]
 Lost = Callable[[BaseException], None]
+
+_PIECE = 256 << 10  # bytes that are sent at once: a long request shows that it moves
+
+
+def pieces(connection: Any, commands: list[Command]) -> Iterator[memoryview]:
+    """The bytes of some commands, in parts."""
+    data = memoryview(b"".join(packed(connection, commands)))
+    return (data[at : at + _PIECE] for at in range(0, len(data), _PIECE))
 
 
 class FastTransport(asyncio.Protocol):
@@ -64,14 +74,33 @@ class FastTransport(asyncio.Protocol):
             raise ConnectionError("the server hung up")
         self._redis_protocol = self._transport.get_protocol()
         self._transport.set_protocol(self)
+        self._unsent: deque[memoryview] = deque()
+        self._full = False
+        self._loop = asyncio.get_running_loop()
+        self.moved_at = 0.0
 
     def send(self, commands: list[Command]) -> None:
-        self._transport.write(b"".join(packed(self._connection, commands)))
+        self._unsent.extend(pieces(self._connection, commands))
+        self._write()
 
     def end(self) -> None:
         """The transport is closed with redis-py's connection."""
+        self._unsent.clear()
+
+    def _write(self) -> None:
+        while self._unsent and not self._full:
+            self._transport.write(self._unsent.popleft())
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self.moved_at = self._loop.time()
+        self._write()
 
     def data_received(self, data: bytes) -> None:
+        self.moved_at = self._loop.time()
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
@@ -89,11 +118,16 @@ class SlowTransport:
 
     def __init__(self, connection: Any, replied: Replied, lost: Lost) -> None:
         self._connection, self._replied, self._lost = connection, replied, lost
-        self._unsent: list[tuple[int, list[bytes]]] = []  # how many commands, and their bytes
+        self._unsent: list[tuple[int, Iterator[memoryview]]] = []  # how many commands; their bytes
         self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self.moved_at = 0.0
+        stream: Any = connection._reader
+        if hasattr(stream, "feed_data"):  # else it is a fake server's
+            self._feed, stream.feed_data = stream.feed_data, self._heard
 
     def send(self, commands: list[Command]) -> None:
-        self._unsent.append((len(commands), packed(self._connection, commands)))
+        self._unsent.append((len(commands), pieces(self._connection, commands)))
         if self._task is None:
             self._task = asyncio.create_task(self._converse())
 
@@ -105,13 +139,19 @@ class SlowTransport:
         try:
             while self._unsent:
                 count, data = self._unsent.pop(0)
-                await self._connection.send_packed_command(data)
+                for piece in data:
+                    await self._connection.send_packed_command([bytes(piece)])
+                    self.moved_at = self._loop.time()
                 for _ in range(count):
                     self._replied(await self._reply())
         except (RedisError, OSError) as failure:
             self._lost(failure)
         finally:
             self._task = None
+
+    def _heard(self, data: bytes) -> None:
+        self.moved_at = self._loop.time()
+        self._feed(data)
 
     async def _reply(self) -> Any:
         try:
@@ -135,15 +175,15 @@ class Opened:
     ) -> None:
         self.connection = connection
         self.asked: deque[Request] = deque()
-        self.replied_at = 0.0  # by the loop's clock
         self.watched = False
         self.overdue: Request | None = None
         self.transport = transport(connection, partial(replied, self), partial(lost, self))
 
     @property
     def due_since(self) -> float:
-        """Since when the next reply is due: the server answers one request after the other."""
-        return max(self.asked[0][2], self.replied_at)
+        """Since when the next reply is due: the server answers one request after the other, and
+        a long request or reply takes its time while it moves."""
+        return max(self.asked[0][2], self.transport.moved_at)
 
 
 def refuse(requests: Iterable[Request], failure: BaseException) -> None:
@@ -266,7 +306,6 @@ class AsyncConnection:
     # Replies
 
     def _replied(self, opened: Opened, reply: Any) -> None:
-        opened.replied_at = asyncio.get_running_loop().time()
         if opened.asked:  # else it was closed meanwhile
             command, answer, _ = opened.asked.popleft()
             self._settle(command, answer, reply)

@@ -10,8 +10,8 @@ import pytest
 from redis.exceptions import ConnectionError, ReadOnlyError, RedisError
 
 from ground import target_of
-from ground.redis.async_connection import AsyncConnection
-from tests.harness.servers import blocked
+from ground.redis.async_connection import AsyncConnection, Opened
+from tests.harness.servers import blocked, until
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.parking import Parking
 
@@ -131,6 +131,58 @@ async def test_the_server_has_its_time_for_each_reply(real_redis) -> None:
         wire._watch(opened)
     real_redis.rpush("two", "came")
     assert await soon(second) == [b"two", b"came"]
+    await wire.close()
+
+
+def overdue(wire: AsyncConnection) -> Opened:
+    """The line, all of whose questions were asked long ago, with nothing to show since."""
+    opened, long_ago = wire._opened, -1e6
+    assert opened is not None
+    opened.asked = deque((command, answer, long_ago) for command, answer, _ in opened.asked)
+    opened.transport.moved_at = long_ago
+    return opened
+
+
+async def is_waited_for_as_it_moves(wire: AsyncConnection, proxy: Any, way: str) -> None:
+    """Some of it passes, and not all."""
+    opened = overdue(wire)
+    proxy.delay(0.01, way)  # each 64 KiB
+    proxy.thaw()
+    await asyncio.to_thread(until, lambda: opened.transport.moved_at > 0, "some of it")
+    proxy.freeze(way)
+    for _ in range(2):
+        wire._watch(opened)
+    assert opened.asked, "it was given up"
+    proxy.delay(0.0)
+    proxy.thaw()
+
+
+@pytest.fixture(params=["hiredis", "redis-py"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "redis-py":
+        monkeypatch.setattr("ground.redis.async_connection.Reader", None)
+
+
+async def test_a_long_reply_is_not_silence(proxy, real_redis, reader) -> None:
+    wire = AsyncConnection(proxy.target, SCRIPTS, timeout=60)
+    await wire.ask(("PING",))
+    long = b"x" * (32 << 20)
+    real_redis.set("long", long)
+    proxy.freeze("replies")
+    (asked,) = wire.asked(("GET", "long"))
+    await is_waited_for_as_it_moves(wire, proxy, "replies")
+    assert await soon(asked) == long
+    await wire.close()
+
+
+async def test_a_long_request_is_not_silence(proxy, real_redis, reader) -> None:
+    wire = AsyncConnection(proxy.target, SCRIPTS, timeout=60)
+    await wire.ask(("PING",))
+    proxy.freeze("commands")
+    (asked,) = wire.asked(("SET", "long", b"x" * (32 << 20)))
+    await is_waited_for_as_it_moves(wire, proxy, "commands")
+    assert await soon(asked) in (b"OK", True, "OK")
+    assert real_redis.strlen("long") == 32 << 20
     await wire.close()
 
 
