@@ -227,7 +227,8 @@ class Shift:
                 look.left = look.left or bool(claim.left)
             if await self._must_stop(look, queue, claim):
                 return
-            if look.took >= room or (claim.jobs and self._order.one_each):
+            more = claim.left or self._order.one_each  # this queue gave as much as one reply holds
+            if look.took >= room or (claim.jobs and more):
                 look.left = True  # the other queues were not asked
                 return
 

@@ -1,6 +1,7 @@
 """A lease that is over, of a worker dead, frozen or late: its job runs again, with one result."""
 
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +9,9 @@ from rq import Callback, Retry, SimpleWorker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from ground import target_of
+from ground.lua import Command
+from ground.redis.connection import Connection
 from tests.harness import killing
 from tests.harness.servers import until, url_of
 from tests.worker.concurrent import chores
@@ -23,10 +27,18 @@ from tests.worker.concurrent.crew import (
 )
 from tests.worker.kill_points import CLEANUP, ENDING, FENCED, FINISHER, READ_CLAIM, SHIFT
 from worker.concurrent import parking
-from worker.concurrent.commands import WorkCommands
+from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
 from worker.concurrent.heartbeat import Heartbeat
 
 QUICK: dict[str, Any] = {"job_lease": LEASE}
+
+
+@pytest.fixture
+def ask(real_redis: Any) -> Iterator[Callable[[Command], Any]]:
+    """Sends one command, as a worker does."""
+    wire = Connection(target_of(real_redis), 60.0, SCRIPTS)
+    yield lambda command: wire.converse([command])[0]
+    wire.close()
 
 
 def run_again_and_expect_one_result(client: Any, job: Job) -> None:
@@ -224,3 +236,28 @@ def test_a_busy_loop_does_not_lose_its_jobs(real_redis) -> None:
     with at_work(real_redis, job_lease=1.5):
         until(lambda: blocking.get_status() == "finished", "the job that blocks")
     assert real_redis.hget(blocking.key, "penstock_attempts") == b"1"
+
+
+def large_jobs(client: Any, name: str) -> list[Job]:
+    """A queue of 30 jobs of 1 MB each."""
+    jobs = [open_queue(client, name).enqueue(chores.add, n, 1) for n in range(30)]
+    for job in jobs:
+        client.hset(job.key, "large", b"x" * (1 << 20))
+    return jobs
+
+
+def test_a_claim_takes_no_more_than_a_worker_reads_soon(real_redis, ask) -> None:
+    large_jobs(real_redis, "code")
+    claim = read_claim(ask(WorkCommands("code", "me", 60.0, None).claim(128)), 0.0)
+    assert 16 <= len(claim.jobs) <= 24
+    assert claim.left == 30 - len(claim.jobs)
+    assert not claim.shut
+
+
+def test_a_queue_that_needs_several_claims_still_comes_before_the_next(real_redis) -> None:
+    first, second = large_jobs(real_redis, "first"), large_jobs(real_redis, "second")
+    burst(real_redis, "first", "second", concurrency=60)
+    assert {job.get_status() for job in first + second} == {"finished"}
+    started = [max(real_redis.hget(job.key, "started_at") for job in first)]
+    started += [min(real_redis.hget(job.key, "started_at") for job in second)]
+    assert started == sorted(started)

@@ -5,11 +5,15 @@
 --         {id, execution, {field, value, …}, with a gate: fence of its permit, its place in line} each}
 --
 -- With a gate each job gets a permit in the same step; there is never a job without one.
+-- A reply of more than 16 MB ends early, without `shut`: none of its jobs starts before its last byte
+-- is there, and their leases run already.
+--
 -- A permit that this worker was granted in the gate's line is given up here and becomes
 -- that of the first job; more are taken only if nobody else waits.
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 -- include: worker.queue:shares.lua
+local MOST_BYTES, AT_ONCE = 16 * 1024 * 1024, 8 -- a few at once: those that were popped are taken
 local OVER = { finished = true, failed = true, stopped = true, canceled = true }
 local moment = rq_time()
 
@@ -35,7 +39,7 @@ local function unwanted(id, job)
   return is_orphan(job.penstock_abandon) and cancelled(job_key(id), 'orphaned')
 end
 
-local taken, running, wip, members = {}, {}, {}, {}
+local taken, running, wip, members, bytes = {}, {}, {}, {}, 0
 
 local function claim(id, job, fields, charged)
   local execution, key, n = next_fence(), job_key(id), #members
@@ -60,6 +64,7 @@ local function claim(id, job, fields, charged)
   running[2 * n + 1], running[2 * n + 2] = now + LEASE_US, member
   wip[2 * n + 1], wip[2 * n + 2] = seconds + KEEP_S, member
   taken[n + 1] = { id, execution, fields }
+  for i = 2, #fields, 2 do bytes = bytes + #fields[i] end
 end
 
 local dropped = 0
@@ -124,9 +129,10 @@ local function next_jobs(most)
 end
 
 local function claim_up_to(want)
-  while #taken < want do
-    local ids, share = call('LPOP', HAND, want - #taken), nil
-    if not ids or #ids == 0 then ids, share = next_jobs(want - #taken) end
+  while #taken < want and bytes < MOST_BYTES do
+    local most = math.min(want - #taken, AT_ONCE)
+    local ids, share = call('LPOP', HAND, most), nil
+    if not ids or #ids == 0 then ids, share = next_jobs(most) end
     if #ids == 0 then break end
     for _, id in ipairs(ids) do take_or_drop(id, share) end
   end
@@ -149,5 +155,5 @@ if suspended == 0 then claim_up_to(math.min(want, allowed)) end
 give_permits(taken, LEASE_US)
 if shared then shares.feed() end
 local left = call('LLEN', JOBS) + call('LLEN', HAND) + (shared and shares.waiting() or 0)
-local shut = left > 0 and #taken < want and suspended == 0
+local shut = left > 0 and #taken < want and bytes < MOST_BYTES and suspended == 0
 return { format('%.0f', now), left, suspended, shut and 1 or 0, unpack(taken) }
