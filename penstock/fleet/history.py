@@ -4,7 +4,7 @@ import json
 import logging
 import statistics
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -102,11 +102,7 @@ class StoredHistory(History):
     async def recall(self, now: float) -> None:
         """What was stored in the time that is kept."""
         since = f"{int(now - KEPT) * 1000}"
-        for _, fields in await self._client.xrange(self._key, since):
-            try:
-                self.points.append(Point(**json.loads(fields[b"point"])))
-            except (KeyError, ValueError, TypeError):
-                continue  # of another version
+        self.points.extend(_of_this_version(await self._client.xrange(self._key, since)))
 
     async def store(self, point: Point) -> None:
         """A Redis that takes no writes is still looked at; that is said once."""
@@ -127,13 +123,7 @@ class StoredHistory(History):
     async def span(self, name: str) -> list[dict[str, Any]]:
         """The points of `hour` or `day`, each a mean."""
         rows = await self._client.xrange(self._key_of(name))
-        found = []
-        for _, fields in rows:
-            try:
-                found.append(json.loads(fields[b"point"]))
-            except (KeyError, ValueError):
-                continue  # of another version
-        return found
+        return [asdict(point) for point in _of_this_version(rows)]
 
     async def _store_spans(self, newest: Point) -> None:
         """When a step of a span is over, its mean is stored; by one monitor, as with points."""
@@ -155,6 +145,15 @@ class StoredHistory(History):
 
     def _key_of(self, span: str) -> str:
         return tagged("monitor", self._run, f"history:{span}")
+
+
+def _of_this_version(rows: Iterable[Any]) -> Iterator[Point]:
+    """Of a stream's entries those that have exactly the figures of a point."""
+    for _, fields in rows:
+        try:
+            yield Point(**json.loads(fields[b"point"]))
+        except (KeyError, ValueError, TypeError):
+            continue
 
 
 def mean(points: Sequence[Point], at: float) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from tests.harness.servers import free_port, until
 @contextmanager
 def monitor(redis_url: str, **environment: str) -> Iterator[str]:
     """Its address."""
-    port = free_port()
+    port = environment.get("PENSTOCK_MONITOR_PORT") or str(free_port())
     url = f"http://127.0.0.1:{port}"
-    env = {**os.environ, "PENSTOCK_REDIS_URL": redis_url, "PENSTOCK_MONITOR_PORT": str(port)}
+    env = {**os.environ, "PENSTOCK_REDIS_URL": redis_url, "PENSTOCK_MONITOR_PORT": port}
     process = commands.start(["monitor"], env=env | environment, stdout=subprocess.DEVNULL)
 
     def answers() -> bool:

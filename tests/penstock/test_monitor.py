@@ -537,8 +537,12 @@ def test_a_gate_shows_its_holders_and_its_line(
 def test_charts_of_an_hour_and_a_day_outlive_the_monitor(
     guarded: httpx.Client, real_redis: ground.Client
 ) -> None:
-    point = {"at": 1000, "programs": {"error": 2.5}}
-    real_redis.xadd("penstock:monitor:{default}:history:day", {"point": json.dumps(point)})
-    real_redis.xadd("penstock:monitor:{default}:history:day", {"point": "{"})
+    point = {name: {} for name in ("gates", "workers", "groups", "sandboxes")} | {
+        "at": 1000, "depth": 0, "running": 0, "done_per_second": 0.5, "wait_median": None,
+        "took_median": None, "mean_reward": None, "rewards": [], "programs": {"error": 2.5},
+    }  # fmt: skip
+    older = {name: value for name, value in point.items() if name != "programs"}
+    for text in (json.dumps(point), json.dumps(older), json.dumps(point | {"more": 1}), "[]", "{"):
+        real_redis.xadd("penstock:monitor:{default}:history:day", {"point": text})
     assert guarded.get("/api/history", params={"span": "day"}).json()["points"] == [point]
     assert guarded.get("/api/history", params={"span": "year"}).status_code == 400

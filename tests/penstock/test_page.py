@@ -16,7 +16,7 @@ from limiter import TokenBucket
 from tests.harness import killing, patient
 from tests.harness.browser import Browser, Page
 from tests.harness.commands import PENSTOCK
-from tests.harness.servers import PrivateRedis, until
+from tests.harness.servers import PrivateRedis, free_port, until
 from tests.harness.terminal import Terminal
 from tests.penstock.serving import monitor
 from tests.worker.concurrent import chores
@@ -455,6 +455,41 @@ def test_a_connection_that_hangs_is_said_and_replaced(browser: Browser, url: str
         os.kill(monitor_process, signal.SIGCONT)
     page.until(LIVE, lambda said: said.startswith("live"))
     assert page.run("document.getElementById('stale').hidden")
+
+
+def test_a_page_that_cannot_be_drawn_says_so_and_the_stream_goes_on(
+    browser: Browser, url: str
+) -> None:
+    page = shown(browser, url)
+    looks = page.run("""import('./static/live.js').then(({live}) => {
+        delete live.points[0].programs;
+        return live.looks;
+    })""")
+    page.until(LIVE, lambda said: said.startswith("this page could not be drawn: "))
+    page.until("import('./static/live.js').then(({live}) => live.looks)", lambda n: n > looks + 2)
+    page.run("location.hash = '#/workers'")
+    page.until(LIVE, lambda said: said.startswith("live"))
+
+
+def test_a_monitor_with_another_token_asks_for_it_and_that_stays_said(
+    browser: Browser, shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    port = str(free_port())
+    with monitor(
+        shared_server.url, PENSTOCK_MONITOR_PORT=port, PENSTOCK_MONITOR_TOKEN="secret"
+    ) as url:
+        page = shown(browser, url)
+    page.until(LIVE, lambda said: said.startswith("no connection"))
+    page.until("!document.getElementById('stale').hidden")
+    with monitor(shared_server.url, PENSTOCK_MONITOR_PORT=port, PENSTOCK_MONITOR_TOKEN="other"):
+        page.until("!document.getElementById('door').hidden")
+        page.run("new Promise((done) => setTimeout(done, 2500))")  # the page's own clock has ticked
+        assert "refused" in page.run(LIVE)
+        assert page.run("document.getElementById('stale').hidden")
+        assert not page.run("document.title").startswith("(old)")
+        page.run("document.getElementById('token').value = 'other'")
+        page.run("document.querySelector('#door button').click()")
+        page.until(LIVE, lambda said: said.startswith("live"))
 
 
 def test_tabs_that_nobody_sees_leave_room_for_one_more(browser: Browser, url: str) -> None:

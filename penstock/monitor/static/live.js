@@ -28,7 +28,7 @@ async function follow(mine) {
     try {
       expectNews(stream);
       const answer = await ask("api/events", { signal: stream.signal });
-      if (answer.status === 401) return tell({ door: true });
+      if (answer.status === 401) { live.lost = ""; return tell({ door: true }); }
       if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message || `the monitor answered ${answer.status}`);
       live.mayAct = answer.headers.get("X-May-Act") === "1";
       await read(answer.body.getReader(), stream, mine);

@@ -39,7 +39,21 @@ function route() {
   page = maker(host, now);
   window.scrollTo(0, 0);
   title();
-  if (live.fleet && page.look) page.look(live);
+  look();
+}
+
+function look() {
+  if (live.fleet && page && page.look) safely(() => page.look(live));
+}
+
+// What fails to draw says so itself: the stream that brought its figures is well, and goes on.
+function safely(draw) {
+  try {
+    draw();
+  } catch (problem) {
+    console.error(problem);
+    put(at("live"), `this page could not be drawn: ${problem.message}`, "lost");
+  }
 }
 
 function header(now) {
@@ -58,11 +72,12 @@ function heard(_, { door }) {
   }
   stale();
   title();
-  if (live.fleet && !live.lost && !document.hidden && page && page.look) page.look(live);
+  if (!live.lost && !document.hidden) look();
 }
 
 // Old figures look old, and say how old they are.
 function stale() {
+  if (!at("door").hidden) return; // nothing is tried until a token is given
   at("main").classList.toggle("stale", Boolean(live.lost && live.fleet));
   at("stale").hidden = !live.lost || !live.fleet;
   if (!live.lost) return;
@@ -98,6 +113,8 @@ function runs(fleet) {
 }
 
 function askForToken() {
+  at("stale").hidden = true;
+  title();
   put(at("live"), sessionStorage.getItem("token") ? "that token was refused" : "a token is needed", "lost");
   at("token").focus();
 }
@@ -116,11 +133,11 @@ document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input, select, textarea, dialog");
   if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) { event.preventDefault(); at("wanted").focus(); }
 });
-document.addEventListener("visibilitychange", () => { if (!document.hidden && live.fleet && page && page.look) page.look(live); });
-window.addEventListener("resize", () => { if (live.fleet && page && page.look) page.look(live); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+window.addEventListener("resize", look);
 window.addEventListener("hashchange", route);
 setInterval(stale, 1000);
 knownToken();
-onLook(heard);
+onLook((...news) => safely(() => heard(...news)));
 route();
 restart();
