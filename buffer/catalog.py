@@ -114,6 +114,12 @@ class Catalog:
         )
         return by_arrival(values)
 
+    async def state(self, instance_id: object, round_number: int = 0) -> str:
+        """One group's, as `GroupInfo` has it; empty if nothing is known of the group."""
+        meta = self._task.meta_key(f"{instance_id}:{round_number}")
+        state = await self._task.link.command("HGET", meta, "state")
+        return state.decode() if state else ""
+
     async def aside(self, limit: int = 100) -> list[dict[str, str]]:
         """The newest items that came late or were surplus; their first 2 kB."""
         rows = await self._task.link.command("LRANGE", self._task.key("aside"), 0, limit - 1)

@@ -166,12 +166,15 @@ class Shown:
         return Answer({**asdict(page), "tasks": [one.task for one in buffers]})
 
     async def _group(self, request: Request) -> Response:
-        """A group's items: `?instance_id=…&round=0`."""
-        wanted = number(request, "round", 0)
+        """A group's state and its items: `?instance_id=…&round=0`."""
+        instance, wanted = request.query_params.get("instance_id", ""), number(request, "round", 0)
         for buffer in await self._view(request).reader.open_buffers():
             if buffer.task == request.path_params["task"]:
-                items = await buffer.items(request.query_params.get("instance_id", ""), wanted)
-                return Answer({"items": items[:64], "in_all": len(items)})
+                state = await buffer.catalog.state(instance, wanted)
+                if not state:
+                    return refused(404, f"nothing is kept of group {instance!r}, round {wanted}")
+                items = await buffer.items(instance, wanted)
+                return Answer({"state": state, "items": items[:64], "in_all": len(items)})
         return refused(404, "there is no such task in this run")
 
     async def _audit(self, request: Request) -> Response:

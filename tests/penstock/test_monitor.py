@@ -469,6 +469,29 @@ def test_groups_are_listed_by_version_and_mean_reward(
         assert guarded.get("/api/groups", params=wrong).status_code == 400
 
 
+def test_a_group_is_shown_with_its_state_and_one_that_is_none_is_not_found(
+    guarded: httpx.Client, real_redis: ground.Client
+) -> None:
+    buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=2)).sync
+
+    def shown(**asked: Any) -> httpx.Response:
+        return guarded.get("/api/groups/math", params={"instance_id": 7, **asked})
+
+    for uid, state in enumerate(("open", "ready")):
+        item = {"instance_id": 7, "uid": str(uid), "messages": [], "reward": uid}
+        buffer.write(item)
+        found = shown().json()
+        assert (found["state"], found["in_all"]) == (state, uid + 1)
+    batch = buffer.take()
+    assert shown().json()["state"] == "leased"
+    buffer.ack(batch)
+    assert shown().json()["state"] == "consumed"
+    buffer.close()
+    for absent in ({"round": 1}, {"instance_id": "nosuch"}):
+        refused = shown(**absent)
+        assert (refused.status_code, "nothing is kept" in refused.json()["message"]) == (404, True)
+
+
 def test_groups_that_timed_out_are_listed_with_how_many_items_they_had(
     guarded: httpx.Client, real_redis: ground.Client
 ) -> None:

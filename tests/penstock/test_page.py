@@ -87,6 +87,23 @@ def follow(page: Page, text: str) -> None:
     page.run(f"{link}.click()")
 
 
+def quarantine_one(redis: ground.Client, instance: str) -> None:
+    """A group of two items, whose normalization fails."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("no such key: score")
+
+    buffer = RolloutBuffer(
+        redis, "math", TaskConfig(group_size=2),
+        functions=GroupFunctions(normalize_group_data=broken),
+    ).sync  # fmt: skip
+    buffer.write_many([
+        {"instance_id": instance, "uid": str(n), "messages": [], "reward": n} for n in (0, 1)
+    ])  # fmt: skip
+    buffer.take()
+    buffer.close()
+
+
 def _that_says(tag: str, text: str) -> str:
     found = f"[...document.querySelectorAll('main {tag}')]"
     return f"{found}.find((one) => one.textContent == {json.dumps(text)})"
@@ -326,12 +343,45 @@ def test_groups_are_filtered_and_opened_and_another_run_is_shown(
     page.until("document.getElementById('run').value", lambda run: run == "exp7")
 
 
+@pytest.mark.parametrize(
+    ("address", "field", "event", "value", "asks"),
+    [
+        ("sandboxes", "select", "change", "failing", "state=failing"),
+        ("workers", "select", "change", "dead", "state=dead"),
+        ("groups", "input[type=number]", "input", "7", "version=7"),
+        ("queues/code", "input[type=search]", "input", "x ", "find=x"),
+    ],
+)
+def test_a_filter_shows_what_the_address_says(
+    browser: Browser, url: str, address: str, field: str, event: str, value: str, asks: str
+) -> None:
+    page = shown(browser, url, address)
+    found = f"document.querySelector('main {field}')"
+    page.until(f"Boolean({found})")
+    page.run(f"{found}.value = '{value}'; {found}.dispatchEvent(new Event('{event}'))")
+    page.until("location.hash", lambda at: asks in at)
+    assert page.run(f"{found}.value") == value, "what is typed stays, with its blank"
+    page.run(f"location.hash = '#/{address}'")  # as the link of the header does
+    page.until(f"{found}.value", lambda now: now == "")
+    page.run("history.back()")
+    page.until(f"{found}.value", lambda now: now == value.strip())
+
+
+def test_a_group_is_shown_in_its_own_state_whatever_its_address_says(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    quarantine_one(real_redis, "sad")
+    page = shown(browser, url, "groups/math/nosuch/0?state=ready")
+    page.until(SENTENCE, lambda said: "nothing is kept of group 'nosuch', round 0" in said)
+    page.run("location.hash = '#/groups/math/sad/0?state=ready'")
+    page.until(SENTENCE, lambda said: said == "Task math, round 0, quarantined: 2 items.")
+    press(page, "Requeue")
+    page.until(SENTENCE, lambda said: said == "Task math, round 0, ready: 2 items.")
+
+
 def test_a_death_a_pause_and_a_quarantine_are_on_the_page_and_in_top(
     browser: Browser, url: str, shared_server: PrivateRedis, real_redis: ground.Client
 ) -> None:
-    def broken(*_: object) -> None:
-        raise ValueError("no such key: score")
-
     page = shown(browser, url)
     env = os.environ | {"PENSTOCK_REDIS_URL": shared_server.url}
     with (
@@ -342,15 +392,7 @@ def test_a_death_a_pause_and_a_quarantine_are_on_the_page_and_in_top(
         top.until("idle")
         child.kill()
         TokenBucket(real_redis, "rewards", limit=2).sync.pause()
-        buffer = RolloutBuffer(
-            real_redis, "math", TaskConfig(group_size=2),
-            functions=GroupFunctions(normalize_group_data=broken),
-        ).sync  # fmt: skip
-        buffer.write_many([
-            {"instance_id": "sad", "uid": str(n), "messages": [], "reward": n} for n in (0, 1)
-        ])  # fmt: skip
-        buffer.take()
-        buffer.close()
+        quarantine_one(real_redis, "sad")
         page.until(SENTENCE, lambda said: "1 worker is silent" in said)
         page.until("document.getElementById('alarms').innerText", lambda s: "quarantine" in s)
         page.until(ROWS.format("#workers"), lambda rows: "dead" in rows)

@@ -56,7 +56,7 @@ function addressOf(start) {
 
 // A field of a filter: what is chosen becomes a part of the address.
 export function choice(name, label, options, now) {
-  const select = h("select", { onchange: () => go({ [name]: select.value, start: "" }) },
+  const select = h("select", { name, onchange: () => go({ [name]: select.value, start: "" }) },
     options.map(([value, text]) => h("option", { value, selected: value === now }, text)));
   return h("label", {}, `${label} `, select);
 }
@@ -68,11 +68,19 @@ export function typed(name, label, now, { type = "search", size = 14, step } = {
     clearTimeout(later);
     later = 0;
   };
-  const input = h("input", { type, size, step, value: now || "", onchange: tell, oninput: () => {
+  const input = h("input", { name, type, size, step, value: now || "", onchange: tell, oninput: () => {
     clearTimeout(later);
     later = setTimeout(tell, 250);
   } });
   return h("label", {}, `${label} `, input);
+}
+
+// The fields of a filter show what the address says; what is being typed into one stays.
+export function refill(filter, now) {
+  for (const field of filter.querySelectorAll("[name]")) {
+    const wanted = now.query.get(field.name) || "";
+    if (field.value.trim() !== wanted) field.value = wanted;
+  }
 }
 
 export function chips(options, now, address) {

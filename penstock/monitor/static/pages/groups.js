@@ -4,7 +4,7 @@ import { action } from "../acting.js";
 import { get } from "../api.js";
 import { h, link, put } from "../dom.js";
 import { age, bytes, many } from "../format.js";
-import { Listing, chips, choice, typed } from "../listing.js";
+import { Listing, chips, choice, refill, typed } from "../listing.js";
 import { live } from "../live.js";
 import { to } from "../router.js";
 import { Table } from "../table.js";
@@ -15,7 +15,7 @@ const WORDS = ["task", "state", "why", "version", "least", "most"];
 const ENDED = { count: "all its items", timeout: "timeout", judged: "its function" };
 
 const columns = [
-  { head: "group", kind: "name", cell: (g) => ({ text: String(g.instance_id), href: to(["groups", g.task, g.instance_id, g.round], { state: g.state }), title: String(g.instance_id) }) },
+  { head: "group", kind: "name", cell: (g) => ({ text: String(g.instance_id), href: to(["groups", g.task, g.instance_id, g.round]), title: String(g.instance_id) }) },
   { head: "task", kind: "name", cell: (g) => g.task },
   { head: "round", kind: "number", cell: (g) => g.round },
   { head: "state", cell: (g) => g.state },
@@ -55,18 +55,18 @@ export function groups(host, route) {
   draw(route);
   host.className = "";
   host.append(h("h1", {}, "Groups"), filter, listing.node);
-  return { title: "Groups", change(now) { draw(now); listing.load(); }, look: () => listing.look() };
+  return { title: "Groups", change(now) { draw(now); refill(filter, now); listing.load(); }, look: () => listing.look() };
 }
 
 export function group(host, route) {
-  const [task, instance, round = "0"] = route.names, state = route.query.get("state") || "";
+  const [task, instance, round = "0"] = route.names;
   const said = h("p", { class: "sentence" }), items = h("div"), bar = h("div", { class: "bar" });
   const requeue = () => ({ to: ["groups", task, "requeue"], body: { instance_id: instance, round: Number(round) }, text: "A group in quarantine, or one that was discarded and is kept, is ready again." });
 
   async function load() {
     const found = await get(["groups", task], { instance_id: instance, round }).catch((problem) => put(said, `${problem.message}.`, "sentence warn"));
-    if (!found) return;
-    put(said, `Task ${task}, round ${round}${state ? `, ${state}` : ""}: ${many(found.in_all, "item")}${found.in_all > found.items.length ? `, the first ${found.items.length} are shown` : ""}.`, "sentence");
+    if (!found) return items.replaceChildren();
+    put(said, `Task ${task}, round ${round}, ${found.state}: ${many(found.in_all, "item")}${found.in_all > found.items.length ? `, the first ${found.items.length} are shown` : ""}.`, "sentence");
     items.replaceChildren(...found.items.flatMap((item, n) => [h("h2", {}, `Item ${n + 1}${typeof item.reward === "number" ? `, reward ${item.reward}` : ""}`), h("pre", {}, JSON.stringify(item, null, 1))]));
   }
 

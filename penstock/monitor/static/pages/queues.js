@@ -3,7 +3,7 @@
 import { action, say } from "../acting.js";
 import { facts, h, link, put } from "../dom.js";
 import { age, many, shortly, whole } from "../format.js";
-import { Listing, chips, choice, typed } from "../listing.js";
+import { Listing, chips, choice, refill, typed } from "../listing.js";
 import { OUTCOMES, shares, total, troubles, unhappy } from "../outcomes.js";
 import { to } from "../router.js";
 import { Table } from "../table.js";
@@ -87,8 +87,9 @@ export function queue(host, route) {
     change(now) {
       const same = ["state", "outcome"].every((word) => (now.query.get(word) || "") === (latest.query.get(word) || ""));
       latest = now;
-      if (same) listing.load();
-      else open(now);
+      if (!same) return open(now);
+      refill(filter, now);
+      listing.load();
     },
     look(live) {
       const q = live.fleet.queues.find((one) => one.name === name);

@@ -3,7 +3,7 @@
 import { action } from "../acting.js";
 import { h } from "../dom.js";
 import { age } from "../format.js";
-import { Listing, choice, typed } from "../listing.js";
+import { Listing, choice, refill, typed } from "../listing.js";
 import { live } from "../live.js";
 import { Table } from "../table.js";
 import { registryColumns } from "./overview.js";
@@ -22,7 +22,7 @@ export function sandboxes(host, route) {
   const only = route.query.get("run");
   return {
     title: "Sandboxes",
-    change: () => listing.load(),
+    change(now) { refill(filter, now); listing.load(); },
     look({ fleet }) {
       registries.fill(fleet.registries.filter((one) => !only || one.run === only));
       listing.look();

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { facts, h, link, put } from "../dom.js";
 import { age, many, whole } from "../format.js";
-import { Listing, choice, typed } from "../listing.js";
+import { Listing, choice, refill, typed } from "../listing.js";
 import { live } from "../live.js";
 import { unhappy } from "../outcomes.js";
 import { to } from "../router.js";
@@ -31,17 +31,16 @@ const columns = [
 ];
 
 export function workers(host, route) {
-  const filter = h("div", { class: "bar" }), states = h("p", { class: "soft", id: "worker-states" });
+  const filter = h("div", { class: "bar" }, choice("state", "state", STATES, route.query.get("state") || ""), typed("queue", "queue", route.query.get("queue")), typed("find", "find", route.query.get("find")));
+  const states = h("p", { class: "soft", id: "worker-states" });
   const table = new Table(columns, { key: (w) => w.name, look: lookOf, empty: "no worker like that", label: "Workers" });
   const listing = new Listing({ names: ["workers"], table, rows: (answer) => answer.workers, noun: "workers",
     query: (now) => Object.fromEntries(["state", "queue", "find"].map((word) => [word, now.query.get(word)])) });
   host.className = "";
   host.append(h("h1", {}, "Workers"), states, filter, listing.node);
-  const draw = (now) => filter.replaceChildren(choice("state", "state", STATES, now.query.get("state") || ""), typed("queue", "queue", now.query.get("queue")), typed("find", "find", now.query.get("find")));
-  draw(route);
   return {
     title: "Workers",
-    change: () => listing.load(),
+    change(now) { refill(filter, now); listing.load(); },
     look({ fleet }) {
       put(states, Object.entries(fleet.worker_states).map(([state, n]) => `${whole(n)} ${state}`).join(", ") || "none");
       listing.look();
