@@ -54,7 +54,7 @@ class GateUnit(Ledger):
             turns.append(Exchange(self.commands.sweep(), self.read_time))
         agreement = self.agreement
         if beating or (agreement.unsettled and (turns or agreement.enforcing)):
-            return [*self._introduction(), *turns]
+            return [*self._enforcing(), *turns, self._enlisting()]
         return turns
 
     def exchanged(self, now: float) -> None:
@@ -65,13 +65,17 @@ class GateUnit(Ledger):
             alive = self.line or self.leases
             self.beat_at = now + self.heartbeat if alive else NEVER
 
-    def _introduction(self) -> Iterator[Exchange]:
-        """The gate is in use, and on these terms: sent at first and with each heartbeat."""
+    def _enforcing(self) -> Iterator[Exchange]:
+        """The terms on which the gate is in use: sent at first, and after a loss of data."""
         for terms in self.agreement.to_enforce():
             yield Exchange(
                 self.commands.configure(terms.fields()), partial(self.read_enforcing, terms)
             )
-        yield Exchange(self.commands.enlist(), ignore)
+
+    def _enlisting(self) -> Exchange:
+        """The gate is in use: last, since a full Redis refuses this and renews leases, and on a
+        Cluster nothing is sent after a refusal."""
+        return Exchange(self.commands.enlist(), ignore)
 
     def _release(self, released: Permits) -> Exchange:
         return Exchange(self.commands.release(released), partial(self.read_release, released))

@@ -5,6 +5,9 @@
 -- include: task.lua
 local batch = at('batch:' .. RECEIPT)
 if redis.call('HGET', batch, 'state') ~= 'leased' then return 0 end
+-- A full Redis refuses a script's first write if it needs memory, and none after one that does not.
+-- So this begins with one that never needs any: a renewal must not fail then.
+redis.call('ZREMRANGEBYSCORE', at('leases'), '-inf', '-inf')
 if HANDED == '1' then redis.call('HSET', batch, 'handed', 1) end
 if LEASE_MS ~= '0' then
   local ends = now + LEASE_MS

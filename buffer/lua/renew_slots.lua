@@ -6,6 +6,9 @@
 -- include: policy.lua
 -- A holder renews at the pace of the lease that it knows. When the setting became shorter, this
 -- renewal is for the old one, and tells the new one.
+-- A full Redis refuses a script's first write if it needs memory, and none after one that does not.
+-- So this begins with one that never needs any: a renewal must not fail then.
+redis.call('ZREMRANGEBYSCORE', at('slots'), '-inf', '-inf')
 local reply = {policy and policy.version or -1, terms and terms.slot_lease_ms or 0}
 for id, fence in each_slot() do
   local slot = redis.call('HMGET', slot_of(id), 'fence', 'granted', 'gid', 'start', 'counts', 'lease')

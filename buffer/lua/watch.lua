@@ -10,6 +10,9 @@ local now = stamp[1] * 1000 + math.floor(stamp[2] / 1000)
 local had = redis.call('HMGET', ROLLOUT,
   'owner', 'state', 'until', 'digest', 'payload', 'stands_in')
 local mine, able = had[1] == OWNER, ABLE == '1'
+-- A full Redis refuses a script's first write if it needs memory, and none after one that does not.
+-- So this begins with one that never needs any: a renewal must not fail then.
+redis.call('HDEL', ROLLOUT, '')
 if mine and had[2] == 'preparing' and had[4] == PREPARING then
   redis.call('HSET', ROLLOUT, 'until', now + LEASE_MS)
 end

@@ -65,20 +65,25 @@ class Connection:
 
     def converse(self, commands: list[Command]) -> list[Any]:
         """The reply to each command, or the error that is its answer."""
+        replies = self.replies(commands)
+        for reply in replies:
+            _raise_if_passing(reply)
+        return replies
+
+    def replies(self, commands: list[Command]) -> list[Any]:
+        """The reply to each command, or its error, be it one that may pass."""
         replies = self._send(commands)
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             whole = [self._with_source(commands[i]) for i in unknown]
             for i, reply in zip(unknown, self._send(whole), strict=True):
                 replies[i] = reply
-        for reply in replies:
-            _raise_if_passing(reply)
         return replies
 
     def _send(self, commands: list[Command]) -> list[Any]:
         connection = self._connection
         if connection is None:
-            return [self._ask_node(command) for command in commands]
+            return self._ask_nodes(commands)
         connection.send_packed_command(packed(connection, commands))
         return [_read(connection) for _ in commands]
 
@@ -98,11 +103,18 @@ class Connection:
     def _with_source(self, command: Command) -> Command:
         return ("EVAL", self._scripts[command[1]].source, *command[2:])
 
+    def _ask_nodes(self, commands: list[Command]) -> list[Any]:
+        """After an error that may pass no more is sent: that error is the reply to the rest."""
+        replies: list[Any] = []
+        for command in commands:
+            refused = replies and is_passing(replies[-1])
+            replies.append(replies[-1] if refused else self._ask_node(command))
+        return replies
+
     def _ask_node(self, command: Command) -> Any:
         try:
             return self._client.execute_command(*command)
         except ResponseError as refusal:
-            _raise_if_passing(refusal)  # here, so that the commands after it are not sent
             return refusal
 
 
@@ -132,6 +144,9 @@ class LastingConnection:
 
     def converse(self, commands: list[Command]) -> list[Any]:
         return self.connect().converse(commands)
+
+    def replies(self, commands: list[Command]) -> list[Any]:
+        return self.connect().replies(commands)
 
     def close(self) -> None:
         opened, self._opened = self._opened, None

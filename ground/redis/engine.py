@@ -27,7 +27,7 @@ from ground.backoff import backoff
 from ground.lua import Command
 from ground.redis import loop_connection
 from ground.redis.answers import Answer, LoopAnswer, deliver
-from ground.redis.connection import FINAL, PASSING, LastingConnection
+from ground.redis.connection import FINAL, PASSING, LastingConnection, is_passing
 from ground.redis.inbox import Entries, Inbox, nudge
 from ground.redis.shortcut import Shortcut
 from ground.redis.unit import Batch, Exchange, Unit, take_up, what_is_due
@@ -205,7 +205,7 @@ class Engine:
         return batches
 
     def _exchange(self, batches: list[Batch]) -> None:
-        """One pipeline; on failure all of it stays due."""
+        """One pipeline. What Redis refuses for a while stays due; on failure, all of it."""
         try:
             self.connection.connect()  # before `sent`, which is compared with Redis's clock
             sent = self.clock()
@@ -215,28 +215,40 @@ class Engine:
         except PASSING as failure:
             self._fail(batches, failure)
         else:
+            put_off: dict[Batch, RedisError] = {}
             with self.lock:
-                self._down_since, self._failures = None, 0
                 for batch in batches:
                     batch.sent = sent
-                    self._read(batch, replies)
+                    if (error := self._read(batch, replies)) is not None:
+                        put_off[batch] = error
+                if not put_off:
+                    self._down_since, self._failures = None, 0
+            if put_off:
+                self._fail([*put_off], next(iter(put_off.values())))
             self.deliver()
 
-    def _read(self, batch: Batch, replies: Iterator[Any]) -> None:
+    def _read(self, batch: Batch, replies: Iterator[Any]) -> RedisError | None:
+        """Returns the error of those that Redis may take later: a full one renews leases all the
+        same, and their replies count. Only such exchanges are left in the batch."""
         refused: list[tuple[RedisError, Exchange]] = []
+        put_off: list[tuple[RedisError, Exchange]] = []
         for exchange in batch.exchanges:
             reply = next(replies)
             if isinstance(reply, RedisError):
-                refused.append((reply, exchange))
+                (put_off if is_passing(reply) else refused).append((reply, exchange))
             else:
                 exchange.read(reply, batch.sent)
         for error, exchange in refused:  # last: no reply concerns a caller that was refused
             batch.unit.refuse(error, exchange)
-        batch.end()
+        if not put_off:
+            batch.end()
+            return None
+        batch.exchanges = [exchange for _, exchange in put_off]
+        return put_off[0][0]
 
     def converse(self, commands: list[Command]) -> list[Any]:
-        """On this thread: the reply to each."""
-        return self.connection.converse(commands)
+        """On this thread: the reply to each, or its error."""
+        return self.connection.replies(commands)
 
     def _send(self, commands: list[Command]) -> None:
         """Send commands whose replies are not needed."""

@@ -6,6 +6,9 @@
 -- A permit that the server does not know was lost with its data: its holder's own clock runs
 -- out before the lease does, so it never renews an expired one. The permit is restored if there
 -- is room, and lost if others have the room by now, or if it was revoked. Permits with a cost come first.
+-- A full Redis refuses a script's first write if it needs memory, and none after one that does not.
+-- So this begins with one that never needs any: a renewal must not fail then.
+redis.call('ZREMRANGEBYSCORE', ALIVE, '-inf', '-inf')
 local _, _, first = each_permit()()
 if first and string.find(first, ' ', 1, true) then redis.call('HSET', GATE, 'more', 1, 'weighs', 1) end
 -- include: line.lua

@@ -172,6 +172,20 @@ async def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
     (await served(waiter)).release()
 
 
+@pytest.mark.parametrize("cost", [None, 2])
+async def test_permits_in_use_stay_in_use_while_redis_is_full(durable, name, cost):
+    gate = TokenBucket(durable.target, name, limit=4, lease=60.0, heartbeat=1.0)
+    permit = await gate.acquire(cost=cost)
+    durable.ask("CONFIG", "SET", "maxmemory", 1)
+    for _ in range(2):  # the first may have been under way
+        known = permit._lease.deadline
+        until(lambda: permit.lost or permit._lease.deadline > known, "a renewal")  # noqa: B023
+    assert not permit.lost
+    permit.release()
+    leases = f"penstock:gate:{{{name}}}:leases"
+    until(lambda: not int(durable.ask("ZCARD", leases)), "the release")
+
+
 async def test_a_wrong_password_is_said_at_once(private_redis, gate_at):
     server = private_redis(config=["requirepass right"])
     gate = gate_at(replace(server.target, options={"password": "wrong"}))

@@ -1,0 +1,28 @@
+"""What is held stays held while Redis has no memory left."""
+
+from buffer import Policy, RolloutBuffer, TaskConfig
+from ground import load_script
+from tests.buffer.conftest import item
+
+
+async def test_a_full_redis_renews_what_is_held(private_redis) -> None:
+    server = private_redis(aof=False)
+    buffer = RolloutBuffer(server.target, "math", TaskConfig(group_size=2))
+    try:
+        await buffer.set_policy(Policy(groups_per_version=2, max_age=2, depth=2))
+        await buffer.publish(10)
+        done, held = await buffer.admit(2)
+        await buffer.write_many([item("a", f"u{n}", n) for n in range(2)], slot=done)
+        batch = await buffer.take()
+        assert batch is not None
+        rollout = buffer._task.key("rollout")
+        server.ask("HSET", rollout, "owner", "me", "state", "running", "until", 0, "digest", "d")
+        server.ask("CONFIG", "SET", "maxmemory", 1)
+        await buffer.extend(batch, 500)
+        assert await buffer.renew_slots([(held.id, held.fence)]) == (10, [0])
+        watch = load_script("buffer", "watch")
+        running = await buffer._task.link.run(watch, [rollout], ["me", 60_000, "", 1])
+        assert running == [b"d", b""]
+        assert int(server.ask("HGET", rollout, "until")) > 0
+    finally:
+        await buffer.aclose()
