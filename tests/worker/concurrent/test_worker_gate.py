@@ -96,6 +96,45 @@ def test_at_a_shut_gate_with_ten_thousand_waiting_a_worker_sends_nothing_but_hea
     assert first == list(range(len(first)))
 
 
+@pytest.mark.parametrize("first", ["empty", "paused"])
+def test_a_permit_that_was_waited_for_is_for_whichever_queue_has_a_job(
+    real_redis, queue, first
+) -> None:
+    if first == "paused":
+        open_queue(real_redis, first).enqueue(chores.add, 1, 2)
+        real_redis.hset("penstock:work:{paused}", "paused", 1)
+    gate, ran = TokenBucket(real_redis, "code", limit=1), threading.Event()
+
+    def be_behind() -> None:
+        permit = gate.sync.acquire()
+        ran.wait(200)
+        permit.release()
+
+    behind = threading.Thread(target=be_behind)
+    with at_work(real_redis, first, "code", **gated(1)):
+        permit = gate.sync.acquire()
+        queue.enqueue(chores.told, url_of(real_redis), "it")
+        until(lambda: gate.sync.status().waiting == 1, "the worker to be in line")
+        behind.start()
+        until(lambda: gate.sync.status().waiting == 2, "the other to be behind it")
+        permit.release()
+        until(lambda: real_redis.hget("ran", "it") == b"1", "the job, before the other's turn")
+        ran.set()
+    behind.join(100)
+
+
+def test_a_permit_that_no_queue_needs_any_more_is_passed_on(real_redis, queue) -> None:
+    gate = TokenBucket(real_redis, "code", limit=1)
+    with at_work(real_redis, "empty", "code", **gated(1)):
+        permit = gate.sync.acquire()
+        job = queue.enqueue(chores.add, 1, 2)
+        until(lambda: gate.sync.status().waiting == 1, "the worker to be in line")
+        job.cancel()
+        permit.release()
+        gate.sync.acquire(timeout=100).release()
+        until(lambda: gate.sync.status().in_flight == 0, "all permits to be back")
+
+
 def test_a_killed_workers_permit_comes_back_with_its_job(real_redis, queue) -> None:
     url = url_of(real_redis)
     job = queue.enqueue(chores.reaches_running, url, "it")

@@ -9,7 +9,8 @@
 -- is there, and their leases run already.
 --
 -- A permit that this worker was granted in the gate's line is given up here and becomes
--- that of the first job; more are taken only if nobody else waits.
+-- that of the first job; more are taken only if nobody else waits. A queue that gives no job
+-- leaves it to the worker's next queue.
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 -- include: worker.queue:shares.lua
@@ -148,9 +149,10 @@ local function claim_up_to(want)
   tally('dropped', dropped)
 end
 
-local want, allowed = tonumber(WANT), permits_for(GRANTED)
 local suspended = call('EXISTS', 'rq:suspended')
 if suspended == 0 and call('HEXISTS', WORK, 'paused') == 1 then suspended = 2 end
+local idle = suspended > 0 or call('LLEN', HAND) + call('LLEN', JOBS) == 0 and not shared
+local want, allowed = tonumber(WANT), permits_for(idle and '' or GRANTED)
 if suspended == 0 then claim_up_to(math.min(want, allowed)) end
 give_permits(taken, LEASE_US)
 if shared then shares.feed() end
