@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rq import Callback, Retry, SimpleWorker
+from rq import Callback, Queue, Retry, SimpleWorker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
@@ -261,3 +261,25 @@ def test_a_queue_that_needs_several_claims_still_comes_before_the_next(real_redi
     started = [max(real_redis.hget(job.key, "started_at") for job in first)]
     started += [min(real_redis.hget(job.key, "started_at") for job in second)]
     assert started == sorted(started)
+
+
+def test_many_orphans_are_queued_again_in_order_at_a_bounded_cost(real_redis, ask) -> None:
+    """The commands of the last heartbeat are no more than a few per orphan."""
+    queue = open_queue(real_redis)
+    data = [Queue.prepare_data(chores.add, (n, 1), job_id=f"{n}") for n in range(1500)]
+    ids = [job.id for job in queue.enqueue_many(data)]
+    dead, heir = (WorkCommands("code", name, 60.0, None) for name in ("dead", "heir"))
+    while real_redis.llen(queue.key):
+        ask(dead.claim(500))
+    leases = dead.leases
+    claimed = real_redis.zrange(leases, 0, -1)
+    real_redis.zadd(leases, {member: int(member.split(b":")[0]) for member in claimed})
+    calls = []
+    while real_redis.zcard(leases):
+        real_redis.config_resetstat()
+        requeued, *_ = ask(heir.reap(3))
+        stats = real_redis.info("commandstats").values()
+        calls.append(sum(stat["calls"] for stat in stats) / requeued)
+    assert queue.job_ids == ids
+    assert len(calls) > 5
+    assert max(calls) < 100

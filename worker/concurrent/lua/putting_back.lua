@@ -2,19 +2,24 @@
 -- include: records.lua
 -- include: worker.queue:shares.lua
 
--- In front of its share's list, but behind jobs that came back and were enqueued earlier.
+-- In front of its share's list, but behind jobs that came back and were enqueued earlier. Those stand
+-- in their order, so this looks at few of them: at twice as many each time, then by halves.
 local function to_front(id)
   local share = field(id, 'penstock_share') or ''
   local list = shares.list_of(share)
-  local mine, after = field(id, 'enqueued_at') or '', nil
-  local other = call('LINDEX', list, 0)
-  local at = 0
-  while other do
-    local its = try('HMGET', job_key(other), 'penstock_returned', 'enqueued_at')
-    if not its[1] or (its[2] or '') >= mine then break end
-    at, after = at + 1, other
-    other = call('LINDEX', list, at)
+  local mine = field(id, 'enqueued_at') or ''
+  local function goes_before(at)
+    local other = call('LINDEX', list, at)
+    local its = other and try('HMGET', job_key(other), 'penstock_returned', 'enqueued_at') or {}
+    return its[1] and (its[2] or '') < mine
   end
+  local last, at = -1, 0 -- the last that is known to go before it, and one that does not
+  while goes_before(at) do last, at = at, 2 * at + 1 end
+  while at - last > 1 do
+    local half = math.floor((last + at) / 2)
+    if goes_before(half) then last = half else at = half end
+  end
+  local after = last >= 0 and call('LINDEX', list, last)
   if after then call('LINSERT', list, 'AFTER', after, id) else call('LPUSH', list, id) end
   if share ~= '' then shares.refund(share, field(id, 'penstock_charged')) end
   if call('EXISTS', job_key(id)) == 1 then try('HSET', job_key(id), 'penstock_returned', 1) end
