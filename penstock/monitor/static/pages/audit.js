@@ -1,4 +1,4 @@
-// Who changed what from this page.
+// Who changed what, by this page or by a command.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -6,14 +6,14 @@ import { moment } from "../format.js";
 import { Table } from "../table.js";
 
 export function audit(host) {
-  const table = new Table(columns, { key: (c) => `${c.at} ${c.what} ${c.target}`, empty: "Nothing has been changed from the monitor yet.", label: "Changes" });
+  const table = new Table(columns, { key: (c) => `${c.at} ${c.what} ${c.target}`, empty: "Nothing has been changed yet.", label: "Changes" });
   let looks = 0;
   const load = async () => {
     const found = await get(["audit"]).catch(() => null); // the next look asks again
     if (found) table.fill(found.changes);
   };
   host.className = "";
-  host.append(h("h1", {}, "Log of changes"), h("p", { class: "soft" }, "The latest thousand changes made from the monitor are kept; the latest 200 are shown."), table.node);
+  host.append(h("h1", {}, "Log of changes"), h("p", { class: "soft" }, "Changes made from the monitor, from penstock top and by other commands. The latest thousand are kept; the latest 200 are shown."), table.node);
   load();
   return { title: "Log", look() { if (looks++ % 3 === 2) load(); } };
 }
