@@ -140,6 +140,7 @@ def test_from_the_overview_to_a_failures_traceback_and_back(
     page.until("document.title", lambda title: title.startswith("(1)"))
     page.run("location.hash = '#/log'")
     page.until(ROWS.format("main"), lambda rows: "Ann <b>" in rows and "retry job" in rows)
+    assert "by other commands" in page.run(MAIN)
     assert page.run("document.querySelectorAll('main img, main script, main b').length") == 0
     known = ("401", "404")  # no token at first; a worker that has left
     told = page.problems()
@@ -375,6 +376,7 @@ def test_a_group_is_shown_in_its_own_state_whatever_its_address_says(
     page.until(SENTENCE, lambda said: "nothing is kept of group 'nosuch', round 0" in said)
     page.run("location.hash = '#/groups/math/sad/0?state=ready'")
     page.until(SENTENCE, lambda said: said == "Task math, round 0, quarantined: 2 items.")
+    assert page.run("document.querySelector('.sentence').classList.contains('warn')")
     press(page, "Requeue")
     page.until(SENTENCE, lambda said: said == "Task math, round 0, ready: 2 items.")
 
