@@ -88,6 +88,11 @@ class Jails:
         """Start and test it. Raises `SandboxUnavailable` if a program could get out."""
         if self.level == "none":
             log.warning("%s", levels.UNCONFINED)
+        if (most := room_for_descriptors()) < self.caps.open_files:
+            raise SandboxUnavailable(
+                f"a program may have {self.caps.open_files} files open, and this process {most}",
+                "Start it with a higher limit: `ulimit -n 4096`",
+            )
         self._closed = False
         if self._use_cgroups:
             self._hierarchy = Hierarchy.find()

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -64,7 +65,8 @@ class SessionSettings(Settings):
 
     def limits(self, sandbox: SandboxSettings) -> Limits:
         """Of a session whose request says nothing."""
-        return with_disk(sandbox.limits(), (self.session_disk_mb or sandbox.sandbox_disk_mb) * MB)
+        disk = (self.session_disk_mb or sandbox.sandbox_disk_mb) * MB
+        return replace(with_disk(sandbox.limits(), disk), open_files=_OPEN_FILES)
 
 
 def with_disk(limits: Limits, disk: int) -> Limits:
@@ -75,6 +77,5 @@ def with_disk(limits: Limits, disk: int) -> Limits:
             "disk": disk,
             "file_size": min(disk + MB, max(disk, CAPS.file_size)),
             "inodes": max(limits.inodes, disk // _A_FILE_PER),
-            "open_files": _OPEN_FILES,
         }
     )

@@ -6,6 +6,7 @@ What must not be left: processes, links, cgroups, folders.
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -164,6 +165,37 @@ async def test_an_unfit_hub_ends_though_it_is_asked_all_the_time(folder):
                 await unfit.open(SessionRequest())
             hubs.update(processes_in(folder))
     await until(lambda: not processes_in(folder))
+
+
+WITH_FEW_FILES = """
+import asyncio, resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]),) * 2)
+from tests.worker.sandbox.sessions.conftest import sessions_in
+from worker.sandbox.sessions import CommandRequest, SessionRequest
+async def main():
+    session = await sessions_in(Path(sys.argv[1])).open(SessionRequest(disk_mb=8))
+    ran = await session.run(CommandRequest(["sh", "-c", "ulimit -n"]))
+    await session.end()
+    return ran.stdout.decode()
+try:
+    print(asyncio.run(main()))
+except Exception as problem:
+    print(type(problem).__name__, problem)
+"""
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [(1100, r"512\n"), (400, "SandboxUnavailable .* 512 .* this process 400.*`ulimit -n 4096`")],
+)
+async def test_few_open_files_are_fewer_for_each_process_or_too_few(folder, most, said):
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WITH_FEW_FILES, str(folder), str(most),
+        stdout=subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+    out, _ = await client.communicate()
+    assert re.match(said, out.decode())
 
 
 CLIENT = """

@@ -49,9 +49,11 @@ class Hub:
         self._jails = Jails(replace(sandbox.config(), ahead=False))
         self._way_out = WayOut(sessions.session_network, sandbox.sandbox_level, sandbox.sandbox_uid)
         self._stirred = asyncio.Event()
+        limits = sessions.limits(sandbox)
+        files = min(limits.open_files, self._jails.caps.open_files)
         self._sessions = KeptSessions(
             folder, name, self._jails, Starts(sandbox, images), self._way_out,
-            sessions.limits(sandbox), sessions.most(), self._stirred,
+            replace(limits, open_files=files), sessions.most(), self._stirred,
         )  # fmt: skip
         self._callers: set[asyncio.Task[None]] = set()
         self._unfit: SandboxUnavailable | None = None
