@@ -5,6 +5,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,6 +71,30 @@ def sessions_in(
     given = {"local_sandboxes": str(folder), "session_hub_idle": IDLE, **settings}
     sandbox: Any = {"sandbox_level": level, "sandbox_python": python, "sandbox_memory_mb": 256}
     return LocalSessions(SandboxSettings(**sandbox), SessionSettings(**given), images)
+
+
+_STARTS = """
+import asyncio, resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]),) * 2)
+from tests.worker.sandbox.sessions.conftest import sessions_in
+from worker.sandbox.sessions import SessionRequest
+async def main():
+    await sessions_in(Path(sys.argv[1])).open(SessionRequest("first", disk_mb=8))
+try:
+    asyncio.run(main())
+except Exception as problem:
+    print(type(problem).__name__, problem)
+"""
+
+
+async def started_with_few_files(folder: Path, most: int) -> str:
+    """A hub that may have so many open, with a session `first`; what was said against it."""
+    starts = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _STARTS, str(folder), str(most), stdout=subprocess.PIPE, cwd=ROOT
+    )
+    said, _ = await starts.communicate()
+    return said.decode()
 
 
 def hub_in(folder: Path) -> int:

@@ -11,12 +11,16 @@ from worker.sandbox.sessions import (
     Exit,
     LocalSessions,
     Output,
+    Process,
     ProcessGone,
     Session,
     SessionRefused,
     SessionRequest,
     Terminal,
+    TooManySessions,
 )
+
+from .conftest import sessions_in, started_with_few_files
 
 pytestmark = pytest.mark.timeout(300)
 WITHIN = 90  # seconds that nothing here takes
@@ -244,3 +248,29 @@ async def test_what_a_session_is_and_uses(session):
     assert info.memory_mb == 256
     assert usage.disk >= 100_000 or info.isolation != "ns"
     assert info.created <= info.last_used < info.ends
+
+
+async def test_commands_of_some_leave_their_hub_room_to_answer_for_others(folder):
+    assert await started_with_few_files(folder, 600) == ""
+    sessions = sessions_in(folder)
+    first = await sessions.get("first")
+    greedy = [await sessions.open(SessionRequest(processes=128)) for _ in range(2)]
+    sleeps = CommandRequest(["sleep", "600"], stdin=True, kept=True)
+    with pytest.raises(TooManySessions, match="ulimit -Hn"):
+        for number in range(512):
+            process = await greedy[number % 2].start(sleeps)
+            await process.close()
+    attached: list[Process] = []
+    with pytest.raises(TooManySessions, match="ulimit -Hn"):
+        while True:
+            attached.append(await greedy[(number - 1) % 2].attach(process.pid))
+    with pytest.raises(TooManySessions, match="ulimit -Hn"):
+        await sessions.open(SessionRequest())
+    assert (await first.info()).name == "first"
+    assert (await first.usage()).processes == 0
+    for process in attached:
+        await process.close()
+    for session in greedy:
+        await session.end()
+    assert (await first.run(sh("echo well"))).stdout == b"well\n"
+    await first.end()

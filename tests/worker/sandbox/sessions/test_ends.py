@@ -29,7 +29,18 @@ from worker.sandbox.sessions import (
 )
 from worker.sandbox.sessions.settings import SessionSettings
 
-from .conftest import ROOT, WITHIN, below, children_of, dead, hub_in, sessions_in, until, wait_for
+from .conftest import (
+    ROOT,
+    WITHIN,
+    below,
+    children_of,
+    dead,
+    hub_in,
+    sessions_in,
+    started_with_few_files,
+    until,
+    wait_for,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -167,35 +178,15 @@ async def test_an_unfit_hub_ends_though_it_is_asked_all_the_time(folder):
     await until(lambda: not processes_in(folder))
 
 
-WITH_FEW_FILES = """
-import asyncio, resource, sys
-from pathlib import Path
-resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]),) * 2)
-from tests.worker.sandbox.sessions.conftest import sessions_in
-from worker.sandbox.sessions import CommandRequest, SessionRequest
-async def main():
-    session = await sessions_in(Path(sys.argv[1])).open(SessionRequest(disk_mb=8))
-    ran = await session.run(CommandRequest(["sh", "-c", "ulimit -n"]))
-    await session.end()
-    return ran.stdout.decode()
-try:
-    print(asyncio.run(main()))
-except Exception as problem:
-    print(type(problem).__name__, problem)
-"""
+async def test_where_few_files_may_be_open_each_process_may_have_fewer(folder):
+    assert await started_with_few_files(folder, 1100) == ""
+    session = await sessions_in(folder).get("first")
+    assert (await session.run(CommandRequest(["sh", "-c", "ulimit -n"]))).stdout == b"512\n"
 
 
-@pytest.mark.parametrize(
-    ("most", "said"),
-    [(1100, r"512\n"), (400, "SandboxUnavailable .* 512 .* this process 400.*`ulimit -n 4096`")],
-)
-async def test_few_open_files_are_fewer_for_each_process_or_too_few(folder, most, said):
-    client = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WITH_FEW_FILES, str(folder), str(most),
-        stdout=subprocess.PIPE, cwd=ROOT,
-    )  # fmt: skip
-    out, _ = await client.communicate()
-    assert re.match(said, out.decode())
+async def test_too_few_open_files_are_said_with_the_remedy(folder):
+    said = await started_with_few_files(folder, 400)
+    assert re.match("SandboxUnavailable .* 512 .* this process 400.*`ulimit -n 4096`", said)
 
 
 CLIENT = """

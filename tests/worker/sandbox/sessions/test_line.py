@@ -4,11 +4,15 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from worker.sandbox.local.limits import Limits
+from worker.sandbox.sessions import SessionTrouble
+from worker.sandbox.sessions.hub.kept import KeptSession
 from worker.sandbox.sessions.hub.line import Line
 
 
@@ -81,3 +85,35 @@ async def test_it_is_closed_where_the_caller_goes_in_that_moment(line: Line, giv
     assert task.cancelled()
     assert given.is_closed()
     line.close()
+
+
+async def concluded(kept: KeptSession) -> None:
+    while kept._concluding:
+        await asyncio.wait(kept._concluding)
+
+
+async def test_a_terminal_that_the_kernel_dropped_ends_its_call_and_its_command() -> None:
+    about = {"name": "mine", "ttl": 600.0, "idle": None}
+    kept = KeptSession(about, "ns", Limits(), None)
+    starting = asyncio.ensure_future(kept.start({"argv": ["sh"], "terminal": [80, 24]}))
+    await asyncio.sleep(0)
+    assert json.loads(kept._line.theirs.recv(1000))["start"] == 1
+    kept._hear({"started": 1, "pid": 7}, [])
+    with pytest.raises(SessionTrouble, match="too many files open"):
+        await starting
+    await concluded(kept)
+    assert json.loads(kept._line.theirs.recv(1000)) == {"signal": 7, "number": signal.SIGKILL}
+    kept._hear({"ended": 7, "status": signal.SIGKILL}, [])
+    await concluded(kept)
+    kept._line.close()
+
+
+async def test_a_socket_for_the_proxy_that_the_kernel_dropped_is_said() -> None:
+    kept = KeptSession({"name": "mine", "ttl": 600.0, "idle": None}, "ns", Limits(), None)
+    asking = asyncio.ensure_future(kept.listen())
+    await asyncio.sleep(0)
+    assert json.loads(kept._line.theirs.recv(1000)) == {"listen": 1}
+    kept._line._answer(1, {"port": 8080})
+    with pytest.raises(SessionTrouble, match="too many files open"):
+        await asking
+    kept._line.close()

@@ -10,7 +10,7 @@ from worker.sandbox.local.errors import LimitRefused, SandboxError, SandboxUnava
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.limits import CAPS, MB, Limits
 from worker.sandbox.sessions.errors import SessionRefused, SessionTrouble
-from worker.sandbox.sessions.hub.streams import Streams
+from worker.sandbox.sessions.hub.streams import Streams, require_room
 from worker.sandbox.sessions.launch import valid
 from worker.sandbox.sessions.settings import LONGEST, with_disk
 from worker.sandbox.sessions.wire import packed, receive_call, send
@@ -29,6 +29,10 @@ class Call:
     ) -> None:  # fmt: skip
         self.header, self.body = header, body
         self.reader, self.writer = reader, writer
+
+    def require_room(self) -> None:
+        """For what it asks for. Raises `TooManySessions`."""
+        require_room(self.writer.get_extra_info("socket").fileno())
 
     def say(self, **header: Any) -> None:
         self.writer.write(packed(header))

@@ -153,6 +153,7 @@ class Hub:
             await call.answer(**refused(SessionRefused(reason)))
 
     async def _open(self, call: Call) -> None:
+        call.require_room()
         kept = await call.while_heard(self._sessions.open(call.header["session"]))
         try:
             await call.hand_over(kept.info())
@@ -220,12 +221,14 @@ class Hub:
     async def _start(self, call: Call) -> None:
         kept, asked = self._of(call), call.header["command"]
         check_command(asked)
+        call.require_room()
         with kept.used():
             streams = await kept.start(asked)
             await self._attend(call, kept, streams, kills=not asked.get("kept"))
 
     async def _attach(self, call: Call) -> None:
         kept = self._of(call)
+        call.require_room()
         with kept.used():
             streams = kept.find(call.header["which"], ended=True)
             await self._attend(call, kept, streams, kills=False)
@@ -294,6 +297,7 @@ class Hub:
         """The files of one session into a new one. Both ends of the pipe are theirs: what passes
         through it is not read here."""
         parent = self._of(call)
+        call.require_room()
         with parent.used():
             child = await call.while_heard(self._sessions.open(call.header["session"], parent))
             try:

@@ -36,6 +36,7 @@ _READY = 60.0  # seconds for a jail to be there, on a busy machine
 _PATIENCE = 1e8  # of the fork server: how long a session lives is decided here
 _ENDING = 10.0  # seconds for an init to end by itself
 _USER = "sandbox"
+_FULL = "its hub has too many files open"  # the kernel drops what it is given then
 
 
 class KeptSession:
@@ -257,10 +258,15 @@ class KeptSession:
         streams = self._running[said["pid"]] = Streams(said["pid"], asked)
         if ends:
             streams.take(ends.ours, ends.input)
-        else:
+        elif given:
             (terminal,) = given
             os.set_inheritable(terminal, False)
             streams.take({"pty": terminal}, terminal)
+        else:
+            streams.take({}, None)
+            self.kill(streams, "failed")
+            refuse(future, SessionTrouble(f"session {self.name} has no terminal: {_FULL}"))
+            return
         if timeout := asked.get("timeout"):
             streams.timer = self._loop.call_later(timeout, self.kill, streams, "timeout")
         if future.done():  # its caller has gone
@@ -329,7 +335,9 @@ class KeptSession:
         said = await self._line.ask("listen")
         if "why" in said:
             raise SessionTrouble(f"session {self.name} cannot have a proxy: {said['why']}")
-        (at,) = said["given"]
+        if not (given := said.get("given")):
+            raise SessionTrouble(f"session {self.name} cannot have a proxy: {_FULL}")
+        (at,) = given
         os.set_inheritable(at, False)
         return socket.socket(fileno=at)
 
@@ -339,12 +347,10 @@ class KeptSession:
         if said["refused"]:
             return None
         shared = list(said.get("given", []))
-        if len(shared) < said["levels"]:  # the kernel drops those that this hub has no room for
+        if len(shared) < said["levels"]:
             for at in shared:
                 os.close(at)
-            raise SessionTrouble(
-                f"session {self.name} was not forked: its hub has too many files open"
-            )
+            raise SessionTrouble(f"session {self.name} was not forked: {_FULL}")
         return shared
 
     async def enter(self, shared: Sequence[int] = ()) -> None:

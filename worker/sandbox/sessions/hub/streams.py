@@ -10,17 +10,31 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import resource
 import termios
 import time
 from collections import deque
 from typing import Any
 
+from worker.sandbox.sessions.errors import TooManySessions
 from worker.sandbox.sessions.wire import PIECE, packed
 
 _PAUSE = 0.01  # seconds between two reads of what nobody listens to
 _HIGH = 1 << 20  # bytes that wait for a listener before the command does
 _WORDS = 1 << 16
 _INPUT = 1 << 20  # bytes that wait for a command before their sender does
+
+
+def require_room(descriptor: int) -> None:
+    """The kernel gives the lowest number that is free, so that of a new descriptor says how many
+    are in use. The last eighth is left to what ends, and to callers that need no more than their
+    connection. Raises `TooManySessions`."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptor >= most - most // 8:
+        raise TooManySessions(
+            f"what keeps this machine's sessions has {descriptor} files open, and may have {most}. "
+            "Wait until commands or sessions end, or start it with a higher `ulimit -Hn`"
+        )
 
 
 class Ends:
@@ -44,7 +58,8 @@ class Ends:
             self.theirs.append(target)
             self.ours["stderr"], end = os.pipe2(os.O_CLOEXEC)
             self.theirs.append(end)
-        except OSError:
+            require_room(end)
+        except (OSError, TooManySessions):
             self.close()
             raise
 
