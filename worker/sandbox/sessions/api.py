@@ -209,10 +209,10 @@ class Process(Protocol):
         """Its input is at its end."""
 
     async def signal(self, number: int) -> None:
-        """To its process group. Raises `ProcessGone`."""
+        """To its process group. Raises `SessionRefused` for a number that is no signal."""
 
     async def resize(self, terminal: Terminal) -> None:
-        """Of its terminal."""
+        """Of its terminal. Raises `SessionRefused` for a size that none can have."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -265,10 +265,11 @@ class Session(Protocol):
         """The same for the end of its input."""
 
     async def signal(self, which: int | str, number: int) -> None:
-        """To the process group of a command. Raises `ProcessGone`."""
+        """To the process group of a command. Raises `ProcessGone`, and `SessionRefused` for a
+        number that is no signal."""
 
     async def resize(self, which: int | str, terminal: Terminal) -> None:
-        """Of a command's terminal."""
+        """Of a command's terminal. Raises as `signal` does."""
 
     def read(self, path: str, *, user: str = "") -> AsyncGenerator[bytes, None]:
         """A file's content in pieces."""

@@ -34,14 +34,14 @@ class LocalProcess:
     async def events(self) -> AsyncGenerator[Output | Exit, None]:
         with contextlib.suppress(ConnectionError):  # its streams are closed, or the hub is dead
             while True:
-                header, body = await wire.receive(self._reader)
+                header, body = frame = await wire.receive(self._reader)
                 if "exit" in header:
                     end = Exit(**header["exit"])
                     if end.why == "failed":
                         raise SessionTrouble(f"a command could not be set up: {end.message}")
                     yield end
                 else:
-                    yield Output(header["stream"], body)
+                    yield Output(value(frame, "stream"), body)
 
     async def wait(self) -> Exit:
         async with contextlib.aclosing(self.events()) as events:
@@ -72,10 +72,13 @@ class LocalProcess:
         await self._say(last=True)
 
     async def signal(self, number: int) -> None:
+        wire.check_signal(number)
         await self._say(signal=number)
 
     async def resize(self, terminal: Terminal) -> None:
-        await self._say(resize=[terminal.columns, terminal.rows])
+        size = [terminal.columns, terminal.rows]
+        wire.check_size(size)
+        await self._say(resize=size)
 
     async def _say(self, body: bytes = b"", **header: Any) -> None:
         with contextlib.suppress(ConnectionError):  # its end is among the events

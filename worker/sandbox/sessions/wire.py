@@ -5,6 +5,7 @@ says what is wanted; what follows depends on that, and a frame with `errno` or `
 """
 
 import asyncio
+import signal
 from typing import Any
 
 from worker.sandbox.local.inside import wire
@@ -17,6 +18,18 @@ _LISTED = 64 << 20  # what a hub may answer: a long listing
 _START = 12  # bytes of a frame that say how long it is
 
 Frame = tuple[dict[str, Any], bytes]
+
+
+def check_size(size: Any) -> None:
+    """Of a terminal. Raises `SessionRefused`."""
+    if not (len(size) == 2 and all(isinstance(n, int) and 0 < n < 1 << 16 for n in size)):
+        raise SessionRefused(f"terminal is {size!r:.50}; columns and rows are 1 to 65535")
+
+
+def check_signal(number: Any) -> None:
+    """Raises `SessionRefused`."""
+    if not (isinstance(number, int) and 0 <= number < signal.NSIG):
+        raise SessionRefused(f"signal is {number!r:.50}; it must be 0 to {signal.NSIG - 1}")
 
 
 def packed(header: dict[str, Any], body: bytes = b"") -> bytes:

@@ -16,6 +16,7 @@ from worker.sandbox.sessions import (
     Session,
     SessionRefused,
     SessionRequest,
+    SessionTrouble,
     Terminal,
     TooManySessions,
 )
@@ -104,6 +105,7 @@ async def test_arguments_may_be_longer_than_a_message(session):
         (CommandRequest(["true"], timeout=-1), "timeout is -1"),
         (CommandRequest(["true"], user="root"), "user 'root'"),
         (CommandRequest(["true"], terminal=Terminal(0, 5)), "terminal is"),
+        (CommandRequest(["true"], terminal=Terminal(80.5, 24)), "terminal is"),  # type: ignore[arg-type]
         (CommandRequest(["x" * (3 << 20)]), "send a file"),
         (CommandRequest(["x" * 5_000_000]), "send a file"),
         (CommandRequest(["\u4e2d" * 800_000]), "send a file"),
@@ -112,6 +114,40 @@ async def test_arguments_may_be_longer_than_a_message(session):
 async def test_bad_input_is_refused_and_the_session_is_well(session, command, words):
     with pytest.raises(SessionRefused, match=words):
         await session.run(command)
+    assert (await session.run(sh("echo well"))).stdout == b"well\n"
+
+
+async def test_a_number_that_is_no_signal_or_size_is_refused_and_the_session_is_well(session):
+    process = await session.start(sh("cat", terminal=Terminal(), tag="cat"))
+    for number in (-1, 65, 1 << 70, 9.5):
+        with pytest.raises(SessionRefused, match="signal is"):
+            await session.signal("cat", number)
+        with pytest.raises(SessionRefused, match="signal is"):
+            await process.signal(number)
+    for size in (Terminal(100_000, 24), Terminal(80, -1), Terminal(80.5, 24)):  # type: ignore[arg-type]
+        with pytest.raises(SessionRefused, match="terminal is"):
+            await session.resize("cat", size)
+        with pytest.raises(SessionRefused, match="terminal is"):
+            await process.resize(size)
+    await session.signal("cat", 0)
+    await session.signal("cat", signal.NSIG - 1)
+    assert (await process.wait()).signal == signal.NSIG - 1
+    await process.close()
+    assert (await session.run(sh("echo well"))).stdout == b"well\n"
+
+
+async def test_what_makes_no_sense_beside_a_command_ends_that_call_alone(session):
+    process = await session.start(sh("sleep 600", kept=True))
+    await process._say(signal=65)
+    with pytest.raises(SessionRefused, match="signal is 65"):
+        await process.wait()
+    await process.close()
+    assert [each.pid for each in await session.processes()] == [process.pid]
+
+
+async def test_what_the_hub_cannot_do_is_its_trouble_and_answered(session):
+    with pytest.raises(SessionTrouble, match="OverflowError"):
+        await session._ask("", "warm", session={}, size=float("inf"))
     assert (await session.run(sh("echo well"))).stdout == b"well\n"
 
 

@@ -237,7 +237,7 @@ class Desk:
 
     def _signal(self, pid: int, number: int) -> None:
         """To its group, while it has not been collected: until then no other has its number."""
-        if pid in self._complaints:
+        if pid in self._complaints and 0 <= number < _signal.NSIG:
             try:
                 os.killpg(pid, number)
             except ProcessLookupError:  # it has no group so far

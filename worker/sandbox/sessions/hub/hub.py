@@ -7,6 +7,7 @@ no session for a while. If it is killed, its fork server ends, and with that eve
 import asyncio
 import contextlib
 import json
+import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ from worker.sandbox.local.errors import SandboxError, SandboxUnavailable
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.settings import SandboxSettings
 from worker.sandbox.parting import part
-from worker.sandbox.sessions.errors import ProcessGone, SessionGone, SessionRefused
+from worker.sandbox.sessions.errors import ProcessGone, SessionGone, SessionRefused, SessionTrouble
 from worker.sandbox.sessions.hub.calls import Call, check_command, check_seconds, refused, shown
 from worker.sandbox.sessions.hub.kept import KeptSession
 from worker.sandbox.sessions.hub.sessions import KeptSessions
@@ -29,7 +30,9 @@ from worker.sandbox.sessions.hub.streams import Streams
 from worker.sandbox.sessions.hub.way_out import WayOut
 from worker.sandbox.sessions.launch import give_up
 from worker.sandbox.sessions.settings import SessionSettings
-from worker.sandbox.sessions.wire import Frame, receive_call
+from worker.sandbox.sessions.wire import Frame, check_signal, check_size, receive_call
+
+log = logging.getLogger(__name__)
 
 _UNFIT = 5.0  # seconds for which a hub that cannot serve says why
 
@@ -148,9 +151,13 @@ class Hub:
             raise  # the caller has gone
         except OSError as problem:
             await call.answer(errno=problem.errno, why=problem.strerror)
-        except (KeyError, TypeError, ValueError) as problem:
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
             reason = f"the hub cannot read this call: {type(problem).__name__}: {problem}"
             await call.answer(**refused(SessionRefused(reason)))
+        except Exception as problem:
+            log.exception("call %.100r failed", call.header.get("op"))
+            reason = f"the hub failed at this call: {type(problem).__name__}: {problem}"
+            await call.answer(**refused(SessionTrouble(reason)))
 
     async def _open(self, call: Call) -> None:
         call.require_room()
@@ -244,6 +251,8 @@ class Hub:
         closed = loop.create_task(streams.closed.wait())
         try:
             await asyncio.wait([heard, closed], return_when=asyncio.FIRST_COMPLETED)
+            if heard.done():
+                heard.result()  # what the caller said may make no sense
             await call.writer.drain()
         finally:
             streams.leave(call.writer)
@@ -268,8 +277,10 @@ class Hub:
     async def _obey(self, kept: KeptSession, streams: Streams, frame: Frame) -> None:
         header, body = frame
         if "signal" in header:
-            await kept.signal(streams.pid, int(header["signal"]))
+            check_signal(header["signal"])
+            await kept.signal(streams.pid, header["signal"])
         if "resize" in header:
+            check_size(header["resize"])
             streams.resize(*header["resize"])
         await streams.write(body)
         if header.get("last"):
@@ -286,11 +297,13 @@ class Hub:
             await call.answer()
 
     async def _signal(self, call: Call) -> None:
-        await self._of(call).signal(call.header["which"], int(call.header["number"]))
+        check_signal(number := call.header["number"])
+        await self._of(call).signal(call.header["which"], number)
         await call.answer()
 
     async def _resize(self, call: Call) -> None:
-        self._of(call).find(call.header["which"]).resize(*call.header["size"])
+        check_size(size := call.header["size"])
+        self._of(call).find(call.header["which"]).resize(*size)
         await call.answer()
 
     async def _fork(self, call: Call) -> None:
