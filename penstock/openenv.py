@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ground import GroundSettings, SettingError
+from ground import SettingError
 from ground.http import HttpGuard, listen, require_token, serve_on
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
@@ -77,10 +77,9 @@ def command(
     PENSTOCK_OPENENV_TOKEN, or a file that PENSTOCK_OPENENV_TOKEN_FILE names, clients need that
     bearer token.
     """
-    given_settings()  # starts the log
+    url = given_settings().redis_url
     token = HostSettings.load().openenv_token
     require_token(host, token, "PENSTOCK_OPENENV_TOKEN", without=without_token)
-    url = GroundSettings.load().redis_url
     if sessions and url is None:
         raise SettingError("PENSTOCK_REDIS_URL", "is not set, and --sessions needs a Redis")
     with Loading():

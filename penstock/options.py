@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ground import GroundSettings, configure_logging, visible
+from ground.settings import variable
 from penstock.variables import misspelt
 
 if TYPE_CHECKING:
@@ -97,7 +98,11 @@ without_token_option = click.option(
 
 def given_settings() -> GroundSettings:
     """The environment's settings, with the options of this call over them; starts the log."""
-    settings = settings_in(click.get_current_context())
+    context = click.get_current_context()
+    settings = settings_in(context)
+    for name, value in _given(context).items():  # for all that reads the environment later
+        os.environ.pop(f"{variable(GroundSettings, name)}_FILE", None)
+        os.environ[variable(GroundSettings, name)] = value
     configure_logging(settings.log_format, settings.log_level)
     for name, meant in misspelt(os.environ).items():
         click.echo(f"penstock: {name} is not a setting; did you mean {meant}?", err=True)
@@ -108,12 +113,15 @@ def given_settings() -> GroundSettings:
 
 def settings_in(context: click.Context) -> GroundSettings:
     """The environment's settings, with the options that were read before over them."""
-    given = {
+    return GroundSettings.load(**_given(context))
+
+
+def _given(context: click.Context) -> dict[str, str]:
+    return {
         name.removeprefix(_GIVEN): value
         for name, value in context.meta.items()
         if name.startswith(_GIVEN)
     }
-    return GroundSettings.load(**given)
 
 
 def _option(name: str, metavar: str, help: str) -> Callable[[_Command], _Command]:

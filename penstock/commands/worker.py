@@ -1,5 +1,6 @@
 """`penstock worker`: take code jobs from queues and run them, hundreds at a time."""
 
+import os
 import secrets
 import signal
 import socket
@@ -11,6 +12,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import DequeueStrategy
 
 from ground import SettingError, connect
+from ground.redis.url import SETTING
 from limiter import UnknownGate
 from penstock.commands.completion import gates as gate_names
 from penstock.commands.completion import queues as queue_names
@@ -110,6 +112,7 @@ def command(
         allow=" ".join(allow) or None,
     )  # fmt: skip
     with running_redis(settings) as url:
+        os.environ[SETTING] = url  # a sandbox of one's own may read it
         client = connect(url)
         assert isinstance(client, redis.Redis)  # noqa: S101 - a Cluster was refused above
         worker = ConcurrentWorker(

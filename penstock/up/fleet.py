@@ -153,7 +153,7 @@ class Services:
         return Service(name, arguments, env, log, self._say, url, listens, self._changed)
 
     def _with_redis(self) -> dict[str, str]:
-        return {**os.environ, SETTING: self._redis.url}
+        return _without_redis() | {SETTING: self._redis.url}
 
     async def _listens(self, worker: str) -> bool:
         return await asyncio.to_thread(self._beats, worker)

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from penstock.up.command import _Up
 from penstock.up.fleet import Home, Plan
 from tests.harness import leash, patient
 from tests.harness.commands import PENSTOCK
-from tests.harness.servers import free_port, until
+from tests.harness.servers import PrivateRedis, free_port, until
 from tests.penstock import promql
 from tests.penstock.commands import processes_of, run
 
@@ -194,6 +194,17 @@ def test_its_servers_are_shut_to_whoever_has_no_token_and_its_own_have_theirs(
 def _metrics(up: Up, name: str) -> str:
     known = {"Authorization": f"Bearer {(up.folder / f'{name}-token').read_text().strip()}"}
     return patient.get(f"{up.services()[name]['url']}/metrics", headers=known).text
+
+
+def test_a_url_in_a_file_is_that_of_all_services(
+    tmp_path: Path, private_redis: Callable[[], PrivateRedis]
+) -> None:
+    named = tmp_path / "url"
+    named.write_text(private_redis().url)
+    with started(
+        tmp_path / "up", PENSTOCK_REDIS_URL_FILE=str(named), PENSTOCK_SANDBOX="local"
+    ) as up:
+        assert up.runs("print(6 * 7)") == "42\n"
 
 
 def test_killed_itself_it_leaves_nothing(tmp_path: Path) -> None:

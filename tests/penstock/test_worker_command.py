@@ -40,6 +40,14 @@ def test_the_old_name_of_the_gates_option_goes_on_working_with_a_warning(real_re
     assert __version__ < "0.3", "remove the option, its test and its line in upgrade.md"
 
 
+def test_what_its_options_say_is_said_to_all_that_read_the_environment(real_redis) -> None:
+    names = ("PENSTOCK_RUN", "PENSTOCK_REDIS_URL")
+    jobs = [open_queue(real_redis).enqueue(chores.setting, name) for name in names]
+    worker = penstock_worker(real_redis, *CHORES, "--burst", "--run", "ninth", PENSTOCK_RUN="first")
+    worker.communicate(timeout=100)
+    assert [job.return_value() for job in jobs] == ["ninth", url_of(real_redis)]
+
+
 def test_it_logs_which_redis_it_uses_without_the_password(real_redis) -> None:
     url = url_of(real_redis)
     named = url.replace("redis://", "redis://default:s3cret@")

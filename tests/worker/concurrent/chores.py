@@ -343,3 +343,7 @@ async def runs_until_the_gates_open(url: str) -> None:
 
 def gives(value: Any) -> Any:
     return value
+
+
+def setting(name: str) -> str:
+    return os.environ.get(name, "")
