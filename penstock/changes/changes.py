@@ -4,6 +4,7 @@ with its author and what came of it. One that makes no sense raises, and is not 
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,8 @@ from worker.queue.shares import Charge
 
 MOST_JOBS = 500  # at once
 _PAUSE = load_script("worker.queue", "pause")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,11 @@ class Changes:
             with contextlib.suppress(*UNWELL):
                 await audit.note(self._by, what, target, f"broke off: {problem}")
             raise
-        await audit.note(self._by, what, target, changed.outcome)
+        try:
+            await audit.note(self._by, what, target, changed.outcome)
+        except UNWELL as problem:  # a full Redis lets keys go, and takes no note of it
+            log.warning("%s: %s: %s, but it could not be noted: %s", what, target, changed.outcome,
+                        problem)  # fmt: skip
         return changed
 
     async def _gate(self, name: str, paused: bool | None, terms: dict[str, Any]) -> Changed:
@@ -149,7 +156,7 @@ class Changes:
 
     async def _queue(self, name: str, *, paused: bool) -> Changed:
         client, keys = self._reader.client, [tagged("work", name), tagged("work", name, "workers")]
-        if not await client.sismember("rq:queues", f"rq:queue:{name}"):
+        if await self._reader.queue(name) is None:
             return Changed(refusal=f"there is no queue {name!r}", absent=True)
         await _PAUSE.call_async(client, keys, [int(paused)])
         return Changed({"done": True})

@@ -31,7 +31,7 @@ def check_queues(client: Any) -> Iterator[Finding]:
     if not isinstance(client, redis.Redis):
         return  # RQ's queues do not live on a Cluster
     members: Any = client.smembers("rq:queues")
-    names = sorted(key.decode().removeprefix("rq:queue:") for key in members)
+    names = sorted(key.decode(errors="replace").removeprefix("rq:queue:") for key in members)
     wrong = [found for name in names if (found := _check_queue(client, name))]
     yield from wrong
     if names and not wrong:

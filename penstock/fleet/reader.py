@@ -17,7 +17,7 @@ import redis
 from buffer import RolloutBuffer
 from buffer.link import Link
 from buffer.task import listed_tasks
-from ground import RedisTarget, connect_async, target_of
+from ground import RedisTarget, connect_async, tagged, target_of
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
@@ -91,11 +91,18 @@ class FleetReader:
     async def gates(self) -> tuple[GateStatus, ...]:
         """Every gate as it stands, by name."""
         names = sorted(name.decode() for name in await self.client.smembers(INDEX))
-        found = [await self.gate(name) for name in names]
+        found = [await self._opened(name) for name in names]
         return tuple([await gate.status() for gate in found if gate])
 
     async def gate(self, name: str) -> Gate | None:
-        """The gate of that name, kept for the next time."""
+        """The gate of that name, if it is there: to look at one that was removed would make it."""
+        if not await self.client.exists(tagged("gate", name)):
+            self._gates.pop(name, None)
+            return None
+        return await self._opened(name)
+
+    async def _opened(self, name: str) -> Gate | None:
+        """Kept for the next time."""
         if name not in self._gates:
             try:
                 self._gates[name] = await asyncio.to_thread(existing_gate, self.target, name)

@@ -54,7 +54,7 @@ async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> lis
 async def read_workers(client: Any, now: float) -> list[Worker]:
     """Those that live, and the silent ones that nobody has replaced; these come first."""
     members = await client.smembers("rq:workers")
-    keys = sorted(member.decode() for member in members)
+    keys = sorted(map(_text, members))
     pipe = client.pipeline(transaction=False)
     for key in keys:
         pipe.hmget(key, *_WORKER)
@@ -127,7 +127,7 @@ def _less_replaced(workers: list[Worker], now: float) -> list[Worker]:
 
 def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float) -> Worker:
     state, queues, job, heard, birth, done, failed, host, pid, gate, away, *unhappy = row
-    programs = {what: int(n) for what, n in zip(UNHAPPY, unhappy, strict=True) if n}
+    programs = {what: _whole(n) for what, n in zip(UNHAPPY, unhappy, strict=True) if n}
     silent = max(0.0, now - (_moment(heard) or now))
     ours = gate is not None
     dead = beats.get(name, 0.0) < now if ours else silent > SILENT_RQ
@@ -137,15 +137,15 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
         name=name, state="dead" if dead else known,  # type: ignore[arg-type]
         queues=_names(queues), gate=_text(gate), concurrent=ours,
         running=running, job=_text(job), job_since=0.0, silent=silent,
-        born=_moment(birth) or 0.0, finished=int(done or 0), failed=int(failed or 0),
+        born=_moment(birth) or 0.0, finished=_whole(done), failed=_whole(failed),
         masked=programs.get("masked", 0), programs=programs,
-        host=_text(host), pid=int(pid or 0),
+        host=_text(host), pid=_whole(pid),
         unreachable=tuple(_text(away).split()),
     )  # fmt: skip
 
 
 async def _used_queues(client: Any) -> set[str]:
-    return {key.decode().removeprefix("rq:queue:") for key in await client.smembers("rq:queues")}
+    return {_text(key).removeprefix("rq:queue:") for key in await client.smembers("rq:queues")}
 
 
 async def _waiting(
@@ -200,7 +200,7 @@ def _job(id: str, queue: str, row: _Row) -> Job:
         id=id, queue=queue, status=_text(status), description=_text(description)[:_DESCRIBED],
         worker=_text(worker), ended=end or 0.0,
         waited=max(0.0, began - queued) if began and queued else None,
-        took=max(0.0, end - began) if end and began else None, attempts=int(attempts or 1),
+        took=max(0.0, end - began) if end and began else None, attempts=_whole(attempts) or 1,
         outcome=_text(outcome), enqueued=queued or 0.0, started=began or 0.0,
     )  # fmt: skip
 
@@ -215,7 +215,7 @@ async def _fields(client: Any, ids: Sequence[str], names: Sequence[str]) -> list
 
 def _counted(flat: dict[bytes, bytes]) -> dict[str, Any]:
     """What the workers of a queue have counted, of its hash `penstock:work:{queue}`."""
-    fields = {name.decode(): int(value) for name, value in flat.items()}
+    fields = {_text(name): _whole(value) for name, value in flat.items()}
     counters = {
         name: count for name, count in fields.items() if ":" not in name and name not in _NO_COUNTER
     }
@@ -247,6 +247,14 @@ def _moment(text: bytes | None) -> float | None:
         return datetime.fromisoformat(_text(text)).timestamp() if text else None
     except ValueError:
         return None
+
+
+def _whole(value: bytes | None) -> int:
+    """0 for what is no number: a newer version may keep more in a record than we know."""
+    try:
+        return int(value or 0)
+    except ValueError:
+        return 0
 
 
 def _text(value: bytes | None) -> str:

@@ -35,6 +35,7 @@ class Watch:
         self._changed = asyncio.Condition()
         self._number = 0
         self._latest = ""
+        self._said = ""
         self._looking = asyncio.create_task(self._look_on())
 
     @property
@@ -76,7 +77,9 @@ class Watch:
                 log.warning("the fleet could not be read: %s", problem)
                 await self._tell("trouble", {"reason": str(problem)})
             except Exception as problem:  # what one key holds must not end the looking
-                log.exception("the fleet could not be read")
+                if repr(problem) != self._said:  # its traceback is needed once
+                    self._said = repr(problem)
+                    log.exception("the fleet could not be read")
                 await self._tell("trouble", {"reason": f"{type(problem).__name__}: {problem}"})
             await asyncio.sleep(self._every)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rq.utils import now, utcformat
 from rq.worker import BaseWorker, WorkerStatus
 
 import ground
@@ -70,6 +71,21 @@ def test_a_worker_that_ends_in_order_never_seems_dead(
     monkeypatch.setattr(ConcurrentWorker, "teardown", looked_at, raising=False)
     burst(real_redis)
     assert seen == ["idle"]
+
+
+async def test_records_that_hold_more_than_we_know_are_read_as_far_as_we_do(
+    redis: ground.Client,
+) -> None:
+    redis.sadd("rq:queues", "rq:queue:code", b"rq:queue:caf\xe9")
+    redis.hset("penstock:work:{code}", mapping={"note": "of a newer version", "finished": 7})
+    redis.sadd("rq:workers", "rq:worker:newer")
+    redis.hset("rq:worker:newer", mapping={
+        "queues": "code", "successful_job_count": "3.0", "birth": utcformat(now()),
+    })  # fmt: skip
+    fleet = await look(redis)
+    assert [queue.name for queue in fleet.queues] == ["caf\ufffd", "code"]
+    assert fleet.queues[1].counters["finished"] == 7
+    assert [worker.finished for worker in fleet.workers] == [0]
 
 
 async def test_a_queue_that_nobody_works_on_is_called_that(redis: ground.Client) -> None:

@@ -110,7 +110,15 @@ def test_a_gate_that_nobody_made_is_refused_with_those_that_there_are(limits, re
 
 
 @pytest.mark.parametrize(
-    "arguments", [("set", "made"), ("set", "made", "--limit", "0"), ("set", "a b", "--limit", "1")]
+    "arguments",
+    [
+        ("set", "made"),
+        ("set", "made", "--limit", "0"),
+        ("set", "a b", "--limit", "1"),
+        ("set", "made", "--adapt", "--max", "inf"),
+        ("set", "made", "--adapt", "--max", "nan"),
+        ("set", "made", "--rate", "nan"),
+    ],
 )
 def test_what_cannot_work_is_refused(limits, arguments: tuple[str, ...]) -> None:
     result = limits(*arguments)
@@ -131,6 +139,20 @@ def test_a_gate_that_nobody_uses_is_removed_with_all_its_keys(limits, real_redis
     again = limits("rm", "removed")
     assert again.returncode == 1
     assert "there are kept (" in again.stderr
+
+
+def test_what_a_full_redis_cannot_note_is_done_and_said_all_the_same(limits, real_redis) -> None:
+    with TokenBucket(real_redis, "freed", limit=3):
+        pass
+    engines.stop_all()
+    real_redis.config_set("maxmemory", 1)
+    try:
+        removed = limits("rm", "freed")
+    finally:
+        real_redis.config_set("maxmemory", 0)
+    assert (removed.returncode, removed.stdout) == (0, "freed: removed\n")
+    assert "remove gate: freed: done, but it could not be noted: " in removed.stderr
+    assert not real_redis.exists("penstock:gate:{freed}")
 
 
 def test_a_gate_in_use_is_removed_only_by_force(limits, real_redis) -> None:

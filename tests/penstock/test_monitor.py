@@ -19,7 +19,8 @@ from rq.serializers import JSONSerializer
 import ground
 from buffer import RolloutBuffer, TaskConfig
 from ground.process import from_thread
-from limiter import TokenBucket
+from limiter import TokenBucket, remove_gate
+from limiter import engine as engines
 from penstock.changes.jobs import change_jobs
 from penstock.monitor.page import files, page
 from penstock.monitor.views import MOST
@@ -110,6 +111,18 @@ def test_a_gate_whose_name_looks_like_a_path_is_the_one_that_is_changed(
     at = "/api/gates/x%2F..%2Fcode"  # as the page has it: clients make /api/gates/code of x/../code
     assert guarded.post(at, json={"limit": 7}).json()["name"] == "x/../code"
     assert TokenBucket(real_redis, "code", limit=2).sync.status().limit == 2
+
+
+def test_a_look_at_a_gate_that_was_removed_does_not_make_it_again(
+    guarded: httpx.Client, real_redis: ground.Client
+) -> None:
+    with TokenBucket(real_redis, "gone", limit=2):
+        assert guarded.get("/api/gates/gone").status_code == 200
+    engines.stop_all()
+    remove_gate(real_redis, "gone", force=True)
+    assert guarded.get("/api/gates/gone").status_code == 404
+    assert guarded.post("/api/gates/gone", json={"paused": True}).status_code == 404
+    assert not real_redis.exists("penstock:gate:{gone}")
 
 
 def test_what_the_page_loads_comes_without_a_token_and_nothing_else_of_the_disk_does(

@@ -103,6 +103,15 @@ def test_a_paused_queue_rests_until_it_is_resumed_and_both_are_noted(queues, rea
     assert all(one[b"who"] and one[b"address"].startswith(b"queues on ") for one in noted)
 
 
+def test_a_queue_that_had_no_job_yet_is_paused_if_a_worker_listens_to_it(
+    queues, real_redis
+) -> None:
+    with at_work(real_redis, job_lease=60.0):
+        until(lambda: rows(queues("ls"))[:1], "its worker is listed")
+        assert queues("pause", "code").stdout == "code: paused\n"
+    assert real_redis.hget("penstock:work:{code}", "paused") == b"1"
+
+
 def test_a_queue_that_nobody_used_is_not_paused(queues, real_redis) -> None:
     result = queues("pause", "none")
     assert (result.returncode, result.stdout) == (1, "")
