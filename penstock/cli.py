@@ -116,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except redis.exceptions.NoPermissionError as refusal:
         click.echo(visible(f"penstock: Redis {too_few_permissions(refusal)}"), err=True)
         sys.exit(2)
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as away:
+        click.echo(visible(f"penstock: Redis does not answer: {away}"), err=True)
+        sys.exit(2)
     except redis.exceptions.RedisError as refusal:  # its disk is full, a key is of another kind
         click.echo(visible(f"penstock: Redis refused: {refusal}"), err=True)
         sys.exit(2)

@@ -1,5 +1,6 @@
 """Where the `penstock` command begins: it listens to Ctrl-C before it loads anything."""
 
+import io
 import os
 import sys
 
@@ -10,6 +11,7 @@ from penstock.release import __version__
 def main() -> None:
     """The command; see `penstock.cli`."""
     _open_what_is_closed()
+    _write_any_character()
     if sys.argv[1:] == ["--version"]:  # loads nothing
         print(f"penstock {__version__}", flush=True)
         return
@@ -18,6 +20,13 @@ def main() -> None:
     with Loading():
         from penstock.cli import main as run
     run()
+
+
+def _write_any_character() -> None:
+    """What stdout's encoding lacks is written as its number, and ends no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def is_url(what: str) -> bool:
@@ -38,7 +47,9 @@ def service_health(url: str) -> int:
         reason = answer.read(500).decode(errors="replace")
     except (OSError, ValueError, http.client.HTTPException) as problem:
         reason = f"{url}: {getattr(problem, 'reason', problem)}"
-    print(f"penstock: {reason}", file=sys.stderr)
+    from ground import visible  # it loads much, but only here
+
+    print(f"penstock: {visible(reason)}", file=sys.stderr)
     return 1
 
 

@@ -15,7 +15,7 @@ from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import sandboxes as sandbox_names
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
-from penstock.options import console, examples, given_settings, say, settings_options
+from penstock.options import examples, for_data, given_settings, say, settings_options
 from penstock.startup import running_redis
 from worker.lifecycle import LifecycleSettings
 from worker.lifecycle.registry.records import Record, Registered
@@ -59,7 +59,7 @@ def list_sandboxes(as_json: bool) -> None:
             json.dumps([_plain(run, registered) for run, registered in seen.items()], indent=2)
         )
     elif any(registered.count for registered in seen.values()):
-        shown = console()
+        shown = for_data()
         shown.print(_table(seen, wide=shown.width >= 120))
         _print_troubles(seen.values())
     else:

@@ -14,7 +14,7 @@ class Screen:
 
     def __init__(self, console: Console, jobs: int, *, moving: bool = True) -> None:
         self._console = console
-        self._moving = moving and console.is_terminal
+        self._moving = moving and console.file.isatty()
         self._bar = Progress(
             TextColumn("  jobs done"),
             BarColumn(bar_width=40),

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -34,6 +35,19 @@ from penstock.options import (
 )
 from penstock.queues.shares import table_of_shares
 from penstock.startup import running_redis
+
+
+class _Number(click.types.FloatParamType):
+    """Neither infinite nor NaN."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+_NUMBER = _Number()
 
 
 @click.group(
@@ -101,15 +115,15 @@ Examples:
 )
 @click.argument("name", shell_complete=gates)
 @click.option("--limit", type=int, help="Permits in flight at once.")
-@click.option("--rate", type=float, help="Grants per second.")
+@click.option("--rate", type=_NUMBER, help="Grants per second.")
 @click.option("--burst", type=int, help="Grants that may come at once after a quiet time.")
 @click.option("--amount", "amounts", multiple=True, metavar="NAME=RATE",
               help="How much of an amount is granted per second; may be repeated.")  # fmt: skip
 @click.option("--passing", type=int,
               help="How many times its cost others may take before the first in line.")  # fmt: skip
 @click.option("--adapt", is_flag=True, help="Let the gate find its limit, within bounds.")
-@click.option("--min", "least", type=float, help="The lowest limit that it may choose.")
-@click.option("--max", "most", type=float, help="The highest limit that it may choose.")
+@click.option("--min", "least", type=_NUMBER, help="The lowest limit that it may choose.")
+@click.option("--max", "most", type=_NUMBER, help="The highest limit that it may choose.")
 @settings_options
 def set_limits(
     name: str,

@@ -17,7 +17,7 @@ import click
 from rich.table import Table
 
 from ground import GroundSettings, PenstockError
-from penstock.options import console, examples, given_settings, say, settings_options
+from penstock.options import examples, for_data, given_settings, say, settings_options
 from worker.lifecycle.registry.registry import Registry
 from worker.sandbox.sessions import (
     CommandRequest,
@@ -59,7 +59,7 @@ def list_sessions(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
-        shown = console()
+        shown = for_data()
         shown.print(_table(rows, wide=shown.width >= 120))
     else:
         click.echo("no session sandbox lives on this machine", err=True)

@@ -50,7 +50,7 @@ def command(once: bool, as_json: bool, every: float) -> int:
     require_one_primary(settings)
     screen = console()
     with running_redis(settings) as url:
-        if once or as_json or not screen.is_terminal or screen.is_dumb_terminal:
+        if once or as_json or not screen.file.isatty() or screen.is_dumb_terminal:
             return run_in_order(_look(url, settings.run, screen.width, as_json=as_json))
         try:
             run_in_order(_watch(url, settings.run, every))

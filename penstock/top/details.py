@@ -1,6 +1,7 @@
 """One thing in full: a queue, a job, a worker, a gate, a group or a sandbox."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -202,8 +203,8 @@ async def gate(place: Place, seen: Seen) -> Screen:
         return _absent(place, "There is no such gate.")
     status, now = await found.status(), await seen.reader.now()
     holders = tuple(
-        Row((lease.id.partition(":")[0], lease.process, Age(lease.held),
-             Age(max(0.0, lease.expires_in))), Place("job", lease.id.partition(":")[0]))
+        Row((lease.id, lease.process, Age(lease.held), Age(max(0.0, lease.expires_in))),
+            job_of(lease.id))
         for lease in status.leases
     )  # fmt: skip
     line = tuple(
@@ -297,3 +298,9 @@ DETAILS: dict[str, Callable[[Place, Seen], Awaitable[Screen]]] = {
     "group": group,
     "sandbox": sandbox,
 }
+
+
+def job_of(permit: str) -> Place | None:
+    """A worker's permit is called after its job and execution; others have names of their own."""
+    named = re.fullmatch(r"(.+):[0-9]{10,}", permit)
+    return Place("job", named[1]) if named else None

@@ -308,7 +308,11 @@ class Program:
         wanted = typed.strip()[:200]
         if not wanted or self._seen is None:
             return
-        found = await find(self.reader, self._seen.fleet, wanted)
+        try:
+            found = await find(self.reader, self._seen.fleet, wanted)
+        except _UNREADABLE as problem:
+            self.said = f"cannot look for it now: {problem}"
+            return
         if len(found) == 1 or (len([one for one in found if one.exact]) == 1):
             await self._go(place_of(found[0].kind, found[0].name, found[0].where))
         elif found:

@@ -28,7 +28,9 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = (
-            Live(console=console, screen=True, auto_refresh=False) if console.is_terminal else None
+            Live(console=console, screen=True, auto_refresh=False)
+            if console.file.isatty()
+            else None
         )
         self._events: deque[str] = deque(maxlen=200)
         self._history = History()

@@ -178,6 +178,10 @@ def _begin(nursery: int, words: bytes, files: list[int]) -> tuple[dict[str, Any]
         os.dup2(stream, number)
     for used in (ending, *streams):
         os.close(used)
+    # Python's own streams keep what the nursery's were: that they could be searched, say.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     return spec, reporting
 
 

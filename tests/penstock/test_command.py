@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import click
@@ -383,6 +384,22 @@ def test_what_cannot_be_meant_is_refused_in_words(scratch: Path, words: str, sai
     result = run(*words.split(), PENSTOCK_DATA_DIR=str(scratch / "data"))
     assert (result.returncode, result.stdout) == (2, "")
     assert said in result.stderr.splitlines()[-1]
+
+
+def test_what_a_service_answers_steers_no_terminal() -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b"\x1b]0;owned\x07\x1b[2Jwell")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        result = run("health", f"http://127.0.0.1:{server.server_port}")
+    assert (result.returncode, "\x1b" in result.stderr) == (1, False)
+    assert "well" in result.stderr
 
 
 # The demo

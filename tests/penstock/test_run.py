@@ -101,6 +101,20 @@ def test_a_program_is_judged_against_a_file_of_cases(
     assert "3 inputs, 1 outputs" in unreadable.stderr
 
 
+def test_what_the_terminal_cannot_write_is_written_as_a_number(
+    shared_server: PrivateRedis, real_redis: ground.Client, tmp_path: Path
+) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text("print('caf\\u00e9 \\u2192')")
+    with attended(real_redis):
+        env = {"PENSTOCK_REDIS_URL": shared_server.url, "PYTHONIOENCODING": "latin-1"}
+        shown = subprocess.run(
+            [PENSTOCK, "run", str(script)], capture_output=True, env=os.environ | env, timeout=100,
+            check=False,
+        )  # fmt: skip
+    assert (shown.returncode, shown.stdout) == (0, b"caf\xe9 \\u2192\n"), shown.stderr
+
+
 def test_one_stdin_cannot_be_the_program_and_its_input() -> None:
     result = run("run", "-i", "-")
     assert (result.returncode, result.stdout) == (2, "")
@@ -223,7 +237,7 @@ def test_top_is_data_where_no_terminal_reads(
     shared_server: PrivateRedis, real_redis: ground.Client
 ) -> None:
     env = {"PENSTOCK_REDIS_URL": shared_server.url}
-    calm = run("top", **env)
+    calm = run("top", **env, FORCE_COLOR="1")  # which makes no terminal of a pipe
     assert (calm.returncode, "\x1b" in calm.stdout) == (0, False)
     real_redis.sadd("rq:queues", "rq:queue:code")
     real_redis.lpush("rq:queue:code", "x")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
+import redis
 from rich.cells import cell_len
 
 import ground
@@ -14,6 +15,7 @@ from limiter import TokenBucket
 from penstock.changes import Audit, Author
 from penstock.fleet import FleetReader, Worker, work
 from penstock.top import cursor
+from penstock.top.details import job_of
 from penstock.top.paper import Column, Paper, fitted, name, text
 from penstock.top.program import Program
 from penstock.top.screen import (
@@ -309,6 +311,20 @@ async def test_a_change_is_asked_about_and_no_other_key_makes_it(fake: Any) -> N
         assert TokenBucket(fake, "rewards", limit=9).sync.status().limit == 2
 
 
+async def test_permits_of_no_job_are_rows_of_their_own(fake: Any) -> None:
+    gate = TokenBucket(fake, "api", limit=5)
+    permits = [gate.sync.acquire() for _ in range(3)]
+    async with FleetReader(ground.target_of(fake)) as reader:
+        program = Program(reader, Author("", ""), Recorder(160, 40))
+        await program.refresh()
+        shown = await pressed(program, "5", "enter", "tab", "down")
+        assert [one.id for one in permits if one.id not in shown] == []
+        assert "cancel" not in shown, "they are no jobs"
+    for permit in permits:
+        permit.release()
+    assert (job_of(permits[0].id), job_of("a:b:1786000000000000")) == (None, Place("job", "a:b"))
+
+
 async def test_marked_jobs_are_changed_together(fake: Any) -> None:
     fill(fake)
     for n in range(3):
@@ -367,6 +383,21 @@ async def test_of_many_jobs_a_page_is_read(fake: Any) -> None:
         assert program.screen.lists is not None
         assert len(program.screen.lists.rows) == 200
         assert "from 201" in await pressed(program, "]")
+
+
+async def test_where_redis_is_away_a_search_says_so(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(fake)
+
+    async def away(*_: Any) -> Any:
+        raise redis.ConnectionError("nobody listens")
+
+    async with FleetReader(ground.target_of(fake)) as reader:
+        program = Program(reader, Author("", ""), Recorder())
+        await program.refresh()
+        monkeypatch.setattr("penstock.top.program.find", away)
+        assert "cannot look for it now: nobody listens" in await pressed(program, "g", "x", "enter")
 
 
 async def test_a_redis_that_is_away_is_said_and_looked_at_again(fake: Any) -> None:
