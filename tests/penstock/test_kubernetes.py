@@ -382,7 +382,7 @@ def test_every_pod_starts_is_healthy_and_the_monitor_tells_keda_of_the_jobs(pods
     assert ran.stdout == "42\n", ran.stderr
 
     for name in ("buffer", "monitor"):
-        for host in (name, f"{name}.penstock", f"{name}.penstock.svc"):
+        for host in (name, f"{name}.penstock.svc", f"{name}.penstock.svc.cluster.local"):
             assert pods.get(name, "/healthz", Host=f"{host}:{PORTS[name]}").status_code == 200
         assert pods.get(name, "/healthz", Host=f"{name}.other:{PORTS[name]}").status_code == 421
 
