@@ -198,7 +198,7 @@ async def test_an_image_whose_folders_lead_elsewhere_gets_folders(
     await session.end()
 
 
-@pytest.mark.parametrize("kind", ["fifo", "link", "huge", "numbers", "short"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "endless", "huge", "numbers", "short"])
 async def test_a_list_of_users_that_is_none_costs_its_session_alone(
     sessions: LocalSessions, store: ImageStore, tmp_path: Path, kind: str
 ) -> None:
@@ -208,6 +208,8 @@ async def test_a_list_of_users_that_is_none_costs_its_session_alone(
             made.entry("etc/passwd", tarfile.FIFOTYPE)
         case "link":
             made.link("etc/passwd", "/proc/1/environ")
+        case "endless":
+            made.link("etc/passwd", "/dev/zero").link("etc/group", "/dev/zero")
         case "huge":
             made.file("etc/passwd", b"a:" * (4 << 20))
         case "short":
@@ -222,6 +224,9 @@ async def test_a_list_of_users_that_is_none_costs_its_session_alone(
         assert done.exit.code == 0 or done.exit.why == "no_user", done
         assert done.stdout in (b"", b"0\n", b"7\n"), done
         assert done.stdout or kind != "short", done
+    await session.write("/tmp/file", b"x", user="0")
+    (entry,) = await session.list("/tmp", user="0")
+    assert (entry.size, entry.user) == (1, "root" if kind == "short" else "0")
     await session.end()
 
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import watching
+from . import users, watching
 from .packing import NEW, PIECE, READ, about_of, dress, give, pack, put, unpack
 from .place import Place
 
@@ -120,16 +120,13 @@ def _entry(path: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_known: dict[tuple[str, int], str] = {}
+_known: dict[str, dict[str, str]] = {}
 
 
 def _name_of(file: str, number: int) -> str:
-    if (name := _known.get((file, number))) is None:
-        name = str(number)
-        with contextlib.suppress(OSError), open(f"/etc/{file}", errors="replace") as lines:
-            name = next((f[0] for line in lines if (f := line.split(":"))[2:3] == [name]), name)
-        _known[file, number] = name
-    return name
+    if file not in _known:  # of several names of one number, the first counts
+        _known[file] = {fields[2]: fields[0] for fields in reversed(users.accounts(file))}
+    return _known[file].get(str(number), str(number))
 
 
 def _stat(path: str, **_: Any) -> dict[str, Any]:

@@ -23,9 +23,7 @@ KEPT = (
     kernel.CHOWN, kernel.DAC_OVERRIDE, kernel.FOWNER, kernel.KILL, kernel.SETGID, kernel.SETUID,
 )  # fmt: skip
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_ACCOUNTS = 1 << 20  # bytes of /etc/passwd or /etc/group
 _HOST = "sandbox"
 SETTINGS = {
     "hostname": f"{_HOST}\n",
@@ -185,13 +183,15 @@ def _account(asked: str) -> dict[str, Any]:
     """`name`, `uid`, `name:group` or `uid:gid`, by the session's own lists of both."""
     name, _, group = asked.partition(":")
     name = name or "root"
-    found = next((line for line in _lines("passwd") if name in line[:1] + line[2:3]), None)
+    found = next((line for line in users.accounts("passwd") if name in line[:1] + line[2:3]), None)
     if found is None and not name.isdigit() and name != "root":
         raise Refused(f"user {name!r:.50} is not in /etc/passwd of this session")
     known, _, uid, gid, _, home, *_ = [*(found or [name]), *[""] * 6]  # a line may be short
     number = _number(uid) if found else _number(name) if name != "root" else 0
     # As Docker has it: a group that is named is the only one.
-    others = [] if group else [line for line in _lines("group") if known in line[3].split(",")]
+    others = (
+        [] if group else [line for line in users.accounts("group") if known in line[3].split(",")]
+    )
     groups = [_number(line[2]) for line in others]
     main = _group(group) if group else _number(gid) if found else 0
     home = home or ("/root" if number == 0 else "/")
@@ -199,7 +199,7 @@ def _account(asked: str) -> dict[str, Any]:
 
 
 def _group(name: str) -> int:
-    for line in _lines("group"):
+    for line in users.accounts("group"):
         if name in (line[0], line[2]):
             return _number(line[2])
     return _number(name)
@@ -211,18 +211,3 @@ def _number(text: str) -> int:
             f"{text!r:.50} is no user or group of this session, nor a number below {users.COUNT:,}"
         )
     return int(text)
-
-
-def _lines(name: str) -> list[list[str]]:
-    """The fields of each line; none where the image has no such file."""
-    try:
-        at = os.open(f"/etc/{name}", _READ)
-    except OSError:
-        return []
-    try:
-        if not stat.S_ISREG(os.fstat(at).st_mode):
-            return []
-        text = os.read(at, _MOST_ACCOUNTS).decode("utf-8", "replace")
-    finally:
-        os.close(at)
-    return [fields for line in text.split("\n") if len(fields := line.split(":")) >= 4]

@@ -6,11 +6,14 @@ a session's, whose 0 to 65,535 are those. So init, a fork of the fork server, is
 """
 
 import os
+import stat
 from typing import NamedTuple
 
 from . import kernel
 
 COUNT = 65_536
+_MOST_ACCOUNTS = 1 << 20  # bytes of /etc/passwd or /etc/group
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 NEEDED_TO_ADMIT = (kernel.SETGID, kernel.SETUID)  # of the fork server, in the outer one alone
 
 
@@ -88,3 +91,19 @@ def _write(path: str, text: str) -> None:
         os.write(at, text.encode())
     finally:
         os.close(at)
+
+
+def accounts(name: str) -> list[list[str]]:
+    """The fields of each line of `passwd` or `group` in /etc, which a program may have made: none
+    unless it is a file."""
+    try:
+        at = os.open(f"/etc/{name}", _READ)
+    except OSError:
+        return []
+    try:
+        if not stat.S_ISREG(os.fstat(at).st_mode):
+            return []
+        text = os.read(at, _MOST_ACCOUNTS).decode("utf-8", "replace")
+    finally:
+        os.close(at)
+    return [fields for line in text.split("\n") if len(fields := line.split(":")) >= 4]
