@@ -162,3 +162,22 @@ async def test_a_heartbeat_as_a_sandbox_is_forgotten_does_not_take_it_for_lost(
     assert await life.stop(sandbox)
     assert not sandbox.lost
     assert "taken over" not in caplog.text
+
+
+async def test_after_a_thread_that_could_not_start_the_next_one_beats(
+    lifecycle, cloud, monkeypatch
+):
+    life, renewals = lifecycle(sandbox_lease=BEAT_OFTEN), []
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            life.keeper.keep("mine", "1", renewals.clear)
+    monkeypatch.setattr(life.registry, "renew", renewals.append)
+    life.keeper.keep("other", "2", renewals.clear)
+    await until(lambda: renewals)
+    assert renewals[0] == [("other", "2", BEAT_OFTEN)]
+    life.keeper.drop("other", renewals.clear)

@@ -44,14 +44,13 @@ class Keeper:
     def keep(self, name: str, fence: str, on_lost: Callable[[], None]) -> None:
         """Renew its lease from now on, until everybody who asked for that has dropped it."""
         with self._guard:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="penstock-sandboxes", daemon=True)
+                thread.start()  # it waits for the guard; there may be no room for it
+                self._thread = thread
             kept = self._kept.setdefault(name, _Kept(fence, []))
             kept.fence = fence
             kept.on_lost.append(on_lost)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="penstock-sandboxes", daemon=True
-                )
-                self._thread.start()
 
     def drop(self, name: str, on_lost: Callable[[], None]) -> None:
         """The reverse of `keep`. Harmless when it was lost or dropped before."""
