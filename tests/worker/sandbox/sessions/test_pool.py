@@ -25,7 +25,7 @@ from worker.images import ImageSettings, ImageStore
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.limits import Limits
 from worker.sandbox.local.settings import SandboxSettings
-from worker.sandbox.sessions import CommandRequest, SessionRequest, TooManySessions
+from worker.sandbox.sessions import CommandRequest, SessionRefused, SessionRequest, TooManySessions
 from worker.sandbox.sessions.hub.pool import Shelf, kind_of
 from worker.sandbox.sessions.hub.sessions import KeptSessions
 from worker.sandbox.sessions.hub.starts import Starts
@@ -92,6 +92,21 @@ async def test_a_session_that_is_ready_becomes_the_one_that_is_asked_for(folder)
         assert ran.stdout == b"me too\n"
         await leave.until(3)  # it is replaced
         assert leave.most == 1  # one after the other
+        await session.end()
+
+
+@pytest.mark.parametrize("env", [{"A=B": "x"}, {"": "x"}, {"A": "x\0"}, {"A": "\ud800"}])
+async def test_variables_that_cannot_be_are_refused_whether_one_is_ready_or_not(folder, env):
+    sessions = sessions_in(folder)
+    with pytest.raises(SessionRefused, match="env: "):
+        await sessions.open(SessionRequest(env=env))
+    async with warm(sessions, 1) as leave:
+        with pytest.raises(SessionRefused, match="env: "):
+            await sessions.open(SessionRequest(env=env))
+        session = await sessions.open(SessionRequest())
+        await leave.until(2)  # no other was taken
+        with pytest.raises(SessionRefused, match="env: "):
+            await session.run(CommandRequest(["true"], env))
         await session.end()
 
 

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from worker.images import ImageError
 from worker.sandbox.local.errors import LimitRefused, SandboxError, SandboxUnavailable
+from worker.sandbox.local.inside.place import Refused
+from worker.sandbox.local.inside.program import check_environment
 from worker.sandbox.local.jails import Jails
 from worker.sandbox.local.limits import CAPS, MB, Limits
 from worker.sandbox.sessions.errors import SessionRefused, SessionTrouble
@@ -89,6 +91,7 @@ def check_request(about: dict[str, Any], jails: Jails, default: Limits) -> Limit
         raise SessionRefused(f"name {about['name']!r:.100}: letters, digits, _ . - only")
     if len(about["tags"]) > _MOST_TAGS:
         raise SessionRefused(f"tags: {len(about['tags'])}, above {_MOST_TAGS}")
+    check_variables(about["env"])
     for name, seconds in (("ttl", about["ttl"]), ("idle", about["idle"])):
         check_seconds(name, seconds)
     for name in ("memory_mb", "disk_mb", "processes"):
@@ -105,6 +108,13 @@ def check_request(about: dict[str, Any], jails: Jails, default: Limits) -> Limit
         raise SessionRefused(str(refusal)) from None
 
 
+def check_variables(env: dict[str, str]) -> None:
+    try:
+        check_environment(env)
+    except Refused as refusal:
+        raise SessionRefused(f"{refusal!s:.200}") from None
+
+
 def check_seconds(name: str, seconds: float | None) -> None:
     if seconds is not None and not 0 < seconds <= LONGEST:
         raise SessionRefused(
@@ -119,11 +129,10 @@ def check_command(asked: dict[str, Any]) -> None:
     argv = asked["argv"]
     if not argv or not all(isinstance(word, str) for word in argv):
         raise SessionRefused("argv: a command is a list of at least one word")
+    check_variables(asked["env"])
     words = [*argv, *asked["env"], *asked["env"].values(), asked["cwd"]]
     if any("\0" in word for word in words):
-        raise SessionRefused("argv, env, cwd: no word of a command can have a zero byte in it")
-    if bad := [name for name in asked["env"] if not name or "=" in name]:
-        raise SessionRefused(f"env: {bad[0]!r:.100} cannot be the name of a variable")
+        raise SessionRefused("argv, cwd: no word of a command can have a zero byte in it")
     if sum(map(len, words)) > _MOST_ARGUMENTS:
         raise SessionRefused(f"argv, env: more than {_MOST_ARGUMENTS:,} bytes; send a file")
     if (timeout := asked.get("timeout")) is not None and not timeout > 0:
