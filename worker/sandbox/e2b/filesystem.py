@@ -20,7 +20,7 @@ _EVENTS = {
     "create": "EVENT_TYPE_CREATE", "write": "EVENT_TYPE_WRITE", "remove": "EVENT_TYPE_REMOVE",
     "rename": "EVENT_TYPE_RENAME", "chmod": "EVENT_TYPE_CHMOD",
 }  # fmt: skip
-_PING, _MOST_EVENTS, _MOST_WATCHERS = 50.0, 4096, 64
+_PING, _MOST_EVENTS, _MOST_WATCHERS = 50.0, 4096, 16
 
 
 def entry(found: Entry) -> Json:

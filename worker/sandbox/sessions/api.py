@@ -302,7 +302,9 @@ class Session(Protocol):
     def watch(
         self, path: str, *, recursive: bool = False, user: str = ""
     ) -> AsyncGenerator[Change | None, None]:
-        """Changes in a folder as they come. The first is None: from then on none is missed."""
+        """Changes in a folder as they come. The first is None: from then on none is missed. At
+        most 16 at once in a session, and as many as the kernel allows its user. Raises
+        `TooManySessions`."""
 
     async def layer(self, path: Path, most: int) -> int:
         """Write what it has changed since its image as a layer, a tar of at most so many bytes;

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
@@ -26,7 +27,12 @@ from worker.sandbox.sessions.api import (
     Usage,
 )
 from worker.sandbox.sessions.call import MISSING, Streams, ask, connect, cut, value
-from worker.sandbox.sessions.errors import SessionError, SessionGone, SessionTrouble
+from worker.sandbox.sessions.errors import (
+    SessionError,
+    SessionGone,
+    SessionTrouble,
+    TooManySessions,
+)
 from worker.sandbox.sessions.layers import LayerWriter
 from worker.sandbox.sessions.process import (
     LocalProcess,
@@ -154,12 +160,17 @@ class LocalSession:
         self, path: str, *, recursive: bool = False, user: str = ""
     ) -> AsyncGenerator[Change | None, None]:
         rest = b""
-        async with self._called("watch", path, user, path=path, recursive=recursive) as events:
-            async for piece in events:
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    change = json.loads(line)
-                    yield change and Change(**change)
+        try:
+            async with self._called("watch", path, user, path=path, recursive=recursive) as events:
+                async for piece in events:
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        change = json.loads(line)
+                        yield change and Change(**change)
+        except OSError as problem:
+            if problem.errno == errno.EMFILE:
+                raise TooManySessions(f"{path}: {problem.strerror}") from None
+            raise
 
     async def layer(self, path: Path, most: int) -> int:
         """Write what it has changed since its image as a layer: a tar. How many entries."""

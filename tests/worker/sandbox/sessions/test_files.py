@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
+import json
 import os
 from collections.abc import AsyncIterator
 
 import pytest
 
+from worker.sandbox.local.inside import calls, watching
 from worker.sandbox.sessions import (
     Change,
     CommandRequest,
@@ -14,7 +17,11 @@ from worker.sandbox.sessions import (
     Session,
     SessionGone,
     SessionRequest,
+    TooManySessions,
+    wire,
 )
+
+from .conftest import sessions_in, strange_hub
 
 pytestmark = pytest.mark.timeout(300)
 WITHIN = 90  # seconds that nothing here takes
@@ -141,6 +148,44 @@ async def test_changes_are_told_as_they_come(session):
         kinds = [(await anext(changes)).kind for _ in range(3)]
     assert kinds == ["create", "write", "remove"]
     await changes.aclose()
+
+
+async def test_one_session_watches_so_many_folders_and_no_more(in_namespaces):
+    session = await in_namespaces.open(SessionRequest())
+    watches = [session.watch(".") for _ in range(16)]
+    assert [await anext(watch) for watch in watches] == [None] * 16
+    with pytest.raises(TooManySessions, match="watches 16 folders"):
+        await anext(session.watch("."))
+    await watches.pop().aclose()
+    async with asyncio.timeout(WITHIN):
+        while len(watches) < 16:
+            with contextlib.suppress(TooManySessions):  # the one that was closed ends meanwhile
+                watch = session.watch(".")
+                assert await anext(watch) is None
+                watches.append(watch)
+    for watch in watches:
+        await watch.aclose()
+    await session.end()
+
+
+async def test_a_machine_that_may_watch_no_more_says_so_as_one_that_is_full(folder, monkeypatch):
+    def none(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(watching, "opened", none)
+    assert calls.prepared({"call": "watch"}, None) == []
+    with pytest.raises(OSError, match="max_user_instances") as refused:
+        calls._watch(path=".", recursive=False, kept=[])
+    about = {"call": "watch"}
+    shown = {"pid": 7, "tag": "", "command": about, "started": 0.0, "exit": None}
+    said = {"errno": refused.value.errno, "why": refused.value.strerror}
+    words = wire.packed({"stream": "stderr"}, json.dumps(said).encode())
+    over = wire.packed({"exit": {"code": 1}})
+    folder.mkdir()
+    (folder / "mine").symlink_to(".hub-strange.sock")
+    says = wire.packed({"process": shown}) + words + over
+    with strange_hub(folder, says), pytest.raises(TooManySessions, match="max_user_instances"):
+        await anext(sessions_in(folder).named("mine").watch("."))
 
 
 async def test_nobody_finds_a_fork_before_it_is_whole(in_namespaces):

@@ -39,7 +39,13 @@ def prepared(order: dict[str, Any], place: Place) -> list[int]:
     """What a call needs that no program may have or make: before it is confined."""
     if order.get("call") == "pack":
         return place.changed()
-    return [watching.opened()] if order.get("call") == "watch" else []
+    if order.get("call") == "watch":
+        try:
+            return [watching.opened()]
+        except OSError as problem:
+            if problem.errno != errno.EMFILE:
+                raise  # else the call says it
+    return []
 
 
 def answer(order: dict[str, Any], scratch: str, kept: list[int]) -> NoReturn:
@@ -243,6 +249,9 @@ def _remove(path: str, **_given: Any) -> None:
 
 
 def _watch(path: str, recursive: bool, kept: list[int], **_: Any) -> None:
+    if not kept:
+        why = "this machine watches as many folders as fs.inotify.max_user_instances says"
+        raise OSError(errno.EMFILE, why)
     watching.tell(kept[0], _named(path), recursive)
 
 

@@ -20,12 +20,7 @@ _EVENT = struct.Struct("iIII")
 
 def opened() -> int:
     """A descriptor to watch by, which no program may make."""
-    try:
-        return kernel.syscall("inotify_init1", _INOTIFY_INIT, os.O_CLOEXEC)
-    except OSError as problem:
-        if problem.errno == errno.EMFILE:
-            problem.strerror = "this machine watches as much as fs.inotify.max_user_instances says"
-        raise
+    return kernel.syscall("inotify_init1", _INOTIFY_INIT, os.O_CLOEXEC)
 
 
 def tell(watching: int, path: str, recursive: bool) -> None:

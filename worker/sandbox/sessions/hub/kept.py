@@ -31,6 +31,7 @@ from worker.sandbox.sessions.hub.starts import Start
 from worker.sandbox.sessions.hub.streams import Ends, Streams
 
 MOST_COMMANDS = 256  # of one session at once
+MOST_WATCHES = 16  # of one session at once: a user has 128 for all that he watches
 _REMEMBERED = 64  # commands that have ended
 _READY = 60.0  # seconds for a jail to be there, on a busy machine
 _PATIENCE = 1e8  # of the fork server: how long a session lives is decided here
@@ -215,6 +216,10 @@ class KeptSession:
             raise TooManySessions(
                 f"session {self.name} runs {MOST_COMMANDS} commands; wait until one ends"
             )
+        if asked.get("call") == "watch" and self._watches() >= MOST_WATCHES:
+            raise TooManySessions(
+                f"session {self.name} watches {MOST_WATCHES} folders; end one, or watch recursively"
+            )
         number = next(self._numbers)
         env = self._given | self.proxy | asked.get("env", {})
         order = {"start": number, "cwd": "", **asked, "env": env}
@@ -235,6 +240,11 @@ class KeptSession:
         if ends:
             ends.handed_over()
         return await started
+
+    def _watches(self) -> int:
+        starting = [asked for _, _, asked in self._starting.values()]
+        running = [streams.about for streams in self._running.values()]
+        return sum(each.get("call") == "watch" for each in (*starting, *running))
 
     def _hear(self, said: dict[str, Any], given: list[int]) -> None:
         if "started" in said:
