@@ -1,13 +1,11 @@
 """An interpreter that lives across calls, and `/run_jupyter`, which is one for one request."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
 from worker.sandbox.local import Jails
 from worker.sandbox.local.session import SessionEnded
-from worker.sandbox.local.sessions import Sessions, TooManySessions
 
 from .conftest import QUICK
 
@@ -279,46 +277,6 @@ async def test_limits_hold_for_the_session_as_a_whole(sandbox: Jails) -> None:
                 "        x = bytearray(100 << 20)\n        while True: pass\nsignal.pause()"
             )
         assert (await session.end()).status == "memory_limit"
-
-
-async def test_sessions_are_apart_and_found_by_name(sandbox: Jails) -> None:
-    sessions = Sessions(sandbox, limits=QUICK)
-    await asyncio.gather(*(sessions.run(f"t{n}", f"mine = {n}") for n in range(4)))
-    found = await asyncio.gather(*(sessions.run(f"t{n}", "mine") for n in range(4)))
-    assert [cell.display[0]["text/plain"] for cell in found] == ["0", "1", "2", "3"]
-    assert len(sessions) == 4
-    await sessions.close()
-    assert len(sessions) == 0
-
-
-async def test_opening_is_single_flight(sandbox: Jails) -> None:
-    sessions = Sessions(sandbox, limits=QUICK)
-    before = (await sandbox._live_server()).posted
-    await asyncio.gather(*(sessions.run("same", "1") for _ in range(5)))
-    assert (await sandbox._live_server()).posted == before + 1
-    await sessions.close()
-
-
-async def test_an_idle_session_makes_room_and_a_busy_one_does_not(sandbox: Jails) -> None:
-    sessions = Sessions(sandbox, limits=QUICK, most=1)
-    await sessions.run("a", "x = 1")
-    assert (await sessions.run("b", "'x' in globals()")).display == [{"text/plain": "False"}]
-    busy = asyncio.ensure_future(sessions.run("b", "import time; time.sleep(1)"))
-    await asyncio.sleep(0)
-    with pytest.raises(TooManySessions):
-        await sessions.run("c", "1")
-    await busy
-    await sessions.close()
-
-
-async def test_a_session_that_idles_too_long_is_closed(sandbox: Jails) -> None:
-    sessions = Sessions(sandbox, limits=QUICK, idle=0.2)
-    await sessions.run("a", "x = 1")
-    async with asyncio.timeout(100):
-        while len(sessions):  # noqa: ASYNC110  there is nothing to await on
-            await asyncio.sleep(0.02)
-    assert (await sessions.run("a", "'x' in globals()")).display == [{"text/plain": "False"}]
-    await sessions.close()
 
 
 async def test_a_session_beyond_a_cap_is_refused(sandbox: Jails) -> None:

@@ -6,7 +6,7 @@ PenstockError
         ├── SessionGone        there is none of that name: it ended, or was never opened
         ├── SessionExists      the name is taken
         ├── SessionRefused     this request can never work here; says what would
-        ├── TooManySessions    no room now; a session that ends makes some
+        ├── TooManySessions    no room now; what ends makes some
         ├── ProcessGone        no process of that number or tag is known
         └── SessionTrouble     our side failed; says nothing of the session
 
@@ -33,7 +33,7 @@ class SessionRefused(SessionError):
 
 
 class TooManySessions(SessionError):
-    """The machine keeps as many as it may."""
+    """The machine keeps as many as it may, or a session runs or watches as much as it may."""
 
 
 class ProcessGone(SessionError):
