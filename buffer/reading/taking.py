@@ -4,7 +4,9 @@ Claiming takes groups under the batch's lease; those that turn out invalid or fa
 their own way, those whose turn did not come go back; what is sealed is handed out.
 """
 
+import asyncio
 import json
+import logging
 import uuid
 from collections import Counter
 from dataclasses import dataclass
@@ -19,7 +21,10 @@ from buffer.task import Task
 from buffer.versions.spans import mask
 from ground import chunks
 
+log = logging.getLogger(__name__)
+
 _CHUNK = 256  # groups in memory as they were written
+_FAREWELL = 2.0  # seconds for which a read that failed tries to give its groups back
 Figures = tuple[dict[str, Any] | None, int]  # None: the default ones; how much was read
 
 
@@ -57,7 +62,17 @@ class Taking:
         self._masked = 0
 
     async def batch_of(self, want: int) -> tuple[Batch | None, int]:
-        """Up to `want` groups, and in how many ms time alone may bring more (-1: never)."""
+        """Up to `want` groups, and in how many ms time alone may bring more (-1: never).
+
+        A read that is cancelled or fails gives back what it claimed: nobody has its receipt.
+        """
+        try:
+            return await self._batch_of(want)
+        except BaseException:
+            await asyncio.shield(self._give_back())
+            raise
+
+    async def _batch_of(self, want: int) -> tuple[Batch | None, int]:
         due, figures = -1, None
         while len(self._taken) < want:
             due, claimed = await self._claim(min(want - len(self._taken), _CHUNK))
@@ -67,6 +82,16 @@ class Taking:
             if not await self._process(claimed):
                 break
         return (await self._seal(figures) if figures else None), due
+
+    async def _give_back(self) -> None:
+        try:
+            async with asyncio.timeout(_FAREWELL):
+                await self._task.call("release", self._receipt)
+        except Exception as failure:  # noqa: BLE001 - the read's own error is its caller's
+            log.warning(
+                "the groups of a read that failed come back at their lease's end",
+                extra={"task": self._task.name, "reason": str(failure) or type(failure).__name__},
+            )
 
     async def _claim(self, want: int) -> tuple[int, list[Claimed]]:
         args = [self._receipt, want, self._lease_ms, int(self._implicit), *self._taken]

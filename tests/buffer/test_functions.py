@@ -1,5 +1,7 @@
 """A task's own functions: their order, their defaults, and what each may do wrong."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,7 @@ from buffer.default_functions import (
     default_pad_group_data,
 )
 from buffer.generator import base_generator
+from buffer.reading.taking import Taking
 from tests.buffer.conftest import Bench
 
 Make = Callable[..., Bench]
@@ -141,3 +144,36 @@ def test_a_ratio_that_pads_from_half_warns(
 ) -> None:
     TaskConfig(group_size=8, min_valid_item_size_ratio=ratio)
     assert any("greater than 0.5" in line for line in caplog.messages) == warned
+
+
+async def test_a_read_that_is_cancelled_gives_its_groups_back(make: Make) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def is_slow(*given: Any) -> Any:
+        asked.set()
+        go_on.wait(100)
+        return default_normalize_group_data(*given)
+
+    bench = make(functions=GroupFunctions(normalize_group_data=is_slow))
+    for name in "ab":
+        await bench.fill(name, [1, 0, 1, 0])
+    read = asyncio.create_task(bench.buffer.take(10))
+    await asyncio.to_thread(asked.wait, 100)
+    assert (await bench.buffer.stats())["leased_groups"] == 2
+    read.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await read
+    batch = await bench.buffer.take(10)
+    assert batch is not None
+    assert batch.finished_groups == ["a", "b"]
+
+
+async def test_a_read_that_fails_gives_its_groups_back(make: Make, monkeypatch) -> None:
+    bench = make()
+    await bench.fill("a", [1, 0, 1, 0])
+    with monkeypatch.context() as failing:
+        failing.setattr(Taking, "_seal", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await bench.buffer.take()
+    assert await bench.buffer.take() is not None
