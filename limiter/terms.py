@@ -32,6 +32,8 @@ class Adaptive:
 
 Cost = int | Mapping[str, int]
 REQUESTS = "requests"  # the amount that is the gate's rate, in a cost and in `rates`
+LANE = 2**43  # how many places a lane has: a ticket is lane * LANE + count
+_TICKET = re.compile(r"-?[0-9]{1,16}")
 _AMOUNT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 
@@ -221,7 +223,7 @@ def check_wish(
     timeout: float | None, lane: int, ticket: str = "", orphan_hold: float | None = None
 ) -> None:
     """Refuse an `acquire` that no gate could make sense of."""
-    if ticket and not ticket.removeprefix("-").isdecimal():
+    if ticket != "" and not _is_ticket(ticket):
         raise SettingError("ticket", f"must be that of an earlier permit, not {ticket!r}")
     if orphan_hold is not None and not (_is_number(orphan_hold) and 0 <= orphan_hold < math.inf):
         raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold!r}")
@@ -229,6 +231,15 @@ def check_wish(
         raise SettingError("lane", f"must be a whole number from -512 to 511, not {lane!r}")
     if timeout is not None and not (_is_number(timeout) and timeout >= 0):
         raise SettingError("timeout", f"must be 0 or more seconds, not {timeout!r}")
+
+
+def _is_ticket(ticket: object) -> bool:
+    """A lane and a count in it, as `acquire.lua` makes one of both. The gate counts on from there,
+    so a count needs room above it."""
+    if not (isinstance(ticket, str) and _TICKET.fullmatch(ticket)):
+        return False
+    lane, count = divmod(int(ticket), LANE)
+    return -512 <= lane <= 511 and count < LANE // 2
 
 
 def is_whole(value: object) -> bool:

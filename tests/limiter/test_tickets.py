@@ -60,9 +60,23 @@ async def test_one_permit_may_be_held_longer_for_its_owner_than_the_gate_holds_o
     permit.release()
 
 
-async def test_what_is_no_ticket_is_refused(redis):
-    gate = TokenBucket(ground.target_of(redis), "code", limit=1)
+@pytest.mark.parametrize(
+    "ticket",
+    ["front", "-", "1.5", " 1", "\u0663", "1" * 17, str(2**43 - 1), str(2**52), 5, b"5", None],
+)
+async def test_what_is_no_ticket_is_refused(gate, ticket):
     with pytest.raises(SettingError, match="ticket: must be that of an earlier permit"):
-        await gate.acquire(ticket="front")
+        await gate.acquire(ticket=ticket)
+
+
+async def test_a_ticket_of_every_lane_is_one(gate):
+    for lane in (-512, -1, 0, 511):
+        permit = await gate.acquire(lane=lane)
+        permit.release()
+        (await gate.acquire(lane=lane, ticket=permit.ticket, timeout=100)).release()
+
+
+async def test_an_orphan_hold_is_no_less_than_nothing(redis):
+    gate = TokenBucket(ground.target_of(redis), "code", limit=1)
     with pytest.raises(SettingError, match="orphan_hold: must be 0 or more seconds"):
         await gate.acquire(orphan_hold=-1)
