@@ -78,6 +78,20 @@ def test_a_cancelled_backlog_owes_nothing(alone):
     assert abs(served["alice"] - 40) <= 6  # five were served before
 
 
+@pytest.mark.parametrize("share", ["", "alice"])
+def test_many_cancellations_read_a_long_queue_once(real_redis, share):
+    alone = SharesAlone(real_redis, target_of(real_redis))
+    orders = alone.enqueue(share, 2500)
+    gone = orders[1::20]
+    real_redis.config_resetstat()
+    alone.withdraw(gone)
+    calls = {name: used["calls"] for name, used in real_redis.info("commandstats").items()}
+    assert calls["cmdstat_lrem"] <= 2
+    assert calls["cmdstat_lrange"] <= 4
+    kept = [order.id for order in orders if order not in gone]
+    assert [id for ids in alone.listed().values() for id in ids] == kept
+
+
 def test_what_rq_itself_cancels_is_not_charged(alone):
     orders = alone.enqueue("alice", 90)
     alone.enqueue("bob", 90)
@@ -209,7 +223,9 @@ def test_the_front_of_the_queue_is_fed_for_rqs_own_workers(alone):
             st.tuples(st.just("enqueue"), st.sampled_from(["", "a", "b", "c"]), st.integers(1, 6)),
             st.tuples(st.just("claim"), st.just(""), st.integers(1, 7)),
             st.tuples(st.just("give_back"), st.just(""), st.just(0)),
-            st.tuples(st.just("withdraw"), st.sampled_from(["", "a", "b", "c"]), st.integers(1, 4)),
+            st.tuples(
+                st.just("withdraw"), st.sampled_from(["", "a", "b", "c"]), st.integers(1, 12)
+            ),
             st.tuples(st.just("weigh"), st.sampled_from(["a", "b", "*"]), st.integers(0, 5)),
             st.tuples(st.just("pop"), st.just(""), st.just(0)),  # by a worker of RQ's own
         ),

@@ -10,20 +10,49 @@
 -- connection, which nobody waits for.
 local call = redis.call
 -- include: shares.lua
-local reply = {}
+local reply, withdrawn = {}, {} -- of each share, with '' for none: the ids to take off
+
+-- Each LREM reads the list. So many ids are found in one reading of it, page by page, and what
+-- marks them is removed by one LREM. Returns those that were there.
+local FEW, PAGE, MARK = 8, 1000, 'penstock:withdrawn'
+local function take_off(list, ids)
+  local wanted, left, there = {}, #ids, {}
+  if left <= FEW then
+    for _, id in ipairs(ids) do there[id] = call('LREM', list, 1, id) == 1 or nil end
+    return there
+  end
+  for _, id in ipairs(ids) do wanted[id] = true end
+  for from = 0, call('LLEN', list) - 1, PAGE do
+    for n, id in ipairs(call('LRANGE', list, from, from + PAGE - 1)) do
+      if wanted[id] and not there[id] then
+        call('LSET', list, from + n - 1, MARK)
+        there[id], left = true, left - 1
+      end
+    end
+    if left == 0 then break end
+  end
+  if next(there) then call('LREM', list, 0, MARK) end
+  return there
+end
 
 -- A share is not charged for a job that is not run.
-local function take_off(id, share)
-  local list = shares.list_of(share or '')
-  if call('LREM', list, 1, id) == 1 then
-    if share and call('LLEN', list) == 0 then shares.emptied(share) end
-  elseif share and call('LREM', JOBS, 1, id) == 1 then
-    shares.refund(share)
+local function take_off_all()
+  for share, ids in pairs(withdrawn) do
+    local list, served = shares.list_of(share), {}
+    local there = take_off(list, ids)
+    if share ~= '' then
+      if next(there) and call('LLEN', list) == 0 then shares.emptied(share) end
+      for _, id in ipairs(ids) do
+        if not there[id] then served[#served + 1] = id end
+      end
+      for _ in pairs(take_off(JOBS, served)) do shares.refund(share) end
+    end
   end
 end
 
 local function cancel(key, id, known, share)
-  take_off(id, share)
+  withdrawn[share or ''] = withdrawn[share or ''] or {}
+  table.insert(withdrawn[share or ''], id)
   call('HSET', key, 'status', 'canceled')
   call('EXPIRE', key, known and TTL_S or 60)
 end
@@ -57,5 +86,6 @@ local function withdraw(id, submission, how)
 end
 
 for id, submission, how in each_job() do reply[#reply + 1] = withdraw(id, submission, how) end
+take_off_all()
 shares.feed()
 return reply
