@@ -4,6 +4,7 @@ A worker that misses something of the suite says so; it is sent again and the jo
 A worker of a release that knows no judging fails the job, and the caller gets masked verdicts.
 """
 
+import hashlib
 import logging
 import math
 import time
@@ -59,7 +60,7 @@ class Asked:
         if self._request.suite is None or not _misses_suite(result):
             return result
         left = None if timeout is None else max(ends - time.monotonic(), 0.001)
-        another = None if token is None else f"{token[:120]}-again"
+        another = None if token is None else _again(token)
         return await self._round(another, left, share, blocking, outcome_of, again=True)
 
     async def _round(
@@ -84,6 +85,11 @@ class Asked:
     def _send(self, *, again: bool) -> None:
         """The suite, if it is not known to be there."""
         self._submitter.suites().send(self._cases.packed, again=again)
+
+
+def _again(token: str) -> str:
+    """The second job's token. By a digest: it fits, and no other token has the same one."""
+    return f"{hashlib.sha256(token.encode()).hexdigest()[:40]}-again"
 
 
 def without_a_loop(judged: Coroutine[Any, Any, T]) -> T:

@@ -16,10 +16,11 @@ from tests.worker.judge import echo_judge
 from tests.worker.scripted_answers import Answer
 from worker import CodeQueue, JobFailed, RequestRefused, jobs
 from worker.allowed import allowed
-from worker.judge import JudgeCase, read_cases
+from worker.judge import JudgeCase, JudgeResult, read_cases
 from worker.judge.progress import listening
-from worker.judge.store import SuiteStore, value_of
+from worker.judge.store import MISSING, SuiteStore, value_of
 from worker.queue import submitting
+from worker.queue.judging import Asked
 
 ECHO = "tests.worker.judge.echo_judge.EchoJudge"
 RIGHT, WRONG = JudgeCase(input="1", expected="1"), JudgeCase(input="1", expected="2")
@@ -143,6 +144,24 @@ async def test_a_suite_that_redis_lost_is_sent_again(redis) -> None:
     with at_work(redis, sandbox=ECHO):
         assert (await queue.judge("two", cases)).passed == 9000
     assert set(redis.keys("penstock:blob:*")) < set(lost)
+
+
+async def test_second_jobs_have_tokens_that_no_other_call_has(redis, monkeypatch) -> None:
+    """One with the token of another would get its verdicts."""
+    submitted = []
+
+    async def missing(_: Asked, token: str | None, *__: object, **___: object) -> JudgeResult:
+        submitted.append(token)
+        return JudgeResult(verdicts="M" * 40, error_reason=MISSING)
+
+    monkeypatch.setattr(Asked, "_round", missing)
+    queue, cases = CodeQueue(redis), large()
+    for token in ("t" * 127 + "a", "t" * 127 + "b", "t" * 120, "own", "own-again"):
+        await queue.judge("", cases, token=token)
+    assert len(set(submitted)) == len(submitted) == 10
+    assert all(submitting.check_token(token) for token in submitted)
+    await queue.judge("", cases, token="own")
+    assert submitted[-2:] == submitted[6:8]  # asked again, it is the same job
 
 
 @pytest.fixture
