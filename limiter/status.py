@@ -1,5 +1,6 @@
 """What a gate says of itself, and changes of what it allows."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from limiter.terms import (
     amount_fields,
     changes,
     check_terms,
+    is_number,
     is_whole,
     read_amounts,
 )
@@ -267,6 +269,9 @@ class Change:
     def fields(self, stands: GateStatus | None) -> dict[str, str]:
         """The gate's fields to set; refuses what the gate, as it stands, could not follow."""
         check_terms(self.limit, self.rate, self.burst)
+        for name, bound in (("min", self.min), ("max", self.max)):
+            if bound is not None and not (is_number(bound) and 0 < bound < math.inf):
+                raise SettingError(name, f"must be a number above 0, not {bound!r}")
         fields = changes(limit=self.limit, rate=self.rate, burst=self.burst)
         if self.passing is not None:
             if not (is_whole(self.passing) and 0 <= self.passing <= MOST):

@@ -157,7 +157,7 @@ def check_terms(
     for name, count in (("limit", limit), ("burst", burst)):
         if count is not None and not (is_whole(count) and 1 <= count <= MOST):
             raise SettingError(name, f"must be a whole number from 1 to {MOST}, not {count!r}")
-    if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):
+    if rate is not None and not (is_number(rate) and 0 < rate < math.inf):
         raise SettingError("rate", f"must be above 0 grants per second, not {rate!r}")
     if rate is not None and burst is not None and burst < rate * LATENESS:
         raise SettingError(
@@ -225,11 +225,11 @@ def check_wish(
     """Refuse an `acquire` that no gate could make sense of."""
     if ticket != "" and not _is_ticket(ticket):
         raise SettingError("ticket", f"must be that of an earlier permit, not {ticket!r}")
-    if orphan_hold is not None and not (_is_number(orphan_hold) and 0 <= orphan_hold < math.inf):
+    if orphan_hold is not None and not (is_number(orphan_hold) and 0 <= orphan_hold < math.inf):
         raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold!r}")
     if not ((type(lane) is int or is_whole(lane)) and -512 <= lane <= 511):
         raise SettingError("lane", f"must be a whole number from -512 to 511, not {lane!r}")
-    if timeout is not None and not (_is_number(timeout) and timeout >= 0):
+    if timeout is not None and not (is_number(timeout) and timeout >= 0):
         raise SettingError("timeout", f"must be 0 or more seconds, not {timeout!r}")
 
 
@@ -246,7 +246,7 @@ def is_whole(value: object) -> bool:
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
 
 

@@ -89,6 +89,13 @@ async def test_a_change_that_cannot_work_is_refused(redis):
     assert (await gate.status()).limit == 1
 
 
+@pytest.mark.parametrize("bounds", [{"max": math.inf}, {"min": math.nan, "max": 9}, {"max": "9"}])
+async def test_bounds_that_no_limit_could_keep_are_refused(redis, bounds):
+    gate = TokenBucket(redis, "g", limit=1)
+    with pytest.raises(SettingError, match=r"(min|max): must be a number above 0, not"):
+        await gate.configure(adapt=True, **bounds)
+
+
 async def test_a_burst_that_could_not_reach_the_rate_is_refused_with_one_that_can(redis):
     with pytest.raises(SettingError, match=r"burst: 1 cannot reach 500 grants .* Give 10 or more"):
         TokenBucket(redis, "g", rate=500, burst=1)

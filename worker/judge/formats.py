@@ -8,6 +8,7 @@ which says what is wrong and in which case.
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -154,7 +155,10 @@ def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
         expected = printed_value(_value(index, "output", expected))
     if kind in ("functional", "function_call") or one.get("fn_name"):
         return checked_case(
-            index, input=_arguments(given), expected=_returned(given, expected), check=check
+            index,
+            input=_arguments(index, given),
+            expected=_returned(index, given, expected),
+            check=check,
         )
     accepted = (
         [_text(index, "expected", each) for each in expected]
@@ -196,20 +200,33 @@ def printed_value(value: Any) -> str:
     return json.dumps(value) if as_json else str(value)
 
 
-def _arguments(given: Any) -> str:
+def _printed(index: int, what: str, value: Any, write: Callable[[Any], str]) -> str:
+    try:
+        return write(value)
+    except (ValueError, TypeError, RecursionError):
+        raise _wrong(
+            index, f"has as its {what} a {type(value).__name__} that JSON cannot hold"
+        ) from None
+
+
+def _arguments(index: int, given: Any) -> str:
     """A JSON value a line. Text is that already; a list has an argument in each element."""
     if given is None or isinstance(given, str):
         return given or ""
-    return "\n".join(map(json.dumps, given if isinstance(given, list) else [given]))
+    values = given if isinstance(given, list) else [given]
+    return "\n".join(_printed(index, "input", value, json.dumps) for value in values)
 
 
-def _returned(given: Any, expected: Any) -> str | list[str] | None:
+def _returned(index: int, given: Any, expected: Any) -> str | list[str] | None:
     """What may be printed. APPS puts the value into a list of its own, and not always."""
     if expected is None or isinstance(expected, str):
         return expected
-    if isinstance(given, list) and isinstance(expected, list) and len(expected) == 1:
-        return [printed_value(expected), printed_value(expected[0])]
-    return printed_value(expected)
+    alone = isinstance(given, list) and isinstance(expected, list) and len(expected) == 1
+    printed = [
+        _printed(index, "output", value, printed_value)
+        for value in ([expected, expected[0]] if alone else [expected])
+    ]
+    return printed if alone else printed[0]
 
 
 def _pairs(given: dict[str, Any]) -> Cases:
@@ -226,7 +243,7 @@ def _pairs(given: dict[str, Any]) -> Cases:
     cases = []
     for index, (one, expected, check) in enumerate(zip(inputs, outputs, checks, strict=True)):
         if function:
-            into, out = _arguments(one), _returned(one, expected)
+            into, out = _arguments(index, one), _returned(index, one, expected)
         else:
             into = "" if one is None else _text(index, "input", one)
             out = None if expected is None else _text(index, "output", expected)
@@ -254,7 +271,12 @@ def _asserts(given: dict[str, Any]) -> Cases:
 
 
 def _mbpp(given: dict[str, Any]) -> Cases:
-    before = "\n".join([*given.get("test_imports", []), given.get("test_setup_code") or ""]).strip()
+    imports, setup = given.get("test_imports") or [], given.get("test_setup_code") or ""
+    if not isinstance(imports, list) or not all(isinstance(line, str) for line in imports):
+        raise RequestRefused(f"test_imports are a list of lines, not {imports!r:.60}")
+    if not isinstance(setup, str):
+        raise RequestRefused(f"test_setup_code is text, not {setup!r:.60}")
+    before = "\n".join([*imports, setup]).strip()
     before = f"{before}\n" if before else ""
     checks = _listed(given, "test_list")
     return Cases(
@@ -301,13 +323,27 @@ def _codecontests(given: dict[str, Any]) -> Cases:
             cases += _pairs({"inputs": part.get("input"), "outputs": part.get("output")}).cases
         else:
             cases += _of_list(_as_list(name, part)).cases
-    limit, memory = given.get("time_limit"), given.get("memory_limit_bytes")
+    limit = given.get("time_limit")
     if isinstance(limit, dict):
-        limit = limit.get("seconds", 0) + limit.get("nanos", 0) / 1e9
+        seconds = _number("time_limit", limit.get("seconds"))
+        seconds += _number("time_limit", limit.get("nanos")) / 1e9
+    else:
+        seconds = _number("time_limit", limit)
+    memory = int(_number("memory_limit_bytes", given.get("memory_limit_bytes")))
     return Cases(
-        cases, None, CODECONTESTS, float(limit) if limit else None,
-        max(1, int(memory) >> 20) if memory else None,
-    )  # fmt: skip
+        cases, None, CODECONTESTS, seconds or None, max(1, memory >> 20) if memory else None
+    )
+
+
+def _number(name: str, value: Any) -> float:
+    """0 for one that is not given."""
+    try:
+        number = float(0 if value is None else value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise RequestRefused(f"{name} is a number, 0 or more, and not {value!r:.60}")
+    return number
 
 
 def _scalebox(given: dict[str, Any]) -> Cases:

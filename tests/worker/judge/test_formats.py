@@ -1,6 +1,7 @@
 """Each dataset's cases are read, and wrong ones are refused with what is wrong."""
 
 import json
+import math
 
 import pytest
 
@@ -127,6 +128,7 @@ def test_a_list_of_expected_is_a_set_of_accepted_answers() -> None:
     assert case.expected == ["1 3", "2 2"]
 
 
+CONTEST = {"public_tests": {"input": ["1"], "output": ["1"]}}
 WRONG = [
     ("{", "not JSON"),
     ("[" * 100_000, "not JSON"),
@@ -150,12 +152,34 @@ WRONG = [
     ),
     ({"public_tests": {"input": ["1"], "output": []}}, "1 inputs, 0 outputs"),
     ({"public_tests": {}, "input_file": "a.in"}, "input_file 'a.in'"),
+    ({**CONTEST, "time_limit": "2 seconds"}, "time_limit is a number, .* not '2 seconds'"),
+    ({**CONTEST, "time_limit": {"seconds": [2]}}, "time_limit is a number"),
+    ({**CONTEST, "time_limit": math.inf}, "time_limit is a number"),
+    ({**CONTEST, "memory_limit_bytes": "256MB"}, "memory_limit_bytes is a number, .* not '256MB'"),
+    ({"test_list": ["assert f()"], "test_imports": [1]}, "test_imports are a list of lines"),
+    ({"test_list": ["assert f()"], "test_imports": "import re"}, "test_imports are a list"),
+    ({"test_list": ["assert f()"], "test_setup_code": 1}, "test_setup_code is text"),
+    ({"fn_name": "f", "inputs": [[{1}]], "outputs": ["1"]}, "case 0 has as its input a set"),
+    ({"fn_name": "f", "inputs": [[1]], "outputs": [{1: {2}}]}, "case 0 has as its output a dict"),
     ({"test_cases": 3}, "test_cases are"),
     ({"cases": [{"input": ""}], "compare": "roughly"}, "roughly"),
     ([{"input": ""}] * 10_001, "10,001 cases"),
     ([{"input": "\ud800"}], "case 0 input has a lone surrogate"),
     ([{"input": "x" * (17 << 20)}], "case 0 input is 17,825,792 bytes"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [None, {}, {"seconds": None, "nanos": None}])
+def test_a_limit_that_a_dataset_leaves_open_is_none(limit) -> None:
+    read = read_cases({**CONTEST, "time_limit": limit, "memory_limit_bytes": None})
+
+    assert (read.run_timeout, read.memory_limit_mb) == (None, None)
+
+
+def test_imports_that_a_dataset_leaves_open_are_none() -> None:
+    (case,) = read_cases({"test_list": ["assert f()"], "test_imports": None}).cases
+
+    assert case.check == "assert f()"
 
 
 @pytest.mark.parametrize(("given", "why"), WRONG, ids=[why for _, why in WRONG])
