@@ -129,10 +129,6 @@ class Task:
         """The bell of one who waits for slots."""
         return tagged("buffer", in_run(self.run, self.name), f"turn:{ask}")
 
-    def slot_key(self, slot: str) -> str:
-        """What is known of a slot."""
-        return tagged("buffer", in_run(self.run, self.name), f"slot:{slot}")
-
     def batch_groups_key(self, receipt: str) -> str:
         """The groups of a batch, in order."""
         return tagged("buffer", in_run(self.run, self.name), f"batch:{receipt}:groups")
