@@ -64,8 +64,9 @@ class GateCommands:
         """Each permit is its id, fence, and its term in microseconds with its cost."""
         return self._command(_RENEW, alive_us, *_flat(permits))
 
-    def revoke(self, id: str) -> Command:
-        return self._command(_REVOKE, id)
+    def revoke(self, id: str, call: str) -> Command:
+        """`call` is of this call alone: the engine may send it twice."""
+        return self._command(_REVOKE, id, call)
 
     def sweep(self) -> Command:
         return self._command(_SWEEP)

@@ -243,7 +243,9 @@ class Gate:
         For a holder that is dead, or hangs. If it lives, it learns that its permit is lost, as
         after a lease's end. Raises `UnknownPermit`.
         """
-        reply = await self._called(lambda ledger: ledger.commands.revoke(permit))
+        reply = await self._called(
+            lambda ledger: ledger.commands.revoke(permit, ledger.engine.new_id())
+        )
         return read_revoked(self.name, permit, reply)
 
     # Threads

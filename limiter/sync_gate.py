@@ -77,7 +77,7 @@ class SyncGate:
         self._called(lambda ledger: ledger.commands.release([(permit, receipt)]))
 
     def revoke(self, permit: str) -> LeaseStatus:
-        reply = self._called(lambda ledger: ledger.commands.revoke(permit))
+        reply = self._called(lambda ledger: ledger.commands.revoke(permit, ledger.engine.new_id()))
         return read_revoked(self._client.name, permit, reply)
 
     def _granted(self, ask: Ask) -> Any:

@@ -94,7 +94,7 @@ class ClockedGate:
         return [int(place) for place in self.run(self.commands(process).cancel(counter, ids))[7:]]
 
     def revoke(self, process: str, id: str) -> bool:
-        return bool(self.run(self.commands(process).revoke(id))[4])
+        return bool(self.run(self.commands(process).revoke(id, "call"))[4])
 
     def sweep(self, process: str) -> int:
         """Microseconds after which this process is to look again; -1 for never."""

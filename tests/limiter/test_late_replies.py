@@ -9,7 +9,7 @@ import pytest
 from ground import target_of
 from ground.redis import loop_connection
 from ground.redis.connection import Connection
-from limiter import TokenBucket
+from limiter import TokenBucket, UnknownPermit
 from tests.harness.servers import until
 from tests.limiter.by_shortcut import on_its_shortcut
 from tests.limiter.in_flight import in_line, served
@@ -68,6 +68,20 @@ async def test_an_older_reply_does_not_put_off_the_next_look_at_the_gate(redis):
     with unit.engine.lock:
         unit.read_time(nothing_to_wait_for, unit.engine.clock())
     assert await served(waiting)
+
+
+async def test_a_revocation_whose_reply_was_lost_has_the_same_answer_again(redis):
+    gate = TokenBucket(redis, "g", limit=3, lease=600)
+    held = [await gate.acquire() for _ in range(3)]
+    commands = gate._client.unit.commands
+    calls = [commands.revoke(permit.id, f"call:{permit.fence}") for permit in held[:2]]
+    once, again = ([redis.execute_command(*call)[3:] for call in calls] for _ in range(2))
+    assert [int(holder.split(b"|")[0]) for _, holder in once] == [one.fence for one in held[:2]]
+    assert once == again
+    status = await gate.status()
+    assert (status.in_flight, status.expired) == (1, 2)
+    with pytest.raises(UnknownPermit):  # another call is told so
+        await gate.revoke(held[0].id)
 
 
 async def test_an_ask_that_its_cancellation_overtook_leaves_no_permit_behind(
