@@ -67,7 +67,7 @@ class Connection:
         """The reply to each command, or the error that is its answer."""
         replies = self.replies(commands)
         for reply in replies:
-            _raise_if_passing(reply)
+            raise_if_passing(reply)
         return replies
 
     def replies(self, commands: list[Command]) -> list[Any]:
@@ -154,7 +154,7 @@ class LastingConnection:
             opened.close()
 
 
-def _raise_if_passing(reply: Any) -> None:
+def raise_if_passing(reply: Any) -> None:
     if is_passing(reply):
         raise reply if isinstance(reply, PASSING) else ConnectionError(str(reply))
 
@@ -163,6 +163,13 @@ def is_passing(reply: Any) -> bool:
     """Whether a reply is an error that the next attempt, on a new connection, may not meet."""
     return isinstance(reply, PASSING) or (
         isinstance(reply, ResponseError) and bool(_PASSING_WORDS.search(str(reply)))
+    )
+
+
+def is_full(reply: Any) -> bool:
+    """Whether a Redis at `maxmemory` refused it. It answers, and takes what needs no memory."""
+    return isinstance(reply, OutOfMemoryError) or (
+        isinstance(reply, ResponseError) and "OOM " in str(reply)
     )
 
 

@@ -24,7 +24,7 @@ from rq.worker import BaseWorker
 
 from ground.backoff import backoff
 from ground.redis.async_connection import AsyncConnection
-from ground.redis.connection import is_passing
+from ground.redis.connection import is_full, is_passing
 from ground.tracing import OFF
 from worker.concurrent import traced
 from worker.concurrent.commands import WorkCommands
@@ -251,7 +251,8 @@ async def until_answered(ask: Callable[[], Awaitable[Any]]) -> Any:
         try:
             return await ask()
         except (RedisError, OSError) as failure:
-            if not is_passing(failure) or time.monotonic() > deadline:
+            late = time.monotonic() > deadline and not is_full(failure)  # it renews the leases
+            if late or not is_passing(failure):
                 raise
             failures += 1
             await asyncio.sleep(backoff(failures, 0.05, 1.0))

@@ -17,7 +17,7 @@ from rq.worker import BaseWorker
 
 from ground import RedisTarget
 from ground.lua import Command
-from ground.redis.connection import LastingConnection
+from ground.redis.connection import LastingConnection, is_full, is_passing, raise_if_passing
 from limiter.commands import INDEX
 from worker.concurrent.commands import MOST, SCRIPTS, WorkCommands
 from worker.concurrent.running import LOST, UNWANTED, BeatRow, ClaimedJob
@@ -85,12 +85,17 @@ class Heartbeat:
             commands = self._shift.commands[queue]
             work += self._beats_of(commands, jobs, moment, began)
             work.append((commands.reap(self._deaths), self._reads_reaping(queue)))
-        replies = self._connection.converse([command for command, _ in work])
+        replies = self._connection.replies([command for command, _ in work])
         for (_, read), reply in zip(work, replies, strict=True):
-            if isinstance(reply, RedisError):
-                log.error("heartbeat: %s answered: %s", self._target, reply)
-            else:
+            if not isinstance(reply, RedisError):
                 read(reply)
+        errors = [reply for reply in replies if isinstance(reply, RedisError)]
+        final = [error for error in errors if is_full(error) or not is_passing(error)]
+        for said in dict.fromkeys(map(str, final)):
+            log.error("heartbeat: %s answered: %s", self._target, said)
+        for error in errors:
+            if error not in final:
+                raise_if_passing(error)
 
     def _about_worker(self) -> list[Command]:
         worker, gate = self._worker, self._gate

@@ -9,6 +9,7 @@ from rq import Callback, Queue, Retry, SimpleWorker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+import ground
 from ground import target_of
 from ground.lua import Command
 from ground.redis.connection import Connection
@@ -236,6 +237,33 @@ def test_a_busy_loop_does_not_lose_its_jobs(real_redis) -> None:
     with at_work(real_redis, job_lease=1.5):
         until(lambda: blocking.get_status() == "finished", "the job that blocks")
     assert real_redis.hget(blocking.key, "penstock_attempts") == b"1"
+
+
+def test_a_full_redis_keeps_running_jobs_until_it_has_room(private_redis) -> None:
+    """One runs on, one ends and cannot say so. The other worker looks for orphans all the time."""
+    here = chores.HERE = chores.Here()
+    server = private_redis(aof=False)
+    client: Any = ground.connect(server.target)
+    queue, leases = open_queue(client), "penstock:work:{code}:leases"
+    with at_work(client, job_lease=9.0), at_work(client, job_lease=9.0):
+        jobs = [queue.enqueue(chores.waits_for, server.url, "go"), queue.enqueue(chores.waits_here)]
+        until(lambda: client.zcard(leases) == 2 and here.reached.is_set(), "both to run")
+        claimed = dict(client.zrange(leases, 0, -1, withscores=True))
+        client.config_set("maxmemory", 1)
+        here.go_on.set()
+
+        def all_renewed() -> bool:
+            now = dict(client.zrange(leases, 0, -1, withscores=True))
+            assert now.keys() == claimed.keys(), "they were not taken away"
+            return all(now[each] > claimed[each] + 10e6 for each in claimed)
+
+        until(all_renewed, "leases that end long after the first ones")
+        client.config_set("maxmemory", 0)
+        client.rpush("go", "now")
+        until(lambda: {job.get_status() for job in jobs} == {"finished"}, "both to end")
+    for job in jobs:
+        assert client.hmget(job.key, "penstock_attempts", "penstock_deaths") == [b"1", None]
+    client.close()
 
 
 def large_jobs(client: Any, name: str) -> list[Job]:
