@@ -352,7 +352,7 @@ class Shift:
                 log.warning("what was not started goes back at the lease's end: %s", failure)
 
     async def _interrupt_all(self) -> None:
-        jobs = list(self.jobs.values())
+        jobs = [each for each in self.jobs.values() if not each.ending]  # `drain` waits for those
         for queue, commands in self.commands.items():
             # If its program continues, its permit stays held for as long.
             rows = [

@@ -281,6 +281,11 @@ def waits_here_and_fails() -> None:
     raise ValueError("it was let go")
 
 
+def on_an_end_that_waits_here(job: Any, *_: Any) -> None:
+    waits_here()
+    HERE.ends.append(job.id)
+
+
 def on_an_end_here(job: Any, *_: Any) -> None:
     HERE.ends.append(job.id)
 

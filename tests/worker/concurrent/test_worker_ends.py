@@ -325,6 +325,22 @@ def test_an_end_on_its_way_to_redis_is_not_watched() -> None:
     assert not asyncio.run(watched(ending=True))
 
 
+def test_a_cold_stop_leaves_an_end_that_is_being_recorded(real_redis, queue) -> None:
+    here = chores.HERE = chores.Here()
+    job = queue.enqueue(chores.add, 1, 2, on_success=Callback(chores.on_an_end_that_waits_here))
+    beside = queue.enqueue(chores.lasts, url_of(real_redis), "beside")
+    with at_work(real_redis, job_lease=300.0) as worker:
+        until(here.reached.is_set, "the job's callback")
+        until(lambda: beside.get_status() == "started", "the other job")
+        assert worker._shift is not None
+        worker._call(worker._shift.stop_cold)
+        until(lambda: beside.get_status() == "queued", "what runs to be given back")
+        here.go_on.set()
+    assert (job.get_status(), job.return_value()) == ("finished", 3)
+    assert queue.job_ids == [beside.id]
+    assert here.ends == [job.id]
+
+
 # A job that is deleted while it runs
 
 
