@@ -29,6 +29,7 @@ from tests.worker.concurrent.crew import (
 from tests.worker.kill_points import CLEANUP, ENDING, FENCED, FINISHER, READ_CLAIM, SHIFT
 from worker.concurrent import parking
 from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
+from worker.concurrent.finish import LOST, RECORDED
 from worker.concurrent.heartbeat import Heartbeat
 
 QUICK: dict[str, Any] = {"job_lease": LEASE}
@@ -264,6 +265,25 @@ def test_a_full_redis_keeps_running_jobs_until_it_has_room(private_redis) -> Non
     for job in jobs:
         assert client.hmget(job.key, "penstock_attempts", "penstock_deaths") == [b"1", None]
     client.close()
+
+
+def test_an_end_that_is_sent_twice_is_recorded_once_and_no_late_one_is(real_redis, ask) -> None:
+    """Its reply was lost, or another worker has run the job since."""
+    job = open_queue(real_redis).enqueue(chores.add, 1, 2)
+    late, me = (WorkCommands("code", name, 60.0, None) for name in ("late", "me"))
+
+    def claim_and_end(commands: WorkCommands) -> Command:
+        ((id, execution, _),) = read_claim(ask(commands.claim(1)), 0.0).jobs
+        return commands.finish([(id, execution, 1, 500, b"", "0", "", b"", 0)])
+
+    too_late = claim_and_end(late)
+    real_redis.zadd(late.leases, dict.fromkeys(real_redis.zrange(late.leases, 0, -1), 1))
+    ask(me.reap(3))
+    end = claim_and_end(me)
+    assert [ask(end) for _ in range(3)] == [[RECORDED]] * 3
+    assert ask(too_late) == [LOST]
+    assert len(job.results()) == 1
+    assert real_redis.hget("penstock:work:{code}", "finished") == b"1"
 
 
 def large_jobs(client: Any, name: str) -> list[Job]:

@@ -80,9 +80,10 @@ local function look_for_dependents(ids)
   dependents = #keys > 0 and call('EXISTS', unpack(keys)) > 0
 end
 
--- Another worker has the job, or it was deleted while it ran and enqueued again: then this
--- worker still has the lease, and it ends here.
-local function refuse(id, execution, hold_us)
+-- This end was recorded already, and the reply got lost. Or another worker has the job, or it was
+-- deleted while it ran and enqueued again: then this worker still has the lease, and it ends here.
+local function refuse(id, execution, ended, hold_us)
+  if ended == execution then return 1 end
   if call('ZSCORE', RUNNING, id .. ':' .. execution) then
     forget(id, execution)
     free_permit(id .. ':' .. execution, hold_us)
@@ -95,8 +96,8 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
   local program = ok and how ~= '1' and how or ''
   local key, member, status = job_key(id), id .. ':' .. execution, ok and 'finished' or 'failed'
   local job = try('HMGET', key, 'origin', 'penstock_execution', 'penstock_reply_to', 'dependency_ids',
-    'penstock_deaths', 'penstock_charged', 'penstock_share')
-  if job[1] and job[2] ~= execution then return refuse(id, execution, hold_us) end
+    'penstock_deaths', 'penstock_charged', 'penstock_share', 'penstock_ended')
+  if job[1] and job[2] ~= execution then return refuse(id, execution, job[8], hold_us) end
   if dependents and how ~= 'bare' and call('EXISTS', key .. ':dependents') == 1 then return 2 end
   local n = #members
   members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
@@ -105,7 +106,7 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
     if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
     if job[6] then shares.settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
     call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '',
-      'penstock_outcome', program)
+      'penstock_ended', execution, 'penstock_outcome', program)
     record(id, execution, ok, payload, started, ttl)
     register(id, ok, ttl > 0 and seconds + ttl or '+inf')
     if ttl > 0 then call('EXPIRE', key, ttl) end
