@@ -73,6 +73,24 @@ if more and more[2] then
     return 'time'
   end
 
+  -- How many permits that name no cost the amounts are enough for.
+  function w.earned()
+    local least = math.huge
+    for n = 2, #buckets do
+      local b = buckets[n]
+      if b.rate > 0 then least = math.min(least, math.max(0, math.floor(b.tokens))) end
+    end
+    return least
+  end
+
+  -- Such a permit was given up unused.
+  function w.refund()
+    for n = 2, #buckets do
+      local b = buckets[n]
+      if b.rate > 0 then b.tokens = math.min(b.burst, b.tokens + 1) end
+    end
+  end
+
   -- A term, and the cost behind it if there is one.
   function w.split(term)
     local us, cost = string.match(term, '^(%d+) (.+)$')

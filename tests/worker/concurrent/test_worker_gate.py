@@ -24,7 +24,7 @@ from tests.worker.concurrent.crew import (
 )
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from worker.concurrent.commands import SCRIPTS, WorkCommands
+from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
 from worker.concurrent.running import HELD, LOST, PERMIT_LOST
 from worker.models import CodeRequest
 from worker.queue.code_queue import CodeQueue
@@ -256,6 +256,36 @@ def test_a_retry_keeps_its_place_before_the_jobs_that_wait(real_redis, queue, mo
             until(lambda: {job.get_status() for job in jobs} == {"finished"}, "all jobs")
         asked = [body["code"] for body in fusion.bodies]
     assert asked == ["early", "blocker", "early", "late 1", "late 2"]
+
+
+SLOW = {"builds": 1e-6}  # per second
+
+
+def test_a_claim_takes_no_more_than_each_amount_has_and_takes_it_once(real_redis, queue) -> None:
+    gate = TokenBucket(real_redis, "code", limit=20, rates=SLOW, bursts={"builds": 10})
+    gate.sync.status()  # makes it
+    real_redis.hset("penstock:gate:{code}", "tokens:builds", 5)
+    for _ in range(20):
+        queue.enqueue(chores.add, 1, 2)
+    permit = gate.sync.acquire()
+    commands = WorkCommands("code", "me", 30.0, GateCommands("code", gate.terms, "me"))
+    wire = Connection(gate.target, 5.0, SCRIPTS)
+    (reply,) = wire.converse([commands.claim(20, permit.id)])
+    wire.close()
+    claim = read_claim(reply, 0.0)
+    assert (len(claim.jobs), claim.shut) == (5, True)
+    assert abs(float(real_redis.hget("penstock:gate:{code}", "tokens:builds"))) < 0.1
+
+
+def test_a_worker_waits_for_what_a_gate_earns_of_an_amount(real_redis, queue) -> None:
+    gate = TokenBucket(real_redis, "code", limit=20, rates=SLOW)
+    gate.sync.status()  # makes it
+    jobs = [queue.enqueue(chores.add, 1, 2) for _ in range(5)]
+    with at_work(real_redis, **gated(20)):
+        until(lambda: gate.sync.status().waiting == 1, "the worker to be in line")
+        assert len(queue) == 5
+        gate.sync.configure(rates={"builds": 50.0})
+        until(lambda: {job.get_status() for job in jobs} == {"finished"}, "all jobs")
 
 
 def test_jobs_take_what_they_cost_of_the_gate(real_redis, monkeypatch) -> None:

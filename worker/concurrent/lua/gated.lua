@@ -11,10 +11,13 @@ local function permits_for(granted)
     free({ granted })
     gate.released = gate.released + 1
     if gate.rate > 0 then gate.tokens = gate.tokens + 1 end
+    if gate.weighing then gate.weighing.refund() end
   end
   expire()
   if given_up == 0 then hand_over() end
-  return first_waiter() and given_up or math.max(given_up, room())
+  if first_waiter() then return given_up end
+  local free = gate.weighing and math.min(room(), gate.weighing.earned()) or room()
+  return math.max(given_up, free)
 end
 
 local function give_permits(jobs, term)
