@@ -11,9 +11,22 @@ A message states the fact, the value, and what to do, in that order. Each room
 grows its own branch from `PenstockError`.
 """
 
+from typing import Any
+
 
 class PenstockError(Exception):
-    """The root: everything Penstock raises on purpose."""
+    """The root: everything Penstock raises on purpose. It passes between processes as it is."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle would call its class with the message: most classes make theirs of other things.
+        return _revived, (type(self), self.args, self.__dict__)
+
+
+def _revived(kind: type[PenstockError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class SettingError(PenstockError):

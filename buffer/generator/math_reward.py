@@ -5,6 +5,10 @@ installed, expressions that differ only in form are found equal as well.
 """
 
 import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -14,6 +18,9 @@ _DROPPED = re.compile(
 _FRACTION = re.compile(r"^(-?)\\[dt]?frac\{?(-?[\d.]+)\}?\{?(-?[\d.]+)\}?$")
 # As an exact number, 1e9999999999 would take all memory and time there is: a model may write it.
 _HUGE = re.compile(r"[eE][-+]?[\d_]{4,}")
+# Nor can sympy be given a power of a power: 9^{9^{9}} has 369 million digits.
+_TOWER = re.compile(r"\^\{[^{}]*\^|\^\w\^|[)}]\^\{?\w+\}?[)}]+\^|\^\{?\w*\d{5}")
+_PATIENCE = 10.0  # seconds for two expressions
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(\D|$))")
 
 
@@ -74,11 +81,34 @@ def _number(text: str) -> Fraction | None:
 def _same_expression(one: str, other: str) -> bool:
     if max(len(one), len(other)) > 200 or re.search(r"[^\w+\-*/^().{}\\]", one + other):
         return False
+    if _TOWER.search(one) or _TOWER.search(other):
+        return False
     try:
         from sympy.parsing.latex import parse_latex
     except ImportError:
         return False
     try:
-        return bool((parse_latex(one) - parse_latex(other)).equals(0))
+        with _ended_after(_PATIENCE):
+            return bool((parse_latex(one) - parse_latex(other)).equals(0))
     except Exception:  # noqa: BLE001 - sympy raises all kinds on text that is no expression
         return False
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` in what takes longer. Only a main thread can be interrupted: a
+    generator's process has no other that computes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

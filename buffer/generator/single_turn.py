@@ -93,9 +93,9 @@ def _asked(
             return said
     except (OpenAIError, httpx.TransportError) as failure:
         reason = str(failure)
+    engine = client.base_url.copy_with(username=None, password=None)
     log.warning(
-        "query failed",
-        extra={"attempt": attempt + 1, "engine": str(client.base_url), "reason": reason},
+        "query failed", extra={"attempt": attempt + 1, "engine": str(engine), "reason": reason}
     )
     _pause(backoff(attempt + 1, ERROR_PAUSE, _LONGEST_PAUSE), attempt)
     return None

@@ -94,6 +94,9 @@ def test_no_limit_of_tokens_is_no_key_error() -> None:
         ("\\boxed{2.5e3}", "2500", 1),
         ("\\boxed{10e99999}", "1e100000", 0),  # with more digits it would take hours to compare
         ("\\boxed{10e9_9_9_9}", "1e10000", 0),
+        ("\\boxed{9^{9^{9}}}", "7", 0),
+        ("\\boxed{((9^99)^99)^99}", "7", 0),
+        ("\\boxed{2^{123456789}}", "7", 0),
     ],
 )
 def test_the_math_reward(answer: str | None, label: str, reward: int) -> None:

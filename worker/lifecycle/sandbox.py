@@ -8,6 +8,7 @@ loop of the process, which neither a blocked caller nor a cancelled one holds up
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,15 @@ from ground import tracing
 from ground.process import from_thread, on_process_loop
 from worker.lifecycle.box import Box
 from worker.lifecycle.errors import CommandFailed, SandboxLost
-from worker.lifecycle.provider import FILE_ERRORS, Command, ExecResult, Kind, Provider, SandboxRef
+from worker.lifecycle.provider import (
+    FILE_ERRORS,
+    Command,
+    ExecResult,
+    FileRefused,
+    Kind,
+    Provider,
+    SandboxRef,
+)
 
 T = TypeVar("T")
 _SPARE = 30.0  # seconds beyond a command's own timeout for the provider to say how it ended
@@ -71,6 +80,10 @@ class OpenSandbox:
 
         A missing program exits with 127, and one that cannot be executed with 126.
         """
+        if "\0" in cwd or any("\0" in word for word in argv):  # no program can be given that
+            return ExecResult(
+                126, stderr=b"a command has no zero bytes\n", refused="not_executable"
+            )
         given = stdin.encode() if isinstance(stdin, str) else stdin
         command = Command(list(argv), timeout, cwd, dict(env or {}), given)
 
@@ -91,7 +104,10 @@ class OpenSandbox:
 
     async def write_file(self, path: str, content: bytes | str) -> None:
         """Make or replace a file, and the folders above it. Raises as `open` does."""
-        data = content.encode() if isinstance(content, str) else content
+        try:
+            data = content.encode() if isinstance(content, str) else content
+        except UnicodeEncodeError as problem:
+            raise FileRefused(errno.EINVAL, f"the text is no UTF-8: {problem}", path) from None
         await self._asked(lambda: self._provider.write_file(self._ref, path, data))
 
     async def is_alive(self) -> bool:

@@ -96,7 +96,7 @@ class Chat:
                 raise TooLong from None
             raise Masked(f"model: {type(refusal).__name__}: {refusal}") from refusal
         except Exception as failure:  # the client's own errors, and those of its transport
-            where = self._client.base_url
+            where = self._client.base_url.copy_with(username=None, password=None)
             log.warning("the model's server at %s failed: %s", where, failure)
             raise Masked(f"model: {type(failure).__name__}: {failure} ({where})") from failure
         try:

@@ -10,11 +10,10 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
 
 from ground import tracing
 from limiter import Gate
-from worker.reward.scoring import Score
 from worker.rollout.chat import ABORTED, CallStyle, Chat, Reply, TooLong
 from worker.rollout.request import Message, RolloutRequest, text_of
 from worker.rollout.toolbox import Tool, Toolbox, schemas_of
@@ -33,7 +32,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.rollout")
 
-Graded = float | Score | None
+
+@runtime_checkable
+class Reasoned(Protocol):
+    """A `Score` of cases, or the `Grade` of a trainer's grader."""
+
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def reason(self) -> str: ...
+
+
+Graded = float | Reasoned | None
 Grade = Callable[[Trajectory], Graded | Awaitable[Graded]]
 
 
@@ -44,7 +54,7 @@ class Rollout:
         trajectory = await rollout.run(rollout.request(messages, max_seq_len=8192))
 
     `score` grades a trajectory that came to an end. If it raises, or gives None or a masked
-    `Score`, the trajectory is masked. `count_tokens` is your tokenizer's count of a text.
+    `Score` or `Grade`, the trajectory is masked. `count_tokens` is your tokenizer's count of a text.
     Without it, the server's own counts are used, and an estimate for new text.
     `calls_per_turn` run side by side, and the model gets an error for further ones. A tool
     that is silent for `tool_timeout` seconds masks the trajectory.
@@ -207,9 +217,11 @@ class Rollout:
                 graded = await graded
         except Exception as failure:
             raise Masked(f"score: {type(failure).__name__}: {failure}") from failure
-        if isinstance(graded, Score) and graded.value is None:
-            raise Masked(f"score: {graded.reason}")
-        value = graded.value if isinstance(graded, Score) else graded
+        value: Any = graded
+        if isinstance(graded, Reasoned):
+            value = graded.value
+            if value is None:
+                raise Masked(f"score: {graded.reason}")
         if value is None:
             raise Masked("score: it is not known")
         return _finite(value)

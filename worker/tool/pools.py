@@ -140,7 +140,7 @@ class ExecutionPool:
             raise SettingError("num_workers", f"must be 1 or more, not {num_workers!r}")
         self._worker = worker
         self._num_workers = num_workers
-        self._children = Children() if PoolMode(mode) is PoolMode.ProcessMode else None
+        self._in_processes = PoolMode(mode) is PoolMode.ProcessMode
         self._forget_parent()
         in_forked_child(self._forget_parent)
         self.execute = Remote(self._execute)
@@ -149,6 +149,7 @@ class ExecutionPool:
     def _forget_parent(self) -> None:
         self._guard = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
+        self._children = Children() if self._in_processes else None
 
     @property
     def rate_limit_worker(self) -> TokenBucketWorker | None:

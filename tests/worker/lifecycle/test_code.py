@@ -13,7 +13,7 @@ from tests.worker.lifecycle.conftest import at_landlock, quick
 from worker import RetryPolicy
 from worker.errors import SandboxUnfit
 from worker.execution import execute, outlives
-from worker.lifecycle import SandboxLifecycle, SandboxRef
+from worker.lifecycle import FileRefused, SandboxLifecycle, SandboxRef
 from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import LocalError
@@ -45,6 +45,18 @@ async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_re
     assert await life.end_session("sample-7")
     assert [each async for each in provider.list({})] == []
     await sandbox.close()
+
+
+async def test_a_command_that_cannot_be_is_no_failure_of_its_sandbox(real_redis, tmp_path):
+    settings = quick(startup_timeout=60.0)
+    life = SandboxLifecycle(real_redis, LocalProvider(tmp_path), run="test", settings=settings)
+    async with life.open() as sandbox:
+        for words, cwd in ((["bash", "-c", "echo a\0b"], ""), (["pwd"], "a\0b")):
+            ended = await sandbox.exec(words, cwd=cwd)
+            assert (ended.exit_code, ended.refused) == (126, "not_executable")
+        with pytest.raises(FileRefused, match="no UTF-8"):
+            await sandbox.write_file("file", "\ud800")
+        assert (await sandbox.exec(["true"])).exit_code == 0
 
 
 async def test_at_landlock_a_session_runs_bash_and_says_why_no_python(

@@ -24,6 +24,7 @@ from tests.worker.rollout.players import (
 )
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
+from worker.hosts import Grade
 from worker.rollout import Rollout, run_batch
 from worker.settings import worker_settings
 from worker.tool.schemas import CODE_INTERPRETER, ToolResponse
@@ -224,6 +225,26 @@ async def test_a_model_that_is_not_there_masks() -> None:
     async with AsyncOpenAI(base_url="http://127.0.0.1:1", api_key="-", max_retries=0) as client:
         trajectory = await Rollout(client, "x").run(Rollout(client, "x").request(user("x")))
     assert trajectory.exit_reason.startswith("model: APIConnectionError: ")
+
+
+async def test_a_password_in_the_models_url_is_not_told(caplog) -> None:
+    url = "http://any:s3cret@127.0.0.1:1/v1"
+    async with AsyncOpenAI(base_url=url, api_key="-", max_retries=0) as client:
+        trajectory = await Rollout(client, "x").run(Rollout(client, "x").request(user("x")))
+    assert "127.0.0.1:1" in trajectory.exit_reason
+    assert "s3cret" not in trajectory.exit_reason + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("grade", "score", "reason"),
+    [(Grade(0.5), 0.5, ""), (Grade(None, "infrastructure"), None, "score: infrastructure")],
+)
+async def test_a_graders_grade_is_a_score(grade, score, reason) -> None:
+    with script(said("4")) as model:
+        async with playing(model, score=lambda _: grade) as rollout:
+            trajectory = await rollout.run(rollout.request(user("x")))
+    assert (trajectory.score, trajectory.masked) == (score, score is None)
+    assert (trajectory.exit_reason or "").startswith(reason)
 
 
 class Broken(QueueTool):

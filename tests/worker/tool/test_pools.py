@@ -155,6 +155,21 @@ def test_a_call_that_is_cancelled_before_its_turn_never_runs(pools, real_redis, 
     assert waiting[1].cancelled()
 
 
+def test_a_forked_child_that_closes_its_pool_leaves_its_parents_processes(pools) -> None:
+    pool = pools(num_workers=1, enable_global_rate_limit=False)
+    before = pool.execute.remote(pid).result(150)
+    child = multiprocessing.get_context("fork").Process(target=_use_and_close, args=(pool,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert pool.execute.remote(pid).result(150) == before
+
+
+def _use_and_close(pool: Any) -> None:
+    assert pool.execute.remote(rotten_at_ten, 3).result(150) == 3
+    pool.close()
+
+
 def test_closing_a_pool_cancels_what_waits_for_a_thread(pools, url) -> None:
     pool = pools(num_workers=1, rate_limit=1)
     limiter = TokenBucketWorker(1, redis=url)
