@@ -54,8 +54,8 @@ class Rollout:
         trajectory = await rollout.run(rollout.request(messages, max_seq_len=8192))
 
     `score` grades a trajectory that came to an end. If it raises, or gives None or a masked
-    `Score` or `Grade`, the trajectory is masked. `count_tokens` is your tokenizer's count of a text.
-    Without it, the server's own counts are used, and an estimate for new text.
+    `Score` or `Grade`, the trajectory is masked. `count_tokens` is your tokenizer's count of a
+    text. Without it, the server's own counts are used, and an estimate for new text.
     `calls_per_turn` run side by side, and the model gets an error for further ones. A tool
     that is silent for `tool_timeout` seconds masks the trajectory.
 
