@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -196,6 +197,19 @@ class CodeRequest(Message):
     correlation_id: str = Field(default="", pattern=r"^[\x21-\x7e]{0,128}$")
 
     model_config = ConfigDict(populate_by_name=True)
+
+    _keeps: int = PrivateAttr(default=0)
+
+    @property
+    def keeps(self) -> int:
+        """Bytes of each output that a sandbox keeps, if they are more than it keeps anyway."""
+        return self._keeps
+
+    def keeping(self, output: int) -> Self:
+        """The same for a sandbox of this process: no message says how much is kept."""
+        keeping = self.model_copy()
+        keeping._keeps = output
+        return keeping
 
     @field_validator("memory_limit_mb", mode="before")
     @classmethod

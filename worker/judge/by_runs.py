@@ -18,12 +18,13 @@ from ground.tasks import ended
 from limiter import GateError, Report
 from worker.errors import RequestRefused, SandboxFailure
 from worker.execution import SPARE, RetryPolicy, execute, outlives, too_late
-from worker.judge.compare import accepts
+from worker.judge.compare import accepts, may_accept
 from worker.judge.found import SHOWN, Found, Said
 from worker.judge.models import JudgeRequest, JudgeResult, Letter
+from worker.judge.printed import as_known
 from worker.judge.program import text_of
 from worker.judge.suite import Case, Suite
-from worker.models import CodeRequest, CodeResult
+from worker.models import MAX_STDIN, CodeRequest, CodeResult
 from worker.sandbox.protocol import Sandbox
 from worker.turn import JobAtHand, Turn
 
@@ -201,14 +202,20 @@ class ByRuns:
             memory_limit_mb=limits.memory_limit_mb,
             labels=asked.labels,
             correlation_id=asked.correlation_id,
-        )
+        ).keeping(MAX_STDIN)  # as long as what is expected may be
 
     def _judge(self, index: int, case: Case, result: CodeResult) -> None:
         compiled = result.compile_result
         if compiled is not None and (self._found.compiled is None or compiled.return_code):
             self._found.compiled = compiled.bounded(SHOWN)
+        compare, expected = self._request.compare, case.expected or ()
+        result = as_known(
+            result, expected, lambda begun: may_accept(compare, begun.encode(), expected)
+        )
         said = Said(_letter(self._request, case, result), result.error_reason)
-        self._enter(index, said, _ran(result))
+        if said.letter == "M":
+            self._said["message"] = result.message
+        self._enter(index, said, None if said.letter == "M" else _ran(result))
         self._said["isolation"] = result.isolation
         if compiled is not None and compiled.return_code and not self._request.compiles_each_case:
             self._found.rest = said  # nor does it with any other case
@@ -296,6 +303,8 @@ def _letter(request: JudgeRequest, case: Case, result: CodeResult) -> Letter:
             printed = result.stdout.encode(errors="replace")
             right = case.expected is None or accepts(request.compare, printed, case.expected)
             return "P" if right else "W"
+        case "infrastructure":
+            return "M"
         case "limit" if reason != "compile_timeout":
             return "T" if reason == "run_timeout" else "L"
     return "C" if reason in ("compile_error", "compile_timeout") else "E"

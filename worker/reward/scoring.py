@@ -15,12 +15,13 @@ from typing import Any, Literal, Protocol
 
 from worker.errors import QueueError, RequestRefused, SandboxFailure
 from worker.judge.asking import JudgeOptions
-from worker.judge.compare import accepts
+from worker.judge.compare import accepts, may_accept
 from worker.judge.formats import Cases, checked_case
 from worker.judge.models import Compare as CompareRule
 from worker.judge.models import JudgeResult, Rule
+from worker.judge.printed import as_known
 from worker.judge.program import program_of
-from worker.models import OUTPUT_LIMIT, CodeRequest, CodeResult
+from worker.models import MAX_STDIN, OUTPUT_LIMIT, CodeRequest, CodeResult
 from worker.reward.judged import judge, takes
 from worker.reward.verdict import same_output
 
@@ -178,6 +179,14 @@ class _Trial:
         assert callable(self.compare)  # noqa: S101 - it is no rule
         return self.compare(printed, expected)
 
+    def known(self, result: CodeResult, expected: str | None) -> CodeResult:
+        """Masked where too little of the output is here; a function compares only all of it."""
+        answers = [] if expected is None else [expected.encode()]
+        rule = self.rule
+        return as_known(
+            result, answers, lambda begun: rule is None or may_accept(rule, begun.encode(), answers)
+        )
+
     def judged(self) -> Cases:
         """As a judge takes them; where outputs are compared here, to return 0 is enough there."""
         return Cases(
@@ -241,6 +250,10 @@ async def _compared_here(
                 continue
             right = trial.same(kept.stdout, case.expected)
             found[index] = verdict_on(result.of_case(index), as_expected=right)
+        elif found[index].verdict == "limit":
+            found[index] = verdict_on(
+                trial.known(result.of_case(index), case.expected), as_expected=False
+            )
         del left[index]
     rest = await tried_one_by_one(replace(trial, cases=[trial.cases[index] for index in left]))
     for index, again in zip(left, rest, strict=True):
@@ -266,7 +279,7 @@ def _request(blank: CodeRequest, case: Case, program: str) -> CodeRequest | Case
     given = blank.dump() | {"stdin": case.stdin}
     CodeRequest.read(given)  # a case that cannot be asked is its author's fault, and raises
     try:
-        return CodeRequest.read(given | {"code": program})
+        return CodeRequest.read(given | {"code": program}).keeping(MAX_STDIN)
     except RequestRefused as refusal:
         return CaseResult("compile_error", str(refusal))
 
@@ -280,8 +293,9 @@ async def _tried(trial: _Trial, request: CodeRequest | CaseResult, case: Case) -
         return CaseResult("masked", failure.reason)
     except QueueError as failure:
         return CaseResult("masked", f"{type(failure).__name__}: {failure}")
+    result = trial.known(result, case.expected)
     as_expected = case.expected is None or trial.same(result.stdout, case.expected)
-    return verdict_on(result, as_expected=as_expected)
+    return verdict_on(result.bounded(), as_expected=as_expected)
 
 
 async def _all_tried(

@@ -6,7 +6,8 @@ from tests.worker.scripted_answers import Answer, outcome
 from worker import RetryPolicy, SandboxFusion
 from worker.judge.judging import judge, judge_job
 from worker.judge.models import JudgeRequest, JudgeResult
-from worker.judge.suite import InlineSuite
+from worker.judge.suite import Case, InlineSuite
+from worker.models import CodeRequest, CodeResult
 from worker.turn import JobAtHand
 
 QUICK = RetryPolicy(attempts=3, first=0.001)
@@ -18,12 +19,14 @@ def compile_error() -> Answer:
     return Answer(body=body | {"compile_result": body["run_result"], "run_result": None})
 
 
-async def judged(fusion, count: int = 4, policy: RetryPolicy = QUICK, **given) -> JudgeResult:
+async def judged(
+    fusion, count: int = 4, policy: RetryPolicy = QUICK, suite: InlineSuite | None = None, **given
+) -> JudgeResult:
     cases = [{"input": str(n), "expected": "42"} for n in range(count)]
     request = JudgeRequest.read({"code": "…", "language": "cpp", "cases": cases} | given)
     sandbox = SandboxFusion(fusion.url, margin=1.0)
     try:
-        suite = InlineSuite.of(request.cases or [])
+        suite = suite or InlineSuite.of(request.cases or [])
         return await judge(request, suite, JobAtHand(), sandbox, policy)
     finally:
         await sandbox.close()
@@ -112,3 +115,66 @@ async def test_a_suite_without_a_redis_is_masked(fusion) -> None:
     result = await judge_job(request, JobAtHand(), SandboxFusion(fusion.url), QUICK)
 
     assert (result.verdicts, result.error_reason) == ("MMM", "suite_missing")
+
+
+LONG = "12345678 " * 200_000  # more than a sandbox keeps of an output that nobody compares
+
+
+@pytest.mark.parametrize(
+    ("printed", "verdict"), [(LONG, "P"), (LONG + "9", "W"), ("0" + LONG, "W"), (2 * LONG, "W")]
+)
+async def test_an_output_may_be_as_long_as_what_is_expected(fusion, printed, verdict) -> None:
+    fusion.default = Answer.ok(printed)
+    suite = InlineSuite([Case(expected=(LONG.encode(),))])
+
+    assert (await judged(fusion, 1, suite=suite)).verdicts == verdict
+
+
+class Keeping:
+    """A sandbox that keeps less than it is asked for."""
+
+    name, languages = "small", frozenset({"cpp"})
+
+    def __init__(self, result: CodeResult) -> None:
+        self._result = result
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        return self._result
+
+    async def close(self) -> None: ...
+
+
+def printed(text: str, keeps: int) -> CodeResult:
+    return CodeResult.read(Answer.ok(text).body).bounded(keeps)
+
+
+FLOOD = {"status": "Failed", "error_kind": "limit", "error_reason": "output_limit"}
+KILLED = outcome("Failed", "Finished", -9)
+KILLED["run_result"] |= {"limit": "output"}  # as the embedded sandbox says it over HTTP
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "verdict", "reason"),
+    [
+        (printed("1 2 3", 4), "1 2 3", "M", "output_cut"),
+        (printed("1 2 3", 4), "1 2 4", "M", "output_cut"),
+        (printed("1 2 3", 4), "1 3 3", "W", ""),
+        (printed("1 2 3", 5), "1 2 3", "P", ""),
+        (CodeResult.read(FLOOD), LONG, "M", "output_cut"),
+        (CodeResult.read(FLOOD), "1", "L", "output_limit"),
+        (CodeResult.read(KILLED), LONG, "M", "output_cut"),
+        (CodeResult.read(KILLED), "1", "E", "signal"),
+    ],
+)
+async def test_an_output_that_was_cut_is_masked_unless_its_beginning_is_wrong(
+    result, expected, verdict, reason
+) -> None:
+    suite = InlineSuite([Case(expected=(expected.encode(),))])
+    request = JudgeRequest.read(
+        {"code": "…", "language": "cpp", "suite": {"sha256": "0" * 64, "count": 1}}
+    )
+
+    found = await judge(request, suite, JobAtHand(), Keeping(result), QUICK)
+
+    assert (found.verdicts, found.reasons.get(0, "")) == (verdict, reason)
+    assert ("PENSTOCK_SANDBOX_OUTPUT_MB" in found.message) == (verdict == "M")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from worker.judge.compare import accepts
+from worker.judge.compare import accepts, may_accept
 from worker.judge.models import Compare
 
 RULES = ("exact", "ends", "lines", "decimals", "tokens", "tokens_nocase", "floats", "unordered")
@@ -122,3 +122,16 @@ def test_integers_of_any_size_are_told_apart(number, off) -> None:
     strict = Compare(rule="floats", abs=0.5, rel=0)
 
     assert not accepts(strict, str(number + off).encode(), [str(number).encode()])
+
+
+@pytest.mark.parametrize(("rule", "printed", "expected"), ACCEPTED)
+def test_no_beginning_of_an_answer_rules_it_out(rule, printed, expected) -> None:
+    compare = Compare(rule=rule)
+
+    assert all(may_accept(compare, printed[:at], [expected]) for at in range(len(printed) + 1))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("begun", [b"1 2\n4 5\n6", b"1 2\n3 4\n5 6\n7 8\n9", b"9\n" * 1000])
+def test_a_beginning_that_differs_rules_an_answer_out(rule, begun) -> None:
+    assert not may_accept(Compare(rule=rule), begun, [b"1 2\n3 4\n5 6\n"])

@@ -88,6 +88,43 @@ async def test_outputs_are_compared_as_the_caller_says(local) -> None:
     assert (await score(SQUARE, cases, on=local, compare=close)).value == 1.0
 
 
+def stripped(printed: str, expected: str) -> bool:
+    return printed.strip() == expected
+
+
+MB = 1 << 20
+
+
+async def test_a_functions_output_may_be_longer_than_what_comes_back_of_others(local) -> None:
+    long = 3 * MB // 2
+    found = await score(
+        f"print('a' * {long})", [Case(None, "a" * long)], on=local, compare=stripped
+    )
+    assert found.value == 1.0
+    assert len(found.cases[0].result.stdout) < long, "which is bounded again"
+
+
+async def test_a_case_that_expects_more_than_a_program_may_print_is_masked(local) -> None:
+    case = Case(None, "a" * (5 * MB))
+    found = await score(f"print('a' * {5 * MB})", [case], on=local, compare=stripped)
+    assert (found.value, found.reason) == (None, "output_cut")
+
+
+@pytest.mark.parametrize(
+    ("expected", "compare", "verdict"),
+    [("1 2 3", "ends", "masked"), ("1 3 3", "ends", "wrong"), ("1 3 3", stripped, "masked")],
+)
+async def test_an_output_that_was_cut_is_masked_unless_its_beginning_is_wrong(
+    expected, compare, verdict
+) -> None:
+    class Small:
+        async def run(self, request: CodeRequest) -> CodeResult:
+            return CodeResult.read(Answer.ok("1 2 3").body).bounded(4)
+
+    found = await score("x", [Case("", expected)], on=Small(), compare=compare)
+    assert found.cases[0].verdict == verdict
+
+
 class Scripted:
     """A sandbox that knows the outcome of each case, and tells who asked."""
 

@@ -314,6 +314,29 @@ async def test_a_case_may_have_less_memory_than_the_others(sandbox: LocalSandbox
     assert result.verdicts == "PLP"
 
 
+MEGABYTE = 1 << 20
+
+
+async def test_a_case_may_print_all_that_it_is_expected_to(sandbox: LocalSandbox) -> None:
+    code = "import sys; sys.stdout.write('a' * int(input()))"
+    cases = [JudgeCase(input=str(n), expected="a" * n) for n in (5, 15 * MEGABYTE, 7)]
+    request = JudgeRequest(code=code, wall_timeout=60.0, suite={"sha256": "0" * 64, "count": 3})
+    assert (await sandbox.judge(request, InlineSuite.of(cases))).verdicts == "PPP"
+
+
+async def test_a_case_that_expects_more_than_an_operator_allows_is_masked() -> None:
+    sandbox = LocalSandbox(caps=replace(CAPS, output=4 * MEGABYTE))
+    code = f"import sys; sys.stdout.write('a' * {5 * MEGABYTE})"
+    expected = [JudgeCase(expected="a" * n) for n in (5 * MEGABYTE, 1)]
+    request = JudgeRequest(code=code, wall_timeout=60.0, suite={"sha256": "0" * 64, "count": 2})
+    try:
+        result = await sandbox.judge(request, InlineSuite.of(expected))
+    finally:
+        await sandbox.close()
+    assert (result.verdicts, result.reasons) == ("ML", {0: "output_cut", 1: "output_limit"})
+    assert "PENSTOCK_SANDBOX_OUTPUT_MB" in result.comments[0]
+
+
 async def test_a_case_whose_input_cannot_be_had_is_masked(sandbox: LocalSandbox) -> None:
     class Lacking(InlineSuite):
         async def case(self, index: int) -> Case:

@@ -15,7 +15,7 @@ from ground import tracing
 from worker.errors import SandboxUnfit
 from worker.judge.models import JudgeRequest, JudgeResult
 from worker.judge.suite import Suite
-from worker.models import CodeRequest, CodeResult
+from worker.models import OUTPUT_LIMIT, CodeRequest, CodeResult
 from worker.sandbox.local.answer import answer, failure_of
 from worker.sandbox.local.errors import LimitRefused, SandboxUnavailable
 from worker.sandbox.local.jails import Jails
@@ -89,7 +89,7 @@ class LocalSandbox:
             _record(outcome, time.monotonic() - began)
         if outcome.status in ("refused", "infrastructure"):
             raise failure_of(outcome)
-        return _result(outcome, request.correlation_id, time.monotonic() - began)
+        return _result(outcome, request, time.monotonic() - began)
 
     def _program(self, request: CodeRequest) -> Program:
         try:
@@ -141,9 +141,9 @@ def _record(outcome: Outcome, seconds: float) -> None:
         at += step.duration
 
 
-def _result(outcome: Outcome, correlation_id: str, seconds: float) -> CodeResult:
+def _result(outcome: Outcome, request: CodeRequest, seconds: float) -> CodeResult:
     fields = answer(outcome)
     if outcome.status in _LIMIT_REASONS:
         fields |= {"error_kind": "limit", "error_reason": outcome.status}
-    fields |= {"running_seconds": seconds, "correlation_id": correlation_id}
-    return CodeResult.read(fields).bounded()
+    fields |= {"running_seconds": seconds, "correlation_id": request.correlation_id}
+    return CodeResult.read(fields).bounded(max(OUTPUT_LIMIT, request.keeps))

@@ -102,7 +102,10 @@ class Checking:
 
     def _errand(self, files: Mapping[str, bytes]) -> Errand:
         cpu = self._checker.timeout
-        return Errand(cpu, CHECKER_WALL * cpu, self._limits.memory, patient=True, files=files)
+        limits = self._limits
+        return Errand(
+            cpu, CHECKER_WALL * cpu, limits.memory, limits.output, patient=True, files=files
+        )
 
     async def close(self) -> None:
         await self._lane.close()

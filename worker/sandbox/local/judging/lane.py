@@ -54,6 +54,7 @@ class Errand:
     cpu: float
     wall: float
     memory: int
+    output: int
     patient: bool = False  # by the clock it is ended only if it waits, not for want of a processor
     stdin: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -87,9 +88,10 @@ class Lane:
 
     async def run(self, errand: Errand) -> Step:
         """Raises `LaneLost` where the sandbox, and not the case, failed."""
-        if errand.memory != self._limits.memory:
+        limits = replace(self._limits, memory=errand.memory, output=errand.output)
+        if limits != self._limits:
             await self.close()
-            self._limits = replace(self._limits, memory=errand.memory)
+            self._limits = limits
         files = {**self._given, **errand.files}
         if errand.text:
             files[_MAIN] = errand.text.encode(errors="surrogatepass")

@@ -13,6 +13,7 @@ from worker.errors import SandboxFailure
 from worker.judge.compare import accepts
 from worker.judge.found import Found, Said
 from worker.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
+from worker.judge.printed import CUT
 from worker.judge.program import text_of
 from worker.judge.suite import Case, Suite
 from worker.sandbox.local.answer import told_of
@@ -200,7 +201,7 @@ class Trial:
             step, said, hung_up = await checking.interact(case, lane, errand)
             return _of_both(_of_end(step), said, hung_up), step
         step = await lane.run(errand)
-        return await self._said_of(case, step, checking), step
+        return await self._said_of(case, errand, step, checking), step
 
     async def _by_itself(self, case: Case, errand: Errand) -> Tried:
         """A case whose program is its own: its assertions are compiled with it."""
@@ -213,9 +214,14 @@ class Trial:
             step = await lane.run(replace(errand, text="", marks=False))
         finally:
             await lane.close()
-        return await self._said_of(case, step, None), step
+        return await self._said_of(case, errand, step, None), step
 
-    async def _said_of(self, case: Case, step: Step, checking: Checking | None) -> Said:
+    async def _said_of(
+        self, case: Case, errand: Errand, step: Step, checking: Checking | None
+    ) -> Said:
+        if step.status == "output_limit" and errand.output < (longest := _longest(case)):
+            why = f"{longest:,} bytes are expected, and a program may print {errand.output:,}"
+            return Said("M", CUT, f"{why}: the sandbox's cap on PENSTOCK_SANDBOX_OUTPUT_MB")
         if ended := _of_end(step):
             return ended
         if checking:
@@ -238,11 +244,17 @@ class Trial:
             cpu=own.run_timeout or limits.cpu,
             wall=wall,
             memory=limits.memory if own.memory_limit_mb is None else own.memory_limit_mb * MB,
+            output=max(limits.output, min(2 * _longest(case), self._workshop.jails.caps.output)),
             patient=patient,
             stdin=case.input,
             text=text_of(self._request, case) if case.check else "",
             marks=bool(case.check),
         )
+
+
+def _longest(case: Case) -> int:
+    """In bytes, of what is expected."""
+    return max(map(len, case.expected or ()), default=0)
 
 
 def why_not_compiled(step: Step) -> str:
