@@ -4,6 +4,7 @@ The scripts read the time once, from Redis. Here that one call reads a key inste
 everything else is the product's own text.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ class ClockedGate:
         self.name = name
         self.now = _START
         self._clock = f"test:clock:{{{name}}}"  # on the gate's node of a Cluster
+        self._calls = itertools.count()
         self._seen: dict[str, str] = {}
         self._own: dict[str, list[tuple[str, int]]] = {}
 
@@ -94,7 +96,8 @@ class ClockedGate:
         return [int(place) for place in self.run(self.commands(process).cancel(counter, ids))[7:]]
 
     def revoke(self, process: str, id: str) -> bool:
-        return bool(self.run(self.commands(process).revoke(id, "call"))[4])
+        call = f"call:{next(self._calls)}"
+        return bool(self.run(self.commands(process).revoke(id, call))[4])
 
     def sweep(self, process: str) -> int:
         """Microseconds after which this process is to look again; -1 for never."""
