@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
-    PrivateAttr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -198,18 +197,7 @@ class CodeRequest(Message):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    _keeps: int = PrivateAttr(default=0)
-
-    @property
-    def keeps(self) -> int:
-        """Bytes of each output that a sandbox keeps, if they are more than it keeps anyway."""
-        return self._keeps
-
-    def keeping(self, output: int) -> Self:
-        """The same for a sandbox of this process: no message says how much is kept."""
-        keeping = self.model_copy()
-        keeping._keeps = output
-        return keeping
+    KEEPS: ClassVar[int] = 0  # bytes of each output, if they are more than a sandbox keeps anyway
 
     @field_validator("memory_limit_mb", mode="before")
     @classmethod

@@ -21,10 +21,10 @@ from worker.execution import SPARE, RetryPolicy, execute, outlives, too_late
 from worker.judge.compare import accepts, may_accept
 from worker.judge.found import SHOWN, Found, Said
 from worker.judge.models import JudgeRequest, JudgeResult, Letter
-from worker.judge.printed import as_known
+from worker.judge.printed import Compared, as_known
 from worker.judge.program import text_of
 from worker.judge.suite import Case, Suite
-from worker.models import MAX_STDIN, CodeRequest, CodeResult
+from worker.models import CodeRequest, CodeResult
 from worker.sandbox.protocol import Sandbox
 from worker.turn import JobAtHand, Turn
 
@@ -192,7 +192,7 @@ class ByRuns:
 
     def _program(self, index: int, case: Case) -> CodeRequest:
         asked, limits = self._request, self._request.limits(index)
-        return CodeRequest(
+        return Compared(
             code=text_of(asked, case),
             language=asked.language,
             stdin=case.input.decode(),
@@ -202,7 +202,7 @@ class ByRuns:
             memory_limit_mb=limits.memory_limit_mb,
             labels=asked.labels,
             correlation_id=asked.correlation_id,
-        ).keeping(MAX_STDIN)  # as long as what is expected may be
+        )
 
     def _judge(self, index: int, case: Case, result: CodeResult) -> None:
         compiled = result.compile_result

@@ -1,8 +1,9 @@
 """What a run says of its case, as far as its output was kept."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
-from worker.models import OUTPUT_LIMIT, CodeResult
+from worker.models import MAX_STDIN, OUTPUT_LIMIT, CodeRequest, CodeResult
 
 CUT = "output_cut"
 _MARKER = "\n[truncated: "  # of `worker.models.truncate`
@@ -10,6 +11,12 @@ _WHY = (
     "the output was cut where it may still be right: the sandbox keeps less than is expected "
     "(the embedded one PENSTOCK_SANDBOX_OUTPUT_MB)"
 )
+
+
+class Compared(CodeRequest):
+    """A request whose output is compared in this process: as much is kept as may be expected."""
+
+    KEEPS: ClassVar[int] = MAX_STDIN
 
 
 def as_known(

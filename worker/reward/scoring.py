@@ -19,9 +19,9 @@ from worker.judge.compare import accepts, may_accept
 from worker.judge.formats import Cases, checked_case
 from worker.judge.models import Compare as CompareRule
 from worker.judge.models import JudgeResult, Rule
-from worker.judge.printed import as_known
+from worker.judge.printed import Compared, as_known
 from worker.judge.program import program_of
-from worker.models import MAX_STDIN, OUTPUT_LIMIT, CodeRequest, CodeResult
+from worker.models import OUTPUT_LIMIT, CodeRequest, CodeResult
 from worker.reward.judged import judge, takes
 from worker.reward.verdict import same_output
 
@@ -279,7 +279,7 @@ def _request(blank: CodeRequest, case: Case, program: str) -> CodeRequest | Case
     given = blank.dump() | {"stdin": case.stdin}
     CodeRequest.read(given)  # a case that cannot be asked is its author's fault, and raises
     try:
-        return CodeRequest.read(given | {"code": program}).keeping(MAX_STDIN)
+        return Compared.read(given | {"code": program})
     except RequestRefused as refusal:
         return CaseResult("compile_error", str(refusal))
 

@@ -83,7 +83,7 @@ class SandboxFusion:
             "running_seconds": time.monotonic() - began,
             "correlation_id": request.correlation_id,
         }
-        result = result.bounded(max(self._max_output, request.keeps)).model_copy(update=took)
+        result = result.bounded(max(self._max_output, request.KEEPS)).model_copy(update=took)
         # Outside of `borrow`: that one program could not be run says little of the endpoint.
         if result.status == "SandboxError" or result.error_kind == "infrastructure":
             reason = result.error_reason or "sandbox_error"

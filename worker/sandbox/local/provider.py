@@ -146,4 +146,4 @@ def _result(outcome: Outcome, request: CodeRequest, seconds: float) -> CodeResul
     if outcome.status in _LIMIT_REASONS:
         fields |= {"error_kind": "limit", "error_reason": outcome.status}
     fields |= {"running_seconds": seconds, "correlation_id": request.correlation_id}
-    return CodeResult.read(fields).bounded(max(OUTPUT_LIMIT, request.keeps))
+    return CodeResult.read(fields).bounded(max(OUTPUT_LIMIT, request.KEEPS))
