@@ -150,7 +150,7 @@ class Grader:
             request_here("", cases, self._options(self.language or "python"))
             return Grade(0.0, "compile_error", str(refusal))
         grade = self._grade_of(result)
-        if grade.reason in _NOT_RUN and self.language is None and language != "python":
+        if grade.reason == "language" and self.language is None and language != "python":
             return Grade(0.0, "language", grade.message)  # a language that nobody runs
         if grade.masked:
             log.warning("a program has no grade: %s", grade.message or grade.reason)
@@ -225,7 +225,6 @@ def _content(content: Any) -> str:
 
 
 _BLANK = Cases([JudgeCase()])
-_NOT_RUN = ("language", "refused")  # a sandbox's words for a language that it does not have
 
 
 def _as_json(truth: Any) -> str:

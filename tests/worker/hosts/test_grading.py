@@ -157,6 +157,19 @@ async def test_the_fences_language_is_the_models_choice() -> None:
 
 async def test_a_language_that_the_trainer_chose_and_nobody_runs_is_masked() -> None:
     grade = await Grader(language="racket").grade(fenced("(display 9)", "racket"), SQUARES)
+    assert (grade.value, grade.reason) == (None, "language")
+
+
+@pytest.mark.parametrize("language", ["bash", "python"])
+async def test_a_limit_that_the_sandbox_refuses_masks_in_any_language(language: str) -> None:
+    tests = {"input": ["1"], "output": ["1"]}
+    grade = await Grader(language=None).grade(
+        fenced("echo 1", language), {"public_tests": tests, "memory_limit_bytes": 1 << 39}
+    )
+    assert (grade.value, grade.reason) == (None, "refused")
+    grade = await Grader(language=None, memory_limit_mb=1 << 19).grade(
+        fenced("echo 1", language), SQUARES
+    )
     assert (grade.value, grade.reason) == (None, "refused")
 
 

@@ -10,7 +10,9 @@ from ground.errors import PenstockError
 
 
 class SandboxError(PenstockError):
-    """The embedded sandbox cannot serve."""
+    """The embedded sandbox cannot serve. `reason` is a word for machines."""
+
+    reason = "refused"
 
 
 class SandboxUnavailable(SandboxError):

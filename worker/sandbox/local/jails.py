@@ -114,7 +114,7 @@ class Jails:
             limits = program.limits.within(self.caps)
             request = self._request(program, language, limits)
         except (LimitRefused, LanguageAbsent) as refusal:
-            return Outcome("refused", self.level, error=str(refusal))
+            return Outcome("refused", self.level, error=str(refusal), reason=refusal.reason)
         async with self.slots:
             return await self.exchange(request, limits, compiles=bool(language.compile))
 

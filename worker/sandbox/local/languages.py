@@ -109,6 +109,8 @@ LANGUAGES = {
 class LanguageAbsent(SandboxError):
     """A language that this sandbox does not know, or whose toolchain is not installed."""
 
+    reason = "language"
+
 
 def find(name: str, lacking: Collection[str] = ()) -> Language:
     """The language, if it can run here, in an interpreter that lacks these modules."""

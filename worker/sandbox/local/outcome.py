@@ -56,6 +56,7 @@ class Outcome:
     files: Mapping[str, bytes] = field(default_factory=dict)
     refused_files: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    reason: str = ""  # of a refusal: a word for machines
 
     @property
     def last(self) -> Step | None:

@@ -50,7 +50,7 @@ class Judging:
             async with self._jails.slots:
                 result = await self._judge(request, suite)
         except (LimitRefused, LanguageAbsent) as refusal:
-            raise SandboxUnfit(f"the local sandbox: {refusal}", reason="refused") from None
+            raise SandboxUnfit(f"the local sandbox: {refusal}", reason=refusal.reason) from None
         except (LaneLost, NotBuilt) as lost:
             raise failure_of(lost.outcome) from None
         seconds = time.monotonic() - began
