@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,12 @@ from worker.images import ImageSettings, ImageStore
 @pytest.fixture
 def penstock(tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_IMAGES", str(tmp_path / "store"))
-    return lambda *words: CliRunner().invoke(command, ["images", *words])
+
+    def run(*words):
+        with patch.dict(os.environ):  # where a command keeps its options
+            return CliRunner().invoke(command, ["images", *words])
+
+    return run
 
 
 def test_an_image_is_added_listed_used_removed_and_collected(penstock, tmp_path):
