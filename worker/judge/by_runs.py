@@ -22,7 +22,7 @@ from worker.judge.compare import accepts, may_accept
 from worker.judge.found import SHOWN, Found, Said
 from worker.judge.models import JudgeRequest, JudgeResult, Letter
 from worker.judge.printed import Compared, as_known
-from worker.judge.program import text_of
+from worker.judge.program import marked, text_of
 from worker.judge.suite import Case, Suite
 from worker.models import CodeRequest, CodeResult
 from worker.sandbox.protocol import Sandbox
@@ -178,7 +178,7 @@ class ByRuns:
             self._enter(index, Said("M", failure.reason, str(failure)), None)
             return None
         try:
-            request = self._program(index, case)
+            request, mark = self._program(index, case)
         except RequestRefused as refusal:  # the program's own fault: too long, or no text
             self._said["message"] = str(refusal)
             self._enter(index, Said("C", "refused"), None)
@@ -187,13 +187,16 @@ class ByRuns:
         with tracing.span(f"case {index}"):
             result = await execute(request, at_hand, self._sandbox, policy)
         if result.error_kind != "infrastructure":
-            self._judge(index, case, result)
+            self._judge(index, case, mark, result)
         return result
 
-    def _program(self, index: int, case: Case) -> CodeRequest:
+    def _program(self, index: int, case: Case) -> tuple[CodeRequest, str]:
+        """What is run, and the mark that it prints if it comes to the end of its check."""
         asked, limits = self._request, self._request.limits(index)
-        return Compared(
-            code=text_of(asked, case),
+        text = text_of(asked, case)
+        code, mark = marked(asked.language, text) if case.check else (text, "")
+        request = Compared(
+            code=code,
             language=asked.language,
             stdin=case.input.decode(),
             files=asked.files,
@@ -203,14 +206,15 @@ class ByRuns:
             labels=asked.labels,
             correlation_id=asked.correlation_id,
         )
+        return request, mark
 
-    def _judge(self, index: int, case: Case, result: CodeResult) -> None:
+    def _judge(self, index: int, case: Case, mark: str, result: CodeResult) -> None:
         compiled = result.compile_result
         if compiled is not None and (self._found.compiled is None or compiled.return_code):
             self._found.compiled = compiled.bounded(SHOWN)
         compare, expected = self._request.compare, case.expected or ()
         result = as_known(
-            result, expected, lambda begun: may_accept(compare, begun.encode(), expected)
+            result, mark, expected, lambda begun: may_accept(compare, begun.encode(), expected)
         )
         said = Said(_letter(self._request, case, result), result.error_reason)
         if said.letter == "M":

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import secrets
 import tokenize
 from io import StringIO
 
@@ -75,6 +76,25 @@ def text_of(request: JudgeRequest, case: Case) -> str:
         given = case.input.decode(errors="replace") if case.check else ""
         return program_of(request.code, case.check, request.function, given, expected)
     return program_of(request.code, case.check, None, None, None) if case.check else request.code
+
+
+# Only of languages whose scripts go on as they would, and end by the same code. A check that ends
+# its program itself, as those for Lua do, would count as one that was not reached.
+_LAST_LINE = {
+    "python": '__import__("os").write(1, b"{mark}")',
+    "bash": 'set -- "$?"; builtin printf %s {mark}; exit "$1"',
+    "nodejs": ';globalThis.process.stdout.write("{mark}");',
+    "perl": ';print STDOUT "{mark}";',
+}
+
+
+def marked(language: str, text: str) -> tuple[str, str]:
+    """A script that prints a mark at its end, and the mark; where no line can be put there, the
+    text itself and no mark."""
+    if language not in _LAST_LINE:
+        return text, ""
+    mark = secrets.token_hex(16)
+    return f"{text}\n{_LAST_LINE[language].format(mark=mark)}\n", mark
 
 
 # Python ends a script that does not compile, or raises, by 1: the code by which a checker says

@@ -18,7 +18,7 @@ from worker.judge.asking import JudgeOptions
 from worker.judge.completion import code_of, language_named
 from worker.judge.formats import Cases, checked_case
 from worker.judge.models import JudgeResult
-from worker.judge.program import program_of
+from worker.judge.program import marked, program_of
 from worker.queue.code_queue import CodeQueue
 from worker.reward.api import HERE, Answer, call_sandbox_api, embedded, queue_of
 from worker.reward.judged import judge, masked, takes
@@ -226,10 +226,15 @@ class _Program:
         stdin = None if given is None else str(given)
         output = None if expected is None else str(expected)
         program = program_of(self.code, check, self.function, stdin, output)
+        program, mark = marked(self.language, program) if check else (program, "")
         answer, error = self._answer(program, stdin)
+        answer, reached = _without(mark, answer)
         metadata = blank(index, stdin, expected, error)
         try:
-            return judged(metadata, answer, expected), metadata
+            code = judged(metadata, answer, expected)
+            if code is True and not reached:  # it ended itself before its check
+                code, metadata["status"] = -2, "runtime_error"
+            return code, metadata
         except ResultUnreadable as unreadable:
             wrong = f"Internal execution error: {unreadable}"
             return -1, metadata | {"status": "internal_error", "api_request_error": wrong}
@@ -281,6 +286,16 @@ class _Program:
         except Exception as failure:  # a semaphore's whose manager has died, for one
             log.exception("a case has no outcome")
             return None, f"API Request Exception: {type(failure).__name__}: {failure}"
+
+
+def _without(mark: str, answer: Answer | None) -> tuple[Answer | None, bool]:
+    """The answer without the mark in its output, and whether it is one that came to the mark."""
+    ran = answer.get("run_result") if answer else None
+    if not answer or not mark or not isinstance(ran, dict):
+        return answer, not mark
+    printed = str(ran.get("stdout") or "")
+    without = answer | {"run_result": ran | {"stdout": printed.replace(mark, "")}}
+    return (without, True) if mark in printed else (answer, False)
 
 
 def _share_passed(results: list[Any], metadata: list[Metadata], counted: int) -> float:

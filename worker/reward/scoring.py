@@ -20,7 +20,7 @@ from worker.judge.formats import Cases, checked_case
 from worker.judge.models import Compare as CompareRule
 from worker.judge.models import JudgeResult, Rule
 from worker.judge.printed import Compared, as_known
-from worker.judge.program import program_of
+from worker.judge.program import marked, program_of
 from worker.models import OUTPUT_LIMIT, CodeRequest, CodeResult
 from worker.reward.judged import judge, takes
 from worker.reward.verdict import same_output
@@ -179,13 +179,14 @@ class _Trial:
         assert callable(self.compare)  # noqa: S101 - it is no rule
         return self.compare(printed, expected)
 
-    def known(self, result: CodeResult, expected: str | None) -> CodeResult:
+    def known(self, result: CodeResult, expected: str | None, mark: str = "") -> CodeResult:
         """Masked where too little of the output is here; a function compares only all of it."""
         answers = [] if expected is None else [expected.encode()]
         rule = self.rule
         return as_known(
-            result, answers, lambda begun: rule is None or may_accept(rule, begun.encode(), answers)
-        )
+            result, mark, answers,
+            lambda begun: rule is None or may_accept(rule, begun.encode(), answers),
+        )  # fmt: skip
 
     def judged(self) -> Cases:
         """As a judge takes them; where outputs are compared here, to return 0 is enough there."""
@@ -263,15 +264,15 @@ async def _compared_here(
 
 async def tried_one_by_one(trial: _Trial) -> list[CaseResult]:
     """A run for each case: what a sandbox that does not judge is asked for."""
-    trials = [
-        partial(_tried, trial, _request(trial.blank, case, _program(trial, case)), case)
-        for case in trial.cases
-    ]
+    trials = [partial(_tried, trial, case, *_asked(trial, case)) for case in trial.cases]
     return await _all_tried(trials, at_once=trial.at_once, stop_early=trial.stop_early)
 
 
-def _program(trial: _Trial, case: Case) -> str:
-    return program_of(trial.code, case.check, trial.function, case.stdin, case.expected)
+def _asked(trial: _Trial, case: Case) -> tuple[CodeRequest | CaseResult, str]:
+    """What is run, and the mark that it prints if it comes to the end of its check."""
+    text = program_of(trial.code, case.check, trial.function, case.stdin, case.expected)
+    code, mark = marked(trial.blank.language, text) if case.check else (text, "")
+    return _request(trial.blank, case, code), mark
 
 
 def _request(blank: CodeRequest, case: Case, program: str) -> CodeRequest | CaseResult:
@@ -284,7 +285,9 @@ def _request(blank: CodeRequest, case: Case, program: str) -> CodeRequest | Case
         return CaseResult("compile_error", str(refusal))
 
 
-async def _tried(trial: _Trial, request: CodeRequest | CaseResult, case: Case) -> CaseResult:
+async def _tried(
+    trial: _Trial, case: Case, request: CodeRequest | CaseResult, mark: str
+) -> CaseResult:
     if isinstance(request, CaseResult):
         return request
     try:
@@ -293,7 +296,7 @@ async def _tried(trial: _Trial, request: CodeRequest | CaseResult, case: Case) -
         return CaseResult("masked", failure.reason)
     except QueueError as failure:
         return CaseResult("masked", f"{type(failure).__name__}: {failure}")
-    result = trial.known(result, case.expected)
+    result = trial.known(result, case.expected, mark)
     as_expected = case.expected is None or trial.same(result.stdout, case.expected)
     return verdict_on(result.bounded(), as_expected=as_expected)
 

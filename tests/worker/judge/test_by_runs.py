@@ -8,6 +8,7 @@ from worker.judge.judging import judge, judge_job
 from worker.judge.models import JudgeRequest, JudgeResult
 from worker.judge.suite import Case, InlineSuite
 from worker.models import CodeRequest, CodeResult
+from worker.sandbox.local import LocalSandbox
 from worker.turn import JobAtHand
 
 QUICK = RetryPolicy(attempts=3, first=0.001)
@@ -153,6 +154,16 @@ KILLED = outcome("Failed", "Finished", -9)
 KILLED["run_result"] |= {"limit": "output"}  # as the embedded sandbox says it over HTTP
 
 
+async def test_a_cut_output_without_its_scripts_mark_is_masked() -> None:
+    given = {"code": "…", "mode": "check", "cases": [{"check": "assert f()"}] * 2}
+    request = JudgeRequest.read(given)
+    sandbox = Keeping(printed("1 2 3", 4))
+    sandbox.languages = frozenset({"python"})
+
+    suite = InlineSuite.of(request.cases or [])
+    assert (await judge(request, suite, JobAtHand(), sandbox, QUICK)).verdicts == "MM"
+
+
 @pytest.mark.parametrize(
     ("result", "expected", "verdict", "reason"),
     [
@@ -178,3 +189,30 @@ async def test_an_output_that_was_cut_is_masked_unless_its_beginning_is_wrong(
 
     assert (found.verdicts, found.reasons.get(0, "")) == (verdict, reason)
     assert ("PENSTOCK_SANDBOX_OUTPUT_MB" in found.message) == (verdict == "M")
+
+
+@pytest.mark.parametrize("checked", [{"mode": "check"}, {"mode": "function", "function": "f"}])
+@pytest.mark.parametrize(
+    ("code", "verdicts", "reasons"),
+    [
+        ("def f(): return 1", "PE", {1: "exit"}),
+        ("raise SystemExit", "EE", {0: "ended_early", 1: "ended_early"}),
+        ("import os; os._exit(0)", "EE", {0: "ended_early", 1: "ended_early"}),
+    ],
+)
+async def test_assertions_pass_only_if_they_were_reached(checked, code, verdicts, reasons) -> None:
+    cases = [{"check": "assert f() == 1"}, {"check": "print(2, end=''); assert f() == 2"}]
+    request = JudgeRequest.read({"code": code, "cases": cases, "keep": "all"} | checked)
+    suite = InlineSuite.of(request.cases or [])
+    sandbox = OnlyRuns()
+    try:
+        result = await judge(request, suite, JobAtHand(), sandbox, QUICK)
+    finally:
+        await sandbox.close()
+
+    assert (result.verdicts, result.reasons) == (verdicts, reasons)
+    assert result.kept[1].stdout in ("", "2"), "no mark is in what was printed"
+
+
+class OnlyRuns(LocalSandbox):
+    judged_languages = frozenset()

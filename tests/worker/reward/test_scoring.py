@@ -88,6 +88,18 @@ async def test_outputs_are_compared_as_the_caller_says(local) -> None:
     assert (await score(SQUARE, cases, on=local, compare=close)).value == 1.0
 
 
+@pytest.mark.parametrize(
+    ("code", "verdict", "reason"),
+    [("def f(): return 1", "passed", ""), ("raise SystemExit", "error", "ended_early")],
+)
+async def test_assertions_pass_only_if_they_were_reached(local, code, verdict, reason) -> None:
+    class OnlyRuns:
+        run = local.run
+
+    found = await score(code, [Case(check="assert f() == 1")], on=OnlyRuns())
+    assert (found.cases[0].verdict, found.cases[0].reason) == (verdict, reason)
+
+
 def stripped(printed: str, expected: str) -> bool:
     return printed.strip() == expected
 

@@ -243,6 +243,16 @@ def test_an_assertion_stands_behind_the_program(sandbox: str) -> None:
     assert check_correctness(sandbox, given, "def f(x): return x * 2")[0] == [True, -2]
 
 
+@pytest.mark.parametrize("named", [{"fn_name": "f"}, {}])
+def test_a_program_that_ends_before_its_assertions_fails(sandbox: str, named: Any) -> None:
+    given = cases(("", None), ("", None), assert_case=["assert f() == 2", "print(f())"], **named)
+    for where in (sandbox, "local"):
+        results, metadata = check_correctness(where, given, "def f(): return 2")
+        assert (results, metadata[1]["stdout"]) == ([True, True], "2\n")
+        results, metadata = check_correctness(where, given, "raise SystemExit")
+        assert (results, metadata[0]["status"]) == ([-2, -2], "runtime_error")
+
+
 def ran(**fields: Any) -> dict[str, Any]:
     return {"status": "Finished", "return_code": 0, "stdout": "", "stderr": "", **fields}
 

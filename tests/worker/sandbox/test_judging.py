@@ -370,20 +370,74 @@ CHECKED = {  # a program, whose assertions hold or not, and its verdicts
     f"import os\n{GUESSES}\nos._exit(0)": "EE",
     "import os; os.close(2); os.close(1)\ndef f(): return 1": "PP",
 }
+ASSERTIONS = "assert f() == 1", "assert f() < 3"
 
 
-async def check_assertions(sandbox: LocalSandbox, code: str, verdicts: str) -> None:
-    cases = [JudgeCase(check="assert f() == 1"), JudgeCase(check="assert f() < 3")]
-    request = JudgeRequest(code=code, cases=cases, mode="check", wall_timeout=60.0)
+async def check_assertions(
+    sandbox: LocalSandbox,
+    code: str,
+    verdicts: str,
+    language: str = "python",
+    checks: tuple[str, str] = ASSERTIONS,
+) -> None:
+    cases = [JudgeCase(check=check) for check in checks]
+    request = JudgeRequest(
+        code=code, cases=cases, mode="check", wall_timeout=60.0, language=language
+    )
     result = await sandbox.judge(request, InlineSuite.of(cases))
     assert result.verdicts == verdicts, result
-    if "exit" in code.lower():
+    if "exit" in code.lower() or "__END__" in code:
         assert result.reasons == {0: "ended_early", 1: "ended_early"}
 
 
 @pytest.mark.parametrize("code", CHECKED)
 async def test_assertions_pass_only_if_they_were_reached(sandbox: LocalSandbox, code: str) -> None:
     await check_assertions(sandbox, code, CHECKED[code])
+
+
+IN_SCRIPTS = {
+    "bash": ('[ "$(f)" = 1 ]', '[ "$(f)" -lt 3 ] || exit 1'),
+    "nodejs": ("require('assert')(f() === 1)", "require('assert')(f() < 3)"),
+    "perl": ("f() == 1 or die", "f() < 3 or die"),
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "verdicts"),
+    [
+        ("bash", "f() { echo 1; }", "PP"),
+        ("bash", "f() { echo 2; }", "EP"),
+        ("bash", "set -eu; printf() { :; }; f() { echo 1; }", "PP"),
+        ("bash", "exit 0", "EE"),
+        ("nodejs", "function f() { return 1 }", "PP"),
+        ("nodejs", "const f = () => 2", "EP"),
+        (
+            "nodejs",
+            "'use strict'; function process(n) { return n }; let f = () => process(1)",
+            "PP",
+        ),
+        ("nodejs", "process.exit(0)", "EE"),
+        ("nodejs", "function f() { process.exit() }", "EE"),
+        ("perl", "use strict; $, = $\\ = '-'; sub f { 1 }", "PP"),
+        ("perl", "binmode(STDOUT, ':utf8'); sub f { return 2 }", "EP"),
+        ("perl", "exit;", "EE"),
+        ("perl", "sub f { 2 }\n__END__", "EE"),
+    ],
+)
+async def test_assertions_of_scripts_pass_only_if_they_were_reached(
+    sandbox: LocalSandbox, language: str, code: str, verdicts: str
+) -> None:
+    await sandbox._start()
+    if language not in sandbox.judged_languages:
+        pytest.skip(f"no {language} on this machine")
+    await check_assertions(sandbox, code, verdicts, language, IN_SCRIPTS[language])
+
+
+async def test_what_a_script_prints_is_compared_without_its_mark(sandbox: LocalSandbox) -> None:
+    cases = [JudgeCase(input="3", expected="9", check="echo $((n * n))")]
+    request = JudgeRequest(code="read n", cases=cases, mode="check", language="bash", keep="all")
+    result = await sandbox.judge(request, InlineSuite.of(cases))
+    assert (result.verdicts, result.kept[0].stdout) == ("P", "9\n")
 
 
 async def test_a_tasks_files_are_there_for_each_case_as_they_were_given(

@@ -14,7 +14,7 @@ from worker.judge.compare import accepts
 from worker.judge.found import Found, Said
 from worker.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from worker.judge.printed import CUT
-from worker.judge.program import text_of
+from worker.judge.program import marked, text_of
 from worker.judge.suite import Case, Suite
 from worker.sandbox.local.answer import told_of
 from worker.sandbox.local.jails import Jails
@@ -205,7 +205,10 @@ class Trial:
 
     async def _by_itself(self, case: Case, errand: Errand) -> Tried:
         """A case whose program is its own: its assertions are compiled with it."""
-        build = await self._workshop.build(text_of(self._request, case))
+        text, mark = text_of(self._request, case), ""
+        if case.check:
+            text, mark = marked(self._request.language, text)
+        build = await self._workshop.build(text)
         if build.compiled and not build.ok:
             self._found.compiled = self._found.compiled or told_of(build.compiled)
             return Said("C", why_not_compiled(build.compiled)), replace(build.compiled, stdout=b"")
@@ -214,6 +217,9 @@ class Trial:
             step = await lane.run(replace(errand, text="", marks=False))
         finally:
             await lane.close()
+        if mark:
+            stdout = step.stdout.replace(mark.encode(), b"")
+            step = replace(step, stdout=stdout, marked=stdout != step.stdout)
         return await self._said_of(case, errand, step, None), step
 
     async def _said_of(
