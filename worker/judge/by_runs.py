@@ -18,9 +18,9 @@ from ground.tasks import ended
 from limiter import GateError, Report
 from worker.errors import RequestRefused, SandboxFailure
 from worker.execution import SPARE, RetryPolicy, execute, outlives, too_late
-from worker.judge.compare import accepts, may_accept
+from worker.judge.compare import accepted, may_accept
 from worker.judge.found import SHOWN, Found, Said
-from worker.judge.models import JudgeRequest, JudgeResult, Letter
+from worker.judge.models import Compare, JudgeRequest, JudgeResult, Letter
 from worker.judge.printed import Compared, as_known
 from worker.judge.program import marked, text_of
 from worker.judge.suite import Case, Suite
@@ -187,7 +187,7 @@ class ByRuns:
         with tracing.span(f"case {index}"):
             result = await execute(request, at_hand, self._sandbox, policy)
         if result.error_kind != "infrastructure":
-            self._judge(index, case, mark, result)
+            await self._judge(index, case, mark, result)
         return result
 
     def _program(self, index: int, case: Case) -> tuple[CodeRequest, str]:
@@ -208,7 +208,7 @@ class ByRuns:
         )
         return request, mark
 
-    def _judge(self, index: int, case: Case, mark: str, result: CodeResult) -> None:
+    async def _judge(self, index: int, case: Case, mark: str, result: CodeResult) -> None:
         compiled = result.compile_result
         if compiled is not None and (self._found.compiled is None or compiled.return_code):
             self._found.compiled = compiled.bounded(SHOWN)
@@ -216,7 +216,7 @@ class ByRuns:
         result = as_known(
             result, mark, expected, lambda begun: may_accept(compare, begun.encode(), expected)
         )
-        said = Said(_letter(self._request, case, result), result.error_reason)
+        said = Said(await _letter(compare, case, result), result.error_reason)
         if said.letter == "M":
             self._said["message"] = result.message
         self._enter(index, said, None if said.letter == "M" else _ran(result))
@@ -300,13 +300,14 @@ def _ran(result: CodeResult) -> _Ran | None:
     )  # fmt: skip
 
 
-def _letter(request: JudgeRequest, case: Case, result: CodeResult) -> Letter:
+async def _letter(compare: Compare, case: Case, result: CodeResult) -> Letter:
     reason = result.error_reason
     match result.error_kind:
         case "none":
             printed = result.stdout.encode(errors="replace")
-            right = case.expected is None or accepts(request.compare, printed, case.expected)
-            return "P" if right else "W"
+            if case.expected is None or await accepted(compare, printed, case.expected):
+                return "P"
+            return "W"
         case "infrastructure":
             return "M"
         case "limit" if reason != "compile_timeout":

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from worker.errors import QueueError, RequestRefused, SandboxFailure
 from worker.judge.asking import JudgeOptions
-from worker.judge.compare import accepts, may_accept
+from worker.judge.compare import accepted, may_accept
 from worker.judge.formats import Cases, checked_case
 from worker.judge.models import Compare as CompareRule
 from worker.judge.models import JudgeResult, Rule
@@ -172,10 +172,10 @@ class _Trial:
             return CompareRule(rule=self.compare)
         return self.compare if isinstance(self.compare, CompareRule) else None
 
-    def same(self, printed: str, expected: str) -> bool:
+    async def same(self, printed: str, expected: str) -> bool:
         """As the caller compares."""
         if (rule := self.rule) is not None:
-            return accepts(rule, printed.encode(errors="replace"), [expected.encode()])
+            return await accepted(rule, printed.encode(errors="replace"), [expected.encode()])
         assert callable(self.compare)  # noqa: S101 - it is no rule
         return self.compare(printed, expected)
 
@@ -249,7 +249,7 @@ async def _compared_here(
         if found[index].passed and case.expected is not None:
             if kept is None or not kept.whole:
                 continue
-            right = trial.same(kept.stdout, case.expected)
+            right = await trial.same(kept.stdout, case.expected)
             found[index] = verdict_on(result.of_case(index), as_expected=right)
         elif found[index].verdict == "limit":
             found[index] = verdict_on(
@@ -297,7 +297,7 @@ async def _tried(
     except QueueError as failure:
         return CaseResult("masked", f"{type(failure).__name__}: {failure}")
     result = trial.known(result, case.expected, mark)
-    as_expected = case.expected is None or trial.same(result.stdout, case.expected)
+    as_expected = case.expected is None or await trial.same(result.stdout, case.expected)
     return verdict_on(result.bounded(), as_expected=as_expected)
 
 

@@ -1,10 +1,13 @@
 """What each rule of comparison accepts, and what it does not."""
 
+import threading
+from fractions import Fraction
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from worker.judge.compare import accepts, may_accept
+from worker.judge.compare import _clearly_close, _exactly_close, accepted, accepts, may_accept
 from worker.judge.models import Compare
 
 RULES = ("exact", "ends", "lines", "decimals", "tokens", "tokens_nocase", "floats", "unordered")
@@ -135,3 +138,48 @@ def test_no_beginning_of_an_answer_rules_it_out(rule, printed, expected) -> None
 @pytest.mark.parametrize("begun", [b"1 2\n4 5\n6", b"1 2\n3 4\n5 6\n7 8\n9", b"9\n" * 1000])
 def test_a_beginning_that_differs_rules_an_answer_out(rule, begun) -> None:
     assert not may_accept(Compare(rule=rule), begun, [b"1 2\n3 4\n5 6\n"])
+
+
+spelled = st.one_of(
+    numbers.map(str),
+    st.decimals(allow_nan=True, allow_infinity=True).map(str),
+    st.decimals(-100, 100, places=7).map(str),
+    st.integers(-10, 10).map(lambda n: f"{n}.000001"),
+    st.sampled_from(
+        ["-0", "0.0", "1e-500", "0e-500", "1e400", "1e401", "inf", "1_0", ".5", "5.", "x"]
+    ),
+)
+bounds = st.sampled_from([0.0, 5e-324, 1e-9, 1e-6, 1e-5, 0.5, 1e300])
+
+
+@anywhere
+@given(one=spelled, other=spelled, absolute=bounds, relative=bounds)
+def test_what_floats_decide_the_exact_digits_decide_too(one, other, absolute, relative) -> None:
+    compare = Compare(rule="floats", abs=absolute, rel=relative)
+    words = one.lower().encode(), other.lower().encode()
+
+    clear = _clearly_close(compare, *words)
+
+    exact = _exactly_close(Fraction(absolute), Fraction(relative), *words)
+    assert clear is None or clear == exact
+
+
+@pytest.mark.parametrize("rel", [0.0, 1e-6])
+def test_floats_decide_what_is_not_at_the_very_bound(rel) -> None:
+    compare = Compare(rule="floats", abs=1e-6, rel=rel)
+
+    assert _clearly_close(compare, b"0.333333", b"0.3333335") is True
+    assert _clearly_close(compare, b"0.333333", b"0.334") is False
+    assert _clearly_close(compare, b"0.5", b"0.500001") is None
+
+
+@pytest.mark.parametrize(("rule", "beside"), [("floats", True), ("ends", False)])
+async def test_many_numbers_are_compared_beside_the_event_loop(rule, beside, monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        "worker.judge.compare.accepts", lambda *_: seen.append(threading.current_thread())
+    )
+
+    await accepted(Compare(rule=rule), b"1 " * 40_000, [b"1"])
+
+    assert (seen != [threading.current_thread()]) == beside

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ground import tracing
 from worker.errors import SandboxFailure
-from worker.judge.compare import accepts
+from worker.judge.compare import accepted
 from worker.judge.found import Found, Said
 from worker.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from worker.judge.printed import CUT
@@ -26,7 +26,6 @@ from worker.sandbox.local.outcome import Step
 
 _FEW = 4  # cases that one lane has done before another would be ready
 _MANY = 12  # cases for which another is made at once, if no failure can end them
-_LARGE = 1 << 20  # bytes; longer ones are compared beside the event loop
 _GRACE = 60.0  # of a jail's life beyond that of its program
 _TRIES = 2  # of one case
 _LOSSES = 3  # cases; after so many the sandbox is given up
@@ -234,11 +233,7 @@ class Trial:
             return await checking.check(case, step.stdout)
         if case.expected is None:
             return Said("P")
-        given = self._request.compare, step.stdout, case.expected
-        if len(step.stdout) + sum(map(len, case.expected)) > _LARGE:
-            same = await asyncio.to_thread(accepts, *given)
-        else:
-            same = accepts(*given)
+        same = await accepted(self._request.compare, step.stdout, case.expected)
         return Said("P") if same else Said("W")
 
     def _errand(self, index: int, case: Case) -> Errand:
