@@ -102,14 +102,20 @@ def _parsed(given: Any) -> Any:
 def _of_dict(given: Any) -> Cases:
     if not isinstance(given, dict):
         raise RequestRefused(f"cases are an object or a list, not {type(given).__name__}")
+    given = _present(given)
     for key, read in _BY_KEY.items():
-        if given.get(key) is not None:
+        if key in given:
             return read(given)
     known = ", ".join(_BY_KEY)
     raise RequestRefused(
         f"the format of the cases is unknown: it has {', '.join(map(str, given))[:100] or 'no key'}"
         f", and none of {known}"
     )
+
+
+def _present(given: dict[str, Any]) -> dict[str, Any]:
+    """Without what is None, as columns are that only another dataset of a joined one has."""
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _of_list(given: list[Any]) -> Cases:
@@ -140,6 +146,7 @@ def _function_of(one: dict[str, Any]) -> str | None:
 
 def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
     """One case whose parts are named: the form of several datasets, and of Penstock."""
+    one = _present(one)
     kind = one.get("type") or one.get("testtype") or ""
     if kind == "assert" or (one.get("check") and "input" not in one):
         check = one.get("check") or one.get("test") or one.get("input")

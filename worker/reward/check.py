@@ -79,13 +79,15 @@ def compute_score(
     cases = _read(test_cases)
     if cases is None:
         return 0.0, [{"error": "Invalid test_cases JSON format"}]
-    if isinstance(asserts := cases.get("assert_case"), list):
+    cases = {name: value for name, value in cases.items() if value is not None}
+    if (asserts := _list(cases.get("assert_case"))) is not None:
         blank_cases = {"inputs": [""] * len(asserts), "outputs": [None] * len(asserts)}
-        given = {name: value for name, value in cases.items() if value is not None}
-        empty = [name for name in blank_cases if name in given and len(given[name]) == 0]
-        cases = blank_cases | {name: given[name] for name in given if name not in empty}
+        empty = [name for name in blank_cases if _list(cases.get(name)) == []]
+        cases = blank_cases | {name: cases[name] for name in cases if name not in empty}
     if "inputs" not in cases or "outputs" not in cases:
         return 0.0, [{"error": "Invalid test_cases structure (missing inputs/outputs)"}]
+    if _taken(cases) is None:
+        return 0.0, [{"error": f"Invalid test_cases structure ({_STRUCTURE})"}]
     results, metadata = check_correctness(
         sandbox_fusion_url,
         cases,
@@ -117,17 +119,15 @@ def check_correctness(
     permits, and `concurrent_semaphore` is not taken. `local`, the embedded sandbox of this process,
     judges them in one call. A server is asked for each case.
     """
-    if not in_outs or "inputs" not in in_outs or "outputs" not in in_outs:
+    taken = _taken(in_outs)
+    if taken is None:
         return [-1], [{"error": "Invalid input/output data"}]
-    inputs, outputs = in_outs["inputs"], in_outs["outputs"]
-    asserts = in_outs.get("assert_case")
-    if asserts is None:
-        asserts = [""] * len(inputs)
+    inputs, outputs, asserts, function = taken
     if len(inputs) == 0:
         return [], []
     if not len(inputs) == len(outputs) == len(asserts):
         return _mismatched(len(inputs))
-    function = in_outs.get("fn_name") if language == "python" else None
+    function = function if language == "python" else None
     queue = queue_of(sandbox_fusion_url)
     program = _Program(
         generation, function, sandbox_fusion_url, None if queue else concurrent_semaphore,
@@ -138,6 +138,31 @@ def check_correctness(
         if judged is not None:
             return judged
     return _all_tried(program, inputs, outputs, asserts)
+
+
+_STRUCTURE = "inputs and outputs are lists, assert_case a list of texts, fn_name is text"
+
+
+def _taken(
+    in_outs: dict[str, Any] | None,
+) -> tuple[list[Any], list[Any], list[str], str | None] | None:
+    """Inputs, outputs, assertions and the function; None if they are not what `_STRUCTURE` says."""
+    given = in_outs if isinstance(in_outs, dict) else {}
+    inputs, outputs = _list(given.get("inputs")), _list(given.get("outputs"))
+    asserts, function = given.get("assert_case"), given.get("fn_name")
+    if inputs is None or outputs is None:
+        return None
+    checks = [""] * len(inputs) if asserts is None else _list(asserts)
+    if checks is None or not all(isinstance(check, str) for check in checks):
+        return None
+    return (inputs, outputs, checks, function) if isinstance(function, str | None) else None
+
+
+def _list(value: Any) -> list[Any] | None:
+    """A list, or what a data set has as one: a tuple, or an array of numpy's."""
+    if callable(convert := getattr(value, "tolist", None)):
+        value = convert()
+    return list(value) if isinstance(value, list | tuple) else None
 
 
 def _judged_at_once(

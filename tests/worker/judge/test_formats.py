@@ -182,6 +182,24 @@ def test_imports_that_a_dataset_leaves_open_are_none() -> None:
     assert case.check == "assert f()"
 
 
+@pytest.mark.parametrize("given", [one for one in SAME_PAIR.values() if isinstance(one, dict)])
+def test_columns_that_only_another_dataset_has_are_absent(given) -> None:
+    columns = ["input_output", "inputs", "outputs", "assert_case", "fn_name", "test", "test_cases"]
+
+    assert read_cases(dict.fromkeys(columns) | given).cases == PAIR
+
+
+def test_a_column_that_only_another_case_has_is_absent() -> None:
+    blank = dict.fromkeys(["input", "output", "expected", "check", "fn_name", "metadata", "type"])
+    given = [blank | {"input": "1\n", "output": "2\n"}, blank | {"check": "assert f()"}]
+
+    assert read_cases(given).cases == [
+        JudgeCase(input="1\n", expected="2\n"), JudgeCase(check="assert f()"),
+    ]  # fmt: skip
+    joined = {"assert_case": ["assert f()"], "inputs": None, "outputs": None}
+    assert read_cases(joined).cases == [JudgeCase(check="assert f()")]
+
+
 @pytest.mark.parametrize(("given", "why"), WRONG, ids=[why for _, why in WRONG])
 def test_wrong_cases_are_refused_with_what_is_wrong(given, why) -> None:
     with pytest.raises(RequestRefused, match=why):

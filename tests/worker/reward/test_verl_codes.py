@@ -360,6 +360,8 @@ def test_code_that_no_sandbox_takes_is_the_models_fault(fusion, code: str) -> No
     [
         (None, [-1], [{"error": "Invalid input/output data"}]),
         ({"inputs": ["1"]}, [-1], [{"error": "Invalid input/output data"}]),
+        ({"inputs": None, "outputs": None}, [-1], [{"error": "Invalid input/output data"}]),
+        ({**cases(("1", "1")), "fn_name": 5}, [-1], [{"error": "Invalid input/output data"}]),
         ({"inputs": [], "outputs": []}, [], []),
         (
             {"inputs": ["1"], "outputs": ["1", "2"]},
@@ -378,6 +380,7 @@ def test_cases_that_are_none(fusion, in_outs: Any, results: Any, metadata: Any) 
     assert fusion.requests == 0
 
 
+STRUCTURE = "inputs and outputs are lists, assert_case a list of texts, fn_name is text"
 FENCED = f"So:\n```python\nprint(0)\n```\nor rather\n```python\n{ECHO}\n```\n"
 
 
@@ -402,13 +405,36 @@ def test_the_program_in_a_completion(fusion, completion: str, code: str) -> None
         (FENCED, "{", "Invalid test_cases JSON format"),
         (FENCED, "[]", "Invalid test_cases structure (missing inputs/outputs)"),
         (FENCED, {"inputs": []}, "Invalid test_cases structure (missing inputs/outputs)"),
+        (FENCED, {"inputs": None, "outputs": None},
+         "Invalid test_cases structure (missing inputs/outputs)"),
+        *((FENCED, cases(("1", "1")) | wrong, f"Invalid test_cases structure ({STRUCTURE})")
+          for wrong in ({"inputs": 5}, {"inputs": "1"}, {"outputs": {"1": "1"}},
+                        {"assert_case": [None], "fn_name": "f"}, {"assert_case": "assert f()"},
+                        {"fn_name": 5})),
     ],
-)
+)  # fmt: skip
 def test_no_program_or_no_cases_is_a_score_of_nought(completion, given, error) -> None:
     assert compute_score("http://127.0.0.1:1", None, 256, completion, given) == (
         0.0,
         [{"error": error}],
     )
+
+
+class Array:
+    """As numpy's."""
+
+    def __init__(self, values: list[str]) -> None:
+        self._values = values
+
+    def tolist(self) -> list[str]:
+        return self._values
+
+
+def test_arrays_and_absent_columns_are_taken(fusion) -> None:
+    fusion.default = Answer.ok("42\n")
+    given = {"inputs": Array(["a", "b"]), "outputs": Array(["42", "42"])}
+    absent = {"assert_case": None, "fn_name": None}
+    assert compute_score(fusion.url, None, 256, FENCED, given | absent)[0] == 1.0
 
 
 def test_the_score_is_the_share_of_cases_that_pass(fusion) -> None:
