@@ -11,6 +11,7 @@ worker that misses something says so in its result: `suite_missing`.
 
 import hashlib
 import json
+import math
 import threading
 import time
 import zlib
@@ -141,25 +142,49 @@ class SuiteStore:
         self._client = connect(target)
         self._guard = threading.Lock()
         self._sent: dict[str, float] = {}
+        self._failed: tuple[Exception | None, float] = None, -math.inf  # the last attempt that did
 
     def send(self, packed: Packed, *, again: bool = False) -> None:
         """Return when all of it is there. Raises `QueueUnavailable`."""
-        began = time.monotonic()
-        with self._guard:  # of many samples of one problem the first sends it
-            if not again and time.monotonic() < self._sent.get(packed.ref.sha256, 0.0) + RENEW:
+        began, attempt = time.monotonic(), 0
+        while True:
+            problem = self._attempt(packed, began, again=again)
+            if problem is None:
                 return
-            attempt = 0
-            while True:
-                attempt += 1
-                try:
-                    self._send(packed)
-                    break
-                except (RedisError, OSError) as problem:
-                    wait = backoff(attempt, 0.1, 5.0)
-                    if time.monotonic() + wait > began + self._patience:
-                        raise QueueUnavailable(self._queue, str(self._target), problem) from None
-                    time.sleep(wait)
-            self._sent[packed.ref.sha256] = time.monotonic()
+            attempt += 1
+            wait = backoff(attempt, 0.1, 5.0)
+            if time.monotonic() + wait > began + self._patience:
+                raise QueueUnavailable(self._queue, str(self._target), problem) from None
+            time.sleep(wait)
+
+    def _attempt(self, packed: Packed, began: float, *, again: bool) -> Exception | None:
+        """What it failed by. Of many samples of one problem the first sends it, and the others
+        wait: for another's failures no longer than they are patient."""
+        left = min(max(0.0, began + self._patience - time.monotonic()), threading.TIMEOUT_MAX)
+        if not self._guard.acquire(timeout=left):
+            if problem := self._problem_since(began):
+                return problem
+            self._guard.acquire()
+        try:
+            if not again and time.monotonic() < self._sent.get(packed.ref.sha256, 0.0) + RENEW:
+                return None
+            return self._problem_since(began) or self._tried(packed)
+        finally:
+            self._guard.release()
+
+    def _problem_since(self, began: float) -> Exception | None:
+        """What another's attempt failed by, for one whose patience is over."""
+        problem, at = self._failed
+        return problem if at >= began and time.monotonic() >= began + self._patience else None
+
+    def _tried(self, packed: Packed) -> Exception | None:
+        try:
+            self._send(packed)
+        except (RedisError, OSError) as problem:
+            self._failed = problem, time.monotonic()
+            return problem
+        self._sent[packed.ref.sha256] = time.monotonic()
+        return None
 
     def _send(self, packed: Packed) -> None:
         keys = {blob_key(digest): raw for digest, raw in packed.blobs.items()}

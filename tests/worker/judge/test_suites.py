@@ -1,6 +1,10 @@
 """Suites in Redis: by content, once, in small values, and fetched as they are needed."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from redis.exceptions import ConnectionError
 
 import ground
 from worker.errors import QueueUnavailable, SandboxFailure
@@ -178,3 +182,82 @@ def test_a_redis_that_does_not_answer_is_named(redis) -> None:
 
     with pytest.raises(QueueUnavailable):
         away.send(pack(cases(1)))
+
+
+class Line:
+    """A lock that says when so many wait for it without end."""
+
+    def __init__(self, count: int) -> None:
+        self._lock, self._waiting = threading.Lock(), threading.Semaphore(0)
+        self._count = count
+        self.release = self._lock.release
+
+    def acquire(self, timeout: float = -1) -> bool:
+        if timeout < 0:
+            self._waiting.release()
+        return self._lock.acquire(timeout=timeout)
+
+    def wait(self) -> None:
+        for _ in range(self._count):
+            assert self._waiting.acquire(timeout=60)
+
+
+def test_of_many_that_wait_only_one_asks_a_redis_that_does_not_answer(store, monkeypatch) -> None:
+    line, attempts = Line(7), []
+
+    def fails(packed) -> None:
+        attempts.append(packed)
+        line.wait()
+        raise ConnectionError("it does not answer")
+
+    monkeypatch.setattr(store, "_guard", line)
+    monkeypatch.setattr(store, "_send", fails)
+    with ThreadPoolExecutor(8) as threads:
+        waiting = [threads.submit(store.send, pack(cases(1, 10 + n))) for n in range(8)]
+        failures = [one.exception() for one in waiting]
+
+    assert all(isinstance(failure, QueueUnavailable) for failure in failures)
+    assert all("it does not answer" in str(failure) for failure in failures)
+    assert len(attempts) == 1
+
+
+def test_who_is_patient_no_longer_waits_for_no_attempt(store, monkeypatch) -> None:
+    """Another one is asking again, after a failure since this one came."""
+    store._guard.acquire()
+    monkeypatch.setattr(store, "_failed", (ConnectionError("it does not answer"), float("inf")))
+
+    with pytest.raises(QueueUnavailable, match="it does not answer"):
+        store.send(pack(cases(1)))
+
+
+def test_who_comes_after_a_failure_asks_again(store, monkeypatch) -> None:
+    attempts = []
+
+    def fails(packed) -> None:
+        attempts.append(packed)
+        raise ConnectionError("it does not answer")
+
+    monkeypatch.setattr(store, "_send", fails)
+    for _ in range(2):
+        with pytest.raises(QueueUnavailable):
+            store.send(pack(cases(1)))
+
+    assert len(attempts) == 2
+
+
+def test_while_one_pauses_before_its_next_attempt_others_send(redis, monkeypatch) -> None:
+    store = SuiteStore(ground.target_of(redis), "code", patience=60.0)
+    sent, send = [], store._send
+
+    def fails_once(packed) -> None:
+        sent.append(packed.ref)
+        if len(sent) == 1:
+            raise ConnectionError("it does not answer")
+        send(packed)
+
+    first, other = pack(cases(1)), pack(cases(2))
+    monkeypatch.setattr(store, "_send", fails_once)
+    monkeypatch.setattr("worker.judge.store.time.sleep", lambda _: store.send(other))
+    store.send(first)
+
+    assert sent == [first.ref, other.ref, first.ref]
