@@ -180,7 +180,7 @@ def _begin(nursery: int, words: bytes, files: list[int]) -> tuple[dict[str, Any]
         os.close(used)
     # Python's own streams keep what the nursery's were: that they could be searched, say.
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", 1, closefd=False)  # noqa: SIM115 - by lines, as at a terminal
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     return spec, reporting
 
