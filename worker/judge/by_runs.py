@@ -193,8 +193,7 @@ class ByRuns:
     def _program(self, index: int, case: Case) -> tuple[CodeRequest, str]:
         """What is run, and the mark that it prints if it comes to the end of its check."""
         asked, limits = self._request, self._request.limits(index)
-        text = text_of(asked, case)
-        code, mark = marked(asked.language, text) if case.check else (text, "")
+        code, mark = marked(asked.language, text_of(asked, case), case.check)
         request = Compared(
             code=code,
             language=asked.language,

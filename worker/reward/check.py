@@ -251,7 +251,7 @@ class _Program:
         stdin = None if given is None else str(given)
         output = None if expected is None else str(expected)
         program = program_of(self.code, check, self.function, stdin, output)
-        program, mark = marked(self.language, program) if check else (program, "")
+        program, mark = marked(self.language, program, check)
         answer, error = self._answer(program, stdin)
         answer, reached = _without(mark, answer)
         metadata = blank(index, stdin, expected, error)

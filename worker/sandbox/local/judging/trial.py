@@ -204,9 +204,7 @@ class Trial:
 
     async def _by_itself(self, case: Case, errand: Errand) -> Tried:
         """A case whose program is its own: its assertions are compiled with it."""
-        text, mark = text_of(self._request, case), ""
-        if case.check:
-            text, mark = marked(self._request.language, text)
+        text, mark = marked(self._request.language, text_of(self._request, case), case.check)
         build = await self._workshop.build(text)
         if build.compiled and not build.ok:
             self._found.compiled = self._found.compiled or told_of(build.compiled)
