@@ -13,6 +13,7 @@ from limiter.terms import (
     Adaptive,
     Terms,
     amount_fields,
+    as_whole,
     changes,
     check_terms,
     is_number,
@@ -322,8 +323,7 @@ class Change:
         now = (stands.limit if adapts == "limit" else stands.rate) or least
         start = known.start if known else now
         if adapts == "limit":
-            least, most, start = (int(each) if each == int(each) else each
-                                  for each in (least, most, start))  # fmt: skip
+            least, most, start = map(as_whole, (least, most, start))
         bounds = Adaptive(max(least, min(start, most)), least, most)
         wanted = Terms(**{adapts: bounds})  # type: ignore[arg-type]
         check_terms(wanted.limit, wanted.rate, None)

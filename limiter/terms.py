@@ -246,6 +246,11 @@ def is_whole(value: object) -> bool:
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
+def as_whole(number: float) -> float:
+    """7 for 7.0. What is no whole number, or not finite, stays what it is, to be refused."""
+    return int(number) if float(number).is_integer() else number
+
+
 def is_number(value: object) -> bool:
     return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -21,6 +20,7 @@ from limiter import (
     existing_gate,
     gate_names,
 )
+from limiter.terms import as_whole
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
 from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, state_of
@@ -35,19 +35,6 @@ from penstock.options import (
 )
 from penstock.queues.shares import table_of_shares
 from penstock.startup import running_redis
-
-
-class _Number(click.types.FloatParamType):
-    """Neither infinite nor NaN."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
-        return number
-
-
-_NUMBER = _Number()
 
 
 @click.group(
@@ -115,15 +102,15 @@ Examples:
 )
 @click.argument("name", shell_complete=gates)
 @click.option("--limit", type=int, help="Permits in flight at once.")
-@click.option("--rate", type=_NUMBER, help="Grants per second.")
+@click.option("--rate", type=float, help="Grants per second.")
 @click.option("--burst", type=int, help="Grants that may come at once after a quiet time.")
 @click.option("--amount", "amounts", multiple=True, metavar="NAME=RATE",
               help="How much of an amount is granted per second; may be repeated.")  # fmt: skip
 @click.option("--passing", type=int,
               help="How many times its cost others may take before the first in line.")  # fmt: skip
 @click.option("--adapt", is_flag=True, help="Let the gate find its limit, within bounds.")
-@click.option("--min", "least", type=_NUMBER, help="The lowest limit that it may choose.")
-@click.option("--max", "most", type=_NUMBER, help="The highest limit that it may choose.")
+@click.option("--min", "least", type=float, help="The lowest limit that it may choose.")
+@click.option("--max", "most", type=float, help="The highest limit that it may choose.")
 @settings_options
 def set_limits(
     name: str,
@@ -228,7 +215,7 @@ def _new_gate(
             "adapt", f"there is no gate {name!r} yet: give --max, and --min if it is not 1. It "
             "starts at 20, or within these"
         )  # fmt: skip
-    bounds = [int(each) if each == int(each) else each for each in (least or 1, most)]
+    bounds = [as_whole(each) for each in (least or 1, most)]
     start = max(bounds[0], min(20, bounds[1]))
     return TokenBucket(url, name, limit=Adaptive(start, *bounds))
 

@@ -15,6 +15,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from worker.sandbox.e2b.boxes import Box, lives, texts
 from worker.sandbox.e2b.problems import EXPECTED, Problem
 from worker.sandbox.e2b.wire import Json, body, parsed
+from worker.sandbox.local.inside.place import Refused
+from worker.sandbox.local.inside.program import check_environment
 from worker.sandbox.sessions import CommandRequest, Exit, Output, Process
 
 _DEFAULT = "default"
@@ -237,9 +239,10 @@ def _died(why: str) -> bytes:
 
 def _environment(asked: Json) -> dict[str, str]:
     found = texts(asked.get("env_vars") or {}, "env_vars")
-    for name, value in found.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise Problem("invalid_argument", f"env_vars: {name!r:.100} cannot be set")
+    try:
+        check_environment(found)
+    except Refused as refusal:
+        raise Problem("invalid_argument", f"env_vars, {refusal!s:.200}") from None
     return found
 
 
