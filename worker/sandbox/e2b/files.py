@@ -16,16 +16,17 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from ground.http.held import Held
 from worker.sandbox.e2b.boxes import Box
 from worker.sandbox.e2b.problems import Problem
-from worker.sandbox.e2b.wire import Held
+from worker.sandbox.e2b.wire import no_room
 from worker.sandbox.sessions import Entry
 
 _CHUNK_OF_GZIP = 1 << 20
 _LARGEST_FORM = 1 << 30
 _IN_MEMORY = 256 << 10  # of each form; the rest of it is on disk
 _SIGNATURE = re.compile(r"v1_[A-Za-z0-9+/]{43}")
-_FORMS = Held(4 * _LARGEST_FORM)
+_FORMS = Held(4 * _LARGEST_FORM, no_room)
 
 
 async def download(request: Request, box: Box, user: str) -> Response:

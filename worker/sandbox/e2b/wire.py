@@ -6,13 +6,14 @@ how the stream ended.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from ground.http.held import Held
 from worker.sandbox.e2b.problems import EXPECTED, Problem, problem_of
 
 Json = dict[str, Any]
@@ -25,32 +26,11 @@ _STREAM = "application/connect+json"
 _RETRY = {"Retry-After": "1", "Should-Retry": "true"}
 
 
-class Held:
-    """What is here of all requests together, in bytes: one that would be too much is refused."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self.bytes = most, 0
-
-    @contextmanager
-    def some(self) -> Iterator[Callable[[int], None]]:
-        """For one request: what counts so many more, or fewer. The rest is given back at the
-        end."""
-        own = 0
-
-        def take(more: int) -> None:
-            nonlocal own
-            own += more
-            self.bytes += more
-            if more > 0 and self.bytes > self.most:
-                raise Problem("unavailable", f"{self.bytes:,} bytes of requests are here already")
-
-        try:
-            yield take
-        finally:
-            self.bytes -= own
+def no_room(why: str) -> Problem:
+    return Problem("unavailable", why)
 
 
-HELD = Held(4 * _LARGEST)
+HELD = Held(4 * _LARGEST, no_room)
 TAKE = "penstock.take"  # in the scope of a request, of `HELD`, until it is answered
 
 

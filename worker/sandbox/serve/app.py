@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from ground.http import Sheet
 from ground.http.guard import Receive, Scope, Send
+from ground.http.held import Held
 from worker.errors import RequestRefused, SandboxBroken, SandboxFailure, SandboxUnfit
 from worker.sandbox.local import Jails, Limits, Outcome, Program, provider
 from worker.sandbox.local.answer import answer
@@ -47,7 +48,7 @@ class App:
         self._line = line
         self._judging = judging or Judging(jails, defaults, cache_bytes=0)
         self._tally = Tally()
-        self._held = 0
+        self._held = Held(_MOST_AT_ONCE, NoRoom)
         self._routes: dict[str, dict[str, Callable[[bytearray], Coroutine[Any, Any, Answer]]]] = {
             "/run_code": {"POST": self._run_code},
             "/run_jupyter": {"POST": self._run_jupyter},
@@ -97,10 +98,10 @@ class App:
     async def _answer(
         self, handle: Callable[[bytearray], Coroutine[Any, Any, Answer]], receive: Receive
     ) -> Answer:
-        body = bytearray()
         try:
-            await self._read(body, receive)
-            return await _unless_gone(handle(body), receive)
+            with self._held.some() as take:
+                body = await self._read(receive, take)
+                return await _unless_gone(handle(body), receive)
         except TooLarge:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {
                 "detail": f"a request is at most {_LARGEST_BODY} bytes"
@@ -116,24 +117,21 @@ class App:
             return HTTPStatus.GATEWAY_TIMEOUT, {"detail": f"the sandbox failed: {failure}"}
         except ValidationError as refusal:
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"detail": _refusals(refusal)}
-        finally:
-            self._held -= len(body)
 
-    async def _read(self, body: bytearray, receive: Receive) -> None:
+    async def _read(self, receive: Receive, take: Callable[[int], None]) -> bytearray:
         """The whole body. What is here of all bodies together is bounded."""
-        more = True
+        body, more = bytearray(), True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise Gone
             part = message.get("body", b"")
             body += part
-            self._held += len(part)
             if len(body) > _LARGEST_BODY:
                 raise TooLarge
-            if self._held > _MOST_AT_ONCE:
-                raise NoRoom(f"{self._held:,} bytes of requests are here already")
+            take(len(part))
             more = message.get("more_body", False)
+        return body
 
     async def _run_code(self, body: bytearray) -> Answer:
         """Run one program."""

@@ -1,0 +1,30 @@
+"""How much of all requests together a server holds."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Held:
+    """What is here of all requests, in bytes: one that would be too much is refused."""
+
+    def __init__(self, most: int, refused: Callable[[str], Exception]) -> None:
+        self.most, self.bytes = most, 0
+        self._refused = refused
+
+    @contextmanager
+    def some(self) -> Iterator[Callable[[int], None]]:
+        """For one request: what counts so many more, or fewer. The rest is given back at the
+        end."""
+        own = 0
+
+        def take(more: int) -> None:
+            nonlocal own
+            own += more
+            self.bytes += more
+            if more > 0 and self.bytes > self.most:
+                raise self._refused(f"{self.bytes:,} bytes of requests are here already")
+
+        try:
+            yield take
+        finally:
+            self.bytes -= own
