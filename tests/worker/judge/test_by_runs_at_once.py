@@ -112,7 +112,7 @@ async def test_a_stop_ends_the_others_at_once_and_their_programs_keep_their_perm
     redis, fusion, sandbox
 ) -> None:
     gate = TokenBucket(redis, "code", limit=4)
-    fusion.script.extend([Answer.ok("42\n"), Answer.ok("41\n", seconds=0.2)])
+    fusion.script.extend([Answer.ok("42\n"), Answer.ok("41\n", seconds=2.0)])  # five have begun
     fusion.default = HELD
 
     result = await judged(sandbox, JobAtHand(GateTurn(gate)), 40, stop="first")
