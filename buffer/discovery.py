@@ -64,7 +64,9 @@ def load_module(path: Path) -> ModuleType:
     sys.modules[name] = module  # so that its functions and classes can be found by name
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as fault:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:
         raise GeneratorError(f"{path}: {type(fault).__name__}: {fault}") from fault
     return module
 

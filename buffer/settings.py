@@ -180,9 +180,12 @@ class TaskConfig(BaseModel):
         """Items that a group must keep after filtering."""
         return int(self.group_size * self.min_valid_item_size_ratio)
 
-    def to_redis(self, *, custom: bool, custom_meta: bool) -> list[str | int | float]:
+    def to_redis(
+        self, *, custom: bool, custom_meta: bool, pads: bool = False
+    ) -> list[str | int | float]:
         """The flat list that `configure.lua` stores. What every script needs stands once more in
-        `packed`, which costs them less to read than fields do."""
+        `packed`, which costs them less to read than fields do. `pads` says that a function of the
+        task's makes whole groups of short ones: the dialect v1 itself has none."""
         ms = {
             "group_timeout_ms": self.group_timeout_seconds,
             "open_ttl_ms": self.group_timeout_seconds + DAY,
@@ -201,6 +204,8 @@ class TaskConfig(BaseModel):
             "custom_meta": int(custom_meta),
         }
         packed = {name: given[name] for name in _FOR_SCRIPTS if name in given} | derived
+        if self.dialect == "v1" and not pads:
+            packed["min_timeout_group_size_ratio"] = 1.0
         stored = {**given, **derived, "packed": json.dumps(packed)}
         return [part for pair in stored.items() for part in pair]
 

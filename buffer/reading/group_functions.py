@@ -45,7 +45,7 @@ def naming_itself(function: Callable[..., T], name: str, task: str) -> Callable[
     def call(*arguments: Any) -> T:
         try:
             return function(*arguments)
-        except (Exception, SystemExit) as failure:
+        except BaseException as failure:  # in its own thread nobody else can have meant it
             raise FunctionFailed(f"{name} of {task}: {reason_of(failure)}") from failure
 
     return call
@@ -81,7 +81,10 @@ async def in_own_thread(call: Callable[[], T], seconds: float) -> T:
 
 def reason_of(failure: BaseException) -> str:
     """What a user's code failed with, for the quarantine and the log."""
-    said = str(failure)
+    try:
+        said = str(failure)
+    except BaseException as broken:  # noqa: BLE001 - a user's exception is a user's code too
+        said = f"its text fails with {type(broken).__name__}"
     return (said if isinstance(failure, FunctionFailed) else f"{type(failure).__name__}: {said}")[
         :1000
     ]

@@ -142,7 +142,7 @@ class Pipeline:
                 return self._invalid(items)
         out = self._transformed(instance_id, items)
         if out is None:
-            return Verdict("invalid", [], "too few items after filter_item")
+            return Verdict("invalid", [], self._too_few(len(items)))
         if not out or len(out) % self.config.group_size:
             raise ValueError(
                 f"{len(out)} items came out, which is no multiple of group_size "
@@ -151,6 +151,11 @@ class Pipeline:
         if self.functions.custom:
             json.dumps(out, allow_nan=False)  # what is stored was JSON; this came from elsewhere
         return Verdict("delivered", out)
+
+    def _too_few(self, n: int) -> str:
+        if self.config.dialect == "v1":
+            return f"{n} items of {self.config.group_size}: the dialect v1 has no padding"
+        return "too few items after filter_item"
 
     def _invalid(self, items: list[Item]) -> Verdict:
         if self.functions.is_valid_group is not None:
@@ -164,7 +169,7 @@ class Pipeline:
         if self._transform:
             return _items(self._transform((instance_id, items), self.task), "transform_group")
         if self.config.dialect == "v1":
-            return items[:size]
+            return items[:size] if len(items) >= size else None
         kept = [item for item in items if self._filter(item, self.task)][:size]
         if not kept or len(kept) < self.config.keep_at:
             return None
@@ -185,7 +190,7 @@ class Pipeline:
 def _guarded(step: Callable[..., Verdict], *group: Any) -> Verdict:
     try:
         return step(*group)
-    except (Exception, SystemExit) as failure:  # noqa: BLE001 - concerns only that group
+    except BaseException as failure:  # noqa: BLE001 - concerns only that group
         return Verdict("quarantined", [], reason_of(failure))
 
 
