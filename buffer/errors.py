@@ -83,15 +83,17 @@ class NotAdmitted(RolloutBufferError):
     """No slot came free in time."""
 
     def __init__(self, task: str, waited: float, version: int) -> None:
-        why = (
-            "no version was published yet"
-            if version < 0
-            else f"all groups that may be under way at version {version} are"
-        )
         super().__init__(
-            f"no slot of task {task!r} within {waited:g} s: {why}. Wait longer; "
-            "buffer.versions() shows what is under way"
+            f"no slot of task {task!r} within {waited:g} s: {why_not_admitted(version)}. "
+            "Wait longer; buffer.versions() shows what is under way"
         )
+
+
+def why_not_admitted(version: int) -> str:
+    """Why there is no slot at this version; -1 is before the first."""
+    if version < 0:
+        return "no version was published yet"
+    return f"all groups that may be under way at version {version} are"
 
 
 class SlotLost(RolloutBufferError):
@@ -110,7 +112,7 @@ class TrainerReplaced(RolloutBufferError):
     def __init__(self, task: str, version: int) -> None:
         super().__init__(
             f"another trainer publishes the versions of task {task!r}, the last is {version}. "
-            "A trainer that takes over says publish(..., lead=True)"
+            'A trainer that takes over publishes with lead=True, over HTTP with "lead": true'
         )
 
 

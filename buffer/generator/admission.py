@@ -214,12 +214,13 @@ def _one_slot(
 ) -> dict[str, Any] | None:
     """None if nothing is wished for and nothing waits to be made."""
     named = [] if wish is None else [{"instance_id": wish[0], "round": wish[1]}]
+    ask = uuid.uuid4().hex  # the same when the connection broke, and it is sent again
     while True:
         if wish is None:
             now = api.call("GET", "/versions")
             if not now or not now["again"] + now["parked"]:
                 return None
-        body = {"owner": owner, "wait": _WAIT, "instances": named}
+        body = {"owner": owner, "wait": _WAIT, "instances": named, "ask": ask}
         found = api.call("POST", "/slots", json=body)
         if found is None:
             raise GeneratorError("the task's policy was removed while its rollout ran")

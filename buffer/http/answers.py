@@ -1,11 +1,14 @@
 """How a server answers: slime's envelope, and one place where errors become status codes."""
 
+import asyncio
 import json
 import re
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive
 
 from buffer.errors import (
     BufferFull,
@@ -21,7 +24,9 @@ from buffer.item import parse_json
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.writer import Outcome
 from ground import PenstockError, RedisError, SettingError
+from ground.tasks import ended
 
+T = TypeVar("T")
 _DIGITS = re.compile(r"-?[0-9]{1,15}")
 LARGEST_REQUEST = 64 * 1024  # of anything but items
 
@@ -96,6 +101,29 @@ def _status(error: Exception) -> int:
 
 
 OURS = (PenstockError, Refused)
+
+
+async def disconnected(receive: Receive) -> None:
+    """Until the client went away; for a request whose body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(
+    request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[Any]]
+) -> T:
+    """What the client waits for: cancelled as soon as nobody does, undone if it came too late."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not leaving.done():
+            return await working
+        if working.done():
+            await undo(await working)
+        raise Refused(499, "the client went away")
+    finally:
+        await ended([working, leaving])
 
 
 async def body_of(request: Request, limit: int = LARGEST_REQUEST) -> bytes:

@@ -20,7 +20,15 @@ from starlette.types import Receive, Scope, Send
 
 from buffer.batch import Batch
 from buffer.errors import LeaseLost
-from buffer.http.answers import Answer, Refused, envelope, integer, object_of, seconds
+from buffer.http.answers import (
+    Answer,
+    Refused,
+    disconnected,
+    envelope,
+    integer,
+    object_of,
+    seconds,
+)
 from buffer.http.desk import Desk, Serving
 from buffer.http.rollouts import Running
 from buffer.rollout_buffer import RolloutBuffer
@@ -62,7 +70,7 @@ class BatchResponse(Response):
             )
 
     async def _send(self, receive: Receive, send: Send) -> bool:
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         try:
             await send(
                 {"type": "http.response.start", "status": self.status_code,
@@ -78,11 +86,6 @@ class BatchResponse(Response):
         finally:
             gone.cancel()
         return True
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def handed_out(buffer: RolloutBuffer, batch: Batch, dump: Path | None) -> BatchResponse:

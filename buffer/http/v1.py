@@ -10,7 +10,14 @@ from starlette.responses import Response
 
 from buffer.batch import Batch
 from buffer.errors import ItemRefused
-from buffer.http.answers import Answer, Refused, body_of, refusal_of_full, refusal_of_some
+from buffer.http.answers import (
+    Answer,
+    Refused,
+    body_of,
+    refusal_of_full,
+    refusal_of_some,
+    unless_gone,
+)
 from buffer.http.desk import Serving
 from buffer.item import LONGEST_ID, Entry, entry_of, parse_json
 from buffer.reading.reader import MOST_GROUPS
@@ -112,15 +119,16 @@ async def write(desk: Serving, buffer: Existing, request: Request) -> Response:
     """Write many items at once: all are checked, then all are written.
 
     When some found no room the answer is 429: send the same again, what was stored
-    is not stored twice if it has a `uid`. When the slot of some is over it is 410, and 400 when
-    some report a version that was never published; the others are stored.
+    is not stored twice if it has a `uid`. When the slot of some is over it is 410. It is 400 when
+    some report a version that was never published, or are under the slot of another instance. The
+    others are stored.
     """
     body, limit = await body_of(request, _BATCH_BYTES), desk.settings.max_item_bytes
     entries = await asyncio.to_thread(_entries, body, limit)  # others are served meanwhile
     outcomes, wait = await buffer.write_entries(entries)
     if Outcome.FULL in outcomes:
         return refusal_of_full(buffer.task, wait, outcomes)
-    if Outcome.LOST in outcomes or Outcome.UNPUBLISHED in outcomes:
+    if not {Outcome.LOST, Outcome.UNPUBLISHED, Outcome.FOREIGN}.isdisjoint(outcomes):
         return refusal_of_some(buffer, outcomes)
     return Answer({"outcomes": outcomes})
 
@@ -129,11 +137,15 @@ async def write(desk: Serving, buffer: Existing, request: Request) -> Response:
 async def take(desk: Serving, buffer: Existing, asked: Take, request: Request) -> Response:
     """A batch under a lease, or 204. Acknowledge it, or it comes back."""
     wait = min(asked.wait, desk.settings.longest_wait)
-    batch = await buffer.take(asked.groups, wait=wait, lease=asked.lease)
+
+    async def give_back(batch: Batch | None) -> None:
+        if batch is not None:
+            await buffer.release(batch)
+
+    taking = buffer.take(asked.groups, wait=wait, lease=asked.lease)
+    batch = await unless_gone(request, taking, give_back)
     if batch is None:
         return Response(status_code=204)
-    if await request.is_disconnected():
-        await buffer.release(batch)
     try:
         return Answer(_shown(batch))
     except (TypeError, ValueError):  # not JSON after all: the next reader need not wait for it

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from buffer.errors import NoPolicy, SlotLost
-from buffer.http.answers import Answer, Refused, body_of
+from buffer.http.answers import Answer, Refused, body_of, unless_gone
 from buffer.http.desk import Serving
 from buffer.http.v1 import Existing
 from buffer.item import LONGEST_ID, parse_json
@@ -19,6 +19,7 @@ from buffer.versions.slots import Slot
 
 _MOST_SLOTS = 1000
 _PARK_BYTES = 256 * 1024 * 1024
+_ASK = r"^[0-9a-f]{32}$"
 _SLOT = r"^[0-9a-f]{32}\.[0-9]{1,18}$"
 _FENCE = r"^[0-9]{1,18}$"
 _OWNER = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
@@ -56,6 +57,12 @@ class Ask(_Asked):
     n: int = Field(1, ge=1, le=_MOST_SLOTS)
     owner: str = Field(pattern=_OWNER)
     wait: float = Field(0.0, ge=0, description="Seconds to wait for the first slot.")
+    ask: str | None = Field(
+        None,
+        pattern=_ASK,
+        description="32 hexadecimal digits of your own: an ask that is repeated with them gets the "
+        "same slots, and keeps its place in the line.",
+    )
     instances: list[Wanted] = Field([], max_length=_MOST_SLOTS)
 
 
@@ -119,20 +126,31 @@ async def versions(
 
 
 @version_routes.post("/slots")
-async def admit(desk: Serving, buffer: Existing, asked: Ask) -> Response:
-    """Get slots, one per group; none if the policy has no room within `wait` seconds.
+async def admit(desk: Serving, buffer: Existing, asked: Ask, request: Request) -> Response:
+    """Get slots, one per group; none if the policy has no room within `wait` seconds: see `why`.
 
-    Renew them within `lease` seconds.
+    Renew them within `lease` seconds. An ask ends when its client goes away.
     """
     wishes = [
         one.instance_id if one.round is None else (one.instance_id, one.round)
         for one in asked.instances
     ]
     wait = min(asked.wait, desk.settings.longest_wait)
-    found = await buffer.admit(asked.n, instances=wishes, wait=wait, owner=asked.owner)
+
+    async def give_back(slots: list[Slot]) -> None:
+        for slot in slots if asked.ask is None else ():  # a named ask may be repeated already
+            await slot.end(back=True)
+
+    asking = buffer.admit(asked.n, instances=wishes, wait=wait, owner=asked.owner, ask=asked.ask)
+    found = await unless_gone(request, asking, give_back)
     policy = await buffer.policy()
-    lease = policy.slot_lease if policy else 0.0
-    return Answer({"slots": [_shown(slot) for slot in found], "lease": lease})
+    answer: dict[str, Any] = {
+        "slots": [_shown(slot) for slot in found],
+        "lease": policy.slot_lease if policy else 0.0,
+    }
+    if not found:
+        answer["why"] = buffer.why_not_admitted()
+    return Answer(answer)
 
 
 @version_routes.post("/slots/renew")

@@ -111,13 +111,14 @@ class Slots:
         self.lease = 0.0  # of a slot, as last heard
 
     async def admit(
-        self, n: int, wishes: Sequence[Wish], wait: float, owner: str | None = None
+        self, n: int, wishes: Sequence[Wish], wait: float, owner: str | None, named: str | None
     ) -> list[Slot]:
         """Up to n slots, at least one unless the time is over. An `owner` elsewhere renews them
-        itself."""
+        itself. An ask that is `named` may be repeated: what it got, and its place in the line, are
+        the repeat's, or end by their leases."""
         if n < 1:
             raise ValueError(f"admit at least 1 group, not {n}")
-        ask, before = uuid.uuid4().hex, cancellations()
+        ask, before = named or uuid.uuid4().hex, cancellations()
         deadline = deadline_in(wait)
         try:
             while True:
@@ -131,6 +132,8 @@ class Slots:
                     return found
                 await self._until_rung(ask, min(left, _LOOK_AGAIN, due))
         except BaseException:
+            if named:
+                raise
             with contextlib.suppress(Exception):  # its place in the line ends by itself, too
                 await asyncio.shield(self._ask(ask, owner or self._owner, 0, (), 0.0))
             raise
@@ -150,6 +153,8 @@ class Slots:
             raise SlotLost(slot)
         if parked == -2:
             raise ItemRefused("an item reports a version that no trainer has published")
+        if parked == -3:
+            raise ItemRefused(f"an item of another instance than the one of slot {slot}")
 
     async def end(self, slots: Sequence[tuple[str, str]], *, back: bool) -> int:
         """How many of these (id, fence) ended now."""

@@ -9,7 +9,7 @@ import pytest
 
 import ground
 from tests.buffer.conftest import item
-from tests.buffer.serving import served
+from tests.buffer.serving import JSON, ServerProcess, served
 
 AT = "/v1/tasks/math"
 POLICY = {"groups_per_version": 2, "max_age": 2, "depth": 1}
@@ -114,7 +114,7 @@ async def test_slimes_reader_gets_what_the_policy_allows(client: httpx.AsyncClie
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "reason"),
     [
-        ("POST", "/versions", {"version": 9, "owner": "other"}, 410, "lead=True"),
+        ("POST", "/versions", {"version": 9, "owner": "other"}, 410, '"lead": true'),
         ("POST", "/versions", {"version": 1.5, "owner": "trainer-1"}, 422, "version"),
         ("POST", "/versions", {"version": 11, "saved": 12, "owner": "trainer-1"}, 400, "saved 12"),
         ("PUT", "/policy", {**POLICY, "depth": 3}, 422, "depth 3 is more than max_age 2"),
@@ -148,3 +148,94 @@ async def test_a_task_without_a_policy_says_so(redis: ground.Client) -> None:
         answer = await client.post(f"{AT}/slots", json={"owner": "g"})
         assert answer.status_code == 404
         assert "PUT /v1/tasks/math/policy" in answer.json()["message"]
+
+
+async def test_an_ask_that_gets_no_slot_is_given_a_reason(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        await said(client.put(AT, json={"group_size": 2}))
+        await said(client.put(f"{AT}/policy", json=POLICY))
+        none = await said(client.post(f"{AT}/slots", json={"owner": "g"}))
+        assert (none["slots"], none["why"]) == ([], "no version was published yet")
+        await publish(client, 3)
+        await slots(client, 4)
+        none = await said(client.post(f"{AT}/slots", json={"owner": "g"}))
+        assert none["why"] == "all groups that may be under way at version 3 are"
+
+
+async def test_an_item_under_the_slot_of_another_instance_is_refused_as_such(
+    client: httpx.AsyncClient,
+) -> None:
+    (slot,) = await slots(client, 1, "a")
+    wrong = under(slot, "b", 0)
+    answer = await client.post(f"{AT}/items", json={"items": [wrong, item("c", "c0", 0)]})
+    assert (answer.status_code, answer.json()["outcomes"]) == (400, ["foreign", "stored"])
+    answer = await client.post("/buffer/write", json=wrong)
+    assert answer.status_code == 400
+    assert "another instance" in answer.json()["message"]
+    body = {"fence": slot["fence"], "items": [wrong]}
+    answer = await client.post(f"{AT}/slots/{slot['id']}/park", json=body)
+    assert answer.status_code == 400
+    assert "another instance" in answer.json()["message"]
+
+
+async def test_an_ask_that_is_repeated_by_its_name_gets_the_same_slots(
+    client: httpx.AsyncClient,
+) -> None:
+    body = {"owner": "g", "n": 2, "ask": "0" * 32}
+    first = await said(client.post(f"{AT}/slots", json=body))
+    assert await said(client.post(f"{AT}/slots", json=body)) == first
+    assert (await said(client.get(f"{AT}/versions")))["slots"] == 2
+
+
+@pytest.fixture
+async def server(real_redis: object, running: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """A server with sockets; one group may be under way at a version, and it is."""
+    async with httpx.AsyncClient(base_url=running.url, headers=JSON, timeout=100) as client:
+        await said(client.put(AT, json={"group_size": 2}))
+        policy = {"groups_per_version": 1, "max_age": 0}
+        await said(client.put(f"{AT}/policy", json=policy))
+        await publish(client, 10)
+        yield client
+
+
+async def in_line(client: httpx.AsyncClient, n: int) -> None:
+    async with asyncio.timeout(100):
+        while (await said(client.get(f"{AT}/versions")))["waiting"] != n:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_an_ask_whose_client_went_away_is_no_longer_in_line(
+    server: httpx.AsyncClient,
+) -> None:
+    (held,) = await slots(server, 1)
+    asks = [asyncio.create_task(slots(server, 1, wait=60)) for _ in range(3)]
+    await in_line(server, 3)
+    for ask in asks:
+        ask.cancel()
+    await asyncio.gather(*asks, return_exceptions=True)
+    await in_line(server, 0)
+    end = f"{AT}/slots/{held['id']}"
+    await said(server.delete(end, params={"fence": held["fence"], "back": True}))
+    assert len(await slots(server, 1)) == 1, "nobody has it"
+
+
+async def test_a_repeat_of_a_named_ask_keeps_its_place_in_the_line(
+    server: httpx.AsyncClient,
+) -> None:
+    (held,) = await slots(server, 1)
+    body = {"owner": "g", "wait": 60, "ask": "a" * 32}
+    first = asyncio.create_task(server.post(f"{AT}/slots", json=body))
+    await in_line(server, 1)
+    second = asyncio.create_task(slots(server, 1, wait=60))
+    await in_line(server, 2)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    again = asyncio.create_task(server.post(f"{AT}/slots", json=body))
+    end = f"{AT}/slots/{held['id']}"
+    await said(server.delete(end, params={"fence": held["fence"], "back": True}))
+    (granted,) = (await said(again))["slots"]
+    assert granted["id"].startswith("a" * 32)
+    assert not second.done()
+    end = f"{AT}/slots/{granted['id']}"
+    await said(server.delete(end, params={"fence": granted["fence"], "back": True}))
+    assert len(await second) == 1
