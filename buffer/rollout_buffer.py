@@ -20,6 +20,7 @@ from buffer.errors import (
     LeaseLost,
     NotAdmitted,
     SlotLost,
+    why_not_admitted,
 )
 from buffer.item import Entry, entry_of, instance_key
 from buffer.link import Link
@@ -158,15 +159,20 @@ class RolloutBuffer:
 
     async def admit(
         self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0,
-        owner: str | None = None,
+        owner: str | None = None, ask: str | None = None,
     ) -> list[Slot]:  # fmt: skip
         """Up to n slots, one per group, as far as the policy has room.
 
         Waits in line up to `wait` seconds for the first one. Parked groups, and groups that must
         be generated again, come first. New slots are for the `instances`, ids or (id, round). End
         each slot that you do not fill. They are renewed here, unless an `owner` elsewhere does it.
+        An ask that is repeated with its `ask`, 32 hexadecimal digits, gets the same slots.
         """
-        return await self._slots.admit(n, instances, wait, owner)
+        return await self._slots.admit(n, instances, wait, owner, ask)
+
+    def why_not_admitted(self) -> str:
+        """Why the last ask got no slot."""
+        return why_not_admitted(self._slots.version)
 
     @contextlib.asynccontextmanager
     async def slot(
@@ -251,6 +257,11 @@ class RolloutBuffer:
             raise ItemRefused(
                 "an item reports a version that no trainer has published: publish a version "
                 "before the engines answer with it"
+            )
+        if Outcome.FOREIGN in outcomes:
+            raise ItemRefused(
+                f"an item of another instance than the one of slot {slot}: write it under the slot "
+                "of its own instance, or without one"
             )
 
     async def write_entries(

@@ -176,6 +176,9 @@ class Task:
             pairs += ["asked", json.dumps(asked)]
         await self._configure(1, pairs)
         self._config = None
+        cursor = await self.call("recount", 0)
+        while int(cursor):
+            cursor = await self.call("recount", cursor)
 
     async def asked(self) -> dict[str, Any]:
         """The settings that an operator gave the task, for every rollout of it."""
@@ -196,6 +199,7 @@ class Task:
         return config.to_redis(
             custom=self.functions.is_valid_group is not None,
             custom_meta=self.functions.get_group_data_meta_info is not None,
+            pads=self.functions.transform_group is not None,
         )
 
     async def _bounded(self, config: TaskConfig) -> TaskConfig:

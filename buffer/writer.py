@@ -28,6 +28,7 @@ class Outcome(StrEnum):
     FULL = "full"  # there is no room: try again
     LOST = "lost"  # its slot is over, and its group another's
     UNPUBLISHED = "unpublished"  # it reports a version that no trainer has published
+    FOREIGN = "foreign"  # its slot makes a group of another instance
 
 
 _OUTCOMES = (None, *Outcome)

@@ -15,7 +15,8 @@ local function leave_outstanding(gid)
   ring_late = true
 end
 
--- Close a group for good. It stays readable for `keep` ms under `kept`, and no longer counts.
+-- Close a group for good. It stays readable for `keep` ms under `kept`, and no longer counts. What is
+-- known of it outlives the late window: an item that comes then is late, or the next round's.
 local function close(gid, state, done, keep)
   local meta = policy and redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'began', 'finished')
     or redis.call('HMGET', meta_of(gid), 'bytes', 'n')
@@ -38,7 +39,7 @@ local function close(gid, state, done, keep)
   if done then redis.call('ZADD', at(done), now, gid) end
   redis.call('ZADD', at('kept'), now + keep, gid)
   redis.call('HSET', meta_of(gid), 'state', state, 'closed', now)
-  redis.call('PEXPIRE', meta_of(gid), keep)
+  redis.call('PEXPIRE', meta_of(gid), math.max(keep, set.late_ms))
   redis.call('PEXPIRE', group_of(gid), keep)
   count('bytes', -tonumber(meta[1] or '0'))
   count(state, 1)
@@ -64,7 +65,7 @@ local function let_go(gid)
   if redis.call('ZREM', at('used'), gid) == 0 then return end
   count('used_bytes', -tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
   redis.call('ZADD', at('kept'), now + set.retain_ms, gid)
-  redis.call('PEXPIRE', meta_of(gid), set.retain_ms)
+  redis.call('PEXPIRE', meta_of(gid), math.max(set.retain_ms, set.late_ms))
   redis.call('PEXPIRE', group_of(gid), set.retain_ms)
 end
 

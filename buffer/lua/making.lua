@@ -33,8 +33,7 @@ local function bind(slot, gid, id_json)
   redis.call('PERSIST', meta_of(gid))
 end
 
--- The slot, if its lease lasts and it makes a group of this instance; with its first item it
--- is bound to one.
+-- The slot, if its lease lasts; with its first item it is bound to a group.
 local function live_slot(slot_id, fence, id_json, id, round)
   local found = redis.call('HMGET', slot_of(slot_id), 'fence', 'gid', 'start', 'counts', 'granted')
   if not found[1] or found[1] ~= fence then return nil end
@@ -45,18 +44,19 @@ local function live_slot(slot_id, fence, id_json, id, round)
     if not number then return nil end
     bind(slot, id .. ':' .. number, id_json)
   end
-  return instance_of(slot.gid) == id and slot or nil
+  return slot
 end
 
 -- The group for items that come under a slot. They are lost when the slot is over and its group
--- another's; when the slot is over because the group has its items, the group takes more.
+-- another's; when the slot is over because the group has its items, they are surplus.
 local function group_of_slot(slot_id, fence, id_json, id, round)
   load_room()
   local slot = live_slot(slot_id, fence, id_json, id, round)
+  if slot and instance_of(slot.gid) ~= id then return {foreign = true, put = {}, added = 0} end
   local group = slot and look(id, string.match(slot.gid, '%d+$'))
   if not group or group.slot ~= slot_id then
     group = place(id, round)
-    group.lost = group.fence ~= fence
+    group.lost, group.follows = group.fence ~= fence, nil
     return group
   end
   group.maker = slot

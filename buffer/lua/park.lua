@@ -3,7 +3,8 @@
 -- KEYS   root
 -- ARGV   slot fence go_on(1: the slot continues), then for each item: id_json id round uid segment
 --        lowest highest payload
--- REPLY  items parked, 0 if this is a repeat; -1 when the slot is over, -2 when an item is of a version never published
+-- REPLY  items parked, 0 if this is a repeat; -1 when the slot is over, -2 when an item is of a version
+--        never published, -3 when one is of another instance than the slot's
 -- include: making.lua
 local group, parked, last = nil, 0, FENCE
 for _, _, _, uid, segment, _, highest in each_item() do
@@ -15,7 +16,7 @@ for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
   if policy then group = group_of_slot(SLOT, FENCE, id_json, id, round) end
   if not group or not group.maker then
     save_policy()
-    return -1
+    return group and group.foreign and -3 or -1
   end
   local kept = segment .. ' ' .. payload
   local had = redis.call('HGET', partial_of(group.gid), uid)

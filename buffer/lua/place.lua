@@ -40,17 +40,48 @@ local function look(id, round)
     closed = tonumber(closed or '') or (state ~= 'open' and state ~= 'ready' and now) or nil}
 end
 
--- Without a round, what comes well after its group was closed opens the next round.
-local function place(id, round)
-  load_room()
-  local current = tonumber(redis.call('HGET', at('rounds'), id) or '0')
-  local group = look(id, round ~= '' and round or string.format('%d', current))
-  if round == '' and group.closed and now - group.closed > set.late_ms then
-    round = string.format('%d', current + 1); group = look(id, round)
-  end
-  if round ~= '' and tonumber(round) > current then
-    redis.call('HSET', at('rounds'), id, round)
-  end
+local function round_of(id, number)
+  local group = look(id, number)
+  group.id, group.number = id, number
   group.full = not group.closed and no_room(not group.known)
   return group
+end
+
+local function next_round(group)
+  local number = string.format('%d', group.number + 1)
+  redis.call('HSET', at('rounds'), group.id, number)
+  local following = round_of(group.id, number)
+  following.follows = true
+  return following
+end
+
+local function is_past(closed) return closed and now - closed > set.late_ms end
+
+-- The group of this round. Without one, that of the newest; what is new may be for the next (`moves_on`).
+local function place(id, round)
+  load_room()
+  local current = redis.call('HGET', at('rounds'), id) or '0'
+  local group = round_of(id, round ~= '' and round or current)
+  if round == '' then
+    if is_past(group.closed) then return next_round(group) end
+    group.follows = true
+    if current ~= '0' then group.before = string.format('%s:%d', id, current - 1) end
+  elseif tonumber(round) > tonumber(current) then
+    redis.call('HSET', at('rounds'), id, round)
+  end
+  return group
+end
+
+-- Whether the item is a repeat of one in the round before, which was complete when this one began.
+local function was_before(group, uid)
+  if not group.before or redis.call('HEXISTS', group_of(group.before), uid) == 0 then return false end
+  return not is_past(tonumber(redis.call('HGET', meta_of(group.before), 'closed') or ''))
+end
+
+-- Whether an item that a group does not know is the next round's: at once, if the group has all its
+-- items. A custom is_valid_group may want more of an open group, but only once it has seen these.
+local function moves_on(group)
+  if not group.follows or group.n < set.group_size then return false end
+  return group.closed or group.state == 'ready' or set.custom ~= 1 or next(group.put)
+    or redis.call('ZSCORE', at('changed'), group.gid)
 end

@@ -1,11 +1,16 @@
--- put.lua: what happens to one item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost.
+-- put.lua: what happens to one item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost 8 foreign;
+-- 0: it is the next round's.
 local function put(group, uid, reward, payload)
   if group.put[uid] then return 2 end
+  if group.foreign then return 8 end
   if group.known and redis.call('HEXISTS', group_of(group.gid), uid) == 1 then return 2 end
+  if was_before(group, uid) then return 2 end
   if group.lost then return 6 end
+  if moves_on(group) then return 0 end
   if group.closed then return 3 end
   if group.full then return 5 end
-  if group.n >= set.most then return 4 end
+  local most = set.custom == 1 and group.state == 'open' and set.most or set.group_size
+  if group.n >= most then return 4 end
   local fields = group.fields
   fields[#fields + 1], fields[#fields + 2] = uid, group.n .. ' ' .. payload
   group.put[uid] = true

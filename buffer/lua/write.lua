@@ -4,7 +4,8 @@
 --        and n items, each uid reward payload. Slot and fence are empty without a slot; lowest and
 --        highest are the versions that the items report, or empty.
 -- REPLY  {wait_ms, one code per item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost(its slot
---        is over) 7 unpublished(of a version that no trainer published)}
+--        is over) 7 unpublished(of a version that no trainer published) 8 foreign(its slot makes
+--        a group of another instance)}
 -- include: due.lua
 -- include: next_due.lua
 -- include: idle.lua
@@ -13,9 +14,16 @@
 -- include: seen.lua
 -- include: put.lua
 -- include: keep.lua
-local codes, tally_of, added, i = {}, {0, 0, 0, 0, 0, 0, 0}, 0, REST
+local codes, tally_of, added, i = {}, {0, 0, 0, 0, 0, 0, 0, 0}, 0, REST
 if ROLLOUT ~= '' and redis.call('HGET', at('rollout'), 'digest') ~= ROLLOUT then
   return redis.error_reply('STALE rollout')
+end
+
+local function write_down(group, id_json, lowest)
+  if not next(group.put) then return end
+  if policy then stand(group, tonumber(lowest)) end
+  keep(group, id_json)
+  added = added + group.added
 end
 
 wake()
@@ -32,19 +40,21 @@ while i <= #ARGV do
   for item = i + 8, after - 1, 3 do
     local uid, reward, payload = unpack(ARGV, item, item + 2)
     local code = unpublished and 7 or put(group, uid, reward, payload)
+    while code == 0 do
+      write_down(group, id_json, lowest)
+      group = next_round(group)
+      code = put(group, uid, reward, payload)
+    end
     codes[#codes + 1], tally_of[code] = code, tally_of[code] + 1
     if code == 3 or code == 4 or code == 6 then set_aside(group.gid, code, uid, payload) end
   end
-  if next(group.put) then
-    if policy then stand(group, tonumber(lowest)) end
-    keep(group, id_json)
-  end
-  added, i = added + group.added, after
+  write_down(group, id_json, lowest)
+  i = after
 end
 save_seen()
 save_rewards()
 count('bytes', added)
-for code, name in ipairs({'stored', 'repeated', 'late', 'surplus', 'full', 'late', 'unpublished'}) do
+for code, name in ipairs({'stored', 'repeated', 'late', 'surplus', 'full', 'late', 'unpublished', 'foreign'}) do
   count(name, tally_of[code])
 end
 save_policy()

@@ -162,7 +162,8 @@ async def test_an_implicit_batch_that_was_never_handed_over_comes_back(bench: Be
 
 
 async def test_a_late_item_does_not_reopen_its_group(bench: Bench) -> None:
-    await bench.fill("a", [1, 0, 1, 0])
+    await bench.fill("a", [1, 0, 1])
+    bench.advance(301)
     batch = await bench.buffer.take()
     assert await bench.buffer.write(item("a", "late")) is Outcome.LATE
     assert batch is not None
@@ -399,10 +400,148 @@ async def test_a_buffer_full_of_bytes_pushes_back_until_a_batch_is_taken(make: M
     await bench.fill("next", [1, 0, 1, 0])
 
 
-async def test_a_group_far_over_its_size_stores_no_more(bench: Bench) -> None:
-    outcomes = await bench.buffer.write_many([item("a", f"u{n}", n % 2) for n in range(20)])
-    assert outcomes.count(Outcome.STORED) == 16
-    assert outcomes.count(Outcome.SURPLUS) == 4
+async def test_a_full_group_stores_no_more_under_its_round(bench: Bench) -> None:
+    items = [item("a", f"u{n}", n % 2, round_number=0) for n in range(6)]
+    outcomes = await bench.buffer.write_many(items)
+    assert outcomes == [Outcome.STORED] * 4 + [Outcome.SURPLUS] * 2
+
+
+async def test_a_custom_function_may_want_more_than_a_whole_group(make: Make) -> None:
+    def enough(group: Any, *_: Any) -> tuple[bool, bool]:
+        return (len(group[1]) > 5,) * 2
+
+    bench = make(functions=GroupFunctions(is_valid_group=enough))
+    await bench.fill("a", [1, 0, 1, 0])
+    assert await bench.buffer.take() is None  # it has seen them, and waits for more
+    items = [item("a", f"more{n}", n % 2, round_number=0) for n in range(20)]
+    outcomes = await bench.buffer.write_many(items)
+    assert outcomes.count(Outcome.STORED) == 12
+    assert outcomes.count(Outcome.SURPLUS) == 8
+
+
+@pytest.mark.parametrize("read", ["after each pass", "at the end"])
+@pytest.mark.parametrize(
+    "functions", [None, GroupFunctions(is_valid_group=lambda *_: (True, True))]
+)
+async def test_every_pass_over_the_data_is_delivered(
+    make: Make, functions: GroupFunctions | None, read: str
+) -> None:
+    bench, delivered = make(functions=functions), []
+    for n in range(5):
+        items = [item("q", f"{n}-{k}", k % 2) for k in range(4)]
+        outcomes = await bench.buffer.write_many(items[:2]) + await bench.buffer.write_many(items)
+        assert outcomes == [Outcome.STORED] * 2 + [Outcome.REPEATED] * 2 + [Outcome.STORED] * 2
+        if read == "after each pass":
+            delivered += await _taken(bench)
+    while found := await _taken(bench):
+        delivered += found
+    assert delivered == [[f"{n}-{k}" for k in range(4)] for n in range(5)]
+
+
+async def _taken(bench: Bench) -> list[list[str]]:
+    batch = await bench.buffer.take(1)
+    if batch is None:
+        return []
+    await bench.buffer.ack(batch)
+    return [[one["uid"] for one in items] for _, items in batch.groups]
+
+
+async def test_one_write_may_hold_several_passes(bench: Bench) -> None:
+    items = [item("q", f"u{n}", n % 2) for n in range(10)]
+    assert await bench.buffer.write_many(items) == [Outcome.STORED] * 10
+    assert [(g.round, g.items) for g in await bench.buffer.groups("ready")] == [(0, 4), (1, 4)]
+    assert [(g.round, g.items) for g in await bench.buffer.groups("open")] == [(2, 2)]
+
+
+async def test_a_repeat_of_the_pass_before_is_stored_once(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    assert await bench.buffer.write(item("a", "next")) is Outcome.STORED
+    assert await bench.buffer.write(item("a", "a-u3")) is Outcome.REPEATED
+    assert [g.round for g in await bench.buffer.groups("open")] == [1]
+
+
+async def test_a_pass_is_whole_long_after_its_items_are_gone(make: Make) -> None:
+    bench = make(retain=1)
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    bench.redis.delete(bench.key("group:a:0"))  # as Redis does after `retain`
+    assert bench.redis.ttl(bench.key("group:a:0:meta")) > 500, "as long as the late window"
+    assert await bench.buffer.write(item("a", "next")) is Outcome.STORED
+
+
+async def test_a_lowered_group_size_finishes_what_has_enough(make: Make) -> None:
+    bench = make(group_size=8)
+    await bench.fill("a", [1, 0, 1, 0, 1, 0])
+    await bench.buffer.configure(TaskConfig(group_size=4))
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert [one["uid"] for one in batch.items] == ["a-u0", "a-u1", "a-u2", "a-u3"]
+
+
+class _Speechless(BaseException):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    "failure", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, SystemExit, _Speechless]
+)
+@pytest.mark.parametrize("name", ["normalize_group_data", "is_valid_group"])
+async def test_whatever_a_function_raises_concerns_only_its_group(
+    make: Make, name: str, failure: type[BaseException]
+) -> None:
+    def fails(group: Any, *_: Any) -> Any:
+        if group[0] == "bad":
+            raise failure
+        return group if name == "normalize_group_data" else (True, True)
+
+    bench = make(functions=GroupFunctions(**{name: fails}))
+    await bench.fill("bad", [1, 0, 1, 0])
+    await bench.fill("good", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["good"]
+    (found,) = await bench.buffer.quarantined()
+    assert f"{name} of math: {failure.__name__}" in found.reason
+
+
+async def test_the_dialect_v1_tells_of_a_group_that_timed_out_short(make: Make) -> None:
+    bench = make(dialect="v1")
+    await bench.fill("short", [1, 0, 1])
+    bench.advance(301)
+    await bench.fill("whole", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["whole", "short"]
+    assert await bench.buffer.quarantined() == []
+    assert (await bench.buffer.stats())["expired"] == 1
+
+
+async def test_the_dialect_v1_delivers_no_group_that_finished_short(make: Make) -> None:
+    bench = make(dialect="v1", min_valid_group_size_ratio=0.75)
+    await bench.fill("short", [1, 0, 1])
+    await bench.fill("whole", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["whole", "short"]
+    (kept,) = await bench.buffer.groups("kept")
+    assert (kept.state, kept.reason) == (
+        "invalid", "3 items of 4: the dialect v1 has no padding"
+    )  # fmt: skip
+
+
+async def test_a_function_may_complete_a_short_group_of_the_dialect_v1(make: Make) -> None:
+    def twice(group: Any, _: str) -> Any:
+        return group[0], (group[1] * 2)[:4]
+
+    bench = make(dialect="v1", functions=GroupFunctions(transform_group=twice))
+    await bench.fill("short", [1, 0, 1])
+    bench.advance(301)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert len(batch.items) == 4
 
 
 async def test_a_failing_function_quarantines_its_group_alone(make: Make) -> None:

@@ -49,6 +49,9 @@ class Group:
     closed: float = 0
     timed_out: bool = False
 
+    def has(self, uid: str) -> bool:
+        return any(uid == known for known, _ in self.items)
+
 
 class Model:
     """The promises, with a dict and a clock."""
@@ -62,23 +65,28 @@ class Model:
         self.ticks = 0
 
     def write(self, name: str, uid: str, reward: int, number: int | None) -> Outcome:
-        gid = f"{name}:{self.rounds.get(name, 0) if number is None else number}"
+        newest = self.rounds.get(name, 0)
+        gid = f"{name}:{newest if number is None else number}"
         group = self.groups.get(gid)
-        if number is None and group and self.is_closed(group) and self.now - group.closed > LATE:
-            number = self.rounds.get(name, 0) + 1
-            gid = f"{name}:{number}"
-            group = self.groups.get(gid)
+        if number is None and group and self.is_past(group):
+            newest = self.rounds[name] = newest + 1
+            gid, group = f"{name}:{newest}", None
+        before = self.groups.get(f"{name}:{newest - 1}") if number is None else None
         if number is not None:
-            self.rounds[name] = max(self.rounds.get(name, 0), number)
-        if group and any(uid == known for known, _ in group.items):
-            return Outcome.REPEATED
+            self.rounds[name] = max(newest, number)
+        for known in (group, before):
+            if known and not self.is_past(known) and known.has(uid):
+                return Outcome.REPEATED
+        if number is None and group and len(group.items) >= SIZE:
+            self.rounds[name] = newest + 1
+            gid, group = f"{name}:{newest + 1}", None
         if group and self.is_closed(group):
             return Outcome.LATE
         if group is None:
             if sum(not self.is_gone(other) for other in self.groups.values()) >= ROOM:
                 return Outcome.FULL
             group = self.groups[gid] = Group()
-        if len(group.items) >= 4 * SIZE:
+        if len(group.items) >= SIZE:
             return Outcome.SURPLUS
         group.items.append((uid, reward))
         if group.state == "open":
@@ -155,6 +163,9 @@ class Model:
         group = self.groups[gid]
         group.state, group.closed = state, self.now
         self.unreported.append(gid[0])
+
+    def is_past(self, group: Group) -> bool:
+        return self.is_closed(group) and self.now - group.closed > LATE
 
     def is_closed(self, group: Group) -> bool:
         return group.state not in ("open", "ready") or group.closed > 0
