@@ -5,6 +5,7 @@ Nothing here is state: another server on the same Redis answers the same.
 
 import asyncio
 import logging
+import math
 import time
 from typing import Annotated, Any
 
@@ -37,7 +38,7 @@ class Desk:
         self.link = Link(target, patience=settings.redis_patience)
         self.generators = discover(settings.generators)
         self._buffers: dict[str, RolloutBuffer] = {}
-        self._current: tuple[float, str] = (0.0, "")
+        self._current: tuple[float, str] = (-math.inf, "")
 
     def buffer(self, task: str) -> RolloutBuffer:
         """A task's buffer, with the functions its generator defines."""

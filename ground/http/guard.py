@@ -16,6 +16,7 @@ import binascii
 import hmac
 import ipaddress
 import json
+import math
 import os
 import socket
 import time
@@ -211,7 +212,7 @@ class _Health:
     def __init__(self, look: Health) -> None:
         self._look = look
         self._latest: asyncio.Task[dict[str, Any]] | None = None
-        self._ended = 0.0
+        self._ended = -math.inf
 
     async def __call__(self) -> dict[str, Any]:
         latest = self._latest

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -70,6 +71,17 @@ async def test_items_written_before_any_start_are_kept_in_groups_of_16(
     async with served(redis) as client:
         await fill(client, "a", [0, 1] * 8)
         assert len((await read(client))["data"]["data"]) == 16
+
+
+async def test_a_server_on_a_machine_that_has_just_started_knows_the_current_task(
+    redis: ground.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(redis) as client:
+        await start(client)
+    monkeypatch.setattr("buffer.http.desk.time", SimpleNamespace(monotonic=lambda: 0.5))
+    async with served(redis) as client:
+        await fill(client, "a", [0, 1] * 2)
+        assert len((await read(client))["data"]["data"]) == 4  # its groups are of 4, not of 16
 
 
 async def test_a_read_has_upstreams_shape(redis: ground.Client) -> None:

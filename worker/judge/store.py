@@ -166,7 +166,7 @@ class SuiteStore:
                 return problem
             self._guard.acquire()
         try:
-            if not again and time.monotonic() < self._sent.get(packed.ref.sha256, 0.0) + RENEW:
+            if not again and time.monotonic() < self._sent.get(packed.ref.sha256, -math.inf) + RENEW:
                 return None
             return self._problem_since(began) or self._tried(packed)
         finally:

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from redis.exceptions import ConnectionError
@@ -75,6 +76,15 @@ def test_a_suite_that_is_there_is_not_sent_again(redis, store) -> None:
 
     assert {redis.get(key) for key in kept} == {b"seen"}  # nothing was written
     assert all(redis.ttl(key) > 100 for key in kept)  # by the other process, which asked
+
+
+def test_a_machine_that_has_just_started_sends_its_first_suite(redis, store, monkeypatch) -> None:
+    packed = pack(cases(10))
+    monkeypatch.setattr("worker.judge.store.time", SimpleNamespace(monotonic=lambda: 2.0))
+
+    store.send(packed)
+
+    assert redis.exists(suite_key(packed.ref.sha256)) == 1
 
 
 def test_only_what_is_missing_is_sent(redis, store) -> None:

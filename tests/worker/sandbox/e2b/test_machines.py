@@ -93,6 +93,13 @@ def test_records_of_images_are_read_again_only_when_one_has_changed(tmp_path, mo
     assert images.names() == ("u",)
 
 
+def test_images_are_found_in_a_folder_whose_time_is_the_beginning_of_time(tmp_path):
+    store = ImageStore.of(ImageSettings(images=tmp_path / "images"), 65534)
+    store.add(oci(tmp_path / "oci", [layer({"a": "1"})], name="t:latest", packed=bytes))
+    os.utime(store.folder / "images", (0, 0))
+    assert Images(store).names() == ("t:latest",)
+
+
 async def test_machines_that_look_full_are_tried_after_those_with_room(redis, machines):
     full = GOOD | {"alive": 9}
     for id, entry in (("b", full), ("c", GOOD), ("d", full)):

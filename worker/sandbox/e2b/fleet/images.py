@@ -21,7 +21,7 @@ class Images:
     def __init__(self, store: ImageStore) -> None:
         self._store, self._folder = store, store.folder / "images"
         self._known: tuple[str, ...] = ()
-        self._changed = 0.0
+        self._changed: float | None = None  # some systems set every folder's time to 0
 
     def names(self) -> tuple[str, ...]:
         try:
@@ -30,7 +30,7 @@ class Images:
             return ()
         if changed != self._changed:
             self._known = tuple(sorted(self._read()))
-            self._changed = changed if changed < time.time() - _SETTLED else 0.0
+            self._changed = changed if changed < time.time() - _SETTLED else None
         return self._known
 
     def _read(self) -> Iterator[str]:
