@@ -80,7 +80,7 @@ class Finisher:
         self._plain_failures = not handlers and not worker.disable_default_exception_handler
         self._gathered: dict[str, list[End]] = defaultdict(list)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._flushing = False
+        self._flushing: asyncio.Task[None] | None = None
 
     def finish(self, outcome: Outcome) -> None:
         """Record it soon, together with others."""
@@ -109,29 +109,26 @@ class Finisher:
 
     def _gather(self, outcome: Outcome, row: Row) -> None:
         self._gathered[outcome.claimed.queue].append((outcome, row))
-        if not self._flushing:
-            self._flushing = True
-            self._spawn(self._flush())
+        if self._flushing is None or self._flushing.done():
+            self._flushing = self._spawn(self._flush())
 
     async def drain(self) -> None:
         """Return when every end is recorded."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _flush(self) -> None:
-        try:
-            while self._gathered:
-                gathered, self._gathered = self._gathered, defaultdict(list)
-                for queue, ends in gathered.items():
-                    for chunk in _chunks(ends):
-                        await self._record(queue, chunk)
-        finally:
-            self._flushing = False
+        while self._gathered:
+            gathered, self._gathered = self._gathered, defaultdict(list)
+            for queue, ends in gathered.items():
+                for chunk in _chunks(ends):
+                    await self._record(queue, chunk)
 
     async def _record(self, queue: str, ends: list[End]) -> None:
         try:

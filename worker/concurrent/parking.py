@@ -57,6 +57,7 @@ class Parking:
         if self._task is None:
             self.wanted = wanted
             self._task = asyncio.create_task(self._wait())
+            self._task.add_done_callback(self._left)
 
     def brought(self) -> Claim | None:
         """What was claimed here since the last call."""
@@ -92,10 +93,12 @@ class Parking:
             self._id = 0
             if not self._leaving:
                 await asyncio.sleep(0.2)
-        finally:
-            self._task = None
-            self.wanted = 0
-            self._woken()
+
+    def _left(self, _: asyncio.Task[None]) -> None:
+        """Called when the task is done, even if it was cancelled before its first step."""
+        self._task = None
+        self.wanted = 0
+        self._woken()
 
     async def _block_and_claim(self) -> None:
         here = self._commands

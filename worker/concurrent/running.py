@@ -41,7 +41,7 @@ class ClaimedJob:
     hold: float = 0.0  # seconds that its program may outlive this worker; its permit stays as long
     still_running: float = 0.0  # after its end: seconds that the sandbox may still be busy
     report: Report = Report.SUCCESS  # what its end says of the service to a gate that adapts
-    task: asyncio.Task[None] | None = None
+    task: "asyncio.Task[Outcome] | None" = None
     interrupt: Callable[[], object] | None = None  # ends a function that runs in a thread
     ending: bool = False  # its outcome is on its way to Redis
     why: str = ""  # why it is interrupted: stopped, killed, lost, cold

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -244,6 +245,7 @@ class Shift:
             if tracing.on():
                 traced.begin(claimed, self._worker.name)
             claimed.task = self._loop.create_task(self._run(claimed))
+            claimed.task.add_done_callback(partial(self._end, claimed))
             self.jobs.add(claimed)
         if claim.jobs:
             self._order.gave(queue)
@@ -263,11 +265,16 @@ class Shift:
 
     # Running
 
-    async def _run(self, claimed: ClaimedJob) -> None:
-        """What its task raises is the job's outcome, so that every job ends."""
+    async def _run(self, claimed: ClaimedJob) -> Outcome:
+        with claimed.span.current():
+            return await self._performer.perform(claimed)
+
+    def _end(self, claimed: ClaimedJob, task: asyncio.Task[Outcome]) -> None:
+        """Called when the task is done, even if it was cancelled before its first step. So every
+        job ends. What the task raised is its outcome."""
+        claimed.task = None  # else each refers to the other
         try:
-            with claimed.span.current():
-                outcome = await self._performer.perform(claimed)
+            outcome = task.result()
         except BaseException as error:  # noqa: BLE001 - as said
             if isinstance(error, asyncio.CancelledError) and self._is_being_ended():
                 claimed.why = claimed.why or "cold"
