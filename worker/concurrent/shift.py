@@ -130,10 +130,15 @@ class Shift:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
 
-    def stop(self) -> None:
+    def stop(self, why: str) -> None:
         """Warm: no new jobs; the running ones are finished."""
+        if not self._stopping:
+            self._say_why_it_ends(why)
         self._stopping = True
         self._woken.set()
+
+    def _say_why_it_ends(self, why: str) -> None:
+        log.info("Worker %s ends: %s", self._worker.name, why)
 
     def look_again(self) -> None:
         """A queue was resumed."""
@@ -142,22 +147,26 @@ class Shift:
     def stop_cold(self) -> None:
         """Interrupt the running jobs and return them to the front of their queues."""
         self.cold = True
-        self.stop()
+        self.stop("its jobs are to go back")
 
     async def work(self, *, burst: bool, max_jobs: int | None, max_idle: float | None) -> None:
         """Until stopped; in a burst, until the queues are empty."""
         self._most = max_jobs if max_jobs is not None else math.inf
-        while not self._stopping and self.started < self._most:
+        while not self._stopping:
+            if self.started >= self._most:
+                self.stop(f"it has started the {self.started} jobs that it may")
+                break
             self._woken.clear()
             look = await self._look()
             if look.took and look.left:
                 continue
             if burst and not self.jobs and (look.suspended or not look.left):
+                self.stop("it works in a burst, and its queues are empty or suspended")
                 break
             if not burst and not look.left:
                 self._parking.park(self._room(), but=look.paused)
             if not await self._rest(look, max_idle):
-                break
+                self.stop(f"it has been idle for {max_idle} s")
         await self._wind_up()
 
     # Claiming

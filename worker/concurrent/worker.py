@@ -12,6 +12,7 @@ import copy
 import gc
 import importlib
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -38,6 +39,37 @@ from worker.sandbox.choice import check_choice, described, prove_sandbox_here
 from worker.settings import WorkerSettings
 
 
+class _Forks:
+    """A job may fork, as `multiprocessing` does. Its child has the handlers of a new process: with
+    the worker's, a signal to the child would wake the worker's loop, by the socket that both have,
+    and stop the worker. A signal that comes before the child has them waits until then."""
+
+    def __init__(self) -> None:
+        self.handled: frozenset[signal.Signals] = frozenset()  # by the worker of this process
+        self._waiting = threading.local()
+        os.register_at_fork(
+            before=self._hold, after_in_parent=self._let_go, after_in_child=self._forget_parent
+        )
+
+    def _hold(self) -> None:
+        self._waiting.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self.handled)
+
+    def _let_go(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._waiting.mask)
+
+    def _forget_parent(self) -> None:
+        if self.handled:
+            signal.set_wakeup_fd(-1)
+        for number in self.handled:
+            ctrl_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if ctrl_c else signal.SIG_DFL)
+        self.handled = frozenset()
+        self._let_go()
+
+
+_forks = _Forks()
+
+
 class Signals:
     """Each stops the worker if it runs in the main thread. `nohup` still works."""
 
@@ -55,8 +87,10 @@ class Signals:
             if before is not signal.SIG_IGN or number != signal.SIGHUP:
                 self._before[number] = before
                 self._loop.add_signal_handler(number, self._stop, number)
+        _forks.handled = frozenset(self._before)
 
     def __exit__(self, *_: object) -> None:
+        _forks.handled = frozenset()
         for number, before in self._before.items():
             self._loop.remove_signal_handler(number)
             signal.signal(number, before)  # type: ignore[arg-type]
@@ -233,7 +267,7 @@ class ConcurrentWorker(BaseWorker):
             case "look":  # of pause.lua
                 self._look_again()
             case "shutdown":
-                self.request_stop_here()
+                self.request_stop_here("the command `shutdown` came by Redis")
 
     def _kill_jobs(self) -> None:
         if (shift := self._shift) is not None:
@@ -263,11 +297,11 @@ class ConcurrentWorker(BaseWorker):
                 self.pubsub.unsubscribe()
             self.pubsub_thread.join(timeout=1)  # it closes its connection when it ends
 
-    def _signalled(self, number: int) -> None:
+    def _signalled(self, number: signal.Signals) -> None:
         self.ended_by = self.ended_by or number
-        self.request_stop_here()
+        self.request_stop_here(f"{number.name} was sent to it")
 
-    def request_stop_here(self) -> None:
+    def request_stop_here(self, why: str) -> None:
         """The first request is warm, the second cold; one within a second of the first is the
         same request."""
         shift = self._shift
@@ -276,10 +310,10 @@ class ConcurrentWorker(BaseWorker):
         if self._shutdown_requested_date is None:
             self._shutdown_requested_date = now()
             self.handle_warm_shutdown_request()  # type: ignore[no-untyped-call,unused-ignore]
-            shift.stop()
+            shift.stop(why)
             self._background.append(asyncio.create_task(self._note_shutdown()))
         elif (now() - self._shutdown_requested_date).total_seconds() > 1:
-            self.log.warning("Worker %s: cold shut down", self.name)
+            self.log.warning("Worker %s: cold shut down: %s once more", self.name, why)
             shift.stop_cold()
 
     async def _note_shutdown(self) -> None:

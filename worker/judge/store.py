@@ -166,7 +166,8 @@ class SuiteStore:
                 return problem
             self._guard.acquire()
         try:
-            if not again and time.monotonic() < self._sent.get(packed.ref.sha256, -math.inf) + RENEW:
+            sent = self._sent.get(packed.ref.sha256, -math.inf)
+            if not again and time.monotonic() < sent + RENEW:
                 return None
             return self._problem_since(began) or self._tried(packed)
         finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import multiprocessing
 import os
 import threading
 import time
@@ -69,6 +70,20 @@ def waits_for(url: str, key: str) -> None:
     client: Any = redis.Redis.from_url(url, socket_timeout=None)
     client.blpop(key)
     client.close()
+
+
+def ends_a_child() -> int | None:
+    """The exit code of a child process that was told to end."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+    child.start()
+    child.terminate()
+    child.join(100)
+    return child.exitcode
+
+
+def uses_a_pool() -> list[int]:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(abs, [-1, -2])
 
 
 def which_thread() -> int:

@@ -61,7 +61,7 @@ def at_work(client: Any, *names: str, **settings: Any) -> Iterator[ConcurrentWor
     try:
         yield worker
     finally:
-        worker._call(worker.request_stop_here)
+        worker._call(worker.request_stop_here, "the test is over")
         thread.join(100)
         assert not thread.is_alive(), "the worker does not stop"
 
