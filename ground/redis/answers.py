@@ -7,7 +7,16 @@ delivers a batch with one wake-up per loop.
 import asyncio
 import threading
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
+
+from ground.errors import PenstockError
+
+
+def own(error: BaseException) -> BaseException:
+    """For one of the callers whom it concerns. Each raise adds frames to the traceback of an
+    error: of one error for thousands of callers, each would log the frames of all."""
+    return copy(error) if isinstance(error, PenstockError) else error
 
 
 class Answer:
@@ -26,7 +35,7 @@ class Answer:
     def taken(self) -> Any:
         """The outcome, raised if it is an error."""
         if isinstance(self.outcome, BaseException):
-            raise self.outcome
+            raise own(self.outcome)
         return self.outcome
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import traceback
 
 import pytest
 
@@ -167,6 +168,15 @@ async def test_without_redis_patience_ends_an_acquire_that_has_no_timeout(unreac
         await served(asyncio.create_task(gate.acquire()))
     with pytest.raises(GateUnavailable):
         await asyncio.wait_for(asyncio.to_thread(gate.sync.acquire), SOON)
+
+
+async def test_without_redis_each_waiter_gets_an_error_of_its_own(nowhere, gate_at):
+    gate = gate_at(nowhere, lease=3, patience=0.5)
+    waits = [gate.acquire() for _ in range(200)]
+    errors = await asyncio.gather(*waits, return_exceptions=True)
+    assert {type(error) for error in errors} == {GateUnavailable}
+    assert len({id(error) for error in errors}) == 200
+    assert max(len(traceback.extract_tb(error.__traceback__)) for error in errors) < 20
 
 
 async def test_without_redis_every_question_ends_in_the_same_error(unreachable, gate_at):

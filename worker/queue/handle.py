@@ -8,7 +8,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer
+from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer, own
 from worker.errors import QueueError, ResultUnreadable
 from worker.models import CodeResult
 from worker.queue.order import Order
@@ -96,7 +96,7 @@ def read_outcome(outcome: Any) -> CodeResult:
 def json_of(outcome: Any) -> Any:
     """The result in it as it came, or its error raised."""
     if isinstance(outcome, BaseException):
-        raise outcome
+        raise own(outcome)
     try:
         return json.loads(outcome)
     except ValueError as wrong:

@@ -57,6 +57,16 @@ async def test_a_cancelled_token_that_is_submitted_again_runs_once(redis, queue,
     assert fusion.requests == 1
 
 
+async def test_each_who_waits_for_one_job_gets_an_error_of_its_own(queue) -> None:
+    handle = await queue.submit("1")
+    waits = [asyncio.create_task(handle.result()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await handle.cancel()
+    errors = await asyncio.gather(*waits, handle.result(), return_exceptions=True)
+    assert {type(error) for error in errors} == {JobCancelled}
+    assert len({id(error) for error in errors}) == 4
+
+
 async def test_a_stopped_token_that_is_submitted_again_runs_once(real_redis, fusion) -> None:
     fusion.default = Answer.ok(seconds=math.inf)
     queue = CodeQueue(real_redis, "code")
