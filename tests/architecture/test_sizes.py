@@ -30,6 +30,7 @@ STAND_ALONE = {
 WHOLE = {
     "buffer/rollout_buffer.py": "both faces of a buffer; apart they would import each other",
     "limiter/ledger.py": "an ask names its ledger; apart they would import each other",
+    "worker/sandbox/local/inside/notebook.py": "it is sent as one text into sandboxes",
 }
 
 

@@ -7,14 +7,13 @@ at the next turn. One without has a sandbox to itself, for that one program.
 
 import base64
 import hashlib
-import importlib.resources
 import time
 from contextlib import AbstractAsyncContextManager
 from functools import cache
+from importlib.resources import files
 
 from worker.errors import SandboxUnfit
 from worker.lifecycle.errors import CommandFailed, SandboxLost
-from worker.lifecycle.interpreter import LOADER
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import FILE_ERRORS, ExecResult
 from worker.lifecycle.sandbox import OpenSandbox
@@ -122,12 +121,15 @@ async def _program(sandbox: OpenSandbox, request: CodeRequest) -> list[str]:
             "bash, or at another PENSTOCK_SESSION_PROVIDER",
             reason="isolation_unavailable",
         )
-    return [command, "-c", LOADER, _interpreter(), file]
+    return [command, "-c", *_caller(), file]
 
 
 @cache
-def _interpreter() -> str:
-    return (importlib.resources.files("worker.lifecycle") / "interpreter.py").read_text()
+def _caller() -> tuple[str, str]:
+    """What hands a program to the interpreter of its session, and that."""
+    caller = files("worker.lifecycle") / "caller.py"
+    notebook = files("worker.sandbox.local.inside") / "notebook.py"
+    return caller.read_text(), notebook.read_text()
 
 
 async def _fetched(sandbox: OpenSandbox, names: list[str]) -> dict[str, str]:

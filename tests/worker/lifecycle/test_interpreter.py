@@ -1,5 +1,6 @@
 """The interpreter of a session by itself, as a provider runs it, but in no jail."""
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness.servers import until
-from worker.lifecycle import interpreter
+from worker.lifecycle import caller
+from worker.sandbox.local.inside import notebook
 
-SOURCE = Path(interpreter.__file__).read_text()
+CALLER, SOURCE = (Path(each.__file__).read_text() for each in (caller, notebook))
 Run = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -29,7 +31,7 @@ def begin(tmp_path: Path, source: str) -> Iterator[Run]:
         file.write_text(code)
         begun.append(
             subprocess.Popen(
-                [sys.executable, "-c", interpreter.LOADER, source, file.name],
+                [sys.executable, "-c", CALLER, source, file.name],
                 cwd=tmp_path,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -73,7 +75,7 @@ def test_one_that_catches_an_interruption_gets_another(begin, tmp_path):
     assert ran(begin("print(x)")) == ("2\n", "", 0)
 
 
-@pytest.mark.parametrize("source", [SOURCE.replace("GRACE = 3.0", "GRACE = 0.3")])
+@pytest.mark.parametrize("source", [SOURCE.replace("_GRACE = 3.0", "_GRACE = 0.3")])
 def test_one_that_ignores_them_takes_the_interpreter_with_it(begin, tmp_path):
     ignores = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
     deaf = killed_while_busy(begin, tmp_path, f"{ignores}\nx = 1\n{BUSY}")
@@ -105,3 +107,28 @@ def test_what_a_program_did_to_its_streams_is_over_with_it(begin):
 def test_programs_that_begin_together_share_one_interpreter(begin):
     pids = {ran(each)[0] for each in [begin("import os; print(os.getpid())") for _ in range(5)]}
     assert len(pids) == 1
+
+
+def test_programs_share_an_event_loop(begin):
+    begun = "import asyncio\nasync def f(): return 7\ntask = asyncio.create_task(f())"
+    assert ran(begin(begun)) == ("", "", 0)
+    assert ran(begin("print(await task)")) == ("7\n", "", 0)
+    assert ran(begin("print(asyncio.run(f()))")) == ("7\n", "", 0)
+    _, told, code = ran(begin("await asyncio.sleep(0)\n1 / 0"))
+    assert (told.count("File"), code) == (1, 1)
+
+
+def test_one_that_awaits_is_interrupted_too(begin, tmp_path):
+    waits = "import asyncio\nx = 1\nopen('began', 'w').close()\nawait asyncio.Event().wait()"
+    killed_while_busy(begin, tmp_path, waits)
+    assert ran(begin("print(x)")) == ("1\n", "", 0)
+
+
+def test_what_a_program_shows_is_printed(begin):
+    shown = "n = 2\n!echo {n}\ndisplay('x')\nfrom IPython.display import display\ndisplay(3)\n4"
+    assert ran(begin(shown)) == ("2\n'x'\n3\n", "", 0)
+
+
+def test_the_text_that_is_sent_is_python_of_3_9():
+    for text in (CALLER, SOURCE):
+        ast.parse(text, feature_version=(3, 9))

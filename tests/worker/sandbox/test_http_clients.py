@@ -177,15 +177,23 @@ def plot(*_): figures.append(Figure())
 def get_fignums(): return list(range(len(figures)))
 def figure(number): return figures[number]
 def close(which): figures.clear()
+def show(): raise NotImplementedError
 """
     files = {
         "matplotlib/__init__.py": "",
         "matplotlib/figure.py": encoded(figure.encode()),
         "matplotlib/pyplot.py": encoded(drawing.encode()),
     }
-    cells = ["import matplotlib.pyplot as plt; plt.plot(1); None", "1", "plt.Figure()"]
+    cells = [
+        "import matplotlib.pyplot as plt; plt.plot(1); None",
+        "1",
+        "plt.Figure()",
+        "plt.plot(1); plt.show(); display(2); plt.plot(3); None",
+    ]
     fusion = sdk()
     asked = fusion.RunJupyterRequest(cells=cells, files=files)
     ran = fusion.run_jupyter(asked, endpoint=url)
     picture = {"text/plain": "<Figure>", "image/png": encoded(b"drawn as png")}
-    assert [cell.display for cell in ran.cells] == [[picture], [{"text/plain": "1"}], [picture]]
+    assert [cell.display for cell in ran.cells] == [
+        [picture], [{"text/plain": "1"}], [picture], [picture, {"text/plain": "2"}, picture],
+    ]  # fmt: skip

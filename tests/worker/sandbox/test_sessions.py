@@ -1,5 +1,6 @@
 """An interpreter that lives across calls, and `/run_jupyter`, which is one for one request."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,48 @@ async def test_cells_show_what_they_are_asked_to(sandbox: Jails) -> None:
         assert (own.stdout, own.display) == ("3\n", [])
 
 
+async def test_a_task_of_one_cell_lives_in_the_next(sandbox: Jails) -> None:
+    begun = """
+import asyncio
+queue = asyncio.Queue()
+async def work():
+    await asyncio.sleep(0)
+    queue.put_nowait(5)
+    print('worked')
+    return 7
+task = asyncio.create_task(work())
+task.done()
+"""
+    async with sandbox.session(QUICK) as session:
+        assert (await session.run(begun)).display == [{"text/plain": "False"}]
+        later = await session.run("await asyncio.gather(task, queue.get())")
+        assert (later.stdout, later.display) == ("worked\n", [{"text/plain": "[7, 5]"}])
+
+
+async def test_a_task_goes_on_between_two_cells(sandbox: Jails) -> None:
+    begun = """
+import asyncio, os
+read, write = os.pipe()
+async def tell(): os.write(write, b'x')
+task = asyncio.get_running_loop().create_task(tell())
+"""
+    async with sandbox.session(QUICK) as session:
+        await session.run(begun)
+        # No `await` lets it go on in this cell.
+        assert (await session.run("os.read(read, 1)")).display == [{"text/plain": "b'x'"}]
+
+
+async def test_a_cell_without_await_runs_coroutines_as_a_script_does(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        await session.run("import asyncio\nasync def f(): return asyncio.get_running_loop()")
+        for way in ("asyncio.run(f())", "asyncio.get_event_loop().run_until_complete(f())"):
+            assert (await session.run(f"{way}\n5")).display == [{"text/plain": "5"}]
+        await session.run("asyncio.get_event_loop().close()")
+        assert (await session.run("await f() is asyncio.get_event_loop()")).display == [
+            {"text/plain": "True"}
+        ]
+
+
 async def test_cells_await_on_one_event_loop(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
         await session.run("import asyncio\nlater = asyncio.Event()")
@@ -94,6 +137,44 @@ async def test_only_what_is_no_python_is_taken_for_magic(sandbox: Jails) -> None
     async with sandbox.session(QUICK) as session:
         told = await session.run(MAGIC_AND_NONE)
         assert (told.stdout, told.error) == ("(said\n\nx\f\u2028!\n!\n", [])
+
+
+@pytest.mark.parametrize(
+    ("cell", "magic"),
+    [("x = 1\n%cd /tmp", "%cd"), ("%%writefile x\nit's text", "%%writefile"), ("%run x", "%run")],
+)
+async def test_a_magic_that_would_do_something_else_is_refused(
+    sandbox: Jails, cell: str, magic: str
+) -> None:
+    async with sandbox.session(QUICK) as session:
+        [refused] = (await session.run(cell)).error
+        assert refused["ename"] == "UsageError"
+        assert refused["evalue"].startswith(f"{magic} is not offered here")
+        assert (await session.run("x")).error[0]["ename"] == "NameError"
+
+
+async def test_ipythons_display_is_there_in_the_small(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        await session.run("import sys; before = 'IPython' in sys.modules")
+        assert (await session.run("before")).display == [{"text/plain": "False"}]
+        shown = await session.run("""
+from IPython.display import HTML, JSON, Image, Markdown, Math, clear_output, display
+display(HTML('<b>'), Markdown('# x'), JSON({'a': 1}), Math('x'))
+clear_output(wait=True)
+display({'a/b': 'raw'}, raw=True)
+Image(data=b'png')
+""")
+        assert shown.error == []
+        forms = [{**entry, "text/plain": ""} for entry in shown.display]
+        assert forms == [
+            {"text/plain": "", "text/html": "<b>"},
+            {"text/plain": "", "text/markdown": "# x"},
+            {"text/plain": "", "application/json": '{"a": 1}'},
+            {"text/plain": "", "text/latex": "$\\displaystyle x$"},
+            {"text/plain": "", "a/b": "raw"},
+            {"text/plain": "", "image/png": "cG5n"},
+        ]
+        assert (await session.run("import IPython; IPython.get_ipython()")).display == []
 
 
 async def test_what_processes_and_c_write_is_among_what_a_cell_wrote(sandbox: Jails) -> None:
@@ -212,12 +293,11 @@ os.write(4, len(header).to_bytes(4, "big") + len(blob).to_bytes(8, "big") + head
         claim("'{}'"),
         claim("'[]'"),
         claim("'{\"blobs\": [2]}'", "'{}'"),
-        claim("'{\"blobs\": [50000]}'", "'[' * 50_000"),
-        claim(
-            "'{\"blobs\": [58]}'",
-            '\'{"stdout": "", "stderr": "", "display": [], "error": [{}]}\'',
-        ),
-        claim("'{\"blobs\": [50000]}' + '[' * 50_000", "'x' * 50_000"),
+        claim('\'{"shown": [], "failed": 0, "blobs": []}\''),
+        claim('\'{"shown": [[1]], "failed": 0, "blobs": [0, 1]}\'', "'x'"),
+        claim('\'{"shown": [], "failed": 1, "blobs": [0, 0, 1]}\'', "'x'"),
+        claim('\'{"shown": [], "failed": 0, "blobs": [1, -1, 1]}\'', "'x'"),
+        claim("'[' * 50_000", "'x' * 50_000"),
         "import os; os.write(4, b'\\xff' * 100)",
         "import os; os.write(4, (5).to_bytes(4, 'big') + (0).to_bytes(8, 'big') + b'x' * 5)",
         "import os; os.write(4, (2).to_bytes(4, 'big') + (1 << 60).to_bytes(8, 'big') + b'{}')",
@@ -232,21 +312,14 @@ async def test_a_lie_on_the_channel_ends_the_session_only(sandbox: Jails, lie: s
         assert (await other.run("2")).display == [{"text/plain": "2"}]
 
 
-def shows(display: str) -> str:
-    """A cell that claims to have shown what this expression gives as JSON."""
-    empty = '{"stdout": "", "stderr": "", "error": [], "display": ['
-    said = f"'{empty}' + {display} + ']}}'"
-    return claim(f"'{{\"blobs\": [%d]}}' % len({said})", said)
-
-
 async def test_what_a_cell_claims_to_show_is_text(sandbox: Jails) -> None:
     """What is no text might be no JSON either, or nested deeper than whoever passes it on can."""
-    nested = "'[' * 400 + ']' * 400"
+    header = '{"shown": [["a", [[NaN]]]], "failed": 0, "blobs": [0, 0, 800, 2]}'
+    claims = claim(f"'{header}'", "'[' * 400 + ']' * 400 + '{}'")
     async with sandbox.session(QUICK) as session:
-        shown = shows("""'{"a": NaN, "b": ' + """ + nested + " + '}'")
-        waits = "import time; time.sleep(60)"  # else its own answer would follow
-        cell = await session.run(shown + waits)
-    assert cell.display == [{"a": "nan", "b": "[" * 400 + "]" * 400}]
+        # Else its own answer would follow.
+        cell = await session.run(f"{claims}import time; time.sleep(60)")
+    assert cell.display == [{"a": "[" * 400 + "]" * 400, "[[nan]]": "{}"}]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +328,8 @@ async def test_what_a_cell_claims_to_show_is_text(sandbox: Jails) -> None:
         "print('x' * 2_000_000)",
         "raise ValueError('x' * 2_000_000)",
         "!head -c 2000000 /dev/zero",
-        shows("'{},' * 499_999 + '{}'"),
+        "for _ in range(20_000): display(1)",
+        claim("'{\"a\": [' + '{},' * 300_000 + '1]}'"),
     ],
 )
 async def test_a_cell_says_no_more_than_the_limit_of_output(sandbox: Jails, flood: str) -> None:
@@ -267,6 +341,18 @@ async def test_a_cell_says_no_more_than_the_limit_of_output(sandbox: Jails, floo
             await session.run("1")
         outcome = await session.end()
     assert (outcome.status, outcome.return_code) == ("output_limit", None)
+
+
+async def test_of_what_a_cell_says_a_short_header_is_parsed(sandbox: Jails, monkeypatch) -> None:
+    parsed, loads = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(len(text)) or loads(text))
+    header = '\'{"shown": [["a"]], "failed": 0, "blobs": [0, 0, 3000000]}\''
+    async with sandbox.session(QUICK) as session:
+        parsed.clear()  # of its start
+        flood = claim(header, "'{},' * 1_000_000")
+        cell = await session.run(f"{flood}import time; time.sleep(60)")
+        assert cell.size == 3_000_000
+        assert max(parsed) < 100
 
 
 async def test_limits_hold_for_the_session_as_a_whole(sandbox: Jails) -> None:

@@ -1,7 +1,12 @@
-"""The code interpreter: contexts that keep their names from cell to cell, each a process inside."""
+"""The code interpreter: contexts that keep their names from cell to cell, each a process inside.
+
+What a context writes is passed to the client as it is. The server looks at the first byte of each
+line, and at nothing else: a sandbox that floods it costs it bytes, which are counted, and no parse.
+"""
 
 import asyncio
 import json
+import re
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -12,34 +17,44 @@ from weakref import WeakValueDictionary
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from ground.http.held import Held
 from worker.sandbox.e2b.boxes import Box, lives, texts
 from worker.sandbox.e2b.problems import EXPECTED, Problem
-from worker.sandbox.e2b.wire import Json, body, parsed
+from worker.sandbox.e2b.wire import Json, body, no_room
+from worker.sandbox.local.inside.notebook import LONGEST_LINE, MESSAGE, OVER
 from worker.sandbox.local.inside.place import Refused
 from worker.sandbox.local.inside.program import check_environment
 from worker.sandbox.sessions import CommandRequest, Exit, Output, Process
 
 _DEFAULT = "default"
 _MOST_CONTEXTS = 32
-_LONGEST_LINE = 16 << 20
-_MOST_WAITING = 64  # messages that nobody has read yet
-_LARGE = 1 << 14  # bytes of a message that waits alone
+_AHEAD = 64 << 10  # bytes that wait until somebody reads; one longer line waits alone
+_SENT = 64 << 10  # bytes that are given to a client at once, who may read slowly
+HELD = Held(128 << 20, no_room)  # of all contexts, whole lines and half ones
 _TO_STOP = 2.0  # seconds that an interrupted cell has before its context is ended
-_KERNEL = (files("worker.sandbox.e2b") / "kernel.py").read_text()
+_NOTEBOOK = (files("worker.sandbox.local.inside") / "notebook.py").read_text()
+_NO_MESSAGE = re.compile(rb"^[^%b]" % re.escape(MESSAGE), re.MULTILINE)
+_END = OVER + b"\n"
+_NEXT_ONE = "the next cell starts another one"
 
 
 class _Context:
     """One interpreter. What it says is read as it comes, so its end is noticed at any time."""
 
     def __init__(
-        self, box: Box, name: str, cwd: str, process: Process, ended: Callable[[], None]
+        self, box: Box, name: str, cwd: str, process: Process, interpreter: "Interpreter"
     ) -> None:
         self.box, self.id, self.cwd = box, name, cwd
         self.turn = asyncio.Lock()
+        self.held = 0  # bytes
+        self.why = f"the interpreter ended; {_NEXT_ONE}"
         self._process = process
-        self._ended = ended
-        self._messages: asyncio.Queue[Json | None] = asyncio.Queue()
-        self._room = asyncio.Semaphore(_MOST_WAITING)
+        self._interpreter = interpreter
+        self._said: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._unread = self._taken = 0
+        self._was_read = asyncio.Event()
+        self._hold: Callable[[int], None] = _not_counted
+        self._cells = 0  # that have begun, and whose end has not been said
         self.is_full = False  # nobody reads, so its end is not noticed
         self._reader = asyncio.create_task(self._read())
         self._stopping: asyncio.Task[None] | None = None
@@ -48,16 +63,22 @@ class _Context:
         return {"id": self.id, "language": "python", "cwd": self.cwd or "~"}
 
     async def begin(self, cell: Json) -> None:
+        self._cells += 1
         await self._process.write(json.dumps(cell).encode() + b"\n")
 
-    async def next(self) -> Json | None:
-        """The next message; None once the interpreter has ended, to all who ask."""
-        message = await self._messages.get()
-        self._messages.task_done()
-        self._room.release()
-        if message is None:
-            self._messages.put_nowait(None)
-        return message
+    async def next(self) -> bytes | None:
+        """The next messages, as lines; empty at a cell's end. None once the interpreter has ended,
+        to all who ask. Whoever asks for more has done with what came before."""
+        self._hold(-self._taken)
+        self._unread -= self._taken
+        self._taken = 0
+        self._was_read.set()
+        said = await self._said.get()
+        if said is None:
+            self._said.put_nowait(None)
+            return None
+        self._taken = len(said)
+        return said
 
     def stop_cell(self) -> None:
         """Interrupt the cell that runs, and give the turn back. One that goes on all the same ends
@@ -68,59 +89,114 @@ class _Context:
         try:
             async with asyncio.timeout(_TO_STOP):
                 await self._process.signal(signal.SIGINT)
-                while (message := await self.next()) and message["type"] != "end":
+                while await self.next():
                     pass
         except (TimeoutError, *EXPECTED):
             await self.end()
         finally:
             self.turn.release()
 
-    async def end(self) -> None:
-        self._ended()
+    async def end(self, why: str = "") -> None:
+        self.why = why or self.why
+        self._interpreter.drop(self)
+        self._give_back()
+        self._reader.cancel()
         with suppress(*EXPECTED):
             await self._process.signal(signal.SIGKILL)
-        self._reader.cancel()
 
-    def drop(self) -> None:
+    def forget(self) -> None:
         """Its sandbox is gone."""
         self._reader.cancel()
 
     async def _read(self) -> None:
-        held = bytearray()
-        try:
-            async with aclosing(self._process.events()) as events:
-                async for event in events:
-                    if isinstance(event, Exit):
-                        return
-                    if not isinstance(event, Output) or event.stream != "stdout":
-                        continue
-                    held += event.data
-                    if b"\n" in event.data:
-                        *lines, held = held.split(b"\n")
-                        for line in lines:
-                            await self._add(bytes(line))
-                    if len(held) > _LONGEST_LINE:
-                        return
-        except (Problem, KeyError, *EXPECTED):
-            return  # its cell wrote what is no message, or its sandbox is gone
-        finally:
-            self._ended()
-            with suppress(*EXPECTED):
-                await self._process.signal(signal.SIGKILL)
-            await self._process.close()
-            self._messages.put_nowait(None)
+        with HELD.some() as take:
 
-    async def _add(self, line: bytes) -> None:
-        """Waits while nobody reads: what the sandbox writes fills no memory here."""
-        message = parsed(line)
-        message["type"]
-        is_large = len(line) > _LARGE
-        self.is_full = is_large or self._room.locked()
-        await self._room.acquire()
-        if is_large:
-            await self._messages.join()
+            def hold(more: int) -> None:
+                self.held += more
+                take(more)
+
+            self._hold = hold
+            try:
+                await self._listen()
+            except _NoMessage:
+                self.why = f"the cell wrote into what is the interpreter's own; {_NEXT_ONE}"
+            except EXPECTED:
+                return  # its sandbox is gone
+            finally:
+                self._interpreter.drop(self)
+                self._give_back()
+                self._said.put_nowait(None)
+                with suppress(*EXPECTED):
+                    await self._process.signal(signal.SIGKILL)
+                await self._process.close()
+
+    async def _listen(self) -> None:
+        part = bytearray()  # of a line
+        async with aclosing(self._process.events()) as events:
+            async for event in events:
+                if isinstance(event, Exit):
+                    return
+                if not isinstance(event, Output) or event.stream != "stdout":
+                    continue
+                part += event.data
+                try:
+                    self._hold(len(event.data))
+                except Problem:
+                    # Whoever holds the most gives it back, so that none of the others has to.
+                    fullest = self._interpreter.fullest() or self
+                    await fullest.end(
+                        f"all contexts of this server held above {HELD.most:,} bytes that nobody "
+                        f"had read, and this one the most; {_NEXT_ONE}"
+                    )
+                if b"\n" in event.data:
+                    end = part.rfind(b"\n") + 1
+                    whole = bytes(part[:end])
+                    del part[:end]
+                    await self._add(whole)
+                if len(part) > LONGEST_LINE:
+                    self.why = f"it wrote a line above {LONGEST_LINE:,} bytes; {_NEXT_ONE}"
+                    return
+
+    async def _add(self, lines: bytes) -> None:
+        """Returns when there is room for more: while nobody reads, what the sandbox writes fills no
+        memory here. Raises `_NoMessage`."""
+        at = 0
+        while odd := _NO_MESSAGE.search(lines, at):
+            after = odd.start() + len(_END)
+            if lines[odd.start() : after] != _END or not self._cells:
+                raise _NoMessage
+            self._cells -= 1
+            self._put(lines[at : odd.start()])
+            self._said.put_nowait(b"")
+            self._hold(-len(_END))
+            at = after
+        self._put(lines[at:])
+        while self._unread > _AHEAD:
+            self.is_full = True
+            self._was_read.clear()
+            await self._was_read.wait()
         self.is_full = False
-        self._messages.put_nowait(message)
+
+    def _put(self, lines: bytes) -> None:
+        """Messages, each of which begins with its mark, which is not the client's."""
+        if lines:
+            messages = lines.removeprefix(MESSAGE).replace(b"\n" + MESSAGE, b"\n")
+            self._hold(len(messages) - len(lines))
+            self._unread += len(messages)
+            self._said.put_nowait(messages)
+
+    def _give_back(self) -> None:
+        """What waits still is read, or dropped with this."""
+        self._hold(-self.held)
+        self._hold = _not_counted
+
+
+def _not_counted(more: int) -> None:
+    """Of a context that has ended, or has not begun."""
+
+
+class _NoMessage(Exception):
+    """A line that the interpreter does not write."""
 
 
 class Interpreter:
@@ -177,14 +253,16 @@ class Interpreter:
     def forget(self, box: str) -> None:
         """The sandbox is gone."""
         for key in [key for key in self._contexts if key[0] == box]:
-            self._contexts.pop(key).drop()
+            self._contexts.pop(key).forget()
 
     async def _open(self, box: Box, name: str, cwd: str, user: str) -> _Context:
         await self._forget_the_dead()
         process = await box.session.start(
-            CommandRequest(["python3", "-u", "-c", _KERNEL], cwd=cwd, user=user, stdin=True)
+            CommandRequest(
+                ["python3", "-u", "-c", _NOTEBOOK, "--lines"], cwd=cwd, user=user, stdin=True
+            )
         )
-        context = _Context(box, name, cwd, process, lambda: self._drop(box.id, context))
+        context = _Context(box, name, cwd, process, self)
         self._contexts[box.id, name] = context
         return context
 
@@ -197,9 +275,14 @@ class Interpreter:
             if not await lives(box):
                 self.forget(name)
 
-    def _drop(self, box: str, context: _Context) -> None:
-        if self._contexts.get((box, context.id)) is context:
-            del self._contexts[box, context.id]
+    def drop(self, context: _Context) -> None:
+        """It has ended."""
+        if self._contexts.get((context.box.id, context.id)) is context:
+            del self._contexts[context.box.id, context.id]
+
+    def fullest(self) -> _Context | None:
+        """The one that holds the most."""
+        return max(self._contexts.values(), key=lambda context: context.held, default=None)
 
     def _find(self, request: Request, box: Box) -> _Context:
         name = request.path_params["context"]
@@ -215,13 +298,12 @@ async def _run(context: _Context, cell: Json) -> AsyncIterator[bytes]:
     over = False
     try:
         await context.begin(cell)
-        while message := await context.next():
-            if message["type"] == "end":
-                over = True
-                return
-            yield json.dumps(message).encode() + b"\n"
+        while said := await context.next():
+            for at in range(0, len(said), _SENT):
+                yield said[at : at + _SENT]
         over = True
-        yield _died("the interpreter ended; the next cell starts another one")
+        if said is None:
+            yield _died(context.why)
     except EXPECTED as gone:
         over = True
         yield _died(str(gone))

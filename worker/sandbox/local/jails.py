@@ -125,7 +125,7 @@ class Jails:
         """An interpreter that runs cell after cell, besides the `concurrency` of programs."""
         limits.within(self.caps)
         step = {"argv": [], "script": "", "wall": limits.wall}
-        header = header_of(limits, files, fetch, {"MPLBACKEND": "agg"}, [step])
+        header = header_of(limits, files, fetch, {}, [step])
         request = wire.pack(header, [b"", *files.values()])
         async with self.channel(SESSION, request, limits) as (line, ending):
             yield Session(line, ending, limits)

@@ -1,13 +1,13 @@
 """A session: one interpreter, in one jail, that lives across calls.
 
 What it says comes from the program's own process and is believed about nothing but
-that program: it is read with a cap, checked for its shape, and never waited for longer
-than the cell's time and a grace.
+that program. Only a short header is parsed. The texts behind it are taken as they are, with a cap
+on all of them, and never waited for longer than the cell's time and a grace.
 """
 
 import asyncio
-import json
 import socket
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,9 +18,7 @@ from worker.sandbox.local.outcome import Outcome
 from worker.sandbox.local.server import TooLong, receive
 
 _GRACE = 1.0  # for the kernel's own timer to interrupt the cell first
-_FRAMING = 1 << 16
-_ESCAPED = 2  # bytes of JSON for one of text, at the most that is usual
-_MOST_SHOWN = 1000  # things displayed, and errors, by one cell
+_HEADER = 1 << 16  # bytes that say which text is which
 # What an interpreter that is the program's own can make of its answer: nothing in it is believed.
 _LIES = (
     OSError, TimeoutError, ValueError, TypeError, LookupError, AttributeError, RecursionError,
@@ -39,13 +37,7 @@ class Cell:
     stderr: str = ""
     display: list[dict[str, str]] = field(default_factory=list)
     error: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Characters, of all that it wrote and showed."""
-        shown = (len(text) for entry in self.display for text in entry.values())
-        raised = (len("".join((e["ename"], e["evalue"], *e["traceback"]))) for e in self.error)
-        return len(self.stdout) + len(self.stderr) + sum(shown) + sum(raised)
+    size: int = 0  # bytes, of all that it wrote and showed
 
 
 class Session:
@@ -78,30 +70,22 @@ class Session:
         async with self._turn:
             try:
                 async with asyncio.timeout(seconds + _GRACE):
-                    cell = await self._exchange(code, seconds, most)
-                if cell.size > most:
-                    raise TooLong(f"{cell.size} characters of output, above {most}")
-                return cell
+                    return await self._exchange(code, seconds, most)
             except _LIES as problem:
                 self._said_too_much |= isinstance(problem, TooLong)
                 self._channel.close()  # out of step from here on; nothing more is believed
                 raise SessionEnded(f"the interpreter gave no answer: {problem!r}") from None
 
-    async def hand_over(self, code: str) -> socket.socket:
-        """A last cell, which speaks on the channel in its own way: with who is given it here."""
-        async with self._turn:
-            await self._send(code, self._limits.wall, 0)
-        return self._channel
-
     async def _exchange(self, code: str, seconds: float, most: int) -> Cell:
-        await self._send(code, seconds, most)
-        longest = _ESCAPED * most + _FRAMING
-        _, (answer,) = wire.unpack(await receive(self._channel, longest))
-        return _read(json.loads(answer))
-
-    async def _send(self, code: str, seconds: float, most: int) -> None:
         message = wire.pack({"timeout": seconds, "most": most}, [code.encode(errors="replace")])
         await asyncio.get_running_loop().sock_sendall(self._channel, message)
+        answer = await receive(self._channel, most + _HEADER)
+        if (length := int.from_bytes(answer[:4], "big")) > _HEADER:
+            raise TooLong(f"a header of {length} bytes: too many things were shown")
+        header, texts = wire.unpack(answer)
+        if (size := sum(map(len, texts))) > most:
+            raise TooLong(f"{size} bytes of output, above {most}")
+        return _cell(header, [text.decode(errors="replace") for text in texts], size)
 
     async def end(self) -> Outcome:
         """Let the interpreter finish, and say how the whole of it ended, with its files."""
@@ -113,16 +97,13 @@ class Session:
         return outcome
 
 
-def _read(said: dict[str, Any]) -> Cell:
-    if len(said["display"]) + len(said["error"]) > _MOST_SHOWN:
-        raise TooLong(f"more than {_MOST_SHOWN} things shown")
-    display = [{str(kind): str(text) for kind, text in entry.items()} for entry in said["display"]]
-    error = [
-        {
-            "ename": str(entry["ename"]),
-            "evalue": str(entry["evalue"]),
-            "traceback": [str(line) for line in entry["traceback"]],
-        }
-        for entry in said["error"]
-    ]
-    return Cell(str(said["stdout"]), str(said["stderr"]), display, error)
+def _cell(header: dict[str, Any], texts: list[str], size: int) -> Cell:
+    """Which text is which."""
+    rest = deque(texts)
+    stdout, stderr = rest.popleft(), rest.popleft()
+    display = [{str(form): rest.popleft() for form in forms} for forms in header["shown"]]
+    error = []
+    if header["failed"]:
+        name, value, *lines = rest
+        error = [{"ename": name, "evalue": value, "traceback": lines}]
+    return Cell(stdout, stderr, display, error, size)

@@ -37,8 +37,14 @@ async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, 
         "status": "Failed" if cut_short else driver["status"],
         "message": ended if cut_short else driver["message"],
         "driver": driver["run_result"],
-        "cells": [asdict(cell) for cell in cells],
+        "cells": [_shown(cell) for cell in cells],
         "executor_pod_name": driver["executor_pod_name"],
         "files": driver["files"],
         "isolation": driver["isolation"],
     }
+
+
+def _shown(cell: Cell) -> dict[str, Any]:
+    found = asdict(cell)
+    del found["size"]
+    return found

@@ -10,26 +10,31 @@ import pytest
 from starlette.requests import Request
 
 from worker.sandbox.e2b.boxes import Box
-from worker.sandbox.e2b.interpreter import _KERNEL, Interpreter, _Context
+from worker.sandbox.e2b.interpreter import _NOTEBOOK, HELD, Interpreter, _Context, _run
 from worker.sandbox.e2b.problems import Problem
 from worker.sandbox.e2b.wire import TAKE
+from worker.sandbox.local.inside.notebook import LONGEST_LINE
 from worker.sandbox.sessions import CommandRequest, Exit, Output, SessionGone
 
 LONG = 60.0
 
 
 class Speaker:
-    """A process that says so much, and ends."""
+    """A process that says so much, and ends; or says it, and lives."""
 
-    def __init__(self, lines: list[bytes]) -> None:
-        self.lines = lines
+    def __init__(self, pieces: list[bytes], lives: bool = False) -> None:
+        self.pieces, self.lives = pieces, lives
         self.said = 0
         self.closed = asyncio.Event()
+        self.said_all = asyncio.Event()
 
     async def events(self):
-        for line in self.lines:
+        for piece in self.pieces:
             self.said += 1
-            yield Output("stdout", line + b"\n")
+            yield Output("stdout", piece)
+        self.said_all.set()
+        if self.lives:
+            await asyncio.Event().wait()
         yield Exit(1, None, "", "", 0.1)
 
     async def signal(self, number: int) -> None: ...
@@ -61,37 +66,53 @@ def box(name: str = "one", process: Speaker | None = None) -> Box:
 
 
 def message(size: int = 1) -> bytes:
-    return json.dumps({"type": "stdout", "text": "x" * size}).encode()
+    return b"+" + json.dumps({"type": "stdout", "text": "x" * size}).encode() + b"\n"
+
+
+def context(process: Speaker, interpreter: Interpreter | None = None) -> _Context:
+    return _Context(box(), "default", "", process, interpreter or Interpreter())
+
+
+async def answered(found: _Context, code: str = "1") -> bytes:
+    return b"".join([said async for said in _run(found, {"code": code, "env_vars": {}})])
 
 
 @pytest.mark.parametrize("count", [3, 64, 65, 200])
-async def test_the_end_is_told_however_much_was_said_before(count):
-    context = _Context(box(), "default", "", Speaker([message()] * count), lambda: None)
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_the_end_is_told_however_much_was_said_before(count, size):
+    found = context(Speaker([message(size)] * count))
     async with asyncio.timeout(LONG):
-        found = 0
-        while await context.next():
-            found += 1
-        assert found == count
+        *said, died = (await answered(found)).splitlines()
+        assert said == [message(size)[1:-1]] * count
+        assert json.loads(died)["name"] == "ContextDied"
         # To a cell that waited for its turn too.
-        assert await context.next() is None
-        assert await context.next() is None
+        assert json.loads(await answered(found))["name"] == "ContextDied"
+
+
+async def test_messages_are_whole_lines_however_they_come():
+    text = message(3) + message(5) + b".\n"
+    for cut in range(1, len(text)):
+        found = context(Speaker([text[:cut], text[cut:]], lives=True))
+        async with asyncio.timeout(LONG):
+            assert await answered(found) == message(3)[1:] + message(5)[1:]
+        found.forget()
 
 
 async def test_what_nobody_reads_is_not_read_from_the_sandbox():
     process = Speaker([message(1 << 20)] * 50)
-    context = _Context(box(), "default", "", process, lambda: None)
+    found = context(process)
     async with asyncio.timeout(LONG):
-        assert await context.next()
+        assert await found.next()
         for _ in range(100):
             await asyncio.sleep(0)
         assert process.said <= 3
-        found = 1
-        while await context.next():
-            found += 1
-        assert found == 50
+        count = 1
+        while await found.next():
+            count += 1
+        assert count == 50
 
 
-@pytest.mark.parametrize("size", [1, 1 << 20])
+@pytest.mark.parametrize("size", [1000, 1 << 20])
 async def test_what_a_dead_sandbox_has_said_is_forgotten_by_the_next_that_opens_one(size):
     interpreter = Interpreter()
     talks, silent = Speaker([message(size)] * 100), Speaker([])
@@ -106,6 +127,68 @@ async def test_what_a_dead_sandbox_has_said_is_forgotten_by_the_next_that_opens_
         await interpreter._open(box("three", silent), "default", "", "")
         assert ("one", "default") not in interpreter._contexts
         await talks.closed.wait()
+
+
+# What a hostile cell writes
+
+
+HOSTILE = b'+{"type":"stdout","x":[' + b"{}," * 1_000_000 + b'1],"text":"x"}\n'
+
+
+async def test_a_line_of_a_million_objects_is_passed_on_unread(monkeypatch):
+    monkeypatch.setattr(json, "loads", None)
+    found = context(Speaker([HOSTILE, b".\n"], lives=True))
+    async with asyncio.timeout(LONG):
+        assert await answered(found) == HOSTILE[1:]
+    found.forget()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b"1\n", b"\n", b"\n" * 60_000, b".x\n", b".\n" * 60_000, message() + b'{"type": "end"}\n'],
+)
+async def test_what_is_no_message_ends_its_context_alone(written):
+    process = Speaker([written], lives=True)
+    found = context(process)
+    async with asyncio.timeout(LONG):
+        *_, died = (await answered(found)).splitlines() or [b""]
+        if not written.startswith(b".\n"):
+            assert "interpreter's own" in json.loads(died)["value"]
+        await process.closed.wait()
+
+
+async def test_a_line_without_end_ends_its_context():
+    found = context(Speaker([b"+" + b"x" * (1 << 20)] * 100, lives=True))
+    async with asyncio.timeout(LONG):
+        said = json.loads(await answered(found))
+    assert (said["name"], said["value"].partition(";")[0]) == (
+        "ContextDied", f"it wrote a line above {LONGEST_LINE:,} bytes",
+    )  # fmt: skip
+
+
+async def test_all_contexts_together_hold_no_more_than_their_budget(monkeypatch):
+    """Whoever holds the most gives it back; the others go on."""
+    monkeypatch.setattr(HELD, "most", 10 << 20)
+    interpreter = Interpreter()
+    mine = box("mine", Speaker([message(1 << 20), b".\n"], lives=True))
+    innocent = await interpreter._open(mine, "default", "", "")
+    hostile = [Speaker([b"+" + b"x" * (1 << 20)] * 4, lives=True) for _ in range(5)]
+    async with asyncio.timeout(LONG):
+        for number, process in enumerate(hostile):
+            await interpreter._open(box(f"hostile {number}", process), "default", "", "")
+            await asyncio.wait(
+                [asyncio.ensure_future(each.wait()) for each in (process.said_all, process.closed)],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            assert HELD.bytes <= HELD.most
+        assert sum(process.closed.is_set() for process in hostile) == 3
+        assert await answered(innocent) == message(1 << 20)[1:]
+        for name in ("mine", *(f"hostile {number}" for number in range(5))):
+            interpreter.forget(name)
+        for process in hostile:
+            await process.closed.wait()
+        await mine.session.process.closed.wait()
+    assert HELD.bytes == 0
 
 
 class Interpreting:
@@ -177,10 +260,12 @@ def test_a_cell_whose_variables_cannot_be_set_fails_alone():
         {"code": "import os; x, os.environ.get('A')", "env_vars": {}},
     ]
     done = subprocess.run(
-        [sys.executable, "-u", "-c", _KERNEL], capture_output=True, text=True, check=True,
+        [sys.executable, "-u", "-c", _NOTEBOOK, "--lines"],
+        capture_output=True, text=True, check=True,
         input="".join(json.dumps(cell) + "\n" for cell in cells),
     )  # fmt: skip
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["type"] for one in said].count("end") == 3
+    lines = done.stdout.splitlines()
+    assert lines.count(".") == 3
+    said = [json.loads(line[1:]) for line in lines if line[0] == "+"]
     assert [one["name"] for one in said if one["type"] == "error"] == ["UnicodeEncodeError"]
     assert [one["text"] for one in said if one["type"] == "result"] == ["(5, None)"]

@@ -554,6 +554,110 @@ def test_cells_keep_their_names_and_show_what_they_are(server):
 
 
 @interpreter
+def test_cells_share_an_event_loop(server):
+    with CodeSandbox.create(**server.options) as box:
+        begun = """
+import asyncio
+queue = asyncio.Queue()
+async def work():
+    await asyncio.sleep(0)
+    queue.put_nowait(5)
+    return 7
+task = asyncio.create_task(work())
+"""
+        assert box.run_code(begun).error is None
+        assert box.run_code("await task, await queue.get()").text == "(7, 5)"
+        assert box.run_code("asyncio.run(work())").text == "7"
+        failed = box.run_code("await asyncio.sleep(0)\n1 / 0").error
+        assert failed.traceback.count("File") == 1
+
+
+@interpreter
+def test_cells_have_what_a_notebook_has(server):
+    with CodeSandbox.create(**server.options) as box:
+        done = box.run_code("n = 2\n!echo {n}\nlines = !echo kept\nlines")
+        assert (done.logs.stdout, done.text) == (["2\n"], "['kept']")
+        assert box.run_code("%%bash\necho script").logs.stdout == ["script\n"]
+        assert box.run_code("%timeit -n 3 1 + 1\n%matplotlib inline").error is None
+        assert box.run_code("%cd /tmp").error.name == "UsageError"
+        html, raw, value = box.run_code(
+            "from IPython.display import HTML, JSON, display\n"
+            "display(HTML('<b>'))\ndisplay({'a/b': 1}, raw=True)\nJSON({'a': [1]})"
+        ).results
+        assert (html.html, html.is_main_result) == ("<b>", False)
+        assert raw.extra == {"a/b": 1}
+        assert (value.json, value.is_main_result) == ({"a": [1]}, True)
+        assert box.run_code("6 * 7;").text is None
+        assert box.run_code("Out[1], In[1][:5]").text == "(['kept'], 'n = 2')"
+
+
+@interpreter
+def test_what_a_cell_has_drawn_is_a_result_with_a_picture(server):
+    """A stand-in for matplotlib: what is asked of it is its public API."""
+    figure = """
+class Figure:
+    def savefig(self, file, format, bbox_inches): file.write(b"drawn as " + format.encode())
+"""
+    pyplot = """
+from matplotlib.figure import Figure
+figures = []
+def plot(*_): figures.append(Figure())
+def get_fignums(): return list(range(len(figures)))
+def figure(number): return figures[number]
+def close(which): figures.clear()
+def show(): raise NotImplementedError
+"""
+    png = base64.b64encode(b"drawn as png").decode()
+    with CodeSandbox.create(**server.options) as box:
+        for name, text in {"__init__": "", "figure": figure, "pyplot": pyplot}.items():
+            box.files.write(f"/tmp/drawing/matplotlib/{name}.py", text)
+        box.run_code("import sys; sys.path.insert(0, '/tmp/drawing')")
+        assert box.run_code("'matplotlib' in sys.modules").text == "False"
+        shown = box.run_code(
+            "import matplotlib.pyplot as plt\nplt.plot(1)\nplt.show()\nprint('then')\nplt.plot(2)"
+        )
+        assert shown.error is None
+        assert [one.png for one in shown.results] == [png, png]
+        assert box.run_code("plt.plot(1); 1 / 0").results[0].png == png
+        assert box.run_code("plt.get_fignums()").text == "[]"
+
+
+@interpreter
+def test_an_object_is_shown_in_every_form_that_it_offers(server):
+    forms = """
+class Shown:
+    def __repr__(self): return 'plain'
+    def _repr_pdf_(self): return b'pdf'
+    def _repr_javascript_(self): return 'script'
+    def _repr_mimebundle_(self, include=None, exclude=None): return {'a/b': {'c': 1}}
+Shown()
+"""
+    with CodeSandbox.create(**server.options) as box:
+        [shown] = box.run_code(forms).results
+        assert (shown.text, shown.pdf, shown.javascript) == ("plain", "cGRm", "script")
+        assert shown.extra == {"a/b": {"c": 1}}
+        too_large = box.run_code("'x' * 9_000_000").error
+        assert too_large.name == "ValueError"
+        assert too_large.value.endswith("8,388,608 can be shown")
+
+
+@interpreter
+def test_a_line_that_would_fill_the_server_costs_its_own_client_alone(server):
+    """The cell finds where its interpreter writes; what it writes there the client may parse."""
+    flood = """
+import gc, os
+[lines] = [one for one in gc.get_objects() if type(one).__name__ == "Lines"]
+line = b'+{"type":"stdout","x":[' + b"{}," * 200_000 + b'1],"text":"x","timestamp":1}\\n'
+view = memoryview(line)
+while view:
+    view = view[os.write(lines._file.fileno(), view):]
+"""
+    with CodeSandbox.create(**server.options) as box:
+        assert box.run_code(flood).logs.stdout == ["x"]
+        assert box.run_code("1 + 1").text == "2"
+
+
+@interpreter
 def test_contexts_do_not_share_names(server):
     with CodeSandbox.create(**server.options) as box:
         context = box.create_code_context(cwd="/tmp")

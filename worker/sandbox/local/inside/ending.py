@@ -18,7 +18,7 @@ from importlib.machinery import SourceFileLoader
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from . import cells, kernel
+from . import kernel, notebook, wire
 
 # The functions of this module take theirs from this copy.
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]
@@ -77,7 +77,7 @@ def run(
                     if reached:
                         reached()
                 else:
-                    cells.serve(main.__dict__)
+                    notebook.serve_frames(main.__dict__, wire)
                 exit_code = 0
             finally:
                 _settrace(None)  # what follows is not the program's to follow

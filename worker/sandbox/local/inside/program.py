@@ -23,11 +23,11 @@ from functools import partial
 from importlib.machinery import FrozenImporter, PathFinder
 from typing import Any, NoReturn
 
-from . import cells, ending, kernel, wire
+from . import ending, kernel, notebook, wire
 from .place import Place, Refused
 
 _COMPLAINT = 3
-_ORDER = cells.CHANNEL  # the line by which the order comes, before a session's channel is there
+_ORDER = notebook.CHANNEL  # the line by which the order comes, before a session's channel is there
 BUILT = b"built"  # said before the order: the place is there, to be confined to
 MARK = _ORDER  # where a script marks that it came to its end
 # Which step; whether stdin, a session's channel, and a place for a mark come with it; the mark.
@@ -174,8 +174,8 @@ def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     limit(place, header["limits"], joins)
     limit_time(header["limits"])
     if channel is not None:
-        os.dup2(channel, cells.CHANNEL, inheritable=session)
-    os.closerange(_ORDER if channel is None else cells.CHANNEL + 1, 1 << 16)
+        os.dup2(channel, notebook.CHANNEL, inheritable=session)
+    os.closerange(_ORDER if channel is None else notebook.CHANNEL + 1, 1 << 16)
     return header["steps"][step], header, mark if marks else b""
 
 

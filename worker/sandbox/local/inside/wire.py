@@ -41,6 +41,8 @@ def unpack(message: bytes | bytearray) -> tuple[dict[str, Any], list[bytes]]:
     header = json.loads(message[_LENGTHS.size : at])
     blobs = []
     for size in header.pop("blobs"):
+        if size < 0:  # else a short header could have the same bytes copied again and again
+            raise ValueError(f"a blob of {size} bytes")
         blobs.append(bytes(memoryview(message)[at : at + size]))
         at += size
     if at != len(message):
