@@ -33,8 +33,8 @@ _OUTAGE = (
     redis.exceptions.ReadOnlyError,
     OSError,
 )
-# Its disk is full, or too few replicas follow it: it may be better in a moment.
-_REFUSES_WRITES = re.compile(r"\b(MISCONF|NOREPLICAS) ")
+# Its disk is full, too few replicas follow it, or somebody's script runs: that may be over soon.
+_NOT_NOW = re.compile(r"\b(MISCONF|NOREPLICAS|BUSY) ")
 
 
 class Link:
@@ -71,7 +71,7 @@ class Link:
             try:
                 return await call()
             except (*_OUTAGE, redis.exceptions.ResponseError) as outage:
-                if not isinstance(outage, _OUTAGE) and not _REFUSES_WRITES.search(str(outage)):
+                if not isinstance(outage, _OUTAGE) and not _NOT_NOW.search(str(outage)):
                     raise
                 failures += 1
                 pause = backoff(failures, 0.02, 1.0)

@@ -76,7 +76,7 @@ PARTS = (
     "config", "state", "open", "changed", "ready", "leased", "kept", "leases", "delivered",
     "discarded", "unreported", "quarantine", "rounds", "seen", "rewards", "raw", "aside", "bell",
     "rollout", "policy", "versions", "slots", "starts", "aged", "parked", "again", "used",
-    "waiting", "asks", "dropped", "ages", "targets", "targeted",
+    "undone", "trained", "aiming", "waiting", "asks", "dropped", "ages", "targets", "targeted",
 )  # fmt: skip
 
 

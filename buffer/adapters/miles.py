@@ -153,7 +153,10 @@ class DataBuffer:
                 last = (await self.buffer.versions()).version or 0
                 self._first, self._before = version, max(0, last - version)
             if version > self._version:
-                published = await self.buffer.publish(self._before + version, lead=lead)
+                # No older version begins again: nothing is kept for that.
+                published = await self.buffer.publish(
+                    self._before + version, saved=self._before + version, lead=lead
+                )
                 self._version = version
                 if published.stale:
                     self._room.set()

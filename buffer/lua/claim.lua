@@ -20,7 +20,7 @@ for gid in each_owned() do batch.has[instance_of(gid)] = true end
 local function fill()
   if IMPLICIT == '1' and owned == 0 then
     for _, other in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
-      if redis.call('HGET', at('batch:' .. other), 'handed') then consume(other) end
+      if was_handed(other) then consume(other) end
     end
   end
   local before = (policy or owned > 0) and redis.call('HMGET', batch.key, 'state', 'version', 'oldest')
@@ -33,15 +33,19 @@ local function fill()
     batch.reply[2], batch.reply[3] = before[2], before[3]
     return -- a batch is of one version
   end
-  local skipped, over = 0, false
+  local skipped, over, stale = 0, false, 0
   while batch.want > 0 and not over do
     local page = offered(skipped, batch.want)
     if #page == 0 then break end
     for _, gid in ipairs(page) do
-      if batch.has[instance_of(gid)] then
+      local meta = not batch.has[instance_of(gid)] and known(gid)
+      if not meta then
         skipped = skipped + 1
+      elseif policy and too_old(meta.start) then -- a publication has not come to it yet
+        ripen(gid)
+        stale = stale + 1
+        if stale == 200 then return true end
       else
-        local meta = known(gid)
         over = policy and not may_go(tonumber(meta[4] or meta[3]))
         if over then break end
         take(batch, gid, ends, meta)
@@ -57,7 +61,7 @@ local function fill()
 end
 
 do_due(200)
-fill()
-batch.reply[1] = next_due()
+local more = fill()
+batch.reply[1] = more and #batch.reply == 3 and 0 or next_due()
 save_policy()
 return batch.reply

@@ -32,7 +32,7 @@ local function do_due(limit)
     done = done + 1
   end
   for _, receipt in ipairs(redis.call('ZRANGEBYSCORE', at('leases'), '-inf', now, 'LIMIT', 0, 8)) do
-    if redis.call('HGET', at('batch:' .. receipt), 'handed') then
+    if was_handed(receipt) then
       consume(receipt)
     else
       give_back(receipt)

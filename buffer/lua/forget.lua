@@ -5,7 +5,7 @@
 -- REPLY  groups and slots dropped; 0 when nothing is left but the settings and the version
 -- include: policy.lua
 local dropped, left = 0, tonumber(LIMIT)
-for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'used'}) do
+for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'used', 'undone'}) do
   for _, gid in ipairs(redis.call('ZRANGE', at(index), 0, left - dropped - 1)) do
     redis.call('ZREM', at(index), gid)
     redis.call('UNLINK', group_of(gid), meta_of(gid), partial_of(gid))
@@ -26,11 +26,11 @@ for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
   redis.call('UNLINK', batch, batch .. ':groups', batch .. ':discarded')
 end
 if policy then
-  redis.call('HDEL', at('policy'), 'trainer', 'saved')
+  redis.call('HDEL', at('policy'), 'trainer', 'saved', 'todo')
   redis.call('HSET', at('policy'), 'taken', 0, 'top', policy.version, 'epoch', policy.epoch + 1)
   policy.taken, outstanding, touched.taken = 0, {}, true
 end
-for _, part in ipairs({'slots', 'starts', 'aged', 'targets', 'targeted', 'dropped', 'ages', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'unreported',
-  'quarantine', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
+for _, part in ipairs({'slots', 'starts', 'aged', 'targets', 'targeted', 'aiming', 'trained', 'dropped', 'ages', 'seen',
+  'rewards', 'rounds', 'delivered', 'discarded', 'unreported', 'quarantine', 'quarantine_order', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
 save_policy()
 return 0

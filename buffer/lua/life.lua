@@ -87,12 +87,19 @@ local function hold(gids, under)
   end
 end
 
+-- It was handed out in full, and is leased still: a new line of versions may have ended that.
+local function was_handed(receipt)
+  local batch = redis.call('HMGET', at('batch:' .. receipt), 'handed', 'state')
+  return batch[1] and batch[2] == 'leased'
+end
+
 -- A batch ends: its groups were used.
 local function consume(receipt)
   local batch = at('batch:' .. receipt)
   local gids = redis.call('LRANGE', batch .. ':groups', 0, -1)
-  local under = policy and policy.saved and redis.call('HGET', batch, 'version')
-  local unsaved = under and tonumber(under) >= policy.saved
+  local under = policy and redis.call('HGET', batch, 'version')
+  local unsaved = under and policy.saved and tonumber(under) >= policy.saved
+  if under then redis.call('HINCRBY', at('trained'), under, #gids) end
   for _, gid in ipairs(gids) do
     close(gid, 'consumed', 'delivered', unsaved and set.idle_ttl_ms or set.retain_ms)
   end

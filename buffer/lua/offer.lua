@@ -13,17 +13,26 @@ local function may_go(place)
   return may_take(place) > 0
 end
 
--- How many a take would get now, two rounds of one instance or not.
+-- How many a take would get now, two rounds of one instance or not. Of each start it gets as many as
+-- the older ones leave room for (`may_take`), and each of them takes a place of all that follow.
 local function available()
   if not policy then return redis.call('ZCARD', at('ready')) end
-  local found = 0
-  local page = offered(0, math.max(0, policy.groups_per_version - policy.taken), 'WITHSCORES')
-  for i = 2, #page, 2 do
-    local place = math.floor(page[i])
-    if not may_go(place) then break end
-    if policy.order ~= 'batch' then tally(place, -1) end
-    policy.taken = policy.taken + 1
-    found = found + 1
+  local left = math.max(0, policy.groups_per_version - policy.taken)
+  if policy.order == 'batch' then
+    return math.min(left, redis.call('ZCOUNT', at('targeted'), '-inf', string.format('(%d', policy.version + 1)))
+  end
+  load_outstanding()
+  local starts, found = {}, 0
+  for start, n in pairs(outstanding) do
+    if n > 0 and not too_old(start) then starts[#starts + 1] = start end
+  end
+  table.sort(starts)
+  for _, start in ipairs(starts) do
+    local ready = redis.call('ZCOUNT', at('aged'), start, string.format('(%d', start + 1))
+    local some = math.max(0, math.min(ready, may_take(start)))
+    if ready > 0 then found, policy.taken = found + some, policy.taken + some end
+    outstanding[start] = outstanding[start] - some
+    if some < ready then break end
   end
   return found
 end

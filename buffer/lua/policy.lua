@@ -11,11 +11,13 @@ do
   local packed = redis.call('HGET', at('policy'), 'packed')
   if packed then
     terms = cjson.decode(packed)
-    local names = {'version', 'taken', 'epoch', 'top', 'line', 'since', 'saved', 'fence'}
+    local names = {'version', 'taken', 'epoch', 'top', 'line', 'since', 'saved', 'fence', 'todo'}
     local stands = redis.call('HMGET', at('policy'), unpack(names))
     for i, name in ipairs(names) do
       terms[name] = tonumber(stands[i] or '')
     end
+    local todo = stands[#names]
+    terms.todo = todo and todo ~= '' and todo or nil
     if terms.version then policy = terms end
   end
 end
@@ -60,8 +62,14 @@ local function lose_aim(gid)
   if redis.call('HINCRBY', at('targets'), target, -1) < 1 then redis.call('HDEL', at('targets'), target) end
 end
 
+-- Whether each group counts as it should: a new line, or the first version, takes a few steps to that.
+local function settled()
+  return not policy.todo or string.find(policy.todo, 'ripen', 1, true) == 1
+end
+
 -- Admit: (depth + 1) * groups_per_version - taken - outstanding.
 local function free_room()
+  if not settled() then return 0 end
   load_outstanding()
   local all = 0
   for _, n in pairs(outstanding) do all = all + n end

@@ -35,6 +35,7 @@ end
 local function stand_by_age(gid, known)
   local meta = known or redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot', 'finished')
   local start = tonumber(meta[1] or policy.version)
+  if meta[2] ~= '1' then start = math.min(start, policy.version) end -- it was taken in a line that is over
   outstand(gid, start, meta[2])
   if meta[3] then
     drop_slot(meta[3])

@@ -1,15 +1,14 @@
 -- set_policy.lua: the settings of a task's policy are in force from now on, for what is there too.
 -- KEYS   root
 -- ARGV   for each: name value
--- REPLY  how many groups are past the bound by it
--- include: targets.lua
-local stale = 0
+-- REPLY  1 if groups are to be looked at for it: catch_up.lua does that
+-- include: chores.lua
 for name, value in each() do redis.call('HSET', at('policy'), name, value) end
-if policy then
-  for name, value in each() do policy[name] = tonumber(value) or value end
-  touched.taken, ring_late = true, true -- there may be room for others now
-  stale = ripen_all()
-  retarget()
-end
+if not policy then return 0 end
+for name, value in each() do policy[name] = tonumber(value) or value end
+-- Steps of a publication that are left come to these by themselves.
+if settled() then begin_chores('aim_open') end
+touched.taken, ring_late = true, true -- there may be room for others now
+do_chores()
 save_policy()
-return stale
+return policy.todo and 1 or 0

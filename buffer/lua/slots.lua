@@ -71,28 +71,3 @@ local function end_slot(id, how)
   if how == 'done' and redis.call('EXISTS', partial_of(gid)) == 0 then return end
   park_group(gid, tonumber(group[3]))
 end
-
--- All that is outstanding and older than the bound.
-local function ripen_all()
-  load_outstanding()
-  local old = false
-  for start, n in pairs(outstanding) do old = old or n > 0 and too_old(start) end
-  if not old then return 0 end
-  local before = ripened
-  for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, -1)) do
-    local slot = redis.call('HMGET', slot_of(id), 'start', 'gid', 'counts')
-    local start = tonumber(slot[1] or policy.version)
-    if slot[3] ~= '1' and slot[2] then
-      start = tonumber(redis.call('HGET', meta_of(slot[2]), 'start') or start)
-    end
-    if too_old(start) then end_slot(id, 'old') end
-  end
-  local first = '(' .. string.format('%d', policy.version - policy.max_age)
-  for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('aged'), '-inf', first)) do ripen(gid) end
-  for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('parked'), '-inf', first)) do ripen(gid) end
-  for _, gid in ipairs(redis.call('ZRANGE', at('open'), 0, -1)) do
-    local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted')
-    if meta[2] == '1' and too_old(tonumber(meta[1])) then ripen(gid) end
-  end
-  return ripened - before
-end

@@ -4,6 +4,7 @@
 -- ARGV   limit served gap_ms
 -- REPLY  {done, next_due_ms, available(groups that a take would get; -1 if served)}
 -- include: due.lua
+-- include: chores.lua
 -- include: next_due.lua
 -- include: idle.lua
 -- include: offer.lua
@@ -34,6 +35,7 @@ if SERVED == '1' then
   end
 end
 local done = do_due(tonumber(LIMIT))
+if SERVED == '1' then do_chores() end
 for _, index in ipairs({'delivered', 'discarded', 'dropped'}) do
   local over = redis.call('ZCARD', at(index)) - set.done_max
   if over > 0 then redis.call('ZREMRANGEBYRANK', at(index), 0, over - 1) end

@@ -5,7 +5,9 @@ local function known(gid)
   if not policy then return redis.call('HMGET', meta_of(gid), 'id', 'why') end
   local meta = policy.order == 'batch' and redis.call('HMGET', meta_of(gid), 'id', 'why', 'start', 'target')
     or redis.call('HMGET', meta_of(gid), 'id', 'why', 'start')
-  meta[3] = meta[3] or string.format('%d', policy.version) -- it vanished, with what was known of it
+  -- It vanished, with what was known of it; or it is of a line that was just left.
+  meta.start = tonumber(meta[3] or policy.version)
+  meta[3] = string.format('%d', math.min(meta.start, policy.version))
   return meta
 end
 
@@ -24,9 +26,9 @@ local function take(batch, gid, ends, meta)
   redis.call('ZADD', at('leased'), ends, gid)
   if policy then
     redis.call('HSET', meta_of(gid), 'state', 'leased', 'closed', now, 'receipt', batch.receipt,
-      'under', policy.epoch, 'counted', '0')
+      'under', policy.epoch, 'version', policy.version, 'line', policy.line, 'counted', '0')
     leave_ready(gid)
-    tally(tonumber(meta[3]), -1)
+    tally(meta.start, -1)
     count_taken(1)
   else
     redis.call('HSET', meta_of(gid), 'state', 'leased', 'closed', now, 'receipt', batch.receipt)

@@ -1,5 +1,6 @@
 """The trainer's side: versions that the engines have, and what is under way between two of them."""
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,10 @@ from buffer.task import Task
 from buffer.versions.policy import Policy
 from ground import cancellations, chunks, fields_of, heed_cancellation, text_fields
 
+log = logging.getLogger(__name__)
+
 _HIGHEST = 2**31
+_UNFINISHED = 2  # an earlier publication has steps left, which come first
 _LOOK_AGAIN = 5.0
 _SHOWN = 10
 DROPS = (
@@ -29,12 +33,14 @@ class Published:
     line      how often the versions began, at a checkpoint after the first time
     stale     groups that got older than the policy allows
     returned  groups that were trained on in the line before, and are ready again
+    gone      groups that were trained on since, and are not kept; of the newest 256 versions
     """
 
     version: int
     line: int
     stale: int
     returned: int
+    gone: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,8 @@ class Publishing:
         self._seen: tuple[float, Policy | None] = (-_POLICY_AT_HAND, None)
 
     async def set_policy(self, policy: Policy) -> None:
-        await self._task.call("set_policy", *policy.to_redis())
+        if await self._task.call("set_policy", *policy.to_redis()):
+            await self._catch_up("")
         self._seen = (time.monotonic(), policy)
 
     async def policy(self) -> Policy | None:
@@ -128,11 +135,26 @@ class Publishing:
                 "was trained already"
             )
         told = "" if saved is None else saved
-        reply = await self._task.call("publish", version, told, owner, int(lead))
-        done, *said = map(int, reply)
+        done = _UNFINISHED
+        while done == _UNFINISHED:
+            reply = await self._task.call("publish", version, told, owner, int(lead))
+            done, last, line, more, *counts = map(int, reply)
         if not done:
-            raise TrainerReplaced(self._task.name, said[0])
-        return Published(*said)
+            raise TrainerReplaced(self._task.name, last)
+        published = Published(last, line, *(await self._catch_up(last) if more else counts))
+        if published.gone:
+            log.warning(
+                "groups that were trained on since this version are lost to its checkpoint",
+                extra={"task": self._task.name, "version": last, "gone": published.gone},
+            )
+        return published
+
+    async def _catch_up(self, version: int | str) -> list[int]:
+        """What has to be done to all groups, in steps; what was done: stale, returned, gone."""
+        more = 1
+        while more:
+            more, *counts = map(int, await self._task.call("catch_up", version))
+        return counts
 
     async def wait(self, after: int, seconds: float) -> int:
         """Blocks on the stream of versions; nothing is asked again and again."""

@@ -104,8 +104,8 @@ async def test_finished_groups_outlive_the_process(begin: Callable[..., Any]) ->
     await before.buffer.aclose()
     after, _ = begin()  # its engines count from 1 again
     await after.put(finished(3, version=1))
-    names = [(await after.get(current_version=1)).group[0].group_index for _ in range(3)]
-    assert names == [1, 2, 3]
+    names = [(await after.get(current_version=1)).group[0].group_index for _ in range(4)]
+    assert names == [0, 1, 2, 3], "no update of the weights followed the first one"
 
 
 async def test_a_full_buffer_holds_the_producer_until_a_step_takes_a_group(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import ground
 from buffer import (
     ItemRefused,
     NoPolicy,
@@ -438,7 +439,7 @@ async def test_a_trainer_that_comes_back_gets_what_its_checkpoint_does_not_hold(
     assert await again.admit(10) == [], "no burst: what came back is enough"
     assert await under_way(bench) == {0: 7}
     assert {(group.version, group.orphan) for group in await again.groups("ready")} == {(12, True)}
-    assert (await again.publish(12)) == said.__class__(12, 2, 0, 0), "repeated without harm"
+    assert (await again.publish(12)) == said, "repeated without harm"
     assert await left[0].end() is None
     back: list[Any] = []
     for version in (12, 13, 14):
@@ -468,6 +469,124 @@ async def test_a_group_that_was_kept_for_too_long_does_not_come_back(
     batch = await bench.buffer.take(2)
     assert batch is not None
     assert [name for name, _ in batch.groups] == ["b"]
+
+
+async def _trained(bench: Bench, *names: str) -> None:
+    for slot in await bench.buffer.admit(len(names), instances=names):
+        await fill(bench, slot)
+    batch = await bench.buffer.take(len(names))
+    assert batch is not None
+    assert [name for name, _ in batch.groups] == list(names)
+    await bench.buffer.ack(batch)
+
+
+async def test_a_trainer_without_a_checkpoint_gets_all_groups_again(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(group_size=2, retain=1)
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=2))
+    for version in range(3):
+        await bench.buffer.publish(version)
+        await _trained(bench, f"{version}-a", f"{version}-b")
+    bench.advance(100)
+    await bench.buffer.sweep()
+    said = await bench.buffer.publish(0, saved=0, lead=True, owner="next")
+    assert (said.returned, said.gone) == (6, 0)
+
+
+async def test_a_checkpoint_before_the_newest_brings_back_what_is_still_kept(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in (11, 12, 13):
+        await bench.buffer.publish(version, saved=version)
+        await _trained(bench, f"{version}-a", f"{version}-b")
+    await bench.buffer.publish(14, saved=14)
+    await bench.buffer.sweep()  # those before the checkpoint are let go, and retained
+    gone = [bench.key("group:11-a:0"), bench.key("group:11-a:0:meta")]
+    bench.redis.delete(*gone)  # as at the end of `retain`
+    said = await bench.buffer.publish(11, lead=True, owner="next")
+    assert (said.returned, said.gone) == (5, 1)
+    assert "are lost to its checkpoint" in caplog.text
+    back: list[Any] = []
+    for version in (11, 12, 13):
+        if version > 11:
+            await bench.buffer.publish(version, owner="next")
+        batch = await bench.buffer.take()
+        assert batch is not None
+        await bench.buffer.ack(batch)
+        back += [name for name, _ in batch.groups]
+    assert sorted(back) == ["11-b", "12-a", "12-b", "13-a", "13-b"]
+
+
+async def test_a_new_line_and_a_publication_take_bounded_steps(real_redis: ground.Client) -> None:
+    config = TaskConfig(group_size=1, dialect="v1")
+    bench = Bench(real_redis, RolloutBuffer(real_redis, "math", config))
+    many = 1000
+    await bench.buffer.write_many([item(f"g{n}", "u") for n in range(many)])
+    drop = Policy(groups_per_version=many, max_age=1, when_old="drop")
+    await bench.buffer.set_policy(drop)
+    steps: list[int] = []
+    call = bench.buffer._task.call
+
+    async def counted(script: str, *args: Any) -> Any:
+        if script in ("publish", "catch_up", "set_policy"):
+            before = bench.redis.info("commandstats")
+            reply = await call(script, *args)
+            steps.append(_calls(bench.redis.info("commandstats")) - _calls(before))
+            return reply
+        return await call(script, *args)
+
+    bench.buffer._task.call = counted  # type: ignore[method-assign]
+    await bench.buffer.publish(10)
+    assert await under_way(bench) == {0: many}
+    batch = await bench.buffer.take(many // 2)
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    said = await bench.buffer.publish(10, lead=True, owner="next")
+    assert said.returned == many // 2
+    assert await under_way(bench) == {0: many}
+    assert (await bench.buffer.publish(12, owner="next")).stale == many
+    assert await under_way(bench) == {}
+    assert max(steps) < 12_000, "commands of one script"
+    assert len(steps) > 12
+    await bench.buffer.aclose()
+
+
+def _calls(stats: Any) -> int:
+    return sum(int(one["calls"]) for one in stats.values())
+
+
+async def test_a_take_does_not_get_what_a_publication_has_yet_to_drop(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(group_size=1, dialect="v1")
+    await bench.buffer.set_policy(Policy(groups_per_version=500, max_age=0, when_old="drop"))
+    await bench.buffer.publish(10)
+    await bench.buffer.write_many([item(f"g{n}", "u") for n in range(450)])
+    await bench.buffer._task.call("publish", 11, "", bench.buffer.owner, 0)  # and dies then
+    assert 0 < bench.redis.zcard(bench.key("ready")) < 450
+    assert await bench.buffer.available() == 0
+    for _ in range(2):
+        assert await bench.buffer.take() is None
+    assert (await bench.buffer.stats())["ready_groups"] == 0
+
+
+async def test_the_next_trainer_finishes_what_a_dead_ones_publication_began(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(group_size=1, dialect="v1")
+    await bench.buffer.set_policy(Policy(groups_per_version=1000, max_age=2))
+    await bench.buffer.publish(10, saved=10)
+    await bench.buffer.write_many([item(f"g{n}", "u") for n in range(900)])
+    batch = await bench.buffer.take(800)
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.buffer.publish(11)
+    await bench.buffer._task.call("publish", 10, 10, "next", 1)  # and dies then
+    assert await bench.buffer.admit(1) == [], "not before all groups count"
+    await bench.buffer.publish(11, lead=True, owner="third")
+    assert (await bench.buffer.stats())["ready_groups"] == 900
+    assert (await bench.buffer.versions()).outstanding == {1: 900}
 
 
 async def test_a_batch_of_the_line_before_cannot_be_acknowledged(bench: Bench) -> None:
@@ -563,7 +682,7 @@ async def test_a_trainer_of_a_fresh_run_needs_not_take_over(bench: Bench) -> Non
     other = RolloutBuffer(bench.redis, "math", TaskConfig(group_size=2))
     assert (await other.publish(0)).version == 0
     now = await other.versions()
-    assert (now.version, now.saved, now.outstanding) == (0, None, {})
+    assert (now.version, now.saved, now.outstanding) == (0, 0, {})
     assert len(await other.admit(10)) == 6
     with pytest.raises(TrainerReplaced):
         await bench.buffer.publish(13)

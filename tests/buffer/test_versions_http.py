@@ -57,7 +57,7 @@ async def test_a_generator_and_a_trainer_meet_over_http(client: httpx.AsyncClien
     taken = await said(client.post(f"{AT}/take", json={}))
     assert (taken["meta_info"]["version"], taken["meta_info"]["ages"]) == (10, [0])
     assert (await publish(client, 12, saved=11)) == {
-        "version": 12, "line": 1, "stale": 0, "returned": 0
+        "version": 12, "line": 1, "stale": 0, "returned": 0, "gone": 0
     }  # fmt: skip
     late = await said(client.post(f"{AT}/slots/renew", json={"slots": held[1:2]}))
     assert late == {"version": 12, "lease": 60.0, "late": [held[1]["id"]], "lost": []}

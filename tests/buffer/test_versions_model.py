@@ -65,7 +65,7 @@ class Group:
     """One prompt's group, from its slot to the trainer; `state` is where it stands."""
 
     start: int
-    state: str  # slot, open, whole, parked, again, ready, leased, used, gone
+    state: str  # slot, open, whole, parked, again, ready, leased, used, kept, gone
     made: bool = True  # by a slot
     items: int = 0
     parts: bool = False
@@ -239,7 +239,7 @@ class Model:
         self.top = max(self.top, self.version)
         self.publication += 1
         self.taken = 0
-        if save:
+        if save or self.saved is None:
             self.saved = self.version
         for target in [target for target in self.targets if target < self.version]:
             del self.targets[target]
@@ -256,19 +256,18 @@ class Model:
         self.taken = 0
         for group in self.groups.values():
             under_now = group.under[1] >= version
-            if group.state in ("leased", "used") and under_now:
+            if group.state in ("leased", "used", "kept") and under_now:
                 group.state = "ready"
             if group.state in (*UNDER_WAY, "leased"):
                 group.start = min(group.start, version)
-        if self.saved is not None:
-            self.saved = min(self.saved, version)
+        self.saved = min(version if self.saved is None else self.saved, version)
         self.retarget()
         self._ripen_all()
 
     def set(self, when_old: str, max_age: int) -> None:
         self.when_old, self.max_age = when_old, max_age
-        self._ripen_all()
         self.retarget()
+        self._ripen_all()
 
     def time_out(self) -> None:
         """Groups that nobody makes, and that wait for no slot, have too few items by now."""
@@ -497,8 +496,10 @@ class Play:
             await self.buffer.ack(batch)
             for gid in gids:
                 saved = self.model.saved
-                kept = saved is not None and self.model.groups[gid].under[1] >= saved
-                self.model.groups[gid].state = "used" if kept else "gone"
+                unsaved = saved is not None and self.model.groups[gid].under[1] >= saved
+                self.model.groups[gid].state = (
+                    "used" if unsaved else "kept" if saved is None else "gone"
+                )
 
     async def release(self, n: int) -> None:
         if n < len(self.batches):
@@ -526,6 +527,8 @@ class Play:
             for gid in gids:
                 if self.model.groups[gid].state == "leased":
                     self.model.give_back(gid)
+        for group in self.model.groups.values():
+            group.state = "gone" if group.state == "kept" else group.state
         self.batches.clear()
 
     async def reset(self) -> None:
