@@ -166,6 +166,18 @@ def is_passing(reply: Any) -> bool:
     )
 
 
+def is_refused(failure: Any) -> bool:
+    """Whether Redis answered, with an error that the next attempt would meet again."""
+    return isinstance(failure, ResponseError) and not is_passing(failure)
+
+
+def trouble(failure: BaseException) -> str:
+    """What a log says of it."""
+    if is_refused(failure):
+        return f"Redis refused: {failure}"
+    return f"Redis does not answer: {failure}"
+
+
 def is_full(reply: Any) -> bool:
     """Whether a Redis at `maxmemory` refused it. It answers, and takes what needs no memory."""
     return isinstance(reply, OutOfMemoryError) or (

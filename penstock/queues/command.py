@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from datetime import datetime
 from typing import Literal
 
 import click
@@ -22,6 +23,7 @@ from penstock.options import (
 from penstock.queues.shares import table, table_of_shares
 from penstock.startup import running_redis
 from worker import CodeQueue
+from worker.queue.dropped import REASONS, Dropped, dropped_of
 
 
 @click.group(
@@ -33,6 +35,7 @@ Examples:
   penstock queues ls                              what waits, and why
   penstock queues share code                      its shares, in the order of their turns
   penstock queues share code training=4 eval=1    four jobs of training for each of eval
+  penstock queues dropped code                    which jobs were taken off without a run
   penstock queues pause code                      start no more of its jobs
   penstock queues resume code
 """),
@@ -119,6 +122,36 @@ def share(
 
 
 @command.command(
+    "dropped",
+    epilog=examples("""
+Examples:
+
+  penstock queues dropped code
+  penstock queues dropped code --json | jq -r '.[] | select(.why == "id").job'
+"""),
+)
+@click.argument("queue", shell_complete=queues)
+@click.option(
+    "--most", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@settings_options
+def dropped(queue: str, most: int, as_json: bool) -> None:
+    """List jobs that were taken off a queue without a run, and refused results, with the reason.
+
+    The latest come first. A queue keeps about 1,000, for a week.
+    """
+    with running_redis(given_settings()) as url:
+        found = dropped_of(url, queue, most)
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+    elif found:
+        for_data().print(_table_of_dropped(found))
+    else:
+        say(f"{queue}: no job was dropped in the last week", err=True)
+
+
+@command.command(
     "pause",
     epilog=examples("""
 Example:
@@ -161,6 +194,14 @@ def _change(queue: str, *, paused: bool) -> int:
         return 1
     say(f"{queue}: {'paused' if paused else 'resumed'}")
     return 0
+
+
+def _table_of_dropped(found: list[Dropped]) -> Table:
+    rows = Table("job", "when", "by worker", "why", box=None, pad_edge=False)
+    for one in found:
+        when = datetime.fromtimestamp(one.at).astimezone().isoformat(" ", "seconds")
+        rows.add_row(one.job, when, one.worker, REASONS.get(one.why, one.why))
+    return rows
 
 
 def _table_of_queues(queues: tuple[Queue, ...]) -> Table:

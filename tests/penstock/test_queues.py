@@ -8,8 +8,9 @@ import pytest
 from tests.harness import commands
 from tests.harness.servers import until
 from tests.worker.concurrent import chores
-from tests.worker.concurrent.crew import at_work, open_queue
+from tests.worker.concurrent.crew import at_work, burst, open_queue
 from worker import CodeQueue
+from worker.queue.dropped import REASONS
 
 
 @pytest.fixture
@@ -117,3 +118,15 @@ def test_a_queue_that_nobody_used_is_not_paused(queues, real_redis) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     assert "there is no queue 'none'" in result.stderr
     assert not real_redis.exists("penstock:work:{none}")
+
+
+def test_jobs_that_were_dropped_are_listed_with_the_reason(queues, real_redis) -> None:
+    assert "no job was dropped" in queues("dropped", "code").stderr
+    queue = open_queue(real_redis)
+    for n in range(2):
+        real_redis.delete(queue.enqueue(chores.add, 1, n, job_id=f"job-{n}").key)
+    burst(real_redis)
+    assert [row[0] for row in rows(queues("dropped", "code"))] == ["job-1", "job-0"]
+    assert REASONS["gone"] in queues("dropped", "code").stdout
+    (latest,) = json.loads(queues("dropped", "code", "--most", "1", "--json").stdout)
+    assert (latest["job"], latest["why"]) == ("job-1", "gone")

@@ -117,6 +117,7 @@ class Claim:
     paused: bool  # this queue alone is
     shut: bool
     jobs: list[list[Any]]
+    dropped: list[tuple[str, str]]  # some jobs that were taken off and do not run, each with why
 
     @property
     def rows(self) -> list[tuple[bytes, bytes, int]]:
@@ -129,6 +130,9 @@ class Claim:
 
 
 def read_claim(reply: list[Any], sent: float) -> Claim:
-    now, left, suspended, shut, *jobs = reply
-    held = int(suspended)
-    return Claim(sent, int(now) / 1e6, int(left), held == 1, held == 2, bool(shut), jobs)
+    now, left, suspended, shut, *rows = reply
+    held, dropped = int(suspended), list[tuple[str, str]]()
+    while rows and len(rows[-1]) == 2:
+        id, why = rows.pop()
+        dropped.append((id.decode(errors="backslashreplace"), why.decode()))
+    return Claim(sent, int(now) / 1e6, int(left), held == 1, held == 2, bool(shut), rows, dropped)

@@ -24,7 +24,7 @@ from rq.worker import BaseWorker
 
 from ground.backoff import backoff
 from ground.redis.async_connection import AsyncConnection
-from ground.redis.connection import is_full, is_passing
+from ground.redis.connection import is_full, is_passing, trouble
 from ground.tracing import OFF
 from worker.concurrent import traced
 from worker.concurrent.commands import WorkCommands
@@ -134,8 +134,13 @@ class Finisher:
         try:
             command = self._commands[queue].finish(row for _, row in ends)
             verdicts = await until_answered(lambda: self._connection.ask(command))
-        except Exception:
-            log.exception("results were not recorded; their jobs run again when their leases end")
+        except Exception as failure:
+            redis = isinstance(failure, RedisError | OSError)
+            log.error(  # noqa: TRY400 - a traceback only if it says more
+                "queue %r: the ends of %d jobs were not recorded, and they run again when their"
+                " leases end: %s", queue, len(ends), trouble(failure) if redis else failure,
+                exc_info=not redis,
+            )  # fmt: skip
             for outcome, _ in ends:
                 self._jobs.ended(outcome.claimed)
             return
@@ -167,11 +172,14 @@ class Finisher:
             return
         except asyncio.CancelledError:
             raise  # the worker ends
-        except BaseException as refusal:
+        except BaseException as refusal:  # noqa: BLE001 - a callback may raise anything
             if not is_passing(refusal):
                 self._fail_instead(outcome, refusal)
                 return
-            log.exception("job %s: its end was not recorded, and it runs again", outcome.claimed.id)
+            log.error(  # noqa: TRY400 - it is Redis that fails
+                "job %s: its end was not recorded, and it runs again: %s",
+                outcome.claimed.id, trouble(refusal),
+            )  # fmt: skip
         self._jobs.ended(outcome.claimed)
 
     # What is plain enough for the script

@@ -21,7 +21,9 @@ from redis.exceptions import RedisError
 from rq.worker import BaseWorker
 
 from ground import target_of, tracing
+from ground.backoff import backoff
 from ground.redis.async_connection import AsyncConnection
+from ground.redis.connection import is_refused, trouble
 from limiter.commands import GateCommands
 from worker.allowed import Allowed
 from worker.concurrent import traced
@@ -33,6 +35,7 @@ from worker.concurrent.rq_job import claimed_job
 from worker.concurrent.running import ClaimedJob, Outcome, RunningJobs, WorkerDied
 from worker.concurrent.threads import Threads
 from worker.judge.reading import close_readers_here
+from worker.queue.dropped import REASONS
 from worker.sandbox.choice import close_sandboxes_here
 from worker.settings import WorkerSettings
 from worker.turn import Room
@@ -79,6 +82,7 @@ _AT_ONCE = 128  # jobs in one claim: Redis works on the next claim while we star
 # Seconds until a worker that is held looks again, if nothing wakes it: `rq resume` deletes a key
 # and tells nobody, and a message to a worker is lost while its connection is away.
 _HELD_FOR = 5.0
+_AWAY_FOR, _REFUSED_FOR = 1.0, 5.0  # longest pauses between claims that fail, in seconds
 
 
 class Shift:
@@ -109,6 +113,7 @@ class Shift:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._stopping = False
+        self._failures = 0  # of claims, in a row
         self._most = math.inf
         self._woken = asyncio.Event()  # something has changed: look again
         self._connection = AsyncConnection(target, SCRIPTS, timeout=5.0)
@@ -192,13 +197,16 @@ class Shift:
                 permit.hand_in()
             await self._claim_in_order(look, room, empty, permit.id if permit else "")
         except (RedisError, OSError) as failure:
-            log.warning("claiming: Redis does not answer: %s", failure)
-            await asyncio.sleep(0.2)
+            log.warning("claiming: %s", trouble(failure))
+            self._failures += 1
+            longest = _REFUSED_FOR if is_refused(failure) else _AWAY_FOR
+            await asyncio.sleep(backoff(self._failures, 0.2, longest))
             self._woken.set()  # an idle worker has no other reason to look again
             return Look(left=True)
         finally:
             if permit is not None:
                 permit.release()
+        self._failures = 0
         return look
 
     async def _start_what_was_brought(self, look: Look) -> set[str]:
@@ -245,6 +253,9 @@ class Shift:
     async def _start(self, queue: str, claim: Claim) -> int:
         """How many were started. Of a stale claim none: others may run its jobs by now."""
         commands = self.commands[queue]
+        if claim.dropped:
+            said = ", ".join(f"{id!r} ({REASONS.get(why, why)})" for id, why in claim.dropped)
+            log.warning("queue %r: jobs dropped, see penstock queues dropped: %s", queue, said)
         if claim.jobs and claim.is_stale(commands.lease):
             await self._connection.ask(commands.give_back(claim.rows, leaving=False))
             claim.left, claim.jobs = claim.left + len(claim.jobs), []

@@ -8,6 +8,7 @@ import pytest
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import LEASE, burst, nothing_left, open_queue
 from worker.concurrent.commands import SCRIPTS, WorkCommands
+from worker.queue.dropped import REASONS, dropped_of
 
 GATED = {"gate": "code", "gate_limit": 8}
 
@@ -78,6 +79,34 @@ def test_an_id_that_rq_refuses_to_read_ends_no_worker(redis, id) -> None:
     burst(redis)
     assert [before.return_value(), after.return_value()] == [3, 4]
     assert nothing_left(redis) == {}
+
+
+def test_jobs_that_are_dropped_can_be_found_with_the_reason(redis, caplog) -> None:
+    queue = open_queue(redis)
+    for id in ("report:42", "a.b"):  # as RQ 1 has taken them
+        redis.hset(f"rq:job:{id}", mapping={"origin": "code", "status": "queued", "data": "[]"})
+        redis.rpush(queue.key, id)
+    over, gone = (queue.enqueue(chores.add, 1, n) for n in range(2))
+    redis.hset(over.key, "status", "finished")
+    redis.delete(gone.key)
+    worker = burst(redis)
+    dropped = dropped_of(redis, "code")
+    assert [(one.job, one.why) for one in dropped] == [
+        (gone.id, "gone"), (over.id, "over"), ("a.b", "id"), ("report:42", "id"),
+    ]  # fmt: skip
+    assert {one.worker for one in dropped} == {worker.name}
+    assert f"'report:42' ({REASONS['id']})" in caplog.text
+    assert redis.hget("rq:job:report:42", "status") == b"failed"
+    assert redis.hget("penstock:work:{code}", "dropped") == b"4"
+
+
+def test_a_result_that_is_refused_can_be_found(redis) -> None:
+    job = open_queue(redis).enqueue(chores.add, 1, 2)
+    mine = commands_of("me")
+    ((id, execution, *_),) = ask(redis, mine.claim(1))[4:]
+    redis.hset(job.key, "penstock_execution", "another")
+    ask(redis, mine.finish([(id, execution, "1", 60, "", "0", "", "", 0)]))
+    assert [(one.job, one.why) for one in dropped_of(redis, "code")] == [(job.id, "refused")]
 
 
 @pytest.mark.parametrize("spoil", SPOILED, ids=lambda spoil: spoil.__name__)

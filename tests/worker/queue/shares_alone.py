@@ -10,7 +10,7 @@ from rq.serializers import JSONSerializer
 
 from ground import fields_of
 from worker.concurrent.commands import SCRIPTS as WORK
-from worker.concurrent.commands import WorkCommands
+from worker.concurrent.commands import WorkCommands, read_claim
 from worker.models import CodeRequest
 from worker.queue.order import SCRIPTS, JobHash, Order, withdraw
 from worker.queue.shares import Charge, QueueShares
@@ -49,7 +49,7 @@ class SharesAlone:
 
     def claim(self, want: int = 1) -> list[str]:
         """The ids that were claimed."""
-        _, _, _, _, *jobs = self._do(self._work.claim(want))
+        jobs = read_claim(self._do(self._work.claim(want)), sent=0.0).jobs
         self.held = [(id, execution, 0) for id, execution, _ in jobs]
         return [id.decode() for id, *_ in jobs]
 

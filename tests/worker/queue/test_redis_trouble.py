@@ -349,3 +349,41 @@ def test_a_line_over_tls_is_closed_before_its_loop_ends(real_redis, over_tls) ->
 def test_a_stock_client_of_redis_py_is_taken_over_tls_too(real_redis) -> None:
     client: Any = redis_py.Redis(ssl=True, ssl_cert_reqs="none")
     assert ground.target_of(client).tls
+
+
+# Redis answers, and refuses
+
+
+def test_a_redis_that_refuses_claims_is_not_said_to_be_away(private_redis, caplog) -> None:
+    server = private_redis(aof=False)
+    client = ground.connect(server.target)
+    job = open_queue(client).enqueue(chores.add, 1, 2)
+    server.ask("ACL", "SETUSER", "default", "-lpop")
+    with at_work(client):
+        until(lambda: "claiming: Redis refused" in caplog.text, "the worker to say so")
+        assert "does not answer" not in caplog.text
+        server.ask("ACL", "SETUSER", "default", "+lpop")
+        until(lambda: job.get_status() == "finished", "the job")
+
+
+@pytest.mark.parametrize("command", ["zremrangebyscore", "xadd"])
+def test_a_worker_that_lacks_a_command_renews_its_leases(private_redis, caplog, command) -> None:
+    server = private_redis(aof=False)
+    client = ground.connect(server.target)
+    server.ask("ACL", "SETUSER", "default", f"-{command}")
+    job = open_queue(client).enqueue(chores.waits_for, server.url, "go")
+    with at_work(client, job_lease=1.5):
+        until(lambda: job.get_status() == "started", "the job to run")
+        (first,) = client.zrange("penstock:work:{code}:leases", 0, -1, withscores=True)
+        until(
+            lambda: client.zrange("penstock:work:{code}:leases", 0, -1, withscores=True) > [first],
+            "its lease to be renewed",
+        )
+        client.rpush("go", 1)
+        if command == "xadd":
+            until(lambda: "not recorded" in caplog.text, "the worker to say so")
+            assert "Redis refused" in caplog.text
+            assert "Traceback" not in caplog.text
+            server.ask("ACL", "SETUSER", "default", "+xadd")
+            client.rpush("go", 1)
+        until(lambda: job.get_status() == "finished", "its end")

@@ -2,7 +2,8 @@
 -- KEYS   jobs hand wip work running worker executions
 -- ARGV   lease_us keep_s(until RQ's own cleaners may act) want name granted('' or a permit's id)
 -- REPLY  {now_us, jobs left in the queue, 1 if suspended or 2 if this queue is paused, 1 if the gate is shut,
---         {id, execution, {field, value, …}, with a gate: fence of its permit, its place in line} each}
+--         {id, execution, {field, value, …}, with a gate: fence of its permit, its place in line} each,
+--         {id, why it was dropped} of some of those that were}
 --
 -- With a gate each job gets a permit in the same step; there is never a job without one.
 -- A reply of more than 16 MB ends early, without `shut`: none of its jobs starts before its last byte
@@ -21,18 +22,23 @@ local moment = rq_time()
 local function cancelled(key, why)
   call('HSET', key, 'status', 'canceled', 'ended_at', moment, 'penstock_unwanted', why)
   call('EXPIRE', key, 3600)
-  return true
+  return why
 end
 
--- Duplicates that RQ's cleaners make, jobs that ended or vanished while they waited, and ids that
--- RQ refuses to read.
+-- Why it is dropped, if it is: duplicates that RQ's cleaners make, jobs that ended or vanished while
+-- they waited, and ids that RQ refuses to read. Those of RQ 1 may have any character.
 local function unwanted(id, job)
-  if not job.origin or OVER[job.status] or string.find(id, '[^%w_-]') then return true end
+  if not job.origin then return 'gone' end
+  if OVER[job.status] then return 'over' end
+  if string.find(id, '[^%w_-]') then
+    call('HSET', job_key(id), 'status', 'failed', 'ended_at', moment)
+    return 'id'
+  end
   local execution = job.penstock_execution or ''
-  if execution ~= '' and call('ZSCORE', RUNNING, id .. ':' .. execution) then return true end
+  if execution ~= '' and call('ZSCORE', RUNNING, id .. ':' .. execution) then return 'running' end
   if job.status == 'started' then
     local executions = try('ZCOUNT', 'rq:executions:' .. id, seconds, '+inf')
-    if type(executions) == 'number' and executions > 0 then return true end
+    if type(executions) == 'number' and executions > 0 then return 'running' end
   end
   -- Cancelled while it ran, and its worker died before it stopped it.
   if job.penstock_unwanted == 'cancelled' then return cancelled(job_key(id), 'cancelled') end
@@ -68,7 +74,11 @@ local function claim(id, job, fields, charged)
   for i = 2, #fields, 2 do bytes = bytes + #fields[i] end
 end
 
-local dropped = 0
+local LOGGED, dropped = 20, {} -- the worker's log names some of them
+local function drop(id, why)
+  dropped[#dropped + 1] = { id, why }
+  note_drop(id, why)
+end
 
 -- The fields that the script looks at, and those for the worker: without the empty ones, half of
 -- all, which RQ reads as if they were absent.
@@ -107,8 +117,9 @@ end
 local function take_or_drop(id, served)
   local job, fields = read(id)
   local share = job.penstock_share or served
-  if unwanted(id, job) then
-    dropped = dropped + 1
+  local why = unwanted(id, job)
+  if why then
+    drop(id, why)
     if share then shares.refund(share) end
   elseif runs_again(job) then
     wait_in_its_share(id, share, served)
@@ -146,7 +157,7 @@ local function claim_up_to(want)
     call('HSET', WORKER, 'state', 'busy')
   end
   tally('claimed', #taken)
-  tally('dropped', dropped)
+  tally('dropped', #dropped)
 end
 
 local suspended = call('EXISTS', 'rq:suspended')
@@ -158,4 +169,5 @@ give_permits(taken, LEASE_US)
 if shared then shares.feed() end
 local left = call('LLEN', JOBS) + call('LLEN', HAND) + (shared and shares.waiting() or 0)
 local shut = left > 0 and #taken < want and bytes < MOST_BYTES and suspended == 0
+for n = 1, math.min(#dropped, LOGGED) do taken[#taken + 1] = dropped[n] end
 return { format('%.0f', now), left, suspended, shut and 1 or 0, unpack(taken) }

@@ -88,6 +88,7 @@ local function refuse(id, execution, ended, hold_us)
     forget(id, execution)
     free_permit(id .. ':' .. execution, hold_us)
   end
+  note_drop(id, 'refused')
   return 0
 end
 

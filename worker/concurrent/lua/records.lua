@@ -49,6 +49,13 @@ local function rest(worker, executions)
   end
 end
 
+-- For `penstock queues dropped`: jobs that are taken off without a run, and results that are refused.
+local function note_drop(id, why)
+  local key = WORK .. ':dropped'
+  try('XADD', key, 'MAXLEN', '~', 1000, '*', 'job', id, 'why', why, 'worker', NAME)
+  try('EXPIRE', key, 7 * 24 * 3600)
+end
+
 local function forget(id, execution)
   local member = id .. ':' .. execution
   call('ZREM', RUNNING, member)
