@@ -3,13 +3,15 @@
 Tensors travel as lists with their type. What is no JSON otherwise is refused.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import groupby, zip_longest
 from typing import Any
 
 from buffer.default_functions import Item
-from buffer.versions.spans import joined, spans_of
+from buffer.versions.spans import Span, joined, rows_of
 
+Known = tuple[Sequence[Span], int]  # spans of a sample, and how many answers they are
 _TENSOR = "__tensor__"
 _ARRAY = "__array__"  # of numpy
 
@@ -25,10 +27,10 @@ def unpacked(sample: type[Any], stored: dict[str, Any]) -> Any:
 
 
 def item_of(
-    name: str, trajectory: Any, version: Callable[[Any], int | None], before: Iterable[Any] = ()
+    name: str, trajectory: Any, version: Callable[[Any], int | None], before: Sequence[Known] = ()
 ) -> Item:
-    """An item of the group `name`: one trajectory, which may be several samples. `before` are the
-    spans of what was parked of it, and `version` tells the version of an engine's answer."""
+    """An item of the group `name`: one trajectory, which may be several samples. `before` is what
+    was known of them when they were parked, `version` tells the version of an engine's answer."""
     samples = trajectory if isinstance(trajectory, list) else [trajectory]
     item: Item = {
         "uid": str(samples[0].index), "instance_id": name, "messages": [],
@@ -37,15 +39,43 @@ def item_of(
     reward = samples[-1].reward
     if isinstance(reward, int | float):
         item["reward"] = reward
-    said = [v for sample in samples for one in sample.weight_versions or ()
-            if (v := version(one)) is not None]  # fmt: skip
+    answers = [[version(one) for one in sample.weight_versions or ()] for sample in samples]
+    said = [one for row in answers for one in row if one is not None]
     if said:
         item["version_start"], item["version_end"] = min(said), max(said)
-    if said and len(samples) == 1:
-        known = spans_of({"versions": list(before)})
-        new = samples[0].response_length - sum(tokens for tokens, _ in known)
-        item["versions"] = joined(known, [(max(0, new), said[-1])])
+        known = [*before, *[((), 0)] * len(samples)]
+        rows = [_spans(*each) for each in zip(samples, answers, known, strict=False)]
+        item["versions"] = rows if len(rows) > 1 else rows[0]
     return item
+
+
+def known_of(part: Item) -> list[Known]:
+    """Of each sample that was parked: its spans, and how many answers these are."""
+    return [
+        (row, len(sample.get("weight_versions") or ()))
+        for row, sample in zip_longest(rows_of(part), part["sample"], fillvalue=())
+        if sample
+    ]
+
+
+def _spans(sample: Any, answers: list[int | None], known: Known) -> list[list[int]]:
+    """Whose tokens they are. Where the answers of several versions cannot be told apart, all their
+    tokens count as the oldest one's: none of them is trained on for too long."""
+    before, counted = known
+    place = sum(tokens for tokens, _ in before)
+    tokens = max(0, sample.response_length - place)
+    new = [one for one in answers[counted:] if one is not None]
+    whole = new or [one for one in answers if one is not None]
+    if not whole:
+        return joined(before)
+    if len(set(new)) > 1:
+        runs = [
+            (made, len(list(run))) for made, run in groupby((sample.loss_mask or ())[place:], bool)
+        ]
+        if sum(made for made, _ in runs) == len(new) and sum(n for _, n in runs) == tokens:
+            versions = iter(new)
+            return joined(before, [(n, next(versions) if made else -1) for made, n in runs])
+    return joined(before, [(tokens, min(whole))])
 
 
 def first_of(trajectory: Any) -> Any:
@@ -57,12 +87,16 @@ def trajectory_of(sample: type[Any], item: Item) -> Any:
     """What `item_of` was given, with the tokens masked that the policy lets no one train on."""
     samples = [unpacked(sample, stored) for stored in item["sample"]]
     if "train_from" in item:
-        first = item["train_from"]
-        for one in samples:
-            length = one.response_length
-            masked = length if first is None else min(first, length)
-            mask = one.loss_mask if one.loss_mask is not None else [1] * length
-            one.loss_mask = [0] * masked + mask[masked:]
+        by_row = isinstance(item["train_from"], list)
+        firsts = item["train_from"] if by_row else [item["train_from"]] * len(samples)
+        stale = item.get("masked", [])
+        for one, first, ranges in zip(
+            samples, firsts, stale if by_row else [stale] * len(samples), strict=True
+        ):
+            mask = list(one.loss_mask if one.loss_mask is not None else [1] * one.response_length)
+            for start, end in ranges if first is not None else [(0, len(mask))]:
+                mask[start:end] = [0] * len(mask[start:end])
+            one.loss_mask = mask
     return samples[0] if len(samples) == 1 else samples
 
 

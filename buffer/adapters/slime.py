@@ -19,7 +19,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from buffer.adapters.samples import first_of, item_of, trajectory_of, unpacked
+from buffer.adapters.samples import (
+    Known,
+    first_of,
+    item_of,
+    known_of,
+    trajectory_of,
+    unpacked,
+)
 from buffer.default_functions import Item
 from buffer.errors import SlotLost
 from buffer.rollout_buffer import RolloutBuffer, SyncSlot
@@ -44,7 +51,7 @@ class _Held:
 
     slot: SyncSlot
     segment: int
-    spans: dict[str, Any]
+    known: dict[str, list[Known]]
 
 
 Work = Callable[[_Held, list[Item]], None]
@@ -227,7 +234,7 @@ class DataSource:
         self._held[name] = _Held(
             slot,
             max((part.get("segment", 0) for part in parts), default=0),
-            {part["uid"]: part.get("versions", []) for part in parts},
+            {part["uid"]: known_of(part) for part in parts},
         )
         group = [unpacked(self._sample, item["sample"][0]) for item in [*whole, *parts]]
         return sorted(group, key=_index_of)
@@ -259,7 +266,7 @@ class DataSource:
 
     def _items(self, name: str, group: Group, held: _Held) -> list[Item]:
         return [
-            item_of(name, one, self._version_of, held.spans.get(str(first_of(one).index), ()))
+            item_of(name, one, self._version_of, held.known.get(str(first_of(one).index), ()))
             for one in group
         ]
 

@@ -13,6 +13,12 @@ _TEXT = {"type": "string", "maxLength": LONGEST_ID}
 _ID = {"anyOf": [{**_TEXT, "minLength": 1}, {"type": "integer"}]}
 _VERSION = {"type": ["integer", "null"], "minimum": -1, "maximum": 2**31}
 _TOKENS = {"type": "integer", "minimum": 0, "maximum": 2**53}
+_SPAN = {
+    "type": "array",
+    "minItems": 2,
+    "maxItems": 2,
+    "prefixItems": [_TOKENS, {**_TOKENS, "minimum": -1, "maximum": 2**31}],
+}
 _ITEM = {
     "type": "object",
     "required": ["instance_id"],
@@ -28,13 +34,12 @@ _ITEM = {
         "version_start": _VERSION,
         "version_end": _VERSION,
         "versions": {
-            "type": ["array", "null"],
-            "items": {
-                "type": "array",
-                "minItems": 2,
-                "maxItems": 2,
-                "prefixItems": [_TOKENS, {**_TOKENS, "minimum": -1, "maximum": 2**31}],
-            },
+            "description": "Run lengths, or for several rows of tokens a list of them per row.",
+            "anyOf": [
+                {"type": "null"},
+                {"type": "array", "items": _SPAN},
+                {"type": "array", "items": {"type": "array", "items": _SPAN}},
+            ],
         },
         "weight_versions": {},
     },

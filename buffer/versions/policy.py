@@ -25,7 +25,7 @@ class Policy(BaseModel):
                         groups_per_version are. By default 2, or max_age if that is less
     when_old            `wait`: a take leaves room for older groups under way, so that none gets
                         too old; `drop`, `again`: what got too old is discarded, or generated again;
-                        `mask`: it is delivered with `train_from`; `keep`: it is delivered
+                        `mask`: it is delivered with `masked`; `keep`: it is delivered
     order               of a take: `old` by start; `fresh`, the newest first; or `batch`: each group
                         is for one version, fixed when it begins, and repeated for that one
     attempts            how often a group is tried before it is discarded; not under `wait`, which

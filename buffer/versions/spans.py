@@ -1,15 +1,18 @@
 """What an item says of the versions that made it: `version_start` and `version_end`, run-length
 `versions` as `[[tokens, version], …]`, or slime's `weight_versions`, one for each engine's answer.
+An item with several rows of tokens has a list of `versions` per row.
 
 A version below 0 marks tokens that no version made, such as a prompt.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from buffer.errors import ItemRefused
 
 _ENDS = ("version_start", "version_end")
 _REPORTS = frozenset((*_ENDS, "versions", "weight_versions"))
+Span = tuple[int, int]
 _HIGHEST = 2**31  # versions are part of scores, next to the time
 
 
@@ -26,49 +29,75 @@ def reported(item: dict[str, Any]) -> tuple[str, str]:
     return (str(min(made)), str(max(made))) if made else ("", "")
 
 
-def spans_of(item: dict[str, Any]) -> list[tuple[int, int]]:
-    """(tokens, version) of each stretch of an item; empty if it names none."""
+def rows_of(item: dict[str, Any]) -> list[list[Span]]:
+    """(tokens, version) of each stretch, for each row of tokens; empty if the item names none."""
     said = item.get("versions")
-    if said is None:
+    if said is None or said == []:
         return []
     if not isinstance(said, list):
-        raise ItemRefused("versions must be a list of [tokens, version] pairs")
-    return [_span(pair) for pair in said]
+        raise ItemRefused(
+            "versions must be a list of [tokens, version] pairs, or such a list per row"
+        )
+    return [[_span(pair) for pair in row] for row in (said if _has_rows(said) else [said])]
 
 
-def train_from(item: dict[str, Any], oldest: int) -> int | None:
-    """The place of the first token of version `oldest` or later; None if there is none."""
-    spans, place = spans_of(item), 0
-    for tokens, version in spans:
-        if version >= oldest and tokens:
-            return place
-        place += tokens
-    if spans:
-        return None
-    lowest, _ = reported(item)
-    return 0 if not lowest or int(lowest) >= oldest else None
+def spans_of(item: dict[str, Any]) -> list[Span]:
+    """(tokens, version) of each stretch of an item, row after row."""
+    return [span for row in rows_of(item) for span in row]
 
 
 def mask(items: list[dict[str, Any]], oldest: int) -> int:
-    """Write into each item its first token to train on; returns the tokens before."""
+    """Write into each item what of its tokens is older than `oldest`; returns how many those are.
+
+    `masked` has the stale stretches, `[first, end]`, and `train_from` the first token behind all of
+    them: for each row, if its `versions` are by row. A row without a token to train on has None.
+    """
     masked = 0
     for item in items:
-        item["train_from"] = train_from(item, oldest)
-        masked += masked_tokens(item, item["train_from"])
+        rows = rows_of(item)
+        lowest, _ = reported(item)
+        fresh = not lowest or int(lowest) >= oldest
+        stale = [_stale(row, oldest) for row in rows]
+        firsts = [
+            _first_behind(row, ranges, oldest) if row else 0 if fresh else None
+            for row, ranges in zip(rows, stale, strict=True)
+        ]
+        if not rows:
+            item["train_from"] = 0 if fresh else None
+        elif _has_rows(item["versions"]):
+            item["train_from"], item["masked"] = firsts, stale
+        else:
+            item["train_from"], item["masked"] = firsts[0], stale[0]
+        masked += sum(end - first for ranges in stale for first, end in ranges)
     return masked
 
 
-def masked_tokens(item: dict[str, Any], start: int | None) -> int:
-    """Tokens before `start` that some version made; all of them where start is None."""
-    masked = place = 0
-    for tokens, version in spans_of(item):
-        before = tokens if start is None else max(0, min(tokens, start - place))
-        masked += before if version >= 0 else 0
+def _stale(row: list[Span], oldest: int) -> list[list[int]]:
+    """The stretches that a version before `oldest` made, as [first, end]."""
+    found: list[list[int]] = []
+    place = 0
+    for tokens, version in row:
+        end = place + tokens
+        if tokens and 0 <= version < oldest:
+            if found and found[-1][1] == place:
+                found[-1][1] = end
+            else:
+                found.append([place, end])
+        place = end
+    return found
+
+
+def _first_behind(row: list[Span], stale: list[list[int]], oldest: int) -> int | None:
+    """The first token of version `oldest` or later with no stale one behind it."""
+    place, after = 0, stale[-1][1] if stale else 0
+    for tokens, version in row:
+        if tokens and version >= oldest and place >= after:
+            return place
         place += tokens
-    return masked
+    return None
 
 
-def joined(*parts: list[tuple[int, int]]) -> list[list[int]]:
+def joined(*parts: Sequence[Span]) -> list[list[int]]:
     """Spans one after the other; neighbours of one version become one."""
     out: list[list[int]] = []
     for tokens, version in (span for part in parts for span in part):
@@ -79,7 +108,15 @@ def joined(*parts: list[tuple[int, int]]) -> list[list[int]]:
     return out
 
 
-def _span(pair: Any) -> tuple[int, int]:
+def _has_rows(said: list[Any]) -> bool:
+    """Whether these are lists of pairs, not pairs."""
+    pairs = (list, tuple)
+    return all(
+        isinstance(row, pairs) and all(isinstance(one, pairs) for one in row) for row in said
+    )
+
+
+def _span(pair: Any) -> Span:
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise ItemRefused(f"versions holds {pair!r:.100}, which is no [tokens, version] pair")
     tokens = _whole(pair[0])
