@@ -4,16 +4,19 @@ Invariant: an item stored is in one group, and a group ends delivered and
 acknowledged, or is reported as discarded, or is in quarantine with a reason.
 """
 
+import asyncio
 import contextlib
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from buffer import traced
 from buffer.batch import Batch
 from buffer.catalog import Catalog, GroupInfo
 from buffer.default_functions import Item
+from buffer.dump import dump
 from buffer.errors import (
     BufferFull,
     ItemRefused,
@@ -281,21 +284,37 @@ class RolloutBuffer:
         wait: float = 0.0,
         lease: float | None = None,
         implicit: bool = False,
+        max_bytes: int | None = None,
     ) -> Batch | None:
         """Up to `groups` finished groups (default: all ready), oldest first, or None.
 
-        The batch is leased for `lease` seconds: `ack` it, or it comes back. With `implicit`
-        it is consumed by the next such take, once `handed` has said that it arrived.
+        The batch is leased for `lease` seconds: `ack` it, or it comes back. With `implicit` it
+        is consumed by the next such take, once `handed` has said that it arrived. Its items have
+        at most `max_bytes` as they are stored, unless its first group has more.
         """
-        if groups is not None and groups < 1:
-            raise ValueError(f"take at least 1 group, not {groups}")
+        for least, what in ((groups, "group"), (max_bytes, "byte")):
+            if least is not None and least < 1:
+                raise ValueError(f"take at least 1 {what}, not {least}")
         await self.check_take(groups)
+        taking = self._reader.take(
+            groups, wait=wait, lease=lease, implicit=implicit, max_bytes=max_bytes
+        )
         if not tracing.on():
-            return await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
-        with traced.taking(self.task) as taken:
-            batch = await self._reader.take(groups, wait=wait, lease=lease, implicit=implicit)
-            taken += [batch] if batch else []
+            batch = await taking
+        else:
+            with traced.taking(self.task) as taken:
+                batch = await taking
+                taken += [batch] if batch else []
+        if batch is not None and self._settings.dump_rollouts is not None:
+            await self._dump(batch, self._settings.dump_rollouts)
         return batch
+
+    async def _dump(self, batch: Batch, folder: Path) -> None:
+        try:
+            await asyncio.to_thread(dump, batch, folder)
+        except asyncio.CancelledError:  # nobody has its receipt
+            await asyncio.shield(self.release(batch))
+            raise
 
     async def check_take(self, groups: int | None) -> None:
         """`SettingError` if the policy never lets this many groups go under one version."""
@@ -490,9 +509,10 @@ class SyncRolloutBuffer:
         return _loop.run(self._buffer.write_many(items, slot=_under(slot)))
 
     def take(
-        self, groups: int | None = None, *, wait: float = 0.0, lease: float | None = None
-    ) -> Batch | None:
-        return _loop.run(self._buffer.take(groups, wait=wait, lease=lease))
+        self, groups: int | None = None, *, wait: float = 0.0, lease: float | None = None,
+        max_bytes: int | None = None,
+    ) -> Batch | None:  # fmt: skip
+        return _loop.run(self._buffer.take(groups, wait=wait, lease=lease, max_bytes=max_bytes))
 
     def ack(self, batch: Batch | str) -> None:
         _loop.run(self._buffer.ack(batch))

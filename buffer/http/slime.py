@@ -5,25 +5,19 @@ Each also lives under `/tasks/<task>`, for several trainers on one server: give
 task that was started last. The seventh, /buffer/write, is answered by `hot_write.py`.
 """
 
-import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from buffer.batch import Batch
 from buffer.errors import LeaseLost
 from buffer.http.answers import (
     Answer,
     Refused,
-    disconnected,
     envelope,
     integer,
     object_of,
@@ -31,88 +25,43 @@ from buffer.http.answers import (
 )
 from buffer.http.desk import Desk, Serving
 from buffer.http.rollouts import Running
+from buffer.http.streamed import Streamed, encoded, items_in_pieces
 from buffer.rollout_buffer import RolloutBuffer
 from ground import RedisError
 
 log = logging.getLogger(__name__)
-_CHUNK = 256 * 1024
 
 
-class BatchResponse(Response):
-    """slime's answer with data, and what follows from its arrival."""
+def handed_out(buffer: RolloutBuffer, batch: Batch) -> Streamed:
+    """The answer to a slime-shaped read that found data, and what follows from its arrival."""
 
-    media_type = "application/json"
+    async def conclude(arrived: bool) -> None:
+        with suppress(LeaseLost):  # the lease ended meanwhile: it went back by itself
+            await _conclude(buffer, batch, arrived)
 
-    def __init__(self, buffer: RolloutBuffer, batch: Batch, body: bytes) -> None:
-        super().__init__(body)
-        self._buffer = buffer
-        self._batch = batch
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived = False
-        try:
-            arrived = await self._send(receive, send)
-        finally:
-            with suppress(LeaseLost):  # the lease ended meanwhile: it went back by itself
-                await self._conclude(arrived)
-
-    async def _conclude(self, arrived: bool) -> None:
-        try:
-            if arrived:
-                await self._buffer.handed(self._batch)
-            else:
-                await self._buffer.release(self._batch)
-                log.info("the reader went away", extra={"receipt": self._batch.receipt})
-        except RedisError as outage:
-            log.warning(
-                "Redis has no record that a batch was handed out; it is delivered again",
-                extra={"receipt": self._batch.receipt, "reason": str(outage)},
-            )
-
-    async def _send(self, receive: Receive, send: Send) -> bool:
-        gone = asyncio.create_task(disconnected(receive))
-        try:
-            await send(
-                {"type": "http.response.start", "status": self.status_code,
-                 "headers": self.raw_headers}
-            )  # fmt: skip
-            for start in range(0, len(self.body), _CHUNK):
-                await asyncio.sleep(0)  # let a disconnect be noticed
-                if gone.done():
-                    return False
-                part = self.body[start : start + _CHUNK]
-                more = start + _CHUNK < len(self.body)
-                await send({"type": "http.response.body", "body": part, "more_body": more})
-        finally:
-            gone.cancel()
-        return True
+    return Streamed(_pieces(batch), conclude)
 
 
-async def handed_out(buffer: RolloutBuffer, batch: Batch, dump: Path | None) -> BatchResponse:
-    """The answer to a slime-shaped read that found data."""
-    body = await asyncio.to_thread(_encoded, batch)
-    if dump is not None:
-        await asyncio.to_thread(_dump, batch, dump)
-    return BatchResponse(buffer, batch, body)
-
-
-def _encoded(batch: Batch) -> bytes:
-    items = batch.items
-    data: dict[str, Any] = {"data": items, "meta_info": batch.meta_info}
-    answer = envelope(True, f"Successfully read {len(items)} items", data)
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode(
-        errors="backslashreplace"
-    )
-
-
-def _dump(batch: Batch, folder: Path) -> None:
-    """As upstream does, but two batches of one second do not overwrite each other."""
+async def _conclude(buffer: RolloutBuffer, batch: Batch, arrived: bool) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"rollout_data_{datetime.now():%Y%m%d_%H%M%S}_{batch.receipt[:8]}.json"
-        (folder / name).write_text(json.dumps(batch.items, ensure_ascii=False, indent=2))
-    except (OSError, UnicodeEncodeError) as failure:
-        log.warning("a batch could not be dumped", extra={"reason": str(failure)})
+        if arrived:
+            await buffer.handed(batch)
+        else:
+            await buffer.release(batch)
+            log.info("the reader went away", extra={"receipt": batch.receipt})
+    except RedisError as outage:
+        log.warning(
+            "Redis has no record that a batch was handed out; it is delivered again",
+            extra={"receipt": batch.receipt, "reason": str(outage)},
+        )
+
+
+def _pieces(batch: Batch) -> Iterator[str]:
+    items = batch.items
+    message = f"Successfully read {len(items)} items"
+    before = f'{{"success":true,"message":{encoded(message)},"data":{{"data":'
+    meta = encoded(batch.meta_info, ascii_only=False)
+    return items_in_pieces(before, items, f',"meta_info":{meta}}}}}', ascii_only=False)
 
 
 Endpoint = Callable[..., Awaitable[Response]]
@@ -162,7 +111,7 @@ async def get_rollout_data(request: Request, desk: Serving) -> Response:
     if groups is not None and (found := await buffer.available()) < groups:
         items = found * (await buffer.config()).group_size
         return _empty(f"Not enough data. Requested {size} items but only {items} available.")
-    taken = await _taken(desk, buffer, groups)
+    taken = await _taken(buffer, groups)
     return taken or _empty("No data available to read", await buffer.told())
 
 
@@ -180,7 +129,7 @@ async def read(request: Request, desk: Serving) -> Response:
     await buffer.check_take(groups)
     if groups is not None:
         await buffer.wait_for(groups, wait)
-    if taken := await _taken(desk, buffer, groups):
+    if taken := await _taken(buffer, groups):
         return taken
     figures = await buffer.told()
     if patient:
@@ -233,11 +182,11 @@ async def _groups_for(buffer: RolloutBuffer, items: int) -> int | None:
     return -(-items // (await buffer.config()).group_size)
 
 
-async def _taken(desk: Desk, buffer: RolloutBuffer, groups: int | None) -> Response | None:
+async def _taken(buffer: RolloutBuffer, groups: int | None) -> Response | None:
     batch = await buffer.take(groups, implicit=True)
     if batch is None:
         return None
-    return await handed_out(buffer, batch, desk.settings.dump_rollouts)
+    return handed_out(buffer, batch)
 
 
 def _empty(message: str, meta: dict[str, Any] | None = None) -> Response:

@@ -19,6 +19,7 @@ from buffer.http.answers import (
     unless_gone,
 )
 from buffer.http.desk import Serving
+from buffer.http.streamed import Streamed, batch_in_pieces, items_in_pieces
 from buffer.item import LONGEST_ID, Entry, entry_of, parse_json
 from buffer.reading.reader import MOST_GROUPS
 from buffer.rollout_buffer import RolloutBuffer
@@ -50,6 +51,12 @@ class Take(BaseModel):
     groups: int | None = Field(None, ge=1, le=MOST_GROUPS, description="Most groups; null is all.")
     wait: float = Field(0.0, ge=0, description="Seconds to wait for a group.")
     lease: float | None = Field(None, gt=0, le=86_400, description="Seconds until it comes back.")
+    max_bytes: int | None = Field(
+        None,
+        ge=1,
+        le=2**53,
+        description="Most bytes of items as they are stored; the first group comes in any case.",
+    )
 
 
 class Extend(BaseModel):
@@ -142,15 +149,16 @@ async def take(desk: Serving, buffer: Existing, asked: Take, request: Request) -
         if batch is not None:
             await buffer.release(batch)
 
-    taking = buffer.take(asked.groups, wait=wait, lease=asked.lease)
+    taking = buffer.take(asked.groups, wait=wait, lease=asked.lease, max_bytes=asked.max_bytes)
     batch = await unless_gone(request, taking, give_back)
     if batch is None:
         return Response(status_code=204)
-    try:
-        return Answer(_shown(batch))
-    except (TypeError, ValueError):  # not JSON after all: the next reader need not wait for it
-        await buffer.release(batch)
-        raise
+
+    async def conclude(arrived: bool) -> None:
+        if not arrived:  # the next reader need not wait for it
+            await buffer.release(batch)
+
+    return Streamed(batch_in_pieces(batch), conclude)
 
 
 @v1_routes.post("/tasks/{task}/batches/{receipt}/ack")
@@ -176,7 +184,7 @@ async def extend(buffer: Existing, receipt: Receipt, asked: Extend) -> dict[str,
 @v1_routes.get("/tasks/{task}/batches/{receipt}")
 async def fetch(buffer: Existing, receipt: Receipt) -> Response:
     """Fetch a batch again while it is leased or retained."""
-    return Answer(_shown(await buffer.fetch(receipt)))
+    return Streamed(batch_in_pieces(await buffer.fetch(receipt)))
 
 
 @v1_routes.get("/tasks/{task}/stats")
@@ -200,7 +208,7 @@ async def groups(
 async def group(buffer: Existing, instance_id: Instance, number: Round = 0) -> Response:
     """One group's raw items, by arrival."""
     items = await buffer.items(_name(instance_id), number)
-    return Answer({"items": items})
+    return Streamed(items_in_pieces('{"items":', items, "}"))
 
 
 @v1_routes.get("/tasks/{task}/quarantine")
@@ -237,15 +245,6 @@ def _entries(body: bytes, limit: int) -> list[Entry]:
         except ItemRefused as refused:
             raise ItemRefused(f"item {number}: {refused}", too_large=refused.too_large) from None
     return entries
-
-
-def _shown(batch: Batch) -> dict[str, Any]:
-    return {
-        "receipt": batch.receipt,
-        "groups": [{"instance_id": name, "items": items} for name, items in batch.groups],
-        "finished_groups": batch.finished_groups,
-        "meta_info": batch.meta_info,
-    }
 
 
 def _check(task: str) -> None:

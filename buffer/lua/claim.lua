@@ -1,17 +1,19 @@
 -- claim.lua: take finished groups for a batch, oldest first, never two rounds of one instance.
 -- Under a policy the oldest by version, and only those that it lets go (`may_take`).
 -- KEYS   root
--- ARGV   receipt want lease_ms implicit, then for each owned(in the batch already): gid
+-- ARGV   receipt want lease_ms implicit bytes(that the batch may still have, as stored; 0: any number),
+--        then for each owned(in the batch already): gid
 -- REPLY  {next_due_ms, version(that of the whole batch; empty without a policy), oldest(tokens of older
 --        versions are masked; empty if none are), then for each group: gid id_json why start(empty without a
---        policy)}; only the first three when the lease has ended
+--        policy) bytes(empty if any number may come)}; only the first three when the lease has ended
 -- include: due.lua
 -- include: next_due.lua
 -- include: taking.lua
 -- include: offer.lua
 local ends, owned = now + LEASE_MS, #ARGV - REST + 1
 local batch = {receipt = RECEIPT, key = at('batch:' .. RECEIPT), want = tonumber(WANT),
-  reply = {0, policy and tostring(policy.version) or '', ''}, has = {}}
+  reply = {0, policy and tostring(policy.version) or '', ''}, has = {},
+  room = BYTES ~= '0' and tonumber(BYTES)}
 if policy and policy.when_old == 'mask' then
   batch.reply[3] = string.format('%d', policy.version - policy.max_age)
 end
@@ -33,8 +35,8 @@ local function fill()
     batch.reply[2], batch.reply[3] = before[2], before[3]
     return -- a batch is of one version
   end
-  local skipped, over, stale = 0, false, 0
-  while batch.want > 0 and not over do
+  local skipped, over, stale, full = 0, false, 0, false
+  while batch.want > 0 and not over and not full do
     local page = offered(skipped, batch.want)
     if #page == 0 then break end
     for _, gid in ipairs(page) do
@@ -47,7 +49,8 @@ local function fill()
         if stale == 200 then return true end
       else
         over = policy and not may_go(tonumber(meta[4] or meta[3]))
-        if over then break end
+        full = batch.room and (owned > 0 or #batch.reply > 3) and bytes_of(gid) > batch.room
+        if over or full then break end
         take(batch, gid, ends, meta)
       end
     end

@@ -11,9 +11,15 @@ local function known(gid)
   return meta
 end
 
+local function bytes_of(gid) return tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0') end
+
 local function tell(batch, gid, meta)
   batch.has[instance_of(gid)] = true
-  for _, said in ipairs({gid, meta[1], meta[2], meta[3] or ''}) do batch.reply[#batch.reply + 1] = said end
+  local bytes = batch.room and bytes_of(gid)
+  if bytes then batch.room = batch.room - bytes end
+  for _, said in ipairs({gid, meta[1], meta[2], meta[3] or '', bytes or ''}) do
+    batch.reply[#batch.reply + 1] = said
+  end
   batch.want = batch.want - 1
 end
 

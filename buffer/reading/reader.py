@@ -31,13 +31,14 @@ class Reader:
         self._longest_wait = longest_wait
 
     async def take(
-        self, groups: int | None, *, wait: float, lease: float | None, implicit: bool
-    ) -> Batch | None:
+        self, groups: int | None, *, wait: float, lease: float | None, implicit: bool,
+        max_bytes: int | None,
+    ) -> Batch | None:  # fmt: skip
         """A batch of up to `groups` groups; waits for a first one up to `wait` seconds."""
         deadline, before = deadline_in(wait), cancellations()
         while True:
             heed_cancellation(before)
-            batch, due = await self._take(groups, lease, implicit)
+            batch, due = await self._take(groups, lease, implicit, max_bytes)
             left = deadline - time.monotonic()
             if batch is not None or left <= 0:
                 return batch
@@ -115,7 +116,7 @@ class Reader:
         return {**figures, "finished_groups": ids}
 
     async def _take(
-        self, groups: int | None, lease: float | None, implicit: bool
+        self, groups: int | None, lease: float | None, implicit: bool, max_bytes: int | None
     ) -> tuple[Batch | None, float]:
         config = await self._task.config()
         want = MOST_GROUPS if groups is None else min(groups, MOST_GROUPS)
@@ -123,7 +124,9 @@ class Reader:
         pipeline = self._pipeline(config, min(self._longest_wait, seconds / 2))
         if self._task.functions.is_valid_group is not None:
             await self._judge(pipeline, want)
-        taking = Taking(self._task, self._raw, pipeline, seconds, implicit=implicit)
+        taking = Taking(
+            self._task, self._raw, pipeline, seconds, implicit=implicit, max_bytes=max_bytes
+        )
         batch, due = await taking.batch_of(want)
         return batch, _LONGEST_WAIT if due < 0 else due / 1000
 

@@ -36,6 +36,7 @@ class Claimed:
     instance_id: Any
     why: str
     start: int | None  # the version at its start, under a policy
+    bytes: int  # 0 if the batch has no bound
 
     @property
     def settled(self) -> bool:
@@ -47,13 +48,15 @@ class Taking:
     """A batch that is being put together."""
 
     def __init__(
-        self, task: Task, raw: RawGroups, pipeline: Pipeline, lease: float, *, implicit: bool
-    ) -> None:
+        self, task: Task, raw: RawGroups, pipeline: Pipeline, lease: float, *, implicit: bool,
+        max_bytes: int | None,
+    ) -> None:  # fmt: skip
         self._task = task
         self._raw = raw
         self._pipeline = pipeline
         self._lease_ms = int(lease * 1000)
         self._implicit = implicit
+        self._room = max_bytes  # that is left, as items are stored
         self._receipt = uuid.uuid4().hex
         self._taken: dict[str, tuple[Any, list[Item]]] = {}
         self._starts: list[int] = []
@@ -94,11 +97,18 @@ class Taking:
             )
 
     async def _claim(self, want: int) -> tuple[int, list[Claimed]]:
-        args = [self._receipt, want, self._lease_ms, int(self._implicit), *self._taken]
+        room = 0 if self._room is None else max(1, self._room)
+        args = [self._receipt, want, self._lease_ms, int(self._implicit), room, *self._taken]
         reply = await self._task.call("claim", *args)
         found = [
-            Claimed(gid.decode(), json.loads(id_json), why.decode(), int(start) if start else None)
-            for gid, id_json, why, start in chunks(reply[3:], 4)
+            Claimed(
+                gid.decode(),
+                json.loads(id_json),
+                why.decode(),
+                int(start) if start else None,
+                int(size or 0),
+            )
+            for gid, id_json, why, start, size in chunks(reply[3:], 5)
         ]
         self._version = int(reply[1]) if reply[1] != b"" else None
         self._oldest = int(reply[2]) if reply[2] != b"" else None
@@ -114,6 +124,8 @@ class Taking:
         for group, verdict in zip(claimed, verdicts, strict=True):
             if verdict.fate == "delivered":
                 self._taken[group.gid] = (group.instance_id, verdict.items)
+                if self._room is not None:
+                    self._room -= group.bytes
                 if group.start is not None:
                     self._starts.append(group.start)
                 if self._oldest is not None:

@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import ground
 from buffer import (
     BufferFull,
+    BufferSettings,
     GroupFunctions,
     ItemRefused,
     LeaseLost,
@@ -946,3 +948,42 @@ async def test_rewards_are_counted_by_tenths_as_they_are_stored(bench: Bench) ->
     }  # fmt: skip
     await bench.buffer.reset()
     assert sum(await bench.buffer.rewards()) == 0
+
+
+async def test_a_batch_has_at_most_the_bytes_that_its_reader_wants(make: Make) -> None:
+    bench = make(group_size=2)
+    for n in range(4):
+        await bench.fill(f"g{n}", [1, 0], text="x" * 5_000)
+        bench.advance(1)
+    sizes = []
+    while batch := await bench.buffer.take(max_bytes=22_000):
+        sizes.append(len(batch.groups))
+        await bench.buffer.ack(batch)
+    assert sizes == [2, 2]
+    await bench.fill("large", [1, 0], text="x" * 50_000)
+    batch = await bench.buffer.take(max_bytes=1)
+    assert batch is not None
+    assert len(batch.groups) == 1, "or it would never be taken"
+    with pytest.raises(ValueError, match="at least 1 byte"):
+        await bench.buffer.take(max_bytes=0)
+
+
+async def test_what_comes_out_invalid_takes_no_bytes_of_a_batch(make: Make) -> None:
+    bench = make(group_size=2)
+    for n, rewards in enumerate(([1, 1], [1, 0], [1, 1], [1, 0])):
+        await bench.fill(f"g{n}", rewards, text="x" * 5_000)
+        bench.advance(1)
+    batch = await bench.buffer.take(max_bytes=22_000)
+    assert batch is not None
+    assert [name for name, _ in batch.groups] == ["g1", "g3"]
+
+
+async def test_every_delivered_batch_is_dumped(redis: ground.Client, tmp_path: Path) -> None:
+    settings = BufferSettings(dump_rollouts=tmp_path / "dumped")
+    buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=2), settings=settings)
+    await buffer.write_many([item("a", f"u{n}", n) for n in range(2)])
+    batch = await buffer.take()
+    assert batch is not None
+    (file,) = (tmp_path / "dumped").iterdir()
+    assert json.loads(file.read_text()) == batch.items
+    await buffer.aclose()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -160,4 +161,44 @@ def test_ten_thousand_tiny_items_at_once_are_all_stored(server: ServerProcess) -
 
     assert asyncio.run(flood()) == {200}
     found = stats(server)
-    assert found["stored"] + found["surplus"] == 10_000
+    assert found["stored"] == 10_000
+
+
+def test_a_large_take_is_sent_while_others_are_served(
+    server: ServerProcess, shared_server: PrivateRedis
+) -> None:
+    fill(shared_server.url)
+    with httpx.stream(
+        "POST", f"{server.url}/v1{AT}/take", json={}, headers=JSON, timeout=100
+    ) as large:
+        chunks = large.iter_bytes()
+        first = next(chunks)
+        assert "content-length" not in large.headers, "it is not encoded as a whole"
+        assert patient.get(f"{server.url}/healthz").status_code == 200
+        batch = json.loads(first + b"".join(chunks))
+    assert len(batch["groups"]) == GROUPS
+    assert [*batch] == ["receipt", "groups", "finished_groups", "meta_info"]
+    url = f"{server.url}/v1{AT}/batches/{batch['receipt']}"
+    assert patient.get(url).json() == batch
+    patient.post(f"{url}/ack", json={}).raise_for_status()
+
+
+def test_a_take_over_http_may_be_bounded_in_bytes(
+    server: ServerProcess, shared_server: PrivateRedis
+) -> None:
+    fill(shared_server.url)
+    take = {"max_bytes": 1_000_000}
+    batch = patient.post(f"{server.url}/v1{AT}/take", json=take).json()
+    assert len(batch["groups"]) == 9, "of 100 kB and a little each"
+    assert stats(server)["ready_groups"] == GROUPS - 9
+
+
+def test_a_v1_reader_that_goes_away_gives_its_batch_back(
+    server: ServerProcess, shared_server: PrivateRedis
+) -> None:
+    fill(shared_server.url)
+    with httpx.stream(
+        "POST", f"{server.url}/v1{AT}/take", json={}, headers=JSON, timeout=100
+    ) as large:
+        next(large.iter_bytes())
+    until(lambda: stats(server)["ready_groups"] == GROUPS, "its groups")

@@ -1,0 +1,20 @@
+"""A copy of every delivered batch in a folder, as slime's buffer writes them."""
+
+import json
+import logging
+from datetime import datetime
+from pathlib import Path
+
+from buffer.batch import Batch
+
+log = logging.getLogger(__name__)
+
+
+def dump(batch: Batch, folder: Path) -> None:
+    """As upstream does, but two batches of one second do not overwrite each other."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"rollout_data_{datetime.now():%Y%m%d_%H%M%S}_{batch.receipt[:8]}.json"
+        (folder / name).write_text(json.dumps(batch.items, ensure_ascii=False, indent=2))
+    except (OSError, UnicodeEncodeError) as failure:
+        log.warning("a batch could not be dumped", extra={"reason": str(failure)})
