@@ -19,6 +19,7 @@ from worker.lifecycle.provider import FILE_ERRORS, ExecResult
 from worker.lifecycle.sandbox import OpenSandbox
 from worker.lifecycle.settings import LifecycleSettings
 from worker.models import CodeRequest, CodeResult, CommandResult
+from worker.sandbox.local.limits import DEFAULTS
 from worker.settings import WorkerSettings
 
 _COMMANDS = {"python": ("py", "python3"), "bash": ("sh", "bash")}
@@ -133,13 +134,16 @@ def _caller() -> tuple[str, str]:
 
 
 async def _fetched(sandbox: OpenSandbox, names: list[str]) -> dict[str, str]:
-    """Those that are there, and can be read."""
-    found = {}
+    """Those that are there, can be read, and fit into what may be fetched."""
+    found, room = {}, DEFAULTS.fetched
     for name in names:
         try:
-            found[name] = base64.b64encode(await sandbox.read_file(name)).decode()
+            content = await sandbox.read_file(name)
         except FILE_ERRORS:
             continue  # as Sandbox Fusion does with what is no file
+        if len(content) <= room:
+            room -= len(content)
+            found[name] = base64.b64encode(content).decode()
     return found
 
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from tests.worker.lifecycle.conftest import at_landlock, quick
 from worker import RetryPolicy
 from worker.errors import SandboxUnfit
 from worker.execution import execute, outlives
-from worker.lifecycle import FileRefused, SandboxLifecycle, SandboxRef
+from worker.lifecycle import FileRefused, SandboxLifecycle, SandboxRef, code
 from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import LocalError
 from worker.models import CodeRequest
+from worker.sandbox.local.limits import DEFAULTS
 from worker.turn import GateTurn, JobAtHand
 
 
@@ -44,6 +46,17 @@ async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_re
         await sandbox.run(CodeRequest(code="x", language="java", instance_id="sample-7"))
     assert await life.end_session("sample-7")
     assert [each async for each in provider.list({})] == []
+    await sandbox.close()
+
+
+async def test_fetched_files_are_bounded_together(real_redis, tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "DEFAULTS", replace(DEFAULTS, fetched=10))
+    settings = quick(startup_timeout=60.0)
+    life = SandboxLifecycle(real_redis, LocalProvider(tmp_path), run="test", settings=settings)
+    sandbox = SessionSandbox(life)
+    program = "for name in 'abc': open(name, 'w').write(name * 6)\nopen('d', 'w').write('d')"
+    result = await sandbox.run(CodeRequest(code=program, fetch_files=list("abcd")))
+    assert sorted(result.files) == ["a", "d"]
     await sandbox.close()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.worker.lifecycle.conftest import LEAVES_OPEN, forget_modals_client, gate_of, quick
 from worker.lifecycle import Command, Kind, SandboxLifecycle, SandboxSpec, StartFailed, StartRefused
+from worker.lifecycle.clouds import shell
 from worker.lifecycle.reaper.reaper import Reaper
 
 pytest.importorskip("modal", reason="penstock-rl[modal] is not installed")
@@ -32,6 +33,13 @@ async def test_a_sandbox_has_its_name_and_tags_from_its_creation_on(life, modal_
         assert (await sandbox.exec(["echo", "on modal"])).stdout == b"on modal\n"
     assert modal_cloud.living() == []
     assert (await gate_of(life).status()).in_flight == 0
+
+
+async def test_of_what_a_command_prints_no_more_is_kept_than_an_output_may_have(life, monkeypatch):
+    monkeypatch.setattr(shell, "MOST", 1000)
+    async with life.open() as sandbox:
+        flood = await sandbox.exec(["sh", "-c", "head -c 100000 /dev/zero"])
+    assert (flood.exit_code, len(flood.stdout)) == (0, 1000)
 
 
 async def test_throttling_that_does_not_end_fails_the_attempt(life, modal_cloud):

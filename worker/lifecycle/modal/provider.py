@@ -240,8 +240,9 @@ async def _feed(stdin: Any, content: bytes) -> None:
 
 
 async def _read(stream: Any, into: bytearray) -> None:
+    """All of it, of which no more is kept than an output may have."""
     async for piece in stream:
-        into += piece
+        into += piece[: shell.MOST - len(into)]
 
 
 Reading = Sequence["asyncio.Future[None]"]

@@ -1,15 +1,17 @@
 """envd's service of the file system: what lies where, folders, renames, watching."""
 
 import asyncio
+import json
 import secrets
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ground.http.held import Held
 from worker.sandbox.e2b.boxes import Box, lives, moment
 from worker.sandbox.e2b.problems import EXPECTED, Problem, problem_of
 from worker.sandbox.e2b.wire import Json, body, number, one_frame, streamed
@@ -21,18 +23,27 @@ _EVENTS = {
     "rename": "EVENT_TYPE_RENAME", "chmod": "EVENT_TYPE_CHMOD",
 }  # fmt: skip
 _PING, _MOST_EVENTS, _MOST_WATCHERS = 50.0, 4096, 16
+_EVENT = 256  # bytes of one, besides its name
 
 
 def entry(found: Entry) -> Json:
     mode = stat.S_IMODE(found.mode)
     about: Json = {
-        "name": found.name, "path": found.path,
+        "name": _text(found.name), "path": _text(found.path),
         "type": _KINDS.get(found.kind, "FILE_TYPE_UNSPECIFIED"), "size": str(found.size),
         "mode": mode, "owner": found.user, "group": found.group,
         "permissions": stat.filemode(mode)[1:],
         "modifiedTime": moment(found.modified),
     }  # fmt: skip
-    return about | ({"symlinkTarget": found.target} if found.target else {})
+    return about | ({"symlinkTarget": _text(found.target)} if found.target else {})
+
+
+def _too_many(_: str) -> Problem:
+    most = f"the changes that wait for the clients of all watchers are above {_HELD.most:,} bytes"
+    return Problem("resource_exhausted", most)
+
+
+_HELD = Held(64 << 20, _too_many)
 
 
 @dataclass
@@ -43,6 +54,26 @@ class _Watcher:
     events: list[Json] = field(default_factory=list)
     problem: Problem | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    take: Callable[[int], None] | None = None  # of `_HELD`, while it watches
+    held: int = 0  # bytes
+
+    def add(self, event: Json) -> None:
+        """Raises `Problem` if nobody fetches them."""
+        self.events.append(event)
+        if len(self.events) > _MOST_EVENTS:
+            most = f"more than {_MOST_EVENTS} changes wait to be fetched"
+            raise Problem("resource_exhausted", most)
+        self._hold(_EVENT + len(event["name"]))
+
+    def fetch(self) -> list[Json]:
+        found, self.events = self.events, []
+        self._hold(-self.held)
+        return found
+
+    def _hold(self, more: int) -> None:
+        self.held += more
+        if self.take:
+            self.take(more)
 
 
 class Filesystem:
@@ -64,7 +95,9 @@ class Filesystem:
         asked = await body(request)
         depth = number(asked.get("depth") or 1, "depth")
         found = await box.session.list(_path(asked), depth=depth, user=user)
-        return JSONResponse({"entries": [entry(one) for one in found]})
+        # Beside the loop, and an entry at a time: a program may have made very many.
+        lines = await asyncio.to_thread(lambda: [json.dumps(entry(one)) for one in found])
+        return Response(f'{{"entries":[{",".join(lines)}]}}', media_type="application/json")
 
     async def make(self, request: Request, box: Box, user: str) -> Response:
         path = _path(await body(request))
@@ -107,16 +140,12 @@ class Filesystem:
         async def follow() -> None:
             found = box.session.watch(path, recursive=bool(asked.get("recursive")), user=user)
             try:
-                async with aclosing(found):
-                    async for change in found:
-                        watcher.ready.set()
-                        if change:
-                            watcher.events.append(_event(change, asked))
-                        if len(watcher.events) > _MOST_EVENTS:
-                            raise Problem(
-                                "resource_exhausted",
-                                f"more than {_MOST_EVENTS} changes wait to be fetched",
-                            )
+                with _HELD.some() as watcher.take:
+                    async with aclosing(found):
+                        async for change in found:
+                            watcher.ready.set()
+                            if change:
+                                watcher.add(_event(change, asked))
             except Problem as problem:
                 watcher.problem = problem
             except EXPECTED as problem:
@@ -124,6 +153,8 @@ class Filesystem:
                 watcher.ready.set()
                 if not await lives(box):
                     self.forget(box.id)
+            finally:
+                watcher.take = None
 
         watcher.task = asyncio.create_task(follow())
         self._watchers[box.id, name] = watcher
@@ -134,8 +165,7 @@ class Filesystem:
         watcher = self._find(box, await body(request))
         if watcher.problem:
             raise watcher.problem
-        found, watcher.events = watcher.events, []
-        return JSONResponse({"events": found})
+        return JSONResponse({"events": watcher.fetch()})
 
     async def remove_watcher(self, request: Request, box: Box, user: str) -> Response:
         asked = await body(request)
@@ -157,11 +187,16 @@ class Filesystem:
             self._watchers.pop(key).task.cancel()
 
 
+def _text(name: str) -> str:
+    """A name inside need not be UTF-8, and what clients are told must be."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def _event(change: Change, asked: Json) -> Json:
     """Its name is relative to the watched folder."""
     folder = str(asked.get("path", "")).rstrip("/") + "/"
     name = change.path.removeprefix(folder) if change.path.startswith(folder) else change.path
-    return {"name": name, "type": _EVENTS[change.kind]}
+    return {"name": _text(name), "type": _EVENTS[change.kind]}
 
 
 def _path(asked: Json, name: str = "path") -> str:

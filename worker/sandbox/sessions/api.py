@@ -288,7 +288,8 @@ class Session(Protocol):
         """What is there; a link is not followed."""
 
     async def list(self, path: str, *, depth: int = 1, user: str = "") -> list[Entry]:
-        """What lies in a folder, `depth` folders deep. At most 100,000 entries."""
+        """What lies in a folder, `depth` folders deep. At most 100,000 entries, and
+        32 MiB of what is said about them."""
 
     async def make_folder(self, path: str, *, user: str = "") -> bool:
         """With those above it; False if it was there."""

@@ -19,7 +19,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def connect(folder: Path, hub: str) -> Streams:
     with short_path(folder, hub) as path:
-        return await asyncio.open_unix_connection(path, limit=1 << 20)
+        return await asyncio.open_unix_connection(path, limit=wire.PIECE)
 
 
 async def ask(folder: Path, hub: str, wanted: str, body: bytes = b"", **call: Any) -> Any:

@@ -45,6 +45,8 @@ from worker.sandbox.sessions.process import (
 from worker.sandbox.sessions.wire import PIECE
 
 MOST = 64 << 20  # bytes of one output that `run` keeps
+_LISTED = 32 << 20  # bytes of a folder's entries
+_MOST_SAID = 1 << 16  # bytes of what came of a call
 _LAST_WORDS = 2.0  # seconds for what is said of a command that was killed
 
 
@@ -144,8 +146,16 @@ class LocalSession:
         return Entry(**await self._value("stat", path, user, path=path))
 
     async def list(self, path: str, *, depth: int = 1, user: str = "") -> list[Entry]:
-        found = await self._value("list", path, user, path=path, depth=depth)
-        return [Entry(**entry) for entry in found]
+        found: list[Entry] = []
+        room, rest = _LISTED, b""
+        async with self._called("list", path, user, path=path, depth=depth) as events:
+            async for piece in events:
+                if (room := room - len(piece)) < 0:
+                    why = f"more than {_LISTED:,} bytes of entries; list less of them"
+                    raise OSError(errno.E2BIG, why, path)
+                *lines, rest = (rest + piece).split(b"\n")
+                found += [Entry(**json.loads(line)) for line in lines]
+        return found
 
     async def make_folder(self, path: str, *, user: str = "") -> bool:
         return bool(await self._value("make", path, user, path=path))
@@ -227,7 +237,7 @@ class LocalSession:
                     said.read(words, event)
                     return
                 if event.stream == "stderr":
-                    words += event.data
+                    words = (words + event.data)[:_MOST_SAID]
                 else:
                     yield event.data
         raise await self._cut()

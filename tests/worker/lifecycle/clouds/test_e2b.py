@@ -21,6 +21,7 @@ from worker.lifecycle import (
     StartRefused,
     provider_named,
 )
+from worker.lifecycle.clouds import shell
 
 pytest.importorskip("e2b", reason="penstock-rl[e2b] is not installed")
 
@@ -96,6 +97,18 @@ async def test_a_sandbox_has_its_name_and_tags_from_its_creation_on(
         await life.start(SandboxSpec(image="absent"), attempts=5)
     assert life.registry.look().counters["opened"] == 3
     assert life.registry.look().count == 0
+
+
+async def test_an_output_that_a_program_has_made_larger_is_cut(
+    e2b_server: E2bServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large outputs are fetched as files, which a program that is left may have replaced."""
+    provider = provider_named("e2b")
+    ref = await provider.create(SandboxSpec(), name="large", tags={}, ttl=60)
+    monkeypatch.setattr(shell, "MOST", 1000)
+    ran = await provider.exec(ref, Command(["sh", "-c", "head -c 200000 /dev/zero"]))
+    assert (ran.exit_code, len(ran.stdout)) == (0, 1000)
+    await provider.terminate(ref.id)
 
 
 async def test_a_name_that_is_asked_for_is_given_once(e2b_server: E2bServer) -> None:

@@ -84,6 +84,13 @@ def test_another_client_connects_by_the_id(server, box):
     assert other.files.read("/tmp/note") == "from the first"
 
 
+def test_names_that_are_no_utf_8_are_listed(box):
+    program = "import os; os.mkdir('/tmp/x'); os.symlink(b'\\xff', b'/tmp/x/\\xfe')"
+    box.commands.run(f'python3 -c "{program}"')
+    [link] = box.files.list("/tmp/x")
+    assert (link.name, link.symlink_target) == ("\ufffd", "\ufffd")
+
+
 def test_a_sandbox_that_is_gone_is_told_as_such(server):
     box = Sandbox.create(**server.options)
     box.kill()

@@ -20,6 +20,7 @@ from worker.sandbox.sessions import (
     TooManySessions,
     wire,
 )
+from worker.sandbox.sessions import session as session_module
 
 from .conftest import sessions_in, strange_hub
 
@@ -40,6 +41,26 @@ async def read(session: Session, path: str) -> bytes:
 
 async def sh(session: Session, text: str) -> bytes:
     return (await session.run(CommandRequest(["sh", "-c", text]))).stdout
+
+
+async def test_a_long_list_is_read_as_it_comes(session):
+    made = "mkdir many; seq -f many/%05g 5000 | xargs touch"
+    await sh(session, made)
+    assert [entry.name for entry in await session.list("many")] == [
+        f"{number:05}" for number in range(1, 5001)
+    ]
+
+
+async def test_a_list_that_is_too_large_is_refused_unread(session, monkeypatch):
+    """A program chooses names and targets; what they cost is not its client's to bear."""
+    monkeypatch.setattr(session_module, "_LISTED", 1 << 20)
+    program = "import os; [os.symlink(b'\\xff' * 4000, str(n)) for n in range(100)]"
+    await session.make_folder("links")
+    await session.run(CommandRequest(["python3", "-c", program], cwd="links"))
+    with pytest.raises(OSError, match="list less of them") as refused:
+        await session.list("links")
+    assert refused.value.errno == errno.E2BIG
+    assert await sh(session, "echo lives") == b"lives\n"
 
 
 async def test_a_list_says_what_is_there_though_not_all_may_be_read(in_namespaces):

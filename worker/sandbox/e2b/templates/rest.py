@@ -30,6 +30,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}(:[A-Za-z0-9._-]{1,27})?")
 _REMEMBERED, _AT_ONCE = 256, 2  # builds
 _MOST_LOGS, _PAGE = 10_000, 100  # entries
+_LONGEST_REASON = 4096  # characters
 _MOST_LOGGED = 4 << 20  # characters of one build
 _UPLOAD_TTL = 86400.0  # seconds
 Outside = Callable[[Request], Awaitable[Response]]
@@ -53,6 +54,7 @@ class Build:
             self.entries.append(entry | self._step())
 
     def fail(self, message: str) -> None:
+        message = message[:_LONGEST_REASON]  # it may quote a program
         self.say(message, "error")
         self.reason = {"message": message, "logEntries": []} | self._step()
         self.status = "error"
