@@ -33,8 +33,8 @@ _SENT = 64 << 10  # bytes that are given to a client at once, who may read slowl
 HELD = Held(128 << 20, no_room)  # of all contexts, whole lines and half ones
 _TO_STOP = 2.0  # seconds that an interrupted cell has before its context is ended
 _NOTEBOOK = (files("worker.sandbox.local.inside") / "notebook.py").read_text()
-_NO_MESSAGE = re.compile(rb"^[^%b]" % re.escape(MESSAGE), re.MULTILINE)
-_END = OVER + b"\n"
+_NO_MESSAGE = re.compile(rb"\n(?!%b)" % re.escape(MESSAGE))
+_END = b"\n" + OVER
 _NEXT_ONE = "the next cell starts another one"
 
 
@@ -131,7 +131,7 @@ class _Context:
                 await self._process.close()
 
     async def _listen(self) -> None:
-        part = bytearray()  # of a line
+        part = bytearray(b"\n")  # the end of a line, and what has come of the next
         async with aclosing(self._process.events()) as events:
             async for event in events:
                 if isinstance(event, Exit):
@@ -149,7 +149,7 @@ class _Context:
                         f"had read, and this one the most; {_NEXT_ONE}"
                     )
                 if b"\n" in event.data:
-                    end = part.rfind(b"\n") + 1
+                    end = part.rfind(b"\n")
                     whole = bytes(part[:end])
                     del part[:end]
                     await self._add(whole)
@@ -158,15 +158,16 @@ class _Context:
                     return
 
     async def _add(self, lines: bytes) -> None:
-        """Returns when there is room for more: while nobody reads, what the sandbox writes fills no
-        memory here. Raises `_NoMessage`."""
+        """Lines, each behind its newline. Returns when there is room for more: while nobody reads,
+        what the sandbox writes fills no memory here. Raises `_NoMessage`."""
         at = 0
         while odd := _NO_MESSAGE.search(lines, at):
-            after = odd.start() + len(_END)
-            if lines[odd.start() : after] != _END or not self._cells:
+            begin, after = odd.start(), odd.start() + len(_END)
+            line, rest = lines[begin:after], lines[after : after + 1]
+            if line != _END or rest not in (b"", b"\n") or not self._cells:
                 raise _NoMessage
             self._cells -= 1
-            self._put(lines[at : odd.start()])
+            self._put(lines[at:begin])
             self._said.put_nowait(b"")
             self._hold(-len(_END))
             at = after
@@ -180,7 +181,7 @@ class _Context:
     def _put(self, lines: bytes) -> None:
         """Messages, each of which begins with its mark, which is not the client's."""
         if lines:
-            messages = lines.removeprefix(MESSAGE).replace(b"\n" + MESSAGE, b"\n")
+            messages = lines.replace(b"\n" + MESSAGE, b"\n")[1:] + b"\n"
             self._hold(len(messages) - len(lines))
             self._unread += len(messages)
             self._said.put_nowait(messages)

@@ -3,7 +3,7 @@
 Three callers speak to it, each in its own dialect, at the end of this file: `/run_jupyter` and our
 own notebooks by frames, E2B's contexts by lines, the lifecycle's sessions by a socket over which
 each program brings its own streams. For the last two this file is sent as text into sandboxes whose
-Python is not ours. So it imports nothing of ours, and runs on Python 3.9.
+Python is not ours. So it imports nothing of ours, and runs on Python 3.8, programs on 3.9.
 
 It lives in the program's own process, so a hostile cell can lie about its own results. Whoever
 passes them on bounds them and does not read them. What differs from ipykernel is a list in
@@ -28,7 +28,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 CHANNEL = 4  # of the dialect of frames
 LONGEST_LINE = 8 << 20  # bytes of the dialect of lines
@@ -52,7 +52,8 @@ _LEFT_OUT = (
 _AWAIT, _AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, 0x80  # allow it; a code's flag that it does
 _MOST_LINES = 256  # of a traceback
 
-Bundle = dict[str, Any]  # what is shown, by its form; bytes are in base64
+if TYPE_CHECKING:
+    Bundle = dict[str, Any]  # what is shown, by its form; bytes are in base64
 
 
 class CellTimeout(BaseException):
@@ -180,7 +181,8 @@ class Notebook(Interpreter):
         super().__init__(names, shows)
         os.environ.setdefault("MPLBACKEND", "agg")
         self.on_import("matplotlib.pyplot", self._lend_show)
-        self._in, self._out = [""], dict[int, Any]()
+        self._in = [""]
+        self._out: dict[int, Any] = {}
         self._kept: list[Any] = ["", "", ""]  # the last three values
         names.update(In=self._in, _ih=self._in, Out=self._out, _oh=self._out)
         names.update(_="", __="", ___="", _i="", _ii="", _iii="")
@@ -391,7 +393,8 @@ def _forms_of(value: object) -> Bundle:
             with contextlib.suppress(Exception):  # not for this one
                 said = method(value)
                 said = said[0] if isinstance(said, tuple) else said  # what is left is about it
-                shown |= said if form == _SEVERAL else {form: said} if said is not None else {}
+                if said is not None:
+                    shown.update(said if form == _SEVERAL else {form: said})
     return {
         str(form): base64.b64encode(said).decode() if isinstance(said, bytes) else said
         for form, said in shown.items()

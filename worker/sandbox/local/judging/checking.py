@@ -144,8 +144,8 @@ def _testlib(step: Step, code: int) -> Said:
 
 
 def _open_r1(step: Step, code: int) -> Said:
-    """The first word that it prints is a number."""
-    words = step.stdout.split()
+    """The first word that it prints is a number; the rest is not looked at."""
+    words = step.stdout.split(maxsplit=1)
     try:
         points = float(words[0])
     except (IndexError, ValueError):
