@@ -43,8 +43,8 @@ end
 
 local function leave(ids)
   if #ids == 0 then return end
+  call('HDEL', WAITERS, unpack(ids)) -- a place without a record is dropped when its turn comes
   call('ZREM', QUEUE, unpack(ids))
-  call('HDEL', WAITERS, unpack(ids))
   front = nil
 end
 

@@ -85,8 +85,8 @@ end
 
 local function free(ids)
   if #ids == 0 then return end
+  call('HDEL', HOLDERS, unpack(ids)) -- the lease last: it ends by itself, should the script stop here
   call('ZREM', LEASES, unpack(ids))
-  call('HDEL', HOLDERS, unpack(ids))
 end
 if gate.weighing then free = gate.weighing.freeing(free) end
 

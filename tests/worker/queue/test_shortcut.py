@@ -80,7 +80,10 @@ async def test_a_big_program_is_the_engines(real_redis, queue, exchanges):
     assert any(exchanges)
 
 
-async def test_a_blocked_thread_of_the_loop_is_served_by_the_engine(real_redis, queue, exchanges):
+async def test_a_blocked_thread_of_the_loop_is_served_by_the_engine(
+    real_redis, queue, exchanges, monkeypatch
+):
+    monkeypatch.setattr("ground.redis.shortcut.LATE", 0.1)
     handle = queue.sync.submit("1")  # and the loop stands still meanwhile
     assert queued(real_redis) == [handle.id]
     assert any(exchanges)

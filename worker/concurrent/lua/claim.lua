@@ -9,13 +9,17 @@
 -- A reply of more than 16 MB ends early, without `shut`: none of its jobs starts before its last byte
 -- is there, and their leases run already.
 --
+-- What is taken is leased first. Redis undoes nothing of a script that stops at a call, so each job is at
+-- any time in a list, or under a lease, which the reaper finds: look at the ids, lease them, take them off
+-- their list, and write only then that they run. If that fails they go back to the front of the queue.
+--
 -- A permit that this worker was granted in the gate's line is given up here and becomes
 -- that of the first job; more are taken only if nobody else waits. A queue that gives no job
 -- leaves it to the worker's next queue.
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 -- include: worker.queue:shares.lua
-local MOST_BYTES, AT_ONCE = 16 * 1024 * 1024, 8 -- a few at once: those that were popped are taken
+local MOST_BYTES = 16 * 1024 * 1024
 local OVER = { finished = true, failed = true, stopped = true, canceled = true }
 local moment = rq_time()
 
@@ -46,35 +50,9 @@ local function unwanted(id, job)
   return is_orphan(job.penstock_abandon) and cancelled(job_key(id), 'orphaned')
 end
 
-local taken, running, wip, members, bytes = {}, {}, {}, {}, 0
+local LOGGED, MOST_DROPPED = 20, 500 -- the worker's log names some; a long list of them takes several claims
+local taken, leased, dropped, bytes, seen = {}, {}, {}, 0, {}
 
-local function claim(id, job, fields, charged)
-  local execution, key, n = next_fence(), job_key(id), #members
-  local member = id .. ':' .. execution
-  if job.penstock_returned or job.penstock_unwanted or job.penstock_again then
-    call('HDEL', key, 'penstock_returned', 'penstock_unwanted', 'penstock_again')
-  end
-  if charged then
-    call('HSET', key, 'penstock_charged', charged)
-  elseif job.penstock_charged then
-    call('HDEL', key, 'penstock_charged')
-  end
-  if job.ttl then call('PERSIST', key) end
-  call('HSET', key, 'status', 'started', 'started_at', moment, 'last_heartbeat', moment, 'worker_name', NAME,
-    'penstock_execution', execution, 'penstock_attempts', (whole(job.penstock_attempts) or 0) + 1)
-  call('HSET', 'rq:execution:' .. member, 'worker_name', NAME,
-    'created_at', in_seconds, 'last_heartbeat', in_seconds)
-  call('EXPIRE', 'rq:execution:' .. member, KEEP_S)
-  try('ZADD', 'rq:executions:' .. id, seconds + KEEP_S, execution)
-  call('EXPIRE', 'rq:executions:' .. id, KEEP_S + 60)
-  members[n + 1] = member
-  running[2 * n + 1], running[2 * n + 2] = now + LEASE_US, member
-  wip[2 * n + 1], wip[2 * n + 2] = seconds + KEEP_S, member
-  taken[n + 1] = { id, execution, fields }
-  for i = 2, #fields, 2 do bytes = bytes + #fields[i] end
-end
-
-local LOGGED, dropped = 20, {} -- the worker's log names some of them
 local function drop(id, why)
   dropped[#dropped + 1] = { id, why }
   note_drop(id, why)
@@ -84,6 +62,7 @@ end
 -- all, which RQ reads as if they were absent.
 local function read(id)
   local fields, n = try('HGETALL', job_key(id)), 0
+  if fields.err then fields = {} end
   local job = { origin = false, status = false, ttl = false, penstock_execution = false,
     penstock_attempts = false, penstock_returned = false, penstock_abandon = false,
     penstock_unwanted = false, penstock_share = false, penstock_charged = false,
@@ -99,7 +78,42 @@ local function read(id)
   return job, fields
 end
 
-local shared, looked = shares.exist(), false
+local function lease(begun)
+  local leases, wip, members = {}, {}, {}
+  for n, one in ipairs(begun) do
+    local member = one.id .. ':' .. one.execution
+    leases[2 * n - 1], leases[2 * n] = now + LEASE_US, member
+    wip[2 * n - 1], wip[2 * n] = seconds + KEEP_S, member
+    members[n] = member
+  end
+  call('ZADD', RUNNING, unpack(leases))
+  call('ZADD', WIP, unpack(wip))
+  call('SADD', EXECUTIONS, unpack(members))
+  call('EXPIRE', EXECUTIONS, KEEP_S)
+  call('HSET', WORK, 'fence', format('%.0f', fence))
+end
+
+local function start(id, execution, job, charged)
+  local key, member = job_key(id), id .. ':' .. execution
+  call('HSET', key, 'status', 'started', 'started_at', moment, 'last_heartbeat', moment, 'worker_name', NAME,
+    'penstock_execution', execution, 'penstock_attempts', (whole(job.penstock_attempts) or 0) + 1)
+  if job.penstock_returned or job.penstock_unwanted or job.penstock_again then
+    call('HDEL', key, 'penstock_returned', 'penstock_unwanted', 'penstock_again')
+  end
+  if charged then
+    call('HSET', key, 'penstock_charged', charged)
+  elseif job.penstock_charged then
+    call('HDEL', key, 'penstock_charged')
+  end
+  if job.ttl then call('PERSIST', key) end
+  call('HSET', 'rq:execution:' .. member, 'worker_name', NAME,
+    'created_at', in_seconds, 'last_heartbeat', in_seconds)
+  call('EXPIRE', 'rq:execution:' .. member, KEEP_S)
+  try('ZADD', 'rq:executions:' .. id, seconds + KEEP_S, execution)
+  call('EXPIRE', 'rq:executions:' .. id, KEEP_S + 60)
+end
+
+local shared, looked, refunds = shares.exist(), false, {}
 
 -- Whether RQ has put it into the queue's list for another run: a retry, or a failed job requeued.
 local function runs_again(job)
@@ -107,67 +121,93 @@ local function runs_again(job)
     and not (job.penstock_returned or job.penstock_again) and shares.admit(job.penstock_share)
 end
 
--- `served`: the share whose turn it took in that list, if any did.
-local function wait_in_its_share(id, share, served)
-  shares.again(id, share)
-  if served then shares.refund(served) end
-  shared = true
+-- The first ids of a list, which were `served` to a share if it is one's. Returns how many it took off.
+local function claim_from(list, ids, served)
+  local begun, n = {}, 0
+  for _, id in ipairs(ids) do
+    if bytes >= MOST_BYTES then break end
+    n = n + 1
+    local job, fields = read(id)
+    local share = job.penstock_share or served
+    local why = seen[id] and 'running' or unwanted(id, job)
+    if why then
+      drop(id, why)
+      refunds[#refunds + 1] = share
+    elseif runs_again(job) then
+      shares.again(id, job.penstock_share)
+      shared, refunds[#refunds + 1] = true, served
+    else
+      seen[id] = true
+      begun[#begun + 1] = { id = id, execution = next_fence(), job = job, fields = fields,
+        charged = share and shares.charged() }
+      for i = 2, #fields, 2 do bytes = bytes + #fields[i] end
+    end
+  end
+  for _, one in ipairs(begun) do leased[#leased + 1] = one end
+  if #begun > 0 then lease(begun) end
+  if n > 0 then call('LTRIM', list, n, -1) end
+  for _, one in ipairs(begun) do one.off_its_list = true end
+  for _, one in ipairs(begun) do
+    start(one.id, one.execution, one.job, one.charged)
+    taken[#taken + 1] = { one.id, one.execution, one.fields }
+  end
+  return n
 end
 
-local function take_or_drop(id, served)
-  local job, fields = read(id)
-  local share = job.penstock_share or served
-  local why = unwanted(id, job)
-  if why then
-    drop(id, why)
-    if share then shares.refund(share) end
-  elseif runs_again(job) then
-    wait_in_its_share(id, share, served)
-  else
-    claim(id, job, fields, share and shares.charged())
-  end
-end
+local function first_of(list, most) return call('LRANGE', list, 0, most - 1) end
 
 -- A few jobs in the queue's list have been served, or are all that wait without a share.
-local function next_jobs(most)
-  if not shared then return call('LPOP', JOBS, most) or {} end
+local function claim_next(most)
+  if not shared then return claim_from(JOBS, first_of(JOBS, most)) end
   if not looked then
     local waiting = call('LLEN', JOBS)
-    if waiting > 0 and waiting <= shares.window() then return call('LPOP', JOBS, most) end
+    if waiting > 0 and waiting <= shares.window() then return claim_from(JOBS, first_of(JOBS, most)) end
     if waiting > 0 then shares.join('') end
     looked = true
   end
-  return shares.next_in_turn(most)
+  return shares.in_turn(most, claim_from)
 end
 
 local function claim_up_to(want)
-  while #taken < want and bytes < MOST_BYTES do
-    local most = math.min(want - #taken, AT_ONCE)
-    local ids, share = call('LPOP', HAND, most), nil
-    if not ids or #ids == 0 then ids, share = next_jobs(most) end
-    if #ids == 0 then break end
-    for _, id in ipairs(ids) do take_or_drop(id, share) end
+  local from_hand = true
+  while #taken < want and bytes < MOST_BYTES and #dropped < MOST_DROPPED do
+    local most = want - #taken
+    local n = from_hand and claim_from(HAND, first_of(HAND, most)) or claim_next(most)
+    for _, share in pairs(refunds) do shares.refund(share) end
+    refunds = {}
+    if n < most and not from_hand and (n == 0 or not shared) then break end
+    from_hand = from_hand and n == most
   end
-  if #taken > 0 then
-    call('ZADD', RUNNING, unpack(running))
-    call('ZADD', WIP, unpack(wip))
-    call('SADD', EXECUTIONS, unpack(members))
-    call('EXPIRE', EXECUTIONS, KEEP_S)
-    call('HSET', WORK, 'fence', format('%.0f', fence))
-    call('HSET', WORKER, 'state', 'busy')
-  end
+  if #taken > 0 then call('HSET', WORKER, 'state', 'busy') end
   tally('claimed', #taken)
   tally('dropped', #dropped)
+end
+
+-- After an error in the middle. A job that cannot be put back stays leased, for the reaper.
+local function give_back()
+  for n = #leased, 1, -1 do
+    local id, execution, off = leased[n].id, leased[n].execution, leased[n].off_its_list
+    if not off or type(try('LPUSH', JOBS, id)) == 'number' then
+      if off then try('HSET', job_key(id), 'status', 'queued', 'penstock_execution', '') end
+      pcall(forget, id, execution)
+    end
+  end
 end
 
 local suspended = call('EXISTS', 'rq:suspended')
 if suspended == 0 and call('HEXISTS', WORK, 'paused') == 1 then suspended = 2 end
 local idle = suspended > 0 or call('LLEN', HAND) + call('LLEN', JOBS) == 0 and not shared
 local want, allowed = tonumber(WANT), permits_for(idle and '' or GRANTED)
-if suspended == 0 then claim_up_to(math.min(want, allowed)) end
-give_permits(taken, LEASE_US)
+local done, why = pcall(function()
+  if suspended == 0 then claim_up_to(math.min(want, allowed)) end
+  give_permits(taken, LEASE_US)
+end)
+if not done then
+  give_back()
+  return type(why) == 'table' and why or redis.error_reply(tostring(why))
+end
 if shared then shares.feed() end
 local left = call('LLEN', JOBS) + call('LLEN', HAND) + (shared and shares.waiting() or 0)
-local shut = left > 0 and #taken < want and bytes < MOST_BYTES and suspended == 0
+local shut = left > 0 and #taken < want and bytes < MOST_BYTES and #dropped < MOST_DROPPED and suspended == 0
 for n = 1, math.min(#dropped, LOGGED) do taken[#taken + 1] = dropped[n] end
 return { format('%.0f', now), left, suspended, shut and 1 or 0, unpack(taken) }

@@ -14,9 +14,7 @@ local function drop()
   -- The latest asker; of a job that RQ has just deleted, the one that asked at its claim.
   local reply_to = field(ID, 'penstock_reply_to') or REPLY_TO
   if not call('ZSCORE', RUNNING, member) then return 0 end
-  forget(ID, EXECUTION)
-  rest(WORKER, EXECUTIONS)
-  free_permit(member, HOLD_US)
+  -- From here on the reaper does not run it again; the lease is the last to go.
   if field(ID, 'penstock_execution') == EXECUTION then
     call('HDEL', key, 'penstock_execution')
     call('HSET', key, 'penstock_ended', EXECUTION, 'penstock_outcome', PROGRAM)
@@ -34,6 +32,9 @@ local function drop()
   if STATUS == 'finished' then count_job(PROGRAM, STARTED_S, WAITED_S) end
   tally('masked', totals['programs:masked'] or 0)
   write_counts()
+  free_permit(member, HOLD_US)
+  forget(ID, EXECUTION)
+  rest(WORKER, EXECUTIONS)
   return 1
 end
 

@@ -63,7 +63,6 @@ local function sum_up()
     if ended[false] > 0 then call('HINCRBY', WORKER, 'failed_job_count', ended[false]) end
     call('HINCRBYFLOAT', WORKER, 'total_working_time', format('%.6f', worked))
   end
-  rest(WORKER, EXECUTIONS)
   tally('finished', ended[true])
   tally('failed', ended[false])
   tally('masked', totals['programs:masked'] or 0)
@@ -80,15 +79,13 @@ local function look_for_dependents(ids)
   dependents = #keys > 0 and call('EXISTS', unpack(keys)) > 0
 end
 
--- This end was recorded already, and the reply got lost. Or another worker has the job, or it was
--- deleted while it ran and enqueued again: then this worker still has the lease, and it ends here.
-local function refuse(id, execution, ended, hold_us)
-  if ended == execution then return 1 end
-  if call('ZSCORE', RUNNING, id .. ':' .. execution) then
-    forget(id, execution)
-    free_permit(id .. ':' .. execution, hold_us)
-  end
+-- Another worker has the job; or it was deleted while it ran, and enqueued again.
+local function refuse(id, execution, leased, hold_us)
   note_drop(id, 'refused')
+  if leased then
+    free_permit(id .. ':' .. execution, hold_us)
+    forget(id, execution)
+  end
   return 0
 end
 
@@ -98,22 +95,28 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
   local key, member, status = job_key(id), id .. ':' .. execution, ok and 'finished' or 'failed'
   local job = try('HMGET', key, 'origin', 'penstock_execution', 'penstock_reply_to', 'dependency_ids',
     'penstock_deaths', 'penstock_charged', 'penstock_share', 'penstock_ended')
-  if job[1] and job[2] ~= execution then return refuse(id, execution, job[8], hold_us) end
+  local again = job[8] == execution -- recorded already, and the reply got lost or the script stopped
+  if job[1] and job[2] ~= execution then
+    local leased = call('ZSCORE', RUNNING, member)
+    if not again then return refuse(id, execution, leased, hold_us) end
+    if not leased then return 1 end
+  end
   if dependents and how ~= 'bare' and call('EXISTS', key .. ':dependents') == 1 then return 2 end
   local n = #members
   members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
-  free_permit(member, hold_us)
   if job[1] then -- else it was deleted while it ran
-    if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
-    if job[6] then shares.settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
-    call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '',
-      'penstock_ended', execution, 'penstock_outcome', program)
-    record(id, execution, ok, payload, started, ttl)
-    register(id, ok, ttl > 0 and seconds + ttl or '+inf')
+    if not again then record(id, execution, ok, payload, started, ttl) end
     if ttl > 0 then call('EXPIRE', key, ttl) end
     if ttl > 0 and job[4] then call('EXPIRE', key .. ':dependencies', ttl) end
+    call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '',
+      'penstock_ended', execution, 'penstock_outcome', program)
+    if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
+    if tonumber(job[6]) and not again then shares.settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
+    register(id, ok, ttl > 0 and seconds + ttl or '+inf')
   end
   notify_client(job[3], id, status, notice)
+  free_permit(member, hold_us)
+  if again then return 1 end
   count_end(ok, now / 1000000 - started)
   if ok then count_job(program, started, waited) end
   return 1
@@ -125,13 +128,14 @@ look_for_dependents(ids)
 for id, execution, how, ttl, payload, started, waited, notice, hold_us in each() do
   reply[#reply + 1] = finish(id, execution, how, tonumber(ttl), payload, started, waited, notice, hold_us)
 end
-if #members > 0 then
-  call('ZREM', RUNNING, unpack(members))
-  call('ZREM', WIP, unpack(members))
-  call('SREM', EXECUTIONS, unpack(members))
-  call('DEL', unpack(gone))
-end
 keep_notices()
 sum_up()
 pass_on()
+if #members > 0 then -- the lease is the last to go: until then an end that was cut off is repeated
+  call('ZREM', WIP, unpack(members))
+  call('SREM', EXECUTIONS, unpack(members))
+  call('DEL', unpack(gone))
+  call('ZREM', RUNNING, unpack(members))
+end
+rest(WORKER, EXECUTIONS)
 return reply

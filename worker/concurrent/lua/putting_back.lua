@@ -35,8 +35,8 @@ end
 -- Undo an execution, as if the job had not been claimed.
 local function put_back(id)
   local key = job_key(id)
+  to_front(id) -- in its list first: until then its execution is known, and its lease
   call('HSET', key, 'status', 'queued', 'penstock_execution', '')
   local ttl = whole(field(id, 'ttl')) or 0
-  if ttl > 0 then call('EXPIRE', key, ttl) end
-  to_front(id)
+  if ttl > 0 then call('EXPIRE', key, ttl) else call('PERSIST', key) end -- of an end that was cut off
 end

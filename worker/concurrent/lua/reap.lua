@@ -20,10 +20,10 @@ end
 
 local function take_over(id)
   local execution = next_fence()
-  call('HSET', job_key(id), 'penstock_execution', execution)
   call('ZADD', RUNNING, now + LEASE_US, id .. ':' .. execution)
   call('ZADD', WIP, seconds + KEEP_S, id .. ':' .. execution)
   call('HSET', WORK, 'fence', format('%.0f', fence))
+  call('HSET', job_key(id), 'penstock_execution', execution)
   condemned[#condemned + 1] = { id, execution, call('HGETALL', job_key(id)) }
 end
 
@@ -35,15 +35,20 @@ local function leave(member)
   rest('rq:worker:' .. worker, 'rq:worker:' .. worker .. ':executions')
 end
 
+-- A job that is leased but was not begun was taken off its list, or was about to be: it is listed
+-- again, perhaps twice. Whoever claims the second one drops it.
 local function run_again(member)
   local id, execution = string.match(member, '^(.*):(%d+)$')
   if not id then return call('ZREM', RUNNING, member) end
+  local known = field(id, 'penstock_execution') or ''
+  if known == execution and not spared(id, execution, tonumber(BOUND)) then
+    take_over(id)
+  elseif known == execution or (known == '' and field(id, 'status') == 'queued') then
+    put_back(id)
+    requeued = requeued + 1
+  end
   leave(member)
   forget(id, execution)
-  if field(id, 'penstock_execution') ~= execution then return end
-  if not spared(id, execution, tonumber(BOUND)) then return take_over(id) end
-  put_back(id)
-  requeued = requeued + 1
 end
 
 local expired = call('ZRANGEBYSCORE', RUNNING, '-inf', now, 'LIMIT', 0, MOST)

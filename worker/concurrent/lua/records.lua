@@ -20,9 +20,7 @@ end
 
 local function job_key(id) return 'rq:job:' .. id end
 
--- One job's keys and fields may have any shape, and an error in the middle of a script would leave
--- its other jobs half done. So the keys of one job are read and written without raising.
-local try = redis.pcall
+-- include: worker.queue:try.lua
 local function whole(text)
   return text and #text < 16 and tonumber(string.match(text, '^-?%d+$')) or nil
 end
@@ -34,7 +32,7 @@ end
 -- The fence only grows. After a loss of data it continues from the clock, which is ahead of it.
 local fence
 local function next_fence()
-  fence = math.max((fence or tonumber(call('HGET', WORK, 'fence') or 0)) + 1, now)
+  fence = math.max((fence or tonumber(call('HGET', WORK, 'fence') or 0) or 0) + 1, now)
   return format('%.0f', fence)
 end
 
@@ -56,13 +54,14 @@ local function note_drop(id, why)
   try('EXPIRE', key, 7 * 24 * 3600)
 end
 
+-- The lease is the last to go: until then the reaper finds what is left.
 local function forget(id, execution)
   local member = id .. ':' .. execution
-  call('ZREM', RUNNING, member)
   call('ZREM', WIP, member)
   call('SREM', EXECUTIONS, member)
   call('DEL', 'rq:execution:' .. member)
   try('ZREM', 'rq:executions:' .. id, execution)
+  call('ZREM', RUNNING, member)
 end
 
 -- Whether the process that wants a job is gone. One lookup per process.

@@ -10,12 +10,12 @@ local returned = 0
 for id, execution, hold_us in each() do
   local member = id .. ':' .. execution
   if call('ZSCORE', RUNNING, member) then
-    forget(id, execution)
-    free_permit(member, hold_us .. ' -')
     if field(id, 'penstock_execution') == execution then
       put_back(id)
       returned = returned + 1
     end
+    free_permit(member, hold_us .. ' -')
+    forget(id, execution)
   end
 end
 rest(WORKER, EXECUTIONS)

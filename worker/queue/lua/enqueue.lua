@@ -11,6 +11,7 @@
 -- A job that was cancelled or stopped is begun again by a later submission, never by a late copy
 -- of one from before.
 local call = redis.call
+-- include: try.lua
 -- include: shares.lua
 local NAME = string.sub(JOBS, 10) -- rq:queue:<name>
 if SHARE ~= '' and not shares.admit(SHARE) then SHARE = '' end
@@ -32,7 +33,7 @@ local function is_late(reply_to, known, submission)
 end
 
 local function standing_of(id, submission)
-  local job = redis.pcall('HMGET', 'rq:job:' .. id, 'status', 'penstock_reply_to',
+  local job = try('HMGET', 'rq:job:' .. id, 'status', 'penstock_reply_to',
     'penstock_submission', 'penstock_unwanted')
   if job.err then return 'unreadable' end -- a key of another type
   local status, unwanted = job[1], job[4]

@@ -4,6 +4,7 @@
 -- REPLY  {live workers of the queue, jobs waiting if there are none, then for each job: its status, '', 'orphaned'
 --         (ended because its client was taken for dead) or 'unreadable'; its last result or {}}
 local call = redis.call
+-- include: try.lua
 -- include: shares.lua
 local live = 0
 for _, worker in ipairs(call('SMEMBERS', WORKERS)) do live = live + call('EXISTS', worker) end
@@ -11,8 +12,8 @@ shares.feed() -- for RQ's own workers, should they have missed a turn
 local reply = { live, live == 0 and shares.jobs() or 0 }
 for id in each_job() do
   -- A key of another type is an answer for this job alone, not an error for all.
-  local job = redis.pcall('HMGET', 'rq:job:' .. id, 'status', 'penstock_unwanted')
-  local found = redis.pcall('XREVRANGE', 'rq:results:' .. id, '+', '-', 'COUNT', 1)
+  local job = try('HMGET', 'rq:job:' .. id, 'status', 'penstock_unwanted')
+  local found = try('XREVRANGE', 'rq:results:' .. id, '+', '-', 'COUNT', 1)
   if job.err or found.err then job, found = { 'unreadable' }, {} end
   local over = job[1] == 'canceled' or job[1] == 'stopped'
   reply[#reply + 1] = over and job[2] == 'orphaned' and 'orphaned' or job[1] or ''

@@ -12,6 +12,7 @@
 -- RQ's own workers take from the queue's list alone, and idle workers of ours block on it. So a
 -- script that changes the shares ends with `feed()`: the next jobs in turn are moved to that list,
 -- one of them, and two for each of RQ's workers. Jobs moved there have been served.
+-- include: try.lua
 local shares = {}
 
 -- Most queues have no shares: what follows is made when it is first used.
@@ -29,8 +30,8 @@ local function make_shares()
   -- Its weight, and by how much a job that is served moves its place.
   function shares.terms_of(share)
     local kept = call('HMGET', WEIGHTS, share, '*', '~seconds')
-    local weight = tonumber(kept[1] or kept[2] or 1)
-    price, by_seconds = tonumber(kept[3] or 1), kept[3]
+    local weight = tonumber(kept[1] or kept[2]) or 1
+    price, by_seconds = tonumber(kept[3]) or 1, tonumber(kept[3]) and kept[3]
     return weight, price / (weight > 0 and weight or 1)
   end
 
@@ -38,7 +39,7 @@ local function make_shares()
 
   local at, moved -- as read, or set, in this call; `fill_front` writes it
   local function clock()
-    at = at or tonumber(call('GET', CLOCK) or 0)
+    at = at or tonumber(call('GET', CLOCK) or 0) or 0
     return at
   end
 
@@ -57,6 +58,11 @@ local function make_shares()
   function shares.due(share, own)
     local weight, step = shares.terms_of(share)
     return own + step + (weight > 0 and 0 or BEHIND)
+  end
+
+  local function length(list)
+    local jobs = try('LLEN', list)
+    return type(jobs) == 'number' and jobs or 0
   end
 
   -- It has jobs.
@@ -116,7 +122,7 @@ local function make_shares()
 
   -- One of its jobs was not run after all; `paid` is what it was charged, if that is known.
   function shares.refund(share, paid)
-    if call('LLEN', shares.list_of(share)) > 0 then shares.join(share) end
+    if length(shares.list_of(share)) > 0 then shares.join(share) end
     local _, step = shares.terms_of(share)
     charge(share, -step * (paid and tonumber(paid) / price or 1))
   end
@@ -149,17 +155,26 @@ local function make_shares()
     if more then set_place(share, place + jobs * step) else leave(share, last) end
   end
 
-  -- Up to `most` jobs of the share whose turn it is, and its name. None if no share has jobs.
-  function shares.next_in_turn(most)
+  -- A key of another type that somebody made there is as a list without jobs: other shares go on.
+  local function first_of(list, most)
+    local ids = try('LRANGE', list, 0, most - 1)
+    return ids.err and {} or ids
+  end
+
+  -- Has `take(list, ids, share)` take the first of the share whose turn it is. Returns how many it
+  -- took; 0 if no share has jobs.
+  function shares.in_turn(most, take)
     while true do
       local places = call('ZRANGE', SHARES, 0, 1, 'WITHSCORES')
       local share = places[1]
-      if not share then return {} end
+      if not share then return 0 end
       local weight, step = shares.terms_of(share)
-      local ids = call('LPOP', shares.list_of(share), in_a_row(places, weight, step, most)) or {}
+      local list = shares.list_of(share)
+      local ids = first_of(list, in_a_row(places, weight, step, most))
       if #ids > 0 then
-        serve(share, tonumber(places[2]), step, #ids)
-        return ids, share
+        local jobs = take(list, ids, share)
+        serve(share, tonumber(places[2]), step, jobs)
+        return jobs
       end
       forget(share) -- by a command of RQ's its list is empty, or will be filled again
     end
@@ -170,7 +185,7 @@ local function make_shares()
   function shares.find_refilled()
     for _, list in ipairs(call('SMEMBERS', 'rq:queues')) do
       local share = string.sub(list, #JOBS + 2)
-      if share ~= '' and list == shares.list_of(share) and call('LLEN', list) > 0 then shares.join(share) end
+      if share ~= '' and list == shares.list_of(share) and length(list) > 0 then shares.join(share) end
     end
   end
 
@@ -183,14 +198,20 @@ local function make_shares()
     return ahead
   end
 
+  -- In both lists for a moment, should the script stop there: a job runs once, however often it is listed.
+  local function move_to_front(list, ids)
+    call('RPUSH', JOBS, unpack(ids))
+    call('LTRIM', list, #ids, -1)
+    return #ids
+  end
+
   function shares.fill_front()
     local most = shares.window() - call('LLEN', JOBS)
     if most > 0 then shares.emptied('') end -- what is left there counts as served
     while most > 0 do
-      local ids = shares.next_in_turn(most)
-      if #ids == 0 then break end
-      call('RPUSH', JOBS, unpack(ids))
-      most = most - #ids
+      local moved_now = shares.in_turn(most, move_to_front)
+      if moved_now == 0 then break end
+      most = most - moved_now
     end
     if moved then call('SET', CLOCK, exactly(at)) end
   end
@@ -213,7 +234,7 @@ local function make_shares()
   function shares.jobs()
     local jobs = call('LLEN', JOBS)
     for _, share in ipairs(shares.first(0)) do
-      if share ~= '' then jobs = jobs + call('LLEN', shares.list_of(share)) end
+      if share ~= '' then jobs = jobs + length(shares.list_of(share)) end
     end
     return jobs
   end

@@ -9,6 +9,7 @@
 -- Where there is no job yet a mark is left, for an enqueue that arrives later: by a direct line's
 -- connection, which nobody waits for.
 local call = redis.call
+-- include: try.lua
 -- include: shares.lua
 local reply, withdrawn = {}, {} -- of each share, with '' for none: the ids to take off
 
@@ -67,7 +68,7 @@ end
 
 local function withdraw(id, submission, how)
   local key = 'rq:job:' .. id
-  local job = redis.pcall('HMGET', key, 'status', 'worker_name', 'penstock_reply_to',
+  local job = try('HMGET', key, 'status', 'worker_name', 'penstock_reply_to',
     'penstock_submission', 'penstock_unwanted', 'penstock_share')
   if job.err then return '' end -- a key of another type
   local status, mine = job[1], job[3] == REPLY_TO
