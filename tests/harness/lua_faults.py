@@ -103,12 +103,15 @@ class Faulty:
         if self._fault:
             self.client.set(_FAULT, self._fault)
         try:
-            return self.client.execute_command("EVAL", self._texts[script.sha], *command[2:])
+            reply = self.client.execute_command("EVAL", self._texts[script.sha], *command[2:])
         except ResponseError as refusal:
             if INJECTED not in str(refusal):
                 raise
             self.injected.add(script.name)
             raise Injected(str(refusal)) from None
+        if isinstance(self._fault, int) and 0 < self._fault <= self.calls:
+            self.injected.add(script.name)  # it passed over the error
+        return reply
 
     @property
     def calls(self) -> int:

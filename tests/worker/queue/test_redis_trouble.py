@@ -358,11 +358,11 @@ def test_a_redis_that_refuses_claims_is_not_said_to_be_away(private_redis, caplo
     server = private_redis(aof=False)
     client = ground.connect(server.target)
     job = open_queue(client).enqueue(chores.add, 1, 2)
-    server.ask("ACL", "SETUSER", "default", "-lpop")
+    server.ask("ACL", "SETUSER", "default", "-ltrim")
     with at_work(client):
         until(lambda: "claiming: Redis refused" in caplog.text, "the worker to say so")
         assert "does not answer" not in caplog.text
-        server.ask("ACL", "SETUSER", "default", "+lpop")
+        server.ask("ACL", "SETUSER", "default", "+ltrim")
         until(lambda: job.get_status() == "finished", "the job")
 
 

@@ -43,7 +43,7 @@ end
 local reply = {}
 -- A full Redis refuses a script's first write if it needs memory, and none after one that does not:
 -- else the leases would end, and others would run again what runs here.
-try('ZREMRANGEBYSCORE', WORKERS, '-inf', '-inf')
+redis.pcall('ZREMRANGEBYSCORE', WORKERS, '-inf', '-inf')
 call('ZADD', WORKERS, lease, NAME)
 for id, execution, fence, hold_us in each() do
   reply[#reply + 1] = beat(id, execution, fence, hold_us)

@@ -187,8 +187,8 @@ end
 local function give_back()
   for n = #leased, 1, -1 do
     local id, execution, off = leased[n].id, leased[n].execution, leased[n].off_its_list
-    if not off or type(try('LPUSH', JOBS, id)) == 'number' then
-      if off then try('HSET', job_key(id), 'status', 'queued', 'penstock_execution', '') end
+    if not off or type(redis.pcall('LPUSH', JOBS, id)) == 'number' then
+      if off then redis.pcall('HSET', job_key(id), 'status', 'queued', 'penstock_execution', '') end
       pcall(forget, id, execution)
     end
   end
