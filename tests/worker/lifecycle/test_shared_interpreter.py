@@ -23,6 +23,8 @@ async def test_programs_of_a_session_share_an_interpreter(real_redis, tmp_path):
 
     assert await ran("import math\nx = 41\nprint(input())", stdin="hi") == ("hi\n", "", 0)
     assert await ran("x += 1\nprint(x, math.floor(2.5))") == ("42 2\n", "", 0)
+    await ran("import asyncio\ntask = asyncio.create_task(asyncio.sleep(0, 9))")
+    assert await ran("print(await task)\n!echo {x}\ndisplay('x')") == ("9\n42\n'x'\n", "", 0)
     _, told, code = await ran("def f():\n    return 1 / 0\nf()")
     shown = [line.strip() for line in told.splitlines() if "~" not in line]
     assert (shown[0], shown[2], shown[4:]) == (

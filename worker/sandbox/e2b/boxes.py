@@ -137,7 +137,7 @@ class Boxes:
             try:
                 async with asyncio.timeout(_TO_BE_READY):
                     # Its maker wrote a question, not an event: it can only be asked again.
-                    while (await session.run(command)).exit.code != 0:  # noqa: ASYNC110
+                    while (await session.run(command, most=0)).exit.code != 0:  # noqa: ASYNC110
                         await asyncio.sleep(_ASK_AGAIN)
             except TimeoutError:
                 raise Problem(

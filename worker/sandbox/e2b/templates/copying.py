@@ -23,6 +23,7 @@ _DAMAGE = (
     RecursionError,
 )  # fmt: skip
 _AT_ONCE = 500  # paths of one `chown`
+_SHOWN = 4096  # bytes of what it says
 _GLOB = frozenset("*?[")
 
 
@@ -56,7 +57,7 @@ class Copying:
         if self._owner:
             for at in range(0, len(made), _AT_ONCE):
                 words = ["chown", "-h", self._owner, "--", *made[at : at + _AT_ONCE]]
-                ended = await session.run(CommandRequest(words, user="0"))
+                ended = await session.run(CommandRequest(words, user="0"), most=_SHOWN)
                 if ended.exit.code:
                     said = ended.stderr.decode(errors="replace") or ended.exit.message
                     raise Problem("invalid_argument", f"COPY: {said}")
@@ -86,7 +87,7 @@ class Copying:
         elif member.issym():
             await session.make_folder(posixpath.dirname(path), user="0")
             words = ["ln", "-sfn", "--", member.linkname, path]
-            if (await session.run(CommandRequest(words, user="0"))).exit.code:
+            if (await session.run(CommandRequest(words, user="0"), most=0)).exit.code:
                 raise Problem("invalid_argument", f"COPY: {path} cannot be made a link")
         elif content := tar.extractfile(member):
             mode = member.mode & 0o777 if self._mode is None else self._mode
