@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -207,3 +208,13 @@ def load_named(setting: str, name: str, known: Mapping[str, str]) -> Any:
             names = ", ".join(sorted(known))
             problem = f"{name!r} is neither of {names} nor the dotted name of a callable: {reason}"
         raise SettingError(setting, problem) from missing
+
+
+def is_whole(value: object) -> bool:
+    """Whether an argument is a whole number: numpy's are, True is not."""
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+
+
+def is_number(value: object) -> bool:
+    """The same for any number."""
+    return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal, Protocol
 
 from ground import SettingError
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer
+from ground.settings import is_whole
 from limiter.errors import GateError, PermitLost
-from limiter.terms import MOST, REQUESTS, Cost, cost_text, is_whole
+from limiter.terms import MOST, REQUESTS, Cost, cost_text
 
 log = logging.getLogger("penstock.limiter")
 

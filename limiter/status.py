@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ground import SettingError, as_text, chunks, text_fields
+from ground.settings import is_number, is_whole
 from ground.shares import ShareStatus, read_rows, too_many_weights, weight_text
 from limiter.errors import UnknownPermit
 from limiter.terms import (
@@ -16,8 +17,6 @@ from limiter.terms import (
     as_whole,
     changes,
     check_terms,
-    is_number,
-    is_whole,
     read_amounts,
 )
 

@@ -5,10 +5,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 from ground import SettingError
+from ground.settings import is_number, is_whole
 
 LATENESS = 0.02  # seconds by which a grant may be late: what is earned meanwhile must fit in
 MOST = 10**9  # more cannot be held, and far above it Lua's numbers are no longer whole
@@ -242,17 +242,9 @@ def _is_ticket(ticket: object) -> bool:
     return -512 <= lane <= 511 and count < LANE // 2
 
 
-def is_whole(value: object) -> bool:
-    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
-
-
 def as_whole(number: float) -> float:
     """7 for 7.0. What is no whole number, or not finite, stays what it is, to be refused."""
     return int(number) if float(number).is_integer() else number
-
-
-def is_number(value: object) -> bool:
-    return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
 
 
 def _text(number: float | int | Adaptive | None) -> str:

@@ -17,6 +17,7 @@ from ground import (
     target_of,
 )
 from ground.redis.answers import LoopAnswer
+from ground.settings import is_number
 from worker.judge.asking import CaseSource, JudgeOptions
 from worker.judge.models import JudgeResult
 from worker.models import CodeResult
@@ -212,5 +213,5 @@ class CodeQueue:
 
 def _check_least(least: float, **settings: float) -> None:
     for setting, value in settings.items():
-        if not least <= value < math.inf:
+        if not (is_number(value) and least <= value < math.inf):
             raise SettingError(setting, f"must be {least} or more, not {value!r}")

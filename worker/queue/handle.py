@@ -8,7 +8,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from ground import SettingError
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer, own
+from ground.settings import is_number
 from worker.errors import QueueError, ResultUnreadable
 from worker.models import CodeResult
 from worker.queue.order import Order
@@ -74,6 +76,8 @@ class SyncHandle(AnyHandle):
 
     def result(self, timeout: float | None = None) -> CodeResult:
         """As `Handle.result`; `TimeoutError` leaves the job as it is."""
+        if not (timeout is None or is_number(timeout)):
+            raise SettingError("timeout", f"must be a number of seconds, not {timeout!r}")
         if not self.done:
             answer = ThreadAnswer()
             self._watch(answer)

@@ -8,6 +8,7 @@ from functools import partial
 
 from ground import RedisTarget, SettingError, tracing
 from ground.redis.answers import Answer
+from ground.settings import is_number
 from ground.shares import check_share
 from worker.errors import RequestRefused
 from worker.judge.models import JudgeRequest
@@ -55,16 +56,18 @@ class Submitter:
         """Hand the job to the engine; the answer gets its outcome, or only that it is `queued`."""
         request: AnyRequest
         request = program if isinstance(program, JudgeRequest) else _request(program)
-        if timeout is not None and not timeout > 0:
+        if timeout is not None and not (is_number(timeout) and timeout > 0):
             raise SettingError("timeout", f"must be above 0 seconds, not {timeout!r}")
+        if token is not None:
+            check_token(token)
         share = self._hash.share if share is None else check_share(share)
         engine = client_engine(self.target)
         # A job that others may ask for by its token is the whole process's.
         client = engine.orders if token or queued else engine.client_for(answer)
-        token = check_token(token) if token else os.urandom(16).hex()
+        id = os.urandom(16).hex() if token is None else token
         began = engine.clock()
         deadline = math.inf if timeout is None else began + timeout
-        order = Order(client, self._hash, token, request, began, deadline, share)
+        order = Order(client, self._hash, id, request, began, deadline, share)
         (order.acks if queued else order.answers).append(answer)
         if tracing.on():
             order.span = _job_span(order, request)
@@ -100,6 +103,6 @@ def _request(program: Program) -> CodeRequest:
 
 def check_token(token: str) -> str:
     """A token is a job's id in RQ, and part of its keys."""
-    if not _TOKEN.fullmatch(token):
+    if not (isinstance(token, str) and _TOKEN.fullmatch(token)):
         raise SettingError("token", f"is 1 to 128 letters, digits, - and _, not {token!r:.60}")
     return token

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import math
 import threading
 import zlib
 from typing import Any
@@ -376,9 +377,12 @@ async def test_a_job_that_redis_forgot_is_said_to_be_gone(redis, hasty):
 async def test_a_bad_program_is_refused_before_anything_is_queued(redis, queue):
     with pytest.raises(RequestRefused, match="code has a lone surrogate"):
         await queue.run_many(["print(1)", "\ud800"])
-    for refused in ({"timeout": 0}, {"token": "a b"}, {"token": "x:y"}):
-        with pytest.raises(ground.SettingError):
-            await queue.submit("print(1)", **refused)
+    for setting, value in (
+        *(("timeout", wrong) for wrong in (0, "3", True, math.nan)),
+        *(("token", wrong) for wrong in ("a b", "x:y", "", 7, b"x")),
+    ):
+        with pytest.raises(ground.SettingError, match=f"^{setting}: "):
+            await queue.submit("print(1)", **{setting: value})
     assert redis.keys() == []
 
 
@@ -418,7 +422,15 @@ def test_without_a_redis_it_says_what_it_takes():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("name", "a b"), ("abandon", "drop"), ("result_ttl", 1), ("retries", -1), ("spare", -1.0)],
+    [
+        ("name", "a b"),
+        ("abandon", "drop"),
+        ("result_ttl", 1),
+        ("retries", -1),
+        ("spare", -1.0),
+        ("patience", "9"),
+        ("retries", True),
+    ],
 )
 def test_a_queue_that_cannot_work_is_refused(redis, setting, value):
     with pytest.raises(ground.SettingError, match=setting):
