@@ -24,12 +24,12 @@ async def cancelled_at_every_await(way: Way) -> AsyncIterator[str]:
     """Yields where it was cancelled, after each time; the last time it comes to its end."""
     step, where = 0, "before its first step"
     while where:
-        where = await _cancelled_at(way, step)
+        where = await cancelled_at(way, step)
         yield where or "not at all"
         step += 1
 
 
-async def _cancelled_at(way: Way, step: int) -> str:
+async def cancelled_at(way: Way, step: int) -> str:
     """Where it was; empty if it has fewer awaits."""
     where = ""
 

@@ -85,6 +85,13 @@ def nothing_left(client: Any, queue: str = "code") -> dict[str, Any]:
     return {name: found for name, found in left.items() if found}
 
 
+def expire_all_leases(client: Any) -> None:
+    """As when their time is over."""
+    for key in ("penstock:work:{code}:leases", "penstock:gate:{code}:leases"):
+        for member in client.zrange(key, 0, -1):
+            client.zadd(key, {member: 1}, xx=True)
+
+
 def parked(client: Any) -> int:
     """How many workers are blocked until a job comes."""
     return int(client.execute_command("CLIENT", "LIST").count(b"cmd=blmove"))

@@ -14,7 +14,13 @@ from rq import Callback
 from limiter import existing_gate
 from tests.harness.cancelling import Strikes
 from tests.worker.concurrent import chores
-from tests.worker.concurrent.crew import burst, new_worker, nothing_left, open_queue
+from tests.worker.concurrent.crew import (
+    burst,
+    expire_all_leases,
+    new_worker,
+    nothing_left,
+    open_queue,
+)
 from worker import CodeQueue
 from worker.concurrent.worker import ConcurrentWorker
 
@@ -95,13 +101,6 @@ def run(
     if ends is not is_cancelled:
         assert not worker._shift.jobs, f"ended {strikes.where}, its slot is taken"
     return job, strikes
-
-
-def expire_all_leases(client: Any) -> None:
-    """As when their time is over."""
-    for key in ("penstock:work:{code}:leases", "penstock:gate:{code}:leases"):
-        for member in client.zrange(key, 0, -1):
-            client.zadd(key, {member: 1}, xx=True)
 
 
 def is_balanced(client: Any, job: str, where: str, statuses: set[bytes]) -> None:
