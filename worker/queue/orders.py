@@ -103,6 +103,7 @@ class Orders:
         self._check_at = math.inf
         self._check_every = CHECK_EVERY
         self._beat_at = -math.inf
+        self._beating = False  # in the exchange that is under way
         self._wanted_again = False
         self._submissions = 0
         self._timers = Timers[Order](lambda order: order.stage is Stage.OVER)
@@ -203,9 +204,9 @@ class Orders:
 
     def exchanged(self, now: float) -> None:
         """What was answered has left `_due` as its reply was read."""
-        if self._beat_at <= now and not self._wanted_again:
+        if self._beating and self._beat_at <= now and not self._wanted_again:
             self._beat_at = now + _BEAT  # refused: no sooner than another would be due
-        self._wanted_again = False
+        self._beating = self._wanted_again = False
         if self.reader is not None and self.reader.reads:
             self.reader.ask()
         elif self.waiting and not self.listening:
@@ -245,6 +246,7 @@ class Orders:
         def made(_: Any, sent: float) -> None:
             self._beat_at = sent + _BEAT
 
+        self._beating = True
         seen = ("HSET", self.key, "seen", f"{time.time():.3f}")
         return [Exchange(seen, made), Exchange(("EXPIRE", self.key, _ALIVE), made)]
 

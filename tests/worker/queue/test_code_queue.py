@@ -15,6 +15,7 @@ from rq.serializers import JSONSerializer
 import ground
 from penstock.in_process import run_queued
 from tests.worker.concurrent import stock
+from tests.worker.queue.by_shortcut import eventually
 from tests.worker.scripted_answers import Answer
 from worker import (
     CodeQueue,
@@ -384,6 +385,18 @@ async def test_a_bad_program_is_refused_before_anything_is_queued(redis, queue):
         with pytest.raises(ground.SettingError, match=f"^{setting}: "):
             await queue.submit("print(1)", **{setting: value})
     assert redis.keys() == []
+
+
+async def test_a_job_after_one_that_was_cancelled_at_once_has_a_living_client(redis, queue):
+    task = asyncio.create_task(queue.run("print(1)"))
+    await asyncio.sleep(0)  # it is on its way, and not yet sent
+    task.cancel()
+    await asyncio.wait([task])
+    await eventually(lambda: redis.keys("rq:job:*") != [], "Redis to know that nobody wants it")
+    handle = await queue.submit("print(42)")
+    wanted_by = redis.hget(f"rq:job:{handle.id}", "penstock_abandon").decode()
+    assert redis.exists(f"penstock:client:{{{wanted_by}}}"), "its worker would drop it"
+    await handle.cancel()
 
 
 NO_PROGRAMS = [({"code": "1"}, "dict"), (b"print(1)", "bytes"), (None, "NoneType")]
