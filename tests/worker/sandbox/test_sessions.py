@@ -261,6 +261,13 @@ class Shown:
         assert list((await session.run("Shown")).display[0]) == ["text/plain"]
 
 
+async def test_what_cannot_be_shown_fails_its_cell_alone(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        failed = await session.run("a = []; a.append(a)\ndisplay({'a/b': a}, raw=True)")
+        assert failed.error[0]["ename"] == "ValueError"
+        assert (await session.run("1 + 1")).display == [{"text/plain": "2"}]
+
+
 async def test_a_cell_beyond_its_time_is_interrupted_and_state_stays(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
         await session.run("kept = 1")

@@ -533,10 +533,10 @@ def serve_frames(names: dict[str, Any], wire: Any) -> None:
     signal.signal(signal.SIGALRM, _time_is_up)
     del names["__file__"]
     outputs = Output(1, "stdout"), Output(2, "stderr")
-    shown: list[Bundle] = []
-    notebook = Notebook(names, lambda bundle, _: shown.append(bundle))
+    shown: list[dict[str, str]] = []
+    notebook = Notebook(names, lambda bundle, _: shown.append(_as_text(bundle)))
     with open(CHANNEL, "rb", buffering=0) as asked, open(CHANNEL, "wb", closefd=False) as said:
-        while message := _next_frame(asked, notebook):
+        while message := _next_frame(asked, notebook, wire):
             header, (code,) = wire.unpack(message)
             _reopen_closed()
             failed: list[str] = []
@@ -549,8 +549,8 @@ def serve_frames(names: dict[str, Any], wire: Any) -> None:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             _flush()
-            texts = [_text(form) for bundle in shown for form in bundle.values()] + failed
-            about = {"shown": [list(bundle) for bundle in shown], "failed": len(failed)}
+            texts = [text for forms in shown for text in forms.values()] + failed
+            about = {"shown": [list(forms) for forms in shown], "failed": len(failed)}
             shown.clear()
             written = [output.take(header["most"]) for output in outputs]
             told = [text.encode(errors="replace") for text in texts]
@@ -561,23 +561,23 @@ def serve_frames(names: dict[str, Any], wire: Any) -> None:
         output.end()
 
 
-def _next_frame(source: Any, notebook: Notebook) -> bytes:
-    """Its two lengths, which say how much follows, and that; nothing at the client's end."""
-    message = bytearray()
-    expected = start = 12
+def _next_frame(source: Any, notebook: Notebook, wire: Any) -> bytes:
+    """Nothing at the client's end."""
     notebook.idle(source.fileno())
-    while len(message) < expected:
-        chunk = source.read(expected - len(message))
+    message = b""
+    while (expected := wire.length(message)) is None or len(message) < expected:
+        chunk = source.read((expected or 12) - len(message))
         if not chunk:
             return b""
         message += chunk
-        if len(message) == start:
-            expected += int.from_bytes(message[:4], "big") + int.from_bytes(message[4:], "big")
-    return bytes(message)
+    return message
 
 
-def _text(said: Any) -> str:
-    return said if isinstance(said, str) else json.dumps(said, default=repr)
+def _as_text(bundle: Bundle) -> dict[str, str]:
+    return {
+        str(form): said if isinstance(said, str) else json.dumps(said, default=repr)
+        for form, said in bundle.items()
+    }
 
 
 def _time_is_up(*_: object) -> None:
