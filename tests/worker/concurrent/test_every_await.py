@@ -5,14 +5,17 @@ The first await is none: the task is cancelled before it has run at all.
 
 import asyncio
 import contextlib
+import itertools
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from rq import Callback
 
-from limiter import existing_gate
+from limiter import TokenBucket, existing_gate
 from tests.harness.cancelling import Strikes
+from tests.harness.servers import until
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import (
     burst,
@@ -20,6 +23,7 @@ from tests.worker.concurrent.crew import (
     new_worker,
     nothing_left,
     open_queue,
+    parked,
 )
 from worker import CodeQueue
 from worker.concurrent.worker import ConcurrentWorker
@@ -75,12 +79,11 @@ def is_cancelled(worker: ConcurrentWorker, job: str) -> None:
 ENDS = {is_stopped: {b"stopped"}, is_killed: {b"failed"}, is_lost: set(), is_cancelled: set()}
 
 
-def run(
-    client: Any, given: Any, monkeypatch: pytest.MonkeyPatch, of: str, step: int, ends: Any
-) -> tuple[str, Strikes]:
-    """A worker's burst. At that await of a task of its own, something ends its job, or itself."""
-    job, worker = given(client), new_worker(client, **GATED)
-    strikes = Strikes(of, step, lambda: ends(worker, job))
+@contextlib.contextmanager
+def working(
+    worker: ConcurrentWorker, strikes: Strikes, monkeypatch: pytest.MonkeyPatch, **given: Any
+) -> Iterator[threading.Thread]:
+    """Begun on a thread, with its tasks watched; it comes to its end after the block."""
     work = worker._work
 
     async def watched(*given: Any) -> bool:
@@ -91,13 +94,24 @@ def run(
 
     def works() -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            worker.work(burst=True, logging_level="ERROR")
+            worker.work(logging_level="ERROR", **given)
 
     monkeypatch.setattr(worker, "_work", watched)
     thread = threading.Thread(target=works, daemon=True)
     thread.start()
+    yield thread
     thread.join(WITHIN)
     assert not thread.is_alive(), f"ended {strikes.where}, its worker does not end"
+
+
+def run(
+    client: Any, given: Any, monkeypatch: pytest.MonkeyPatch, of: str, step: int, ends: Any
+) -> tuple[str, Strikes]:
+    """A worker's burst. At that await of a task of its own, something ends its job, or itself."""
+    job, worker = given(client), new_worker(client, **GATED)
+    strikes = Strikes(of, step, lambda: ends(worker, job))
+    with working(worker, strikes, monkeypatch, burst=True):
+        pass
     if ends is not is_cancelled:
         assert not worker._shift.jobs, f"ended {strikes.where}, its slot is taken"
     return job, strikes
@@ -153,3 +167,52 @@ def test_a_worker_that_is_cancelled_at_any_await_leaves_nothing(
     places = end_at_every_await(real_redis, given, monkeypatch, of, is_cancelled)
     print(places)
     assert len(places) >= least
+
+
+def test_a_parked_worker_that_is_cancelled_at_any_await_leaves_nothing(
+    real_redis: Any, fusion: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[str] = []
+    for step in itertools.count():
+        worker = new_worker(real_redis, **GATED)
+
+        def is_cancelled_as_a_job_comes(worker: ConcurrentWorker = worker) -> None:
+            jobs.append(a_program(real_redis))
+            worker.own_task.cancel()
+
+        strikes = Strikes("Parking._wait", step, is_cancelled_as_a_job_comes)
+        with working(worker, strikes, monkeypatch, max_jobs=1) as thread:
+            until(lambda: parked(real_redis) > 0 or not thread.is_alive(), "it to be parked")
+            jobs.append(a_program(real_redis))
+        for job in jobs:
+            is_balanced(real_redis, job, strikes.where, {b"finished"})
+        if not strikes.where:
+            break
+    assert step > 2
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_worker_in_a_gates_line_that_is_cancelled_at_any_await_leaves_nothing(
+    real_redis: Any, fusion: Any, monkeypatch: pytest.MonkeyPatch, released: bool
+) -> None:
+    gate = TokenBucket(real_redis, "code", limit=8)
+    for step in itertools.count():
+        held = [gate.sync.acquire() for _ in range(8)]
+        job, worker = a_program(real_redis), new_worker(real_redis, **GATED)
+
+        def is_cancelled_in_line(worker: Any = worker, held: Any = held) -> None:
+            if released:  # it is cancelled as it is let in
+                held.pop().release()
+            worker.own_task.cancel()
+
+        strikes = Strikes("GateWaiter._wait", step, is_cancelled_in_line)
+        with working(worker, strikes, monkeypatch, max_jobs=1) as thread:
+            until(lambda: gate.sync.status().waiting or not thread.is_alive(), "it to be in line")
+            if not strikes.where:
+                held.pop().release()
+        for permit in held:
+            permit.release()
+        is_balanced(real_redis, job, strikes.where, {b"finished"})
+        if not strikes.where:
+            break
+    assert step > 1
