@@ -1,14 +1,14 @@
 """What a gate says of itself, and changes of what it allows."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ground import SettingError, as_text, chunks, text_fields
 from ground.settings import is_number, is_whole
 from ground.shares import ShareStatus, read_rows, too_many_weights, weight_text
-from limiter.errors import UnknownPermit
+from limiter.errors import GateError, UnknownPermit
 from limiter.terms import (
     MOST,
     Adaptive,
@@ -19,6 +19,8 @@ from limiter.terms import (
     check_terms,
     read_amounts,
 )
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,11 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
     """Read the reply of `status.lua`."""
     now, _, _, in_flight, waiting, since, tokens, flat, held, latest, shares = reply
     fields = text_fields(flat)
-    rate = float(fields["rate"]) if fields.get("rate") else None
+    rate = _number(name, fields, "rate", float)
     waited = (int(now) - int(since)) / 1e6 if int(since) else 0.0
     return GateStatus(
         name=name,
-        limit=int(fields["limit"]) if fields.get("limit") else None,
+        limit=_number(name, fields, "limit", int),
         rate=rate,
         burst=int(fields["burst"]) if fields.get("burst") else None,
         paused=fields.get("paused") == "1",
@@ -187,6 +189,18 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
         amounts={name: _amount(name, fields) for name in fields.get("amounts", "").split()},
         shares=_shares(*shares) if shares else None,
     )
+
+
+def _number(gate: str, fields: dict[str, str], field: str, kind: Callable[[str], N]) -> N | None:
+    if not fields.get(field):
+        return None
+    try:
+        return kind(fields[field])
+    except ValueError:
+        raise GateError(
+            f"gate {gate!r}: its {field} in Redis is {fields[field]!r}, which is no number, so it "
+            f"grants nothing. Set one: penstock limits set {gate} --{field} N"
+        ) from None
 
 
 def _shares(others: bytes, waiting: int, *rows: list[Any]) -> GateShares:

@@ -18,20 +18,20 @@ call('ZADD', ALIVE, now + ALIVE_US, PROCESS)
 local reply, readmitted, lost = { now, 0, '', gate.made }, 0, 0
 for id, fence, term in each_permit() do
   local known = fence_of(id)
-  local held, units, cost = known == fence, 1, nil
+  local held, units, full, cost = known == fence, 1, 1, nil
   if gate.weighing then
     term, cost = gate.weighing.split(term)
-    units = gate.weighing.units(cost)
+    units, full = gate.weighing.units(cost)
   end
   if not known and gate.live + units <= gate.limit
     and not string.find(call('HGET', GATE, 'revoked') or '', ' ' .. fence .. ':', 1, true) then
     leave({ id }) -- it may have asked again meanwhile: nobody holds and waits at once
-    call('HSET', HOLDERS, id, format('%s|%s|%.0f', fence, PROCESS, now))
     gate.fence = math.max(gate.fence, fence)
     held, readmitted, gate.live = true, readmitted + 1, gate.live + 1
   end
-  if held and gate.weighing then gate.weighing.hold(id, units) end
+  if held and gate.weighing then gate.weighing.hold(id, full) end
   if held then call('ZADD', LEASES, now + term, id) else lost = lost + 1 end
+  if held and not known then call('HSET', HOLDERS, id, format('%s|%s|%.0f', fence, PROCESS, now)) end
   reply[#reply + 1] = held and 1 or 0
 end
 if readmitted > 0 then call('HSET', GATE, 'fence', gate.fence) end

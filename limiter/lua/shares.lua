@@ -194,16 +194,26 @@ if more and more[3] then (function()
       return ''
     end
     local spot = format('%s%s|%013.0f|', lane.prefix, share, score % LANE)
+    if not waits then s.enter(lane, share) end -- first: a share with a place and nobody in it leaves
     call('ZADD', ORDER, 0, spot .. id)
-    if not waits then s.enter(lane, share) end
     if again or turn and turn.share == share then turn = nil end
     return spot
+  end
+
+  -- A script that stopped may have left a place in the line of the share whose turn it is without a
+  -- record, which would say which place that is.
+  local function spot_without_record(id)
+    local first = turn and turn.share ~= '' and turn.lane.prefix .. turn.share .. '|'
+    for _, member in ipairs(first and call('ZRANGEBYLEX', ORDER, '[' .. first, '[' .. first .. '~', 'LIMIT', 0, 1000) or {}) do
+      if string.sub(member, #first + 15) == id then return string.sub(member, 1, #first + 14) end
+    end
   end
 
   function s.leave(ids, records)
     local plain, spots, shares = {}, {}, {}
     for n, record in ipairs(records or call('HMGET', WAITERS, unpack(ids))) do
-      local spot = spot_in(record)
+      local spot
+      if record then spot = spot_in(record) else spot = spot_without_record(ids[n]) end
       if spot then
         spots[#spots + 1] = spot .. ids[n]
         shares[string.sub(spot, 1, -15)] = spot

@@ -13,29 +13,37 @@ end
 local fields = read()
 if not fields[1] then
   -- A gate that is new, or was lost with the server's data, is made with what its
-  -- caller was constructed with. Its bucket starts empty: a burst is earned, not given.
+  -- caller was constructed with, in one command. Its bucket starts empty: a burst is earned, not given.
   local burst, amounts = string.match(BURST, '^(%d*) ?(.*)$')
-  call('HSET', GATE, 'limit', LIMIT, 'rate', RATE, 'burst', burst, 'tokens', 0, 'refilled', now, 'made', now)
+  local terms = { 'tokens', 0, 'refilled', now, 'made', now }
+  local function set(field, value) terms[#terms + 1], terms[#terms + 2] = field, value end
+  local names = {}
   for name, rate, most in string.gmatch(amounts, '([%w_]+)=(%S+)/(%d+)') do
-    local others = call('HGET', GATE, 'amounts')
-    call('HSET', GATE, 'more', 1, 'weighs', 1, 'rate:' .. name, rate, 'burst:' .. name, most,
-      'amounts', others and others .. ' ' .. name or name)
+    names[#names + 1] = name
+    set('rate:' .. name, rate) set('burst:' .. name, most)
   end
+  if names[1] then set('more', 1) set('weighs', 1) set('amounts', table.concat(names, ' ')) end
   for adapts, text in pairs({ limit = LIMIT, rate = RATE }) do
     local start, min, max = string.match(text, '^(%S+) (%S+) (%S+)$')
+    set(adapts, start or text)
     if start then
-      call('HSET', GATE, 'more', 1, 'adapts', adapts, 'start', start, 'min', min, 'max', max,
-        'exact', start, 'shown', start, adapts, start)
-      if adapts == 'rate' then call('HSET', GATE, 'burst', math.max(1, math.ceil(start / 10))) end
+      set('more', 1) set('adapts', adapts) set('exact', start) set('shown', start)
+      set('start', start) set('min', min) set('max', max)
+      if adapts == 'rate' then burst = math.max(1, math.ceil(start / 10)) end
     end
   end
+  set('burst', burst)
+  call('HSET', GATE, unpack(terms))
   fields = read()
 end
 -- What most gates do not have: nil of those.
 local more = fields[14] and call('HMGET', GATE, 'adapts', 'weighs', 'shares', 'lanes', 'clock:0')
+-- '' is no limit, and no rate. What is no number, by somebody's hand, lets nobody in.
+local limit = fields[1] == '' and math.huge or tonumber(fields[1])
+local rate = (fields[2] or '') == '' and 0 or tonumber(fields[2])
 local gate = {
-  limit = tonumber(fields[1]) or math.huge,
-  rate = tonumber(fields[2]) or 0,
+  limit = rate and limit or 0,
+  rate = rate or 0,
   burst = tonumber(fields[3]) or 0,
   tokens = tonumber(fields[5]) or 0,
   paused = fields[4] == '1',
@@ -122,6 +130,8 @@ local function release(permits)
       end
       if gate.weighing then gate.weighing.settle(fences[n]) end
       if gate.weighing and gate.sharing then gate.sharing.settle(fences[n]) end
+    elseif not fence and call('ZSCORE', LEASES, ids[n]) then -- a script stopped as it gave this one back
+      held[#held + 1] = ids[n]
     end
   end
   free(held)

@@ -14,9 +14,12 @@ local wake, head, since = settle(), first_waiter(), '0'
 if head then since = string.match(call('HGET', WAITERS, head) or '', '|(%d+)$') or '0' end
 local first, held = call('ZRANGE', LEASES, 0, 99, 'WITHSCORES'), {}
 for i = 1, #first, 2 do
-  held[#held + 1] = first[i]
-  held[#held + 1] = first[i + 1]
-  held[#held + 1] = call('HGET', HOLDERS, first[i]) or ''
+  local holder = call('HGET', HOLDERS, first[i])
+  if holder then -- else a script stopped as it gave this one back
+    held[#held + 1] = first[i]
+    held[#held + 1] = first[i + 1]
+    held[#held + 1] = holder
+  end
 end
 local latest = more and more[1] and call('XREVRANGE', GATE .. ':changes', '+', '-', 'COUNT', 1) or {}
 local in_flight = gate.live - (gate.weighing and gate.weighing.extra or 0)

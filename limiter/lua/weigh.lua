@@ -3,15 +3,18 @@
 --
 -- A cost is the units that a permit takes of the limit and of the rate, then what it takes of each
 -- amount: `3 tokens=900`. A waiter's is in its record. `:costs` has the units of each permit that has
--- more than one, and `extra` in the hash is their sum beyond one each: so `gate.live` counts units.
+-- more than one, and `extra` in the hash is their sum beyond one each: so `gate.live` counts units. Both
+-- have the units in full. Only where a cost is compared with the limit it counts as the limit at most.
+--
+-- `:costs` and `extra` cannot be written in one command. So `torn` is set before the first of them is, and
+-- cleared with the last: a script that finds it set was preceded by one that stopped, and counts again.
 gate.weighing = false -- false: each permit costs one
 
 if more and more[2] then
   local COSTS, LOOKED, PASSING = GATE .. ':costs', 100, 4
-  local found = call('HMGET', GATE, 'extra', 'seen', 'expired', 'passed', 'passed_by', 'amounts_refilled')
-  local function ended(expired) return (expired or 0) + (fields[9] or 0) + gate.released end
+  local found = call('HMGET', GATE, 'extra', 'torn', 'passed', 'passed_by', 'amounts_refilled')
   local w = { extra = tonumber(found[1]) or 0, full = false, wait = nil }
-  local passed, passed_by = tonumber(found[4]) or 0, found[5] or ''
+  local passed, passed_by = tonumber(found[3]) or 0, found[4] or ''
   local passing, buckets, known = PASSING, {}, {}
   gate.weighing = w
 
@@ -30,7 +33,7 @@ if more and more[2] then
   end
 
   local function earn()
-    local passed_us = math.max(0, now - (found[6] or gate.made))
+    local passed_us = math.max(0, now - (found[5] or gate.made))
     for n = 2, #buckets do
       local b = buckets[n]
       local stands = tonumber(call('HGET', GATE, 'tokens:' .. b.name)) or 0
@@ -38,7 +41,7 @@ if more and more[2] then
     end
   end
 
-  -- What a cost takes of the limit, and of each bucket.
+  -- What a cost takes of the limit as it is, and of each bucket.
   local function takes(cost)
     cost = cost or '1'
     local units = tonumber(string.match(cost, '^%d+'))
@@ -98,7 +101,12 @@ if more and more[2] then
   end
 
   function w.fits(cost) return not gate.paused and not obstacle(takes(cost)) end
-  function w.units(cost) return takes(cost).units end
+
+  -- What it takes of the limit as it is, and in full.
+  function w.units(cost)
+    local t = takes(cost)
+    return t.units, t[gate]
+  end
 
   -- What a share is charged for it: the units; with several amounts, by how much longer than a cost of 1
   -- it takes to earn.
@@ -111,8 +119,17 @@ if more and more[2] then
     return seconds / least
   end
 
+  -- The first write needs no memory: a full Redis refuses none that comes after such a one.
+  local function begin_change()
+    if w.changing then return end
+    call('ZREMRANGEBYSCORE', ALIVE, '-inf', '-inf')
+    call('HSET', GATE, 'torn', 1)
+    w.changing = true
+  end
+
   -- A permit that counts as one takes so many units.
   function w.hold(id, units)
+    if units > 1 then begin_change() end
     if units > 1 and call('HSETNX', COSTS, id, units) == 1 then
       w.extra, gate.live = w.extra + units - 1, gate.live + units - 1
     end
@@ -123,7 +140,7 @@ if more and more[2] then
   -- A permit is granted, and one was taken of the rate.
   function w.charge(id, cost)
     local t = takes(cost)
-    w.hold(id, t.units)
+    w.hold(id, t[gate])
     if gate.rate > 0 then gate.tokens = gate.tokens + 1 end
     for _, b in ipairs(buckets) do
       if b.rate > 0 then b.tokens = b.tokens - t[b] end
@@ -141,6 +158,7 @@ if more and more[2] then
 
   function w.freeing(free)
     return function(ids)
+      if w.extra ~= 0 and #ids > 0 then begin_change() end
       free(ids)
       uncharge(ids)
     end
@@ -206,14 +224,14 @@ if more and more[2] then
 
   function w.save(write)
     write('extra', w.extra)
-    write('seen', ended(call('HGET', GATE, 'expired')))
+    if w.changing then write('torn', '') end
     write('passed', passed) write('passed_by', passed_by)
     if #buckets > 1 then write('amounts_refilled', now) end
     for n = 2, #buckets do write('tokens:' .. buckets[n].name, format('%.17g', buckets[n].tokens)) end
   end
 
-  -- A process of an earlier release has ended leases: it does not know what they cost.
   local function recount()
+    begin_change()
     local all = call('HGETALL', COSTS)
     w.extra = 0
     for i = 1, #all, 2 do
@@ -227,5 +245,5 @@ if more and more[2] then
 
   w.read_terms()
   earn()
-  if found[2] and tonumber(found[2]) ~= ended(found[3]) then recount() end
+  if found[2] == '1' then recount() end
 end

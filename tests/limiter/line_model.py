@@ -238,7 +238,7 @@ class LineModel(Model):
     def let_in(self, id: str, process: str, term: int, now: int) -> int:
         fence = super().let_in(id, process, term, now)
         units, tokens = self.cost_of(id)
-        self.units[id] = self.wanted(id)
+        self.units[id] = units
         if self.rate:
             self.tokens -= units - 1
         if self.token_rate:
@@ -324,7 +324,6 @@ class LineModel(Model):
         limit, self.limit = self.limit, None
         kept = super().keep(wish, process, now)
         self.limit = limit
-        # Of a permit that counts 1 no cost is kept. It may have been granted at a limit of 1.
-        if kept and (lost or self.units[wish.id] == 1):
-            self.units[wish.id] = self.wanted(wish.id)
+        if kept:
+            self.units[wish.id] = self.cost_of(wish.id)[0]
         return kept

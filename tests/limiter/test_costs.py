@@ -10,7 +10,7 @@ from ground import SettingError
 from limiter import Adaptive, TokenBucket, existing_gate, remove_gate
 from limiter.terms import Amount, Terms
 from tests.harness import killing
-from tests.limiter.clocked import ClockedGate, ReleasedGate
+from tests.limiter.clocked import ClockedGate
 
 SECOND = 1_000_000
 SOON = 100.0
@@ -49,7 +49,7 @@ def test_a_limit_that_comes_down_strands_no_waiter(gate):
     ask(gate, ("a", 10), ("big", 9))
     gate.configure("operator", limit="3")
     release(gate, "a")
-    assert gate.costs == {"big": 3}
+    assert gate.costs == {"big": 9}
 
 
 def pass_by(gate: ClockedGate, most: int = 30) -> int:
@@ -153,41 +153,21 @@ def test_a_gate_that_finds_its_limit_grows_by_what_permits_cost(redis):
     assert int(gate.fields["limit"]) == 15
 
 
-# With processes of the last release
+def test_a_cost_above_the_limit_counts_in_full_when_the_limit_is_raised(gate):
+    ask(gate, ("a", 40))
+    gate.configure("operator", limit="64")
+    assert ask(gate, ("b", 54), join=False) == [0]
+    assert [each > 0 for each in ask(gate, ("c", 24), ("d", 1))] == [True, False]
 
 
-@pytest.fixture
-def released(redis, gate) -> ReleasedGate:
-    return ReleasedGate(redis, Terms(limit=10))
-
-
-def test_a_client_of_the_last_release_counts_permits_and_not_their_costs(gate, released):
-    ask(gate, ("a", 9))
-    released.now = gate.now
-    fences = released.acquire("old", *"bcd", alive=60, term=60)
-    assert all(fence > 0 for fence in fences)
-    assert ask(gate, ("e", 1), join=False) == [0]
-    release(gate, "a")
-    assert [each > 0 for each in ask(gate, ("f", 7), ("g", 1))] == [True, False]
-
-
-def test_a_cost_that_the_last_release_lets_in_counts_from_its_first_renewal(gate, released):
-    ask(gate, ("a", 9), ("big", 5))
-    released.now = gate.now
-    released.release("old", ("a", gate.holders["a"]))
-    assert gate.costs == {"a": 9}
-    assert gate.renew("p", ("big", gate.holders["big"], f"{SECOND} 5")) == [True]
-    assert gate.costs == {"big": 5}
-    assert [each > 0 for each in ask(gate, ("b", 5), ("c", 1))] == [True, False]
-
-
-def test_a_cost_whose_lease_the_last_release_ends_is_not_counted_for_good(gate, released):
-    ask(gate, ("a", 7))
-    gate.now += 61 * SECOND
-    released.now = gate.now
-    released.sweep("old")
-    assert [each > 0 for each in ask(gate, ("b", 10))] == [True]
-    assert gate.costs == {"b": 10}
+def test_a_cost_that_comes_back_after_a_loss_counts_in_full(redis, gate):
+    ask(gate, ("a", 40))
+    held = gate.holders["a"]
+    redis.flushall()
+    assert gate.renew("p", ("a", held, f"{60 * SECOND} 40")) == [True]
+    gate.configure("operator", limit="64")
+    assert ask(gate, ("b", 25), join=False) == [0]
+    assert [each > 0 for each in ask(gate, ("c", 24))] == [True]
 
 
 # What is refused

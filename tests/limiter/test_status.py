@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from limiter import LimitTimeout, TokenBucket
+import ground
+from limiter import GateError, LimitTimeout, TokenBucket
 from tests.limiter.in_flight import in_line
 
 
@@ -37,3 +38,15 @@ async def test_a_status_tells_who_is_in_who_waits_and_what_has_been(redis):
 async def test_the_oldest_wait_and_the_tokens_of_a_gate_without_either_are_none(redis):
     status = await TokenBucket(redis, "g", limit=1).status()
     assert (status.oldest_wait, status.tokens, status.leases) == (0.0, None, ())
+
+
+async def test_a_limit_that_somebody_spoiled_grants_nothing_and_says_so(redis):
+    gate = TokenBucket(redis, "g", limit=2)
+    held = await gate.acquire()
+    redis.hset(ground.tagged("gate", "g", ""), "limit", "64x")
+    assert await gate.try_acquire() is None
+    with pytest.raises(GateError, match=r"'64x'.*penstock limits set g --limit N"):
+        await gate.status()
+    await gate.configure(limit=64)
+    assert (await gate.status()).limit == 64
+    held.release()
