@@ -42,7 +42,18 @@ def _finite(text: str) -> float:
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-_encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy, and tensors, are what their lists are."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{type(value).__name__} is not JSON")
+    return value.tolist()
+
+
+_encoder = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain
+)
 
 
 class Entry(NamedTuple):  # a frozen dataclass takes three times as long to make
@@ -67,7 +78,10 @@ class Entry(NamedTuple):  # a frozen dataclass takes three times as long to make
 def entry_of(item: object, max_bytes: int, *, packed: bool = True) -> Entry:
     """Check an item that came as an object; it is compressed if that is worth it."""
     fields = _object(item)
-    return _entry(fields, _encoded(fields), max_bytes, packed=packed)
+    text = _encoded(fields)
+    if not all(map(_is_json, fields.values())):
+        fields = json.loads(text)  # what is checked of it is what is stored
+    return _entry(fields, text, max_bytes, packed=packed)
 
 
 def entry_from(body: bytes, max_bytes: int) -> Entry:
@@ -128,7 +142,10 @@ def _entry(item: dict[str, Any], text: str, max_bytes: int, *, packed: bool = Tr
     reward, number = _reward(item), _round(item)
     uid, text = _uid(item, text)
     text = _traced(item, text)
-    payload = _utf8(text, "the item")
+    try:
+        payload = text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair is text to JSON, as an escape
+        payload = json.dumps(item, separators=(",", ":")).encode()
     if len(payload) > max_bytes:
         raise _too_large(len(payload), max_bytes)
     id_json = encode_basestring(key) if isinstance(item["instance_id"], str) else key
@@ -177,6 +194,10 @@ def _round(item: dict[str, Any]) -> str:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < HIGHEST_ROUND:
         raise ItemRefused("round_number must be an integer from 0 up")
     return str(number)
+
+
+def _is_json(value: Any) -> bool:
+    return not hasattr(value, "tolist")
 
 
 def _reward(item: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from ground.http import Sheet
 STATES = ("open", "ready", "leased", "kept", "delivered", "discarded", "quarantined")
 COUNTERS = {
     "stored": "items", "repeated": "items", "late": "items", "surplus": "items", "full": "items",
-    "foreign": "items",
+    "foreign": "items", "quarantine_dropped": "groups",
     "consumed_items": "items", "invalid_items": "items", "expired_items": "items",
     "quarantined_items": "items",
     "finished": "groups", "delivered": "groups", "consumed": "groups", "invalid": "groups",

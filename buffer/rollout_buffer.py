@@ -23,7 +23,6 @@ from buffer.errors import (
     LeaseLost,
     NotAdmitted,
     SlotLost,
-    why_not_admitted,
 )
 from buffer.item import Entry, entry_of, instance_key
 from buffer.link import Link
@@ -140,17 +139,21 @@ class RolloutBuffer:
 
     async def publish(
         self, version: int, *, saved: int | None = None, lead: bool = False,
-        owner: str | None = None,
+        owner: str | None = None, fresh: bool = False,
     ) -> Published:  # fmt: skip
         """Publish a version, once the engines have its weights.
 
-        `saved` is the version of the newest checkpoint. Groups that were trained on since then are
-        kept, and return when a trainer begins there again. With `lead` this trainer takes over
-        from another one, such as a crashed one. Without it, `TrainerReplaced` is raised if another
-        one publishes. A version lower than the last begins a new line. The trainer is this object,
-        or `owner`.
+        `saved` is the version of the oldest checkpoint that the trainer may go back to; by default
+        the first version. Groups that were trained on since then are kept, and return when a
+        trainer begins there again. A version lower than the last begins a new line.
+
+        With `lead` this trainer takes over from another one, such as a crashed one. Without it,
+        `TrainerReplaced` is raised if another one publishes. The trainer is this object, or
+        `owner`. With `fresh` a new run begins: all groups and slots of the task are dropped before.
         """
-        return await self._publishing.publish(version, saved, owner or self.owner, lead=lead)
+        return await self._publishing.publish(
+            version, saved, owner or self.owner, lead=lead, fresh=fresh
+        )
 
     async def published(self, after: int, wait: float = 30.0) -> int:
         """Wait for a version other than `after`. Returns the last one in any case."""
@@ -173,9 +176,10 @@ class RolloutBuffer:
         """
         return await self._slots.admit(n, instances, wait, owner, ask)
 
-    def why_not_admitted(self) -> str:
-        """Why the last ask got no slot."""
-        return why_not_admitted(self._slots.version)
+    @property
+    def newest(self) -> int:
+        """The newest version that an ask or a renewal returned here; -1 before the first."""
+        return self._slots.version
 
     @contextlib.asynccontextmanager
     async def slot(
@@ -400,8 +404,7 @@ class RolloutBuffer:
 
     async def reset(self) -> None:
         """Begin a fresh run of the task: all its groups are dropped, the settings stay."""
-        while await self._task.call("forget", 5000):
-            pass
+        await self._task.forget()
 
     async def resume(self, skip: Iterable[str | int]) -> int:
         """Continue from a trainer's list of finished ids, which names an id once per round.
@@ -417,7 +420,9 @@ class RolloutBuffer:
         return Counter(map(instance_key, skip)) | await self.catalog.closed()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop."""
+        """Close the connections of this event loop. What is due is done first, once: without a
+        server, the last to leave lets an idle task expire."""
+        await self._task.leave()
         await self._task.link.aclose()
 
     async def _extend(self, receipt: str, lease_ms: int, *, handed: int) -> None:
@@ -471,8 +476,10 @@ class SyncRolloutBuffer:
     def policy(self) -> Policy | None:
         return _loop.run(self._buffer.policy())
 
-    def publish(self, version: int, *, saved: int | None = None, lead: bool = False) -> Published:
-        return _loop.run(self._buffer.publish(version, saved=saved, lead=lead))
+    def publish(
+        self, version: int, *, saved: int | None = None, lead: bool = False, fresh: bool = False
+    ) -> Published:
+        return _loop.run(self._buffer.publish(version, saved=saved, lead=lead, fresh=fresh))
 
     def published(self, after: int, wait: float = 30.0) -> int:
         return _loop.run(self._buffer.published(after, wait))

@@ -1,6 +1,7 @@
 """One task of one run in Redis: where its keys are, what its settings are, its scripts."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -8,13 +9,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from buffer.errors import NoPolicy, RolloutReplaced, UnknownTask
 from buffer.link import Link, scored
 from buffer.reading.group_functions import GroupFunctions
 from buffer.settings import TaskConfig
-from ground import RedisUnfit, Script, check_name, in_run, load_script, tagged
+from ground import PenstockError, RedisUnfit, Script, check_name, in_run, load_script, tagged
 
 _STRIKE = load_script("buffer", "strike")
 
@@ -71,12 +72,14 @@ async def _is_alive(link: Link, run: str, task: str) -> bool:
 
 log = logging.getLogger(__name__)
 _SHARE = 0.5
+_FAREWELL = 2.0  # seconds
 # Every fixed key of a task; the scripts in lua/ reach them by these names.
 PARTS = (
     "config", "state", "open", "changed", "ready", "leased", "kept", "leases", "delivered",
-    "discarded", "unreported", "quarantine", "rounds", "seen", "rewards", "raw", "aside", "bell",
-    "rollout", "policy", "versions", "slots", "starts", "aged", "parked", "again", "used",
-    "undone", "trained", "aiming", "waiting", "asks", "dropped", "ages", "targets", "targeted",
+    "discarded", "unreported", "quarantine", "quarantined", "rounds", "seen", "rewards", "raw",
+    "aside", "bell", "rollout", "policy", "versions", "slots", "starts", "aged", "parked", "again",
+    "used", "undone", "trained", "aiming", "waiting", "asks", "dropped", "ages", "targets",
+    "targeted",
 )  # fmt: skip
 
 
@@ -179,6 +182,19 @@ class Task:
         cursor = await self.call("recount", 0)
         while int(cursor):
             cursor = await self.call("recount", cursor)
+
+    async def forget(self) -> None:
+        """Drop all its groups and slots, some hundreds a step."""
+        while await self.call("forget", 500):
+            pass
+
+    async def leave(self) -> None:
+        """Do once what is due. Whoever comes next does it too, so this does not wait for long."""
+        if self._config is None:
+            return  # Redis was asked nothing
+        with contextlib.suppress(PenstockError, RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await self.link.run(_script("sweep"), [self.root], [1000, 0, 0])
 
     async def asked(self) -> dict[str, Any]:
         """The settings that an operator gave the task, for every rollout of it."""

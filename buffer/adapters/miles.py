@@ -10,6 +10,7 @@ import contextlib
 from importlib import import_module
 from typing import Any
 
+from buffer.adapters.found import log_found
 from buffer.adapters.samples import first_of, item_of, trajectory_of
 from buffer.batch import Batch
 from buffer.errors import BufferFull
@@ -158,6 +159,9 @@ class DataBuffer:
                     self._before + version, saved=self._before + version, lead=lead
                 )
                 self._version = version
+                if lead:
+                    now = await self.buffer.versions()
+                    log_found(self.buffer.task, published, now, resumes=False)
                 if published.stale:
                     self._room.set()
 

@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from buffer.adapters.found import log_found
 from buffer.adapters.samples import (
     Known,
     first_of,
@@ -79,6 +80,7 @@ class DataSource:
         self.buffer = RolloutBuffer(
             settings.redis_url.get_secret_value(), task, config, run=settings.run
         ).sync
+        self._task = task
         self._keep_policy()
         self._guard = threading.Lock()
         self._held: dict[str, _Held] = {}
@@ -119,7 +121,10 @@ class DataSource:
         if lead:
             self._first = self._saved = rollout_id
         self._version = rollout_id
-        self.buffer.publish(rollout_id, saved=self._saved, lead=lead)
+        published = self.buffer.publish(rollout_id, saved=self._saved, lead=lead)
+        if lead:
+            now = self.buffer.versions()
+            log_found(self._task, published, now, resumes=rollout_id > 0)
 
     def take(self, groups: int) -> list[Group]:
         """So many, by the policy. They count as trained on; a restart from a checkpoint before

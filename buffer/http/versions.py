@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from buffer.errors import NoPolicy, SlotLost
+from buffer.errors import NoPolicy, SlotLost, why_not_admitted
 from buffer.http.answers import Answer, Refused, body_of, unless_gone
 from buffer.http.desk import Serving
 from buffer.http.v1 import Existing
@@ -39,9 +39,14 @@ class Publish(_Asked):
     """What a trainer publishes."""
 
     version: Version
-    saved: Version | None = Field(None, description="Version of the newest checkpoint.")
+    saved: Version | None = Field(
+        None, description="Version of the oldest checkpoint that you may go back to."
+    )
     owner: str = Field(pattern=_OWNER, description="The trainer: a name of its own per start.")
     lead: bool = Field(False, description="Take over from another trainer.")
+    fresh: bool = Field(
+        False, description="Begin a new run: drop all groups and slots, and take over."
+    )
 
 
 class Wanted(_Asked):
@@ -107,7 +112,13 @@ async def publish(buffer: Existing, asked: Publish) -> dict[str, int]:
     if asked.saved is not None and asked.saved > asked.version:
         raise Refused(400, f"saved {asked.saved} is above version {asked.version}")
     return asdict(
-        await buffer.publish(asked.version, saved=asked.saved, lead=asked.lead, owner=asked.owner)
+        await buffer.publish(
+            asked.version,
+            saved=asked.saved,
+            lead=asked.lead,
+            owner=asked.owner,
+            fresh=asked.fresh,
+        )
     )
 
 
@@ -149,7 +160,7 @@ async def admit(desk: Serving, buffer: Existing, asked: Ask, request: Request) -
         "lease": policy.slot_lease if policy else 0.0,
     }
     if not found:
-        answer["why"] = buffer.why_not_admitted()
+        answer["why"] = why_not_admitted(buffer.newest)
     return Answer(answer)
 
 

@@ -40,8 +40,8 @@ local function do_due(limit)
     done = done + 1
   end
   for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('kept'), '-inf', now, 'LIMIT', 0, 100)) do
+    leave_quarantine(gid)
     redis.call('ZREM', at('kept'), gid)
-    redis.call('HDEL', at('quarantine'), gid)
   end
   if not policy then return done end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', at('slots'), '-inf', now, 'LIMIT', 0, limit)) do

@@ -1,6 +1,6 @@
 -- fixed.lua: the keys of a task that are there once, whatever its groups; idle, they all have a TTL.
 local FIXED = {'config', 'state', 'seen', 'rewards', 'rounds', 'delivered', 'discarded', 'kept',
-  'unreported', 'quarantine', 'aside', 'bell', 'raw', 'leases', 'changed',
+  'unreported', 'quarantine', 'quarantined', 'aside', 'bell', 'raw', 'leases', 'changed',
   'policy', 'versions', 'starts', 'aged', 'parked', 'again', 'used', 'undone', 'trained', 'aiming', 'dropped', 'ages',
   'targets', 'targeted'}
 

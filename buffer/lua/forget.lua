@@ -31,6 +31,6 @@ if policy then
   policy.taken, outstanding, touched.taken = 0, {}, true
 end
 for _, part in ipairs({'slots', 'starts', 'aged', 'targets', 'targeted', 'aiming', 'trained', 'dropped', 'ages', 'seen',
-  'rewards', 'rounds', 'delivered', 'discarded', 'unreported', 'quarantine', 'quarantine_order', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
+  'rewards', 'rounds', 'delivered', 'discarded', 'unreported', 'quarantine', 'quarantined', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
 save_policy()
 return 0

@@ -46,18 +46,53 @@ local function close(gid, state, done, keep)
   count(state .. '_items', tonumber(meta[2] or '0'))
 end
 
--- Close a group whose items no trainer gets; its id is reported with the next batch.
-local function discard(gid, state, reason)
+-- The next batch tells its id; while nobody takes one, as many as are remembered of closed groups.
+local function report(gid)
   local id = redis.call('HGET', meta_of(gid), 'id') or cjson.encode(instance_of(gid))
-  close(gid, state, 'discarded', set.grace_ms)
-  if reason and reason ~= '' then redis.call('HSET', meta_of(gid), 'reason', reason) end
-  redis.call('RPUSH', at('unreported'), id)
+  if redis.call('RPUSH', at('unreported'), id) > set.done_max then redis.call('LPOP', at('unreported')) end
 end
 
--- Something of ours or of the user's failed on this group: set it aside with the reason.
+-- Close a group whose items no trainer gets; its id is reported with the next batch.
+local function discard(gid, state, reason)
+  report(gid)
+  close(gid, state, 'discarded', set.grace_ms)
+  if reason and reason ~= '' then redis.call('HSET', meta_of(gid), 'reason', reason) end
+end
+
+-- It is in quarantine no more.
+local function leave_quarantine(gid)
+  if redis.call('HDEL', at('quarantine'), gid) == 0 then return end
+  redis.call('LREM', at('quarantined'), 1, gid)
+  if redis.call('EXISTS', at('quarantine')) == 0 then
+    redis.call('HDEL', at('state'), 'quarantine_bytes') -- of what expired unseen, too
+    counted.quarantine_bytes = nil
+  else
+    count('quarantine_bytes', -tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
+  end
+end
+
+-- Something of ours or of the user's failed on this group: set it aside with the reason. All that are
+-- there have a share of what the task may hold: for more, the oldest go, and are reported.
+local QUARANTINE_SHARE = 0.25
+
 local function quarantine(gid, reason)
-  close(gid, 'quarantined', nil, set.quarantine_ms)
   redis.call('HSET', at('quarantine'), gid, reason)
+  redis.call('RPUSH', at('quarantined'), gid)
+  close(gid, 'quarantined', nil, set.quarantine_ms)
+  count('quarantine_bytes', tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
+  for _ = 1, 100 do
+    save_counts()
+    local held = tonumber(redis.call('HGET', at('state'), 'quarantine_bytes') or '0')
+    local oldest = redis.call('LINDEX', at('quarantined'), 0)
+    if held <= set.max_bytes * QUARANTINE_SHARE or oldest == gid or not oldest then return end
+    report(oldest)
+    redis.call('ZADD', at('discarded'), now, oldest)
+    leave_quarantine(oldest)
+    redis.call('ZREM', at('kept'), oldest)
+    redis.call('UNLINK', group_of(oldest))
+    redis.call('PEXPIRE', meta_of(oldest), math.max(set.grace_ms, set.late_ms))
+    count('quarantine_dropped', 1)
+  end
 end
 
 -- A consumed group that no later line of versions can want again: it goes when `retain` is over.
@@ -87,6 +122,14 @@ local function hold(gids, under)
   end
 end
 
+-- Of closed groups `done_max` are remembered.
+local function trim(most)
+  for _, index in ipairs({'delivered', 'discarded', 'dropped'}) do
+    local over = redis.call('ZCARD', at(index)) - set.done_max
+    if over > 0 then redis.call('ZREMRANGEBYRANK', at(index), 0, math.min(over, most) - 1) end
+  end
+end
+
 -- It was handed out in full, and is leased still: a new line of versions may have ended that.
 local function was_handed(receipt)
   local batch = redis.call('HMGET', at('batch:' .. receipt), 'handed', 'state')
@@ -104,6 +147,7 @@ local function consume(receipt)
     close(gid, 'consumed', 'delivered', unsaved and set.idle_ttl_ms or set.retain_ms)
   end
   if unsaved then hold(gids, under) end
+  trim(2 * #gids)
   redis.call('ZREM', at('leases'), receipt)
   redis.call('HSET', batch, 'state', 'consumed')
   for _, part in ipairs({'', ':groups', ':discarded'}) do

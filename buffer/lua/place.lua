@@ -47,11 +47,14 @@ local function round_of(id, number)
   return group
 end
 
+-- Above it one more is no other number.
+local LAST_ROUND = 2 ^ 53 - 1
+
 local function next_round(group)
   local number = string.format('%d', group.number + 1)
   redis.call('HSET', at('rounds'), group.id, number)
   local following = round_of(group.id, number)
-  following.follows = true
+  following.follows = tonumber(number) < LAST_ROUND
   return following
 end
 
@@ -63,8 +66,8 @@ local function place(id, round)
   local current = redis.call('HGET', at('rounds'), id) or '0'
   local group = round_of(id, round ~= '' and round or current)
   if round == '' then
-    if is_past(group.closed) then return next_round(group) end
-    group.follows = true
+    group.follows = tonumber(group.number) < LAST_ROUND
+    if group.follows and is_past(group.closed) then return next_round(group) end
     if current ~= '0' then group.before = string.format('%s:%d', id, current - 1) end
   elseif tonumber(round) > tonumber(current) then
     redis.call('HSET', at('rounds'), id, round)

@@ -1,5 +1,7 @@
 -- put.lua: what happens to one item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost 8 foreign;
 -- 0: it is the next round's.
+local MOST_RAW = 2000000 -- entries, two for each item: while nobody takes, the newest million
+
 local function put(group, uid, reward, payload)
   if group.put[uid] then return 2 end
   if group.foreign then return 8 end
@@ -19,7 +21,10 @@ local function put(group, uid, reward, payload)
     group.reward_sum, group.rewarded = group.reward_sum + tonumber(reward), group.rewarded + 1
   end
   see(reward)
-  if set.custom_meta == 1 then redis.call('RPUSH', at('raw'), group.gid, uid) end
+  if set.custom_meta == 1 and redis.call('RPUSH', at('raw'), group.gid, uid) > MOST_RAW then
+    redis.call('LPOP', at('raw'))
+    redis.call('LPOP', at('raw'))
+  end
   if group.parks then drop_partial(group, uid) end
   return 1
 end

@@ -36,10 +36,7 @@ if SERVED == '1' then
 end
 local done = do_due(tonumber(LIMIT))
 if SERVED == '1' then do_chores() end
-for _, index in ipairs({'delivered', 'discarded', 'dropped'}) do
-  local over = redis.call('ZCARD', at(index)) - set.done_max
-  if over > 0 then redis.call('ZREMRANGEBYRANK', at(index), 0, over - 1) end
-end
+trim(1000)
 doze()
 save_policy()
 return {done, next_due(), SERVED == '1' and -1 or available()}

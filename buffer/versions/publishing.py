@@ -1,11 +1,12 @@
 """The trainer's side: versions that the engines have, and what is under way between two of them."""
 
 import logging
+import operator
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from buffer.errors import TrainerReplaced
+from buffer.errors import NoPolicy, TrainerReplaced
 from buffer.link import deadline_in, scored
 from buffer.task import Task
 from buffer.versions.policy import Policy
@@ -124,20 +125,23 @@ class Publishing:
         return policy if time.monotonic() - seen < _POLICY_AT_HAND else await self.policy()
 
     async def publish(
-        self, version: int, saved: int | None, owner: str, *, lead: bool
+        self, version: int, saved: int | None, owner: str, *, lead: bool, fresh: bool
     ) -> Published:
-        for name, value in (("version", version), ("saved", 0 if saved is None else saved)):
-            if not _is_version(value):
-                raise ValueError(f"{name} must be an integer from 0 to 2^31, not {value!r:.100}")
+        version = _version(version, "version")
+        saved = None if saved is None else _version(saved, "saved")
         if saved is not None and saved > version:
             raise ValueError(
                 f"saved {saved} is above version {version}: a checkpoint holds a version that "
                 "was trained already"
             )
+        if fresh:
+            if await self.policy() is None:
+                raise NoPolicy(self._task.name)
+            await self._task.forget()
         told = "" if saved is None else saved
         done = _UNFINISHED
         while done == _UNFINISHED:
-            reply = await self._task.call("publish", version, told, owner, int(lead))
+            reply = await self._task.call("publish", version, told, owner, int(lead or fresh))
             done, last, line, more, *counts = map(int, reply)
         if not done:
             raise TrainerReplaced(self._task.name, last)
@@ -222,5 +226,12 @@ class Publishing:
         ]
 
 
-def _is_version(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _HIGHEST
+def _version(value: Any, name: str) -> int:
+    """Also of numpy or torch: whatever Python takes for an index."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or not 0 <= number <= _HIGHEST:
+        raise ValueError(f"{name} must be an integer from 0 to 2^31, not {value!r:.100}")
+    return number

@@ -987,3 +987,96 @@ async def test_every_delivered_batch_is_dumped(redis: ground.Client, tmp_path: P
     (file,) = (tmp_path / "dumped").iterdir()
     assert json.loads(file.read_text()) == batch.items
     await buffer.aclose()
+
+
+async def test_quarantine_has_a_share_of_the_room_and_the_oldest_go(make: Make) -> None:
+    def fails(_: Any) -> Any:
+        raise KeyError("always")
+
+    bench = make(
+        group_size=2, max_bytes=80_000, functions=GroupFunctions(normalize_group_data=fails)
+    )
+    for n in range(20):
+        await bench.fill(f"g{n}", [1, 0], text="x" * 1_000)
+        assert await bench.buffer.take() is None
+    stats = await bench.buffer.stats()
+    left = stats["quarantined_groups"]
+    assert 2 <= left < 10
+    assert stats["quarantine_bytes"] <= 20_000
+    assert stats["quarantine_dropped"] == 20 - left
+    names = {found.instance_id for found in await bench.buffer.quarantined()}
+    assert names == {f"g{n}" for n in range(20 - left, 20)}
+    assert await bench.buffer.unreported() == [f"g{n}" for n in range(20 - left)]
+    assert bench.redis.exists(*(bench.key(f"group:g{n}:0") for n in range(20 - left))) == 0
+    for name in names:
+        assert await bench.buffer.requeue(name)
+    assert "quarantine_bytes" not in await bench.buffer.stats()
+    assert bench.redis.llen(bench.key("quarantined")) == 0
+
+
+async def test_without_a_server_a_reader_forgets_old_marks(make: Make) -> None:
+    bench = make(group_size=2, done_max=5)
+    for n in range(30):
+        await bench.fill(f"g{n}", [1, 0])
+        batch = await bench.buffer.take()
+        assert batch is not None
+        await bench.buffer.ack(batch)
+    assert bench.redis.zcard(bench.key("delivered")) == 5
+
+
+async def test_the_last_to_leave_lets_an_idle_task_expire(make: Make) -> None:
+    bench = make(group_size=2)
+    await bench.fill("a", [1, 0])
+    await bench.buffer.aclose()
+    assert bench.redis.ttl(bench.key("config")) == -1, "it has a group"
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.buffer.aclose()
+    keys = bench.redis.keys(bench.key("*"))
+    assert [key for key in keys if bench.redis.ttl(key) == -1] == []
+
+
+async def test_reports_that_nobody_takes_are_bounded(make: Make) -> None:
+    bench = make(group_size=2, done_max=3)
+    for n in range(6):
+        await bench.fill(f"g{n}", [1])
+        bench.advance(301)
+        await bench.buffer.sweep()
+    assert await bench.buffer.unreported() == ["g3", "g4", "g5"]
+
+
+async def test_values_of_numpy_are_what_their_lists_are(make: Make) -> None:
+    numpy = pytest.importorskip("numpy")
+    bench = make(group_size=2, dialect="v1")
+    tokens = numpy.array([1, 2, 3])
+    items = [
+        item(numpy.int64(7), f"u{n}", numpy.float32(n), tokens=tokens, deep={"x": [tokens[0]]})
+        for n in range(2)
+    ]
+    await bench.buffer.write_many(items)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == [7]
+    assert [one["reward"] for one in batch.items] == [0.0, 1.0]
+    assert batch.items[0]["tokens"] == [1, 2, 3]
+    assert batch.items[0]["deep"] == {"x": [1]}
+    assert batch.figures["avg_reward"] == 0.5
+
+
+async def test_half_a_surrogate_pair_is_text_as_it_is_over_http(make: Make) -> None:
+    bench = make(group_size=2)
+    await bench.buffer.write_many([item("a", f"u{n}", n, text="\ud800") for n in range(2)])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert {one["text"] for one in batch.items} == {"\ud800"}
+
+
+async def test_no_round_follows_the_last_one(make: Make) -> None:
+    bench = make(group_size=1, dialect="v1")
+    assert await bench.buffer.write(item("a", "u0", round_number=2**53 - 2)) is Outcome.STORED
+    assert await bench.buffer.write(item("a", "u1")) is Outcome.STORED
+    assert await bench.buffer.write(item("a", "u2")) is Outcome.SURPLUS
+    bench.advance(10_000)
+    assert await bench.buffer.write(item("a", "u3")) is Outcome.SURPLUS
+    assert [g.round for g in await bench.buffer.groups("ready")] == [2**53 - 2, 2**53 - 1]

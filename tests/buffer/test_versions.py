@@ -704,3 +704,51 @@ def test_a_generator_without_a_loop_holds_slots_too(redis: Any) -> None:
     assert buffer.versions().outstanding == {0: 1}
     assert buffer.policy() == Policy(groups_per_version=2, max_age=1, depth=1)
     buffer.close()
+
+
+async def test_a_fresh_run_begins_without_the_groups_of_the_one_before(bench: Bench) -> None:
+    await bench.buffer.publish(10, saved=10)
+    await _trained(bench, "a", "b")
+    left = await bench.buffer.admit(2, instances=["c", "d"])
+    await fill(bench, left[0])
+    again = RolloutBuffer(bench.redis, "math", TaskConfig(group_size=2))
+    said = await again.publish(0, fresh=True)
+    assert (said.version, said.returned, said.gone) == (0, 0, 0)
+    assert await under_way(bench) == {}
+    assert await again.take() is None
+    with pytest.raises(SlotLost):
+        await fill(bench, left[1])
+    with pytest.raises(TrainerReplaced):
+        await bench.buffer.publish(11)
+    await again.aclose()
+
+
+async def test_without_a_policy_a_fresh_run_drops_nothing(make: Callable[..., Bench]) -> None:
+    bench = make(group_size=2)
+    await bench.fill("a", [1, 0])
+    with pytest.raises(NoPolicy):
+        await bench.buffer.publish(0, fresh=True)
+    assert await bench.buffer.available() == 1
+
+
+async def test_a_discarded_group_that_got_too_old_can_be_requeued(bench: Bench) -> None:
+    policy = Policy(groups_per_version=2, max_age=2, depth=2, when_old="drop")
+    await bench.buffer.set_policy(policy)
+    (slot,) = await bench.buffer.admit(1, instances=["a"])
+    await fill(bench, slot)
+    assert (await bench.buffer.publish(15)).stale == 1
+    assert await bench.buffer.requeue("a")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert ([name for name, _ in batch.groups], batch.ages) == (["a"], (0,))
+
+
+@pytest.mark.parametrize("wrong", [True, 1.0, "1", -1, 2**31 + 1, None])
+async def test_a_version_is_a_whole_number(bench: Bench, wrong: Any) -> None:
+    with pytest.raises(ValueError, match="version must be an integer"):
+        await bench.buffer.publish(wrong)
+
+
+async def test_a_version_may_be_a_number_of_numpy(bench: Bench) -> None:
+    numpy = pytest.importorskip("numpy")
+    assert (await bench.buffer.publish(numpy.int64(11), saved=numpy.int64(10))).version == 11
