@@ -168,14 +168,16 @@ def is_passing(reply: Any) -> bool:
 
 def is_refused(failure: Any) -> bool:
     """Whether Redis answered, with an error that the next attempt would meet again."""
-    return isinstance(failure, ResponseError) and not is_passing(failure)
+    answered = isinstance(failure, ResponseError) and not is_passing(failure)
+    return answered or isinstance(failure, FINAL)
 
 
-def trouble(failure: BaseException) -> str:
+def trouble(failure: BaseException, target: RedisTarget | None = None) -> str:
     """What a log says of it."""
+    redis = f"Redis at {target}" if target else "Redis"
     if is_refused(failure):
-        return f"Redis refused: {failure}"
-    return f"Redis does not answer: {failure}"
+        return f"{redis} refused: {failure}"
+    return f"{redis} does not answer: {failure}"
 
 
 def is_full(reply: Any) -> bool:

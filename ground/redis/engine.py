@@ -27,7 +27,7 @@ from ground.backoff import backoff
 from ground.lua import Command
 from ground.redis import loop_connection
 from ground.redis.answers import Answer, LoopAnswer, deliver
-from ground.redis.connection import FINAL, PASSING, LastingConnection, is_passing
+from ground.redis.connection import FINAL, PASSING, LastingConnection, is_passing, trouble
 from ground.redis.inbox import Entries, Inbox, nudge
 from ground.redis.shortcut import Shortcut
 from ground.redis.unit import Batch, Exchange, Unit, take_up, what_is_due
@@ -262,9 +262,7 @@ class Engine:
         self.connection.close()
         if self._down_since is None:
             self._down_since = now
-            self._log.warning(
-                "%s: Redis at %s does not answer: %s", self.name, self.target, failure
-            )
+            self._log.warning("%s: %s", self.name, trouble(failure, self.target))
         self._failures += 1
         # No longer than a command may take: what is lost is noticed within a lease's margin.
         longest = min(_LONGEST_PAUSE, self.connection.timeout)

@@ -186,9 +186,11 @@ async def test_permits_in_use_stay_in_use_while_redis_is_full(durable, name, cos
     until(lambda: not int(durable.ask("ZCARD", leases)), "the release")
 
 
-async def test_a_wrong_password_is_said_at_once(private_redis, gate_at):
+async def test_a_wrong_password_is_said_at_once(private_redis, gate_at, caplog):
     server = private_redis(config=["requirepass right"])
     gate = gate_at(replace(server.target, options={"password": "wrong"}))
     for _ in range(2):
         with pytest.raises(GateUnavailable, match="password"):
             await gate.acquire(timeout=SOON)
+    assert f"Redis at {server.target} refused" in caplog.text
+    assert "does not answer" not in caplog.text

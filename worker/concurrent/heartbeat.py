@@ -17,7 +17,13 @@ from rq.worker import BaseWorker
 
 from ground import RedisTarget
 from ground.lua import Command
-from ground.redis.connection import LastingConnection, is_full, is_passing, raise_if_passing
+from ground.redis.connection import (
+    LastingConnection,
+    is_full,
+    is_passing,
+    raise_if_passing,
+    trouble,
+)
 from limiter.commands import INDEX
 from worker.concurrent.commands import MOST, SCRIPTS, WorkCommands
 from worker.concurrent.running import LOST, UNWANTED, BeatRow, ClaimedJob
@@ -66,7 +72,7 @@ class Heartbeat:
                 self._beat(began)
                 wait = max(0.0, self._lease / 3 - (time.monotonic() - began))
             except (RedisError, OSError) as failure:
-                log.warning("heartbeat: Redis at %s does not answer: %s", self._target, failure)
+                log.warning("heartbeat: %s", trouble(failure, self._target))
                 self._connection.close()
                 wait = min(0.5, self._lease / 12)
             except Exception:

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from ground import AnyRedis, PenstockError, RedisTarget, SettingError, chunks, new_owner, target_of
 from ground.process import aside
+from ground.redis.connection import trouble
 from worker.lifecycle.provider import Provider, Providers
 from worker.lifecycle.reaper.reaping import MOST, Reaped, Reaping, Strays
 from worker.lifecycle.registry.registry import Registry, runs
@@ -116,7 +117,7 @@ class Reaper:
                     soon = self._settings.sandbox_lease / 3 if look.due is None else look.due
                     pause = min(pause, max(0.05, soon))
             except (RedisError, OSError, PenstockError) as failure:
-                log.warning("reaper: Redis at %s does not answer: %s", self.target, failure)
+                log.warning("reaper: %s", trouble(failure, self.target))
             except Exception:
                 log.exception("reaper: a round failed; the next one follows")
             self._offices.looked()
