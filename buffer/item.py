@@ -42,18 +42,7 @@ def _finite(text: str) -> float:
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-
-
-def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy, and tensors, are what their lists are."""
-    if not hasattr(value, "tolist"):
-        raise TypeError(f"{type(value).__name__} is not JSON")
-    return value.tolist()
-
-
-_encoder = json.JSONEncoder(
-    allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain
-)
+_encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 class Entry(NamedTuple):  # a frozen dataclass takes three times as long to make
@@ -78,8 +67,10 @@ class Entry(NamedTuple):  # a frozen dataclass takes three times as long to make
 def entry_of(item: object, max_bytes: int, *, packed: bool = True) -> Entry:
     """Check an item that came as an object; it is compressed if that is worth it."""
     fields = _object(item)
-    text = _encoded(fields)
-    if not all(map(_is_json, fields.values())):
+    try:
+        text = _encoder.encode(fields)
+    except (ValueError, TypeError, RecursionError):
+        text = _encoded(fields)
         fields = json.loads(text)  # what is checked of it is what is stored
     return _entry(fields, text, max_bytes, packed=packed)
 
@@ -196,10 +187,6 @@ def _round(item: dict[str, Any]) -> str:
     return str(number)
 
 
-def _is_json(value: Any) -> bool:
-    return not hasattr(value, "tolist")
-
-
 def _reward(item: dict[str, Any]) -> str:
     reward = item.get("reward")
     if not isinstance(reward, _NUMBER):
@@ -224,9 +211,21 @@ def _slot(item: dict[str, Any]) -> tuple[str, str]:
     return str(slot)[:LONGEST_ID], str(fence)[:32]
 
 
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy, and tensors, are what their lists are."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{type(value).__name__} is not JSON")
+    return value.tolist()
+
+
+_patient = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain
+)
+
+
 def _encoded(item: dict[str, Any]) -> str:
     try:
-        return _encoder.encode(item)
+        return _patient.encode(item)
     except (ValueError, TypeError, RecursionError) as problem:
         raise ItemRefused(f"the item is not JSON: {problem}") from None
 

@@ -350,7 +350,8 @@ class RolloutBuffer:
         await self._extend(_receipt(batch), 0, handed=1)
 
     async def fetch(self, receipt: str) -> Batch:
-        """The batch of a receipt, once more, while it is leased or retained."""
+        """The batch of a receipt, once more, while it is leased or retained. Your own functions are
+        called again, and must give the same for the same items."""
         return await self._reader.fetch(receipt)
 
     async def available(self) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from pydantic import BeforeValidator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
@@ -164,14 +165,21 @@ def integer(
         raise Refused(400, f"{name!r} is missing: an integer")
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    value = _whole(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise Refused(400, f"{name!r} must be an integer, not {_shown(value)}")
     number = value
     if not least <= number <= 2**53:
         raise Refused(400, f"{name!r} must be from {least} to 2^53, not {number}")
     return number
+
+
+def _whole(value: Any) -> Any:
+    """3022.0 is an integer to JSON, and so to the schema; strict models know only 3022."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
 
 
 def seconds(given: dict[str, Any], name: str, most: float) -> float:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from buffer.batch import Batch
 from buffer.errors import ItemRefused
 from buffer.http.answers import (
+    WHOLE,
     Answer,
     Refused,
     body_of,
@@ -48,13 +49,13 @@ class Take(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    groups: int | None = Field(None, ge=1, le=MOST_GROUPS, description="Most groups; null is all.")
+    groups: Annotated[int, Field(ge=1, le=MOST_GROUPS), WHOLE] | None = Field(
+        None, description="Most groups; null is all."
+    )
     wait: float = Field(0.0, ge=0, description="Seconds to wait for a group.")
     lease: float | None = Field(None, gt=0, le=86_400, description="Seconds until it comes back.")
-    max_bytes: int | None = Field(
+    max_bytes: Annotated[int, Field(ge=1, le=2**53), WHOLE] | None = Field(
         None,
-        ge=1,
-        le=2**53,
         description="Most bytes of items as they are stored; the first group comes in any case.",
     )
 

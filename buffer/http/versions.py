@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from buffer.errors import NoPolicy, SlotLost, why_not_admitted
-from buffer.http.answers import Answer, Refused, body_of, unless_gone
+from buffer.http.answers import WHOLE, Answer, Refused, body_of, unless_gone
 from buffer.http.desk import Serving
 from buffer.http.v1 import Existing
 from buffer.item import LONGEST_ID, parse_json
@@ -26,9 +26,9 @@ _OWNER = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
 
 SlotId = Annotated[str, Path(pattern=_SLOT)]
 Fence = Annotated[str, Query(pattern=_FENCE)]
-Version = Annotated[int, Field(ge=0, le=2**31)]
+Version = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 Seconds = Annotated[float, Query(ge=0)]
-Instance = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)] | int
+Instance = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)] | Annotated[int, WHOLE]
 
 
 class _Asked(BaseModel):
@@ -53,13 +53,13 @@ class Wanted(_Asked):
     """The group that a new slot is to make."""
 
     instance_id: Instance
-    round: int | None = Field(None, ge=0, lt=2**53)
+    round: Annotated[int, Field(ge=0, lt=2**53), WHOLE] | None = None
 
 
 class Ask(_Asked):
     """What a generator wants."""
 
-    n: int = Field(1, ge=1, le=_MOST_SLOTS)
+    n: Annotated[int, Field(ge=1, le=_MOST_SLOTS), WHOLE] = 1
     owner: str = Field(pattern=_OWNER)
     wait: float = Field(0.0, ge=0, description="Seconds to wait for the first slot.")
     ask: str | None = Field(
@@ -83,6 +83,28 @@ class Renew(_Asked):
 
     slots: list[Held] = Field(max_length=_MOST_SLOTS)
 
+
+_PARKED: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["fence", "items"],
+                    "properties": {
+                        "fence": {"type": "string", "pattern": _FENCE},
+                        "items": {
+                            "type": "array",
+                            "items": {"$ref": "#/components/schemas/Item"},
+                        },
+                        "go_on": {"type": "boolean"},
+                    },
+                }
+            }
+        },
+    }
+}
 
 version_routes = APIRouter(prefix="/v1/tasks/{task}", tags=["versions"])
 
@@ -187,7 +209,7 @@ async def no_slot() -> None:
     raise HTTPException(405)
 
 
-@version_routes.post("/slots/{slot}/park")
+@version_routes.post("/slots/{slot}/park", openapi_extra=_PARKED)
 async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, int]:
     """Park unfinished items, `{"fence": "7", "items": […], "go_on": false}`.
 

@@ -45,7 +45,8 @@ class Reader:
             await self._until_rung(min(left, _LONGEST_WAIT, due))
 
     async def fetch(self, receipt: str) -> Batch:
-        """A batch that was handed out, once more, with the same content."""
+        """A batch that was handed out, once more: its items as they were written, through the
+        task's functions again. It is the same if these give the same for the same items."""
         task, key = self._task, self._task.batch_key(receipt)
         found = await task.link.command(
             "HMGET", key, "state", "discarded", "meta_info", "figures", "version", "oldest"

@@ -1046,15 +1046,22 @@ async def test_reports_that_nobody_takes_are_bounded(make: Make) -> None:
     assert await bench.buffer.unreported() == ["g3", "g4", "g5"]
 
 
-async def test_values_of_numpy_are_what_their_lists_are(make: Make) -> None:
-    numpy = pytest.importorskip("numpy")
+class Tensor:
+    """What numpy's numbers and arrays, and tensors, have in common."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def tolist(self) -> Any:
+        return self.value
+
+
+async def test_numbers_of_numpy_and_tensors_are_what_their_lists_are(make: Make) -> None:
     bench = make(group_size=2, dialect="v1")
-    tokens = numpy.array([1, 2, 3])
-    items = [
-        item(numpy.int64(7), f"u{n}", numpy.float32(n), tokens=tokens, deep={"x": [tokens[0]]})
-        for n in range(2)
-    ]
-    await bench.buffer.write_many(items)
+    more = {"tokens": Tensor([1, 2, 3]), "deep": {"x": [Tensor(1)]}}
+    for n in range(2):
+        await bench.buffer.write({**item("", f"u{n}"), "instance_id": Tensor(7),
+                                  "reward": Tensor(float(n)), **more})  # fmt: skip
     batch = await bench.buffer.take()
     assert batch is not None
     assert batch.finished_groups == [7]
@@ -1062,6 +1069,10 @@ async def test_values_of_numpy_are_what_their_lists_are(make: Make) -> None:
     assert batch.items[0]["tokens"] == [1, 2, 3]
     assert batch.items[0]["deep"] == {"x": [1]}
     assert batch.figures["avg_reward"] == 0.5
+    with pytest.raises(ItemRefused, match="not JSON"):
+        await bench.buffer.write(item("a", "u", Tensor(math.nan)))
+    with pytest.raises(ItemRefused, match="not JSON"):
+        await bench.buffer.write(item("a", "u", object()))
 
 
 async def test_half_a_surrogate_pair_is_text_as_it_is_over_http(make: Make) -> None:

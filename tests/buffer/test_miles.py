@@ -96,7 +96,9 @@ async def test_steps_get_whole_batches_and_what_is_too_old_is_made_again(rollout
     await run._output.buffer.aclose()
 
 
-async def test_finished_groups_outlive_the_process(begin: Callable[..., Any]) -> None:
+async def test_finished_groups_outlive_the_process(
+    begin: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     before, _ = begin()
     for number in range(3):
         await before.put(finished(number, version=7))
@@ -106,6 +108,8 @@ async def test_finished_groups_outlive_the_process(begin: Callable[..., Any]) ->
     await after.put(finished(3, version=1))
     names = [(await after.get(current_version=1)).group[0].group_index for _ in range(4)]
     assert names == [0, 1, 2, 3], "no update of the weights followed the first one"
+    (found,) = [one for one in caplog.records if "groups of an earlier process" in one.message]
+    assert (found.levelname, found.__dict__["returned"]) == ("WARNING", 1)
 
 
 async def test_a_full_buffer_holds_the_producer_until_a_step_takes_a_group(

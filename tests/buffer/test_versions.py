@@ -749,6 +749,16 @@ async def test_a_version_is_a_whole_number(bench: Bench, wrong: Any) -> None:
         await bench.buffer.publish(wrong)
 
 
-async def test_a_version_may_be_a_number_of_numpy(bench: Bench) -> None:
-    numpy = pytest.importorskip("numpy")
-    assert (await bench.buffer.publish(numpy.int64(11), saved=numpy.int64(10))).version == 11
+class Index:
+    """A whole number of numpy or torch."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+async def test_a_version_may_be_whatever_python_takes_for_an_index(bench: Bench) -> None:
+    said = await bench.buffer.publish(Index(11), saved=Index(10))  # type: ignore[arg-type]
+    assert said.version == 11

@@ -239,3 +239,24 @@ async def test_a_repeat_of_a_named_ask_keeps_its_place_in_the_line(
     end = f"{AT}/slots/{granted['id']}"
     await said(server.delete(end, params={"fence": granted["fence"], "back": True}))
     assert len(await second) == 1
+
+
+async def test_a_whole_number_may_be_written_as_json_has_it(client: httpx.AsyncClient) -> None:
+    assert (await publish(client, 11.0, saved=10.0))["version"] == 11  # type: ignore[arg-type]
+    wanted = [{"instance_id": 7.0, "round": 2.0}]
+    body = {"n": 1.0, "owner": "g", "instances": wanted}
+    (slot,) = (await said(client.post(f"{AT}/slots", json=body)))["slots"]
+    assert (slot["instance_id"], slot["round"]) == (7, 2)
+    items = [under(slot, "7", n, round_number=2.0) for n in range(2)]
+    await said(client.post(f"{AT}/items", json={"items": items}))
+    take = {"groups": 1.0, "max_bytes": 1e6}
+    assert len((await said(client.post(f"{AT}/take", json=take)))["groups"]) == 1
+
+
+async def test_the_document_says_what_a_park_takes(client: httpx.AsyncClient) -> None:
+    document = await said(client.get("/openapi.json"))
+    park = document["paths"]["/v1/tasks/{task}/slots/{slot}/park"]["post"]
+    (body,) = park["requestBody"]["content"].values()
+    assert body["schema"]["required"] == ["fence", "items"]
+    groups = document["components"]["schemas"]["Take"]["properties"]["groups"]
+    assert groups["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 4096}

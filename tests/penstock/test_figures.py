@@ -33,8 +33,8 @@ def test_every_counter_of_the_buffer() -> None:
     ended = {"consumed", "invalid", "expired", "quarantined"}
     assert all(f"'{state}'" in life for state in ("consumed", "quarantined"))
     # These are shown under other names, or are what other figures are made of.
-    others = {"bytes", "used_bytes", "quarantine_bytes", "masked_tokens", "dropped_ms", "dropped_timed", "dropped_",
-                  "slots_",
+    others = {"bytes", "used_bytes", "quarantine_bytes", "masked_tokens", "dropped_ms",
+              "dropped_timed", "dropped_", "slots_",
               "slots_granted", "admission_waited_ms", "admissions_waited"}  # fmt: skip
     assert (counted("buffer/lua") | {"stale", "stale_items"}) - others | ended | {
         f"{state}_items" for state in ended
