@@ -13,8 +13,11 @@ from tests.buffer.conftest import Bench
 LUA = Path(buffer.__file__).parent / "lua"
 ELSEWHERE = {
     "set": {"idle"},  # a field of its own
-    "policy": {"version", "taken", "epoch", "top", "line", "since", "saved", "fence", "lua"},
-}
+    "policy": {
+        "version", "taken", "epoch", "top", "line", "since", "saved", "fence", "lua",
+        "todo", "stale", "returned", "gone",
+    },
+}  # fmt: skip
 
 
 def packed(flat: list[Any]) -> set[str]:
