@@ -44,7 +44,7 @@ async def test_a_limit_that_somebody_spoiled_grants_nothing_and_says_so(redis):
     gate = TokenBucket(redis, "g", limit=2)
     held = await gate.acquire()
     redis.hset(ground.tagged("gate", "g", ""), "limit", "64x")
-    assert await gate.try_acquire() is None
+    assert not await gate.try_acquire()
     with pytest.raises(GateError, match=r"'64x'.*penstock limits set g --limit N"):
         await gate.status()
     await gate.configure(limit=64)
