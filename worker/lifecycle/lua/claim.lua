@@ -14,9 +14,14 @@
 local reply, due_names, all = { now, -1 }, {}, not ARGV[REST]
 local held = call('HMGET', OFFICE, 'reaper', 'since')
 if IN_OFFICE_US ~= '' and not (held[1] == REAPER and now - held[2] >= tonumber(IN_OFFICE_US)) then return reply end
--- What has outlived the life that its provider gives is anybody's.
+-- What has outlived the life that its provider gives is anybody's. A lease without a record is what a
+-- script that stopped has left, before anything was made.
 local function in_scope(name)
-  local known = call('HMGET', box(name), 'scope', 'dies_at')
+  local known = call('HMGET', box(name), 'scope', 'dies_at', 'state')
+  if not known[3] then
+    drop(name)
+    return false
+  end
   return (known[1] or '') == SCOPE or (SCOPE == '' and tonumber(known[2] or 0) < now)
 end
 for _, name in ipairs(all and call('ZRANGEBYSCORE', LEASES, '-inf', now) or {}) do
@@ -24,11 +29,11 @@ for _, name in ipairs(all and call('ZRANGEBYSCORE', LEASES, '-inf', now) or {}) 
 end
 for name in each_to_take() do
   local lease = call('ZSCORE', LEASES, name)
-  if lease and tonumber(lease) <= now then due_names[#due_names + 1] = name end
+  if lease and tonumber(lease) <= now and call('HGET', box(name), 'state') then due_names[#due_names + 1] = name end
 end
 for _, name in ipairs(due_names) do
   local state = call('HGET', box(name), 'state')
-  if state and state ~= 'TERMINATING' then
+  if state ~= 'TERMINATING' then
     call('HSET', box(name), 'was', state)
     count('reaped')
   end

@@ -12,8 +12,6 @@ if instance then
   call('XADD', ended, '*', 'what', COUNTER)
   call('EXPIRE', ended, 600)
 end
-call('DEL', box(NAME))
-call('ZREM', LEASES, NAME)
-call('HDEL', PERMITS, NAME)
 count(COUNTER)
+drop(NAME)
 return 1

@@ -4,23 +4,22 @@
 --        then for each further: field value
 -- REPLY  {fence, fleet}; fence is '' where the record is not the caller's any more
 --
--- Asking again with the same name is harmless.
+-- Asking again with the same name is harmless. The lease is written first: by it a reaper finds what
+-- a script that stopped has left.
 -- include: records.lua
 call('HSETNX', REGISTRY, 'fleet', FLEET)
 local fleet = call('HGET', REGISTRY, 'fleet')
 local known = call('HMGET', box(NAME), 'fence', 'owner')
 local fence = known[1]
+if fence and known[2] ~= OWNER then return { '', fleet } end
+keep(NAME, LEASE_US)
 if not fence then
   fence = next_fence()
+  if PERMITS_HELD ~= '' then call('HSET', PERMITS, NAME, PERMITS_HELD) end
   call('HSET', box(NAME), 'state', 'CREATING', 'owner', OWNER, 'fence', fence,
-    'made', number(now), 'dies_at', number(now + DIES_AFTER_US))
-  if ARGV[REST] then call('HSET', box(NAME), unpack(ARGV, REST)) end
+    'made', number(now), 'dies_at', number(now + DIES_AFTER_US), unpack(ARGV, REST))
   local provider = call('HGET', box(NAME), 'provider')
   if provider then call('HSET', REGISTRY, 'provider:' .. provider, number(now)) end
-  if PERMITS_HELD ~= '' then call('HSET', PERMITS, NAME, PERMITS_HELD) end
   count('opened')
-elseif known[2] ~= owner then
-  return { '', fleet }
 end
-keep(NAME, LEASE_US)
 return { fence, fleet }

@@ -29,6 +29,13 @@ local function keep(name, lease)
   call('ZADD', LEASES, number(math.max(stands, now + lease)), name)
 end
 
+-- The lease goes last: until then a reaper finds what is left.
+local function drop(name)
+  call('HDEL', PERMITS, name)
+  call('DEL', box(name))
+  call('ZREM', LEASES, name)
+end
+
 -- A record in a reply: four parts.
 local function row_of(name, lease)
   return { name, number(lease), call('HGETALL', box(name)), call('HGET', PERMITS, name) or '' }

@@ -19,8 +19,8 @@ if name and name ~= NAME then
 end
 name = NAME
 local fence = call('HGET', box(name), 'fence') or next_fence()
+keep(name, LEASE_US) -- first: by it a reaper finds what a script that stopped has left
 call('HSET', box(name), 'state', 'WAITING', 'owner', OWNER, 'fence', fence,
   'made', number(now), 'instance', INSTANCE)
 call('HSET', SESSIONS, INSTANCE, name)
-keep(name, LEASE_US)
 return { 'open', name, fence }

@@ -9,8 +9,8 @@ local function number(value) return string.format('%.0f', value) end
 
 call('HSETNX', FLEET, 'secret', SECRET)
 if ENTRY ~= '' then
+  call('ZADD', MACHINES, number(now + LEASE_US), ID) -- first: what is dead is found by it
   call('HSET', FLEET, 'machine:' .. ID, ENTRY)
-  call('ZADD', MACHINES, number(now + LEASE_US), ID)
 end
 for _, dead in ipairs(call('ZRANGEBYSCORE', MACHINES, '-inf', number(now))) do
   call('HDEL', FLEET, 'machine:' .. dead)
