@@ -77,11 +77,7 @@ local function grant(n, gid)
   end
 end
 
-local function next_of(index)
-  local gid = redis.call('ZRANGE', at(index), 0, 0)[1]
-  if gid then redis.call('ZREM', at(index), gid) end
-  return gid
-end
+local function next_of(index) return redis.call('ZRANGE', at(index), 0, 0)[1] end
 
 local function granted()
   local open, free = redis.call('ZCARD', at('parked')), math.max(0, free_room())
@@ -101,6 +97,10 @@ local function granted()
     end
     n = n + 1
     grant(n, gid)
+    if gid then -- its slot has it by now
+      redis.call('ZREM', at('parked'), gid)
+      redis.call('ZREM', at('again'), gid)
+    end
   end
   return n
 end

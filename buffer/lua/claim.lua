@@ -19,6 +19,15 @@ if policy and policy.when_old == 'mask' then
 end
 for gid in each_owned() do batch.has[instance_of(gid)] = true end
 
+-- Once, before its first group.
+function batch.lease()
+  if batch.leased then return end
+  batch.leased = true
+  redis.call('ZADD', at('leases'), ends, RECEIPT)
+  redis.call('HSET', batch.key, 'state', 'leased', 'until', ends)
+  if policy then redis.call('HSET', batch.key, 'version', policy.version, 'oldest', batch.reply[3]) end
+end
+
 local function fill()
   if IMPLICIT == '1' and owned == 0 then
     for _, other in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
@@ -55,11 +64,7 @@ local function fill()
       end
     end
   end
-  if #batch.reply > 3 then
-    redis.call('HSET', batch.key, 'state', 'leased', 'until', ends)
-    if policy then redis.call('HSET', batch.key, 'version', policy.version, 'oldest', batch.reply[3]) end
-    redis.call('ZADD', at('leases'), ends, RECEIPT)
-  end
+  if #batch.reply > 3 then batch.lease() end
   if not over and redis.call('EXISTS', at('ready')) == 1 then ring() end
 end
 

@@ -9,10 +9,11 @@ local function untake(gid)
 end
 
 local function put_back(gid)
-  if redis.call('ZREM', at('leased'), gid) == 0 then return end
+  if not redis.call('ZSCORE', at('leased'), gid) then return end
   local finished = redis.call('HGET', meta_of(gid), 'finished') or now
   redis.call('ZADD', at('ready'), finished, gid)
   redis.call('HSET', meta_of(gid), 'state', 'ready', 'returned', now)
+  redis.call('ZREM', at('leased'), gid)
   if policy then
     untake(gid)
     stand_by_age(gid)

@@ -31,10 +31,9 @@ local function keep(group, id_json)
     return
   end
   if set.custom ~= 1 and group.n >= set.finish_at then
-    if group.known then leave_open(gid) end
-    if not policy then return enter_ready(gid, 'count', now) end
+    if not policy then return enter_ready(gid, 'count', now, group.known) end
     local slot = group.maker and group.maker.id or group.slot
-    return enter_ready(gid, 'count', now, {group.start, group.counted, slot, now})
+    return enter_ready(gid, 'count', now, group.known, {group.start, group.counted, slot, now})
   end
   redis.call('ZADD', at('open'), now, gid)
   redis.call('PEXPIRE', group_of(gid), set.open_ttl_ms)

@@ -20,6 +20,8 @@ end
 local function close(gid, state, done, keep)
   local meta = policy and redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'began', 'finished')
     or redis.call('HMGET', meta_of(gid), 'bytes', 'n')
+  if done then redis.call('ZADD', at(done), now, gid) end
+  redis.call('ZADD', at('kept'), now + keep, gid)
   for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
     redis.call('ZREM', at(index), gid)
   end
@@ -36,8 +38,6 @@ local function close(gid, state, done, keep)
       count(made .. '_timed', 1)
     end
   end
-  if done then redis.call('ZADD', at(done), now, gid) end
-  redis.call('ZADD', at('kept'), now + keep, gid)
   redis.call('HSET', meta_of(gid), 'state', state, 'closed', now)
   redis.call('PEXPIRE', meta_of(gid), math.max(keep, set.late_ms))
   redis.call('PEXPIRE', group_of(gid), keep)

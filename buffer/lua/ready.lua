@@ -48,15 +48,15 @@ local function stand_by_age(gid, known)
 end
 
 -- `known` is what its meta hash says of start, counted, slot and finished, where the script has that.
-local function enter_ready(gid, why, since, known)
+local function enter_ready(gid, why, since, was_open, known)
   redis.call('ZADD', at('ready'), since, gid)
   redis.call('HSET', meta_of(gid), 'state', 'ready', 'why', why, 'finished', since)
+  if was_open then leave_open(gid) end
   count('finished', 1)
   ring()
   if policy then stand_by_age(gid, known) end
 end
 
 local function make_ready(gid, why, since)
-  leave_open(gid)
-  enter_ready(gid, why, since or now)
+  enter_ready(gid, why, since or now, true)
 end

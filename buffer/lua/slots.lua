@@ -6,16 +6,16 @@ local function make_again(gid, tried)
   local meta = redis.call('HMGET', meta_of(gid), 'attempt', 'bytes', 'n', 'began')
   local attempt = tonumber(meta[1] or '1') + tried
   if attempt > policy.attempts and policy.when_old ~= 'wait' then return discard(gid, 'stale') end
+  leave_outstanding(gid)
+  redis.call('ZADD', at('again'), now, gid) -- before it is nowhere else
   for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
     redis.call('ZREM', at(index), gid)
   end
-  leave_outstanding(gid)
   redis.call('UNLINK', group_of(gid))
   redis.call('HDEL', meta_of(gid), 'state', 'n', 'bytes', 'start', 'mark', 'why', 'finished', 'closed',
     'reward_sum', 'rewarded')
   redis.call('HSET', meta_of(gid), 'attempt', attempt)
   redis.call('PERSIST', meta_of(gid))
-  redis.call('ZADD', at('again'), now, gid)
   anyone_waits = true
   count('bytes', -tonumber(meta[2] or '0'))
   count('again', 1)

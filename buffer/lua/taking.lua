@@ -23,12 +23,14 @@ local function tell(batch, gid, meta)
   batch.want = batch.want - 1
 end
 
+-- The batch has it, with its lease, before it is ready no more: what an error leaves comes back.
 local function take(batch, gid, ends, meta)
-  redis.call('ZREM', at('ready'), gid)
   if redis.call('EXISTS', group_of(gid)) == 0 then
     count('vanished', 1)
     return discard(gid, 'expired')
   end
+  batch.lease()
+  redis.call('RPUSH', batch.key .. ':groups', gid)
   redis.call('ZADD', at('leased'), ends, gid)
   if policy then
     redis.call('HSET', meta_of(gid), 'state', 'leased', 'closed', now, 'receipt', batch.receipt,
@@ -39,6 +41,6 @@ local function take(batch, gid, ends, meta)
   else
     redis.call('HSET', meta_of(gid), 'state', 'leased', 'closed', now, 'receipt', batch.receipt)
   end
-  redis.call('RPUSH', batch.key .. ':groups', gid)
+  redis.call('ZREM', at('ready'), gid)
   tell(batch, gid, meta)
 end
