@@ -19,7 +19,7 @@ from ground.lazy import lazily as _lazily
 from ground.logs import configure_logging, correlated, correlation_id, visible
 from ground.redis.url import RedisTarget, parse_redis_url
 from ground.schema import Versioned
-from ground.server.binary import bundled_server, find_server
+from ground.server.binary import bundled_server, find_server, server_of
 from ground.settings import GroundSettings, HttpSettings, Settings, load_named, redis_url
 from ground.tasks import cancellations, heed_cancellation
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         connect_async,
         target_of,
     )
-    from ground.server.server import EmbeddedServer, make_private, running_server
+    from ground.server.server import EmbeddedServer, make_private, running_server, running_url
 
 __all__ = [
     "AnyClient",
@@ -81,6 +81,8 @@ __all__ = [
     "redis_url",
     "require_fit",
     "running_server",
+    "running_url",
+    "server_of",
     "tagged",
     "target_of",
     "text_fields",
@@ -110,6 +112,7 @@ _LAZY = {
     "EmbeddedServer": "ground.server.server",
     "make_private": "ground.server.server",
     "running_server": "ground.server.server",
+    "running_url": "ground.server.server",
 }
 
 __getattr__ = _lazily(__name__, _LAZY)

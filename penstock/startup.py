@@ -10,6 +10,7 @@ from ground import (
     SettingError,
     open_checked,
     parse_redis_url,
+    running_url,
 )
 from ground.redis.url import SETTING
 from penstock.doctor.packages import require_own_packages
@@ -32,6 +33,28 @@ def running_redis(settings: GroundSettings, *, folder: Path | None = None) -> It
     ) as server:
         open_checked(server.target).close()
         yield server.url
+
+
+@contextmanager
+def fleets_redis(settings: GroundSettings) -> Iterator[str]:
+    """The URL of the Redis that is named, or that another command runs for this data directory.
+
+    For commands that look at a fleet or change it. One that they started for themselves would be
+    empty, and what they change there would change nothing.
+    """
+    if settings.redis_url is None:
+        require_own_packages()
+        url = running_url(settings.data_dir)
+        if url is None:
+            raise SettingError(
+                SETTING,
+                f"not set, and no Redis runs for {settings.data_dir}: which one is meant? Set it, "
+                "or start `penstock up` or `penstock worker` in this folder",
+            )
+        yield url
+        return
+    with running_redis(settings) as url:
+        yield url
 
 
 def require_one_primary(settings: GroundSettings) -> None:

@@ -27,7 +27,7 @@ from ground.errors import PenstockError, RedisUnavailable, SettingError
 from ground.redis.connect import connect
 from ground.redis.url import RedisTarget, parse_redis_url
 from ground.server import keeper
-from ground.server.binary import find_server
+from ground.server.binary import kept_server, note_server, server_of
 
 log = logging.getLogger("penstock.redis")
 
@@ -54,7 +54,7 @@ class EmbeddedServer:
         self.folder = _private_folder(Path(folder))
         self.restarts, self.restarting = 0, False
         self._owner: int | None = None
-        self._server, self._socket = find_server(binary), _socket_path(self.folder)
+        self._server, self._socket = server_of(self.folder, binary), _socket_path(self.folder)
         self._config, self._say = config, say
         self._guard, self._stopping = threading.RLock(), threading.Event()
         self._keeping = threading.Thread(target=self._keep, name="penstock-redis", daemon=True)
@@ -125,6 +125,8 @@ class EmbeddedServer:
                 raise _refusal(said.removeprefix("failed "), port, self._server, self.folder)
             if url := _answering_url(self.folder, self._socket):
                 self.url = url
+                if said == "ready":
+                    note_server(self.folder, self._server)
                 return said == "ready"
             if time.monotonic() > deadline:
                 raise RedisUnavailable(
@@ -157,14 +159,18 @@ class EmbeddedServer:
 
 def running_server(folder: Path | str) -> RedisTarget | None:
     """The server that another process runs in a data directory, or None."""
+    url = running_url(folder)
+    return _by_socket(url, _socket_path(Path(folder).resolve())) if url else None
+
+
+def running_url(folder: Path | str) -> str | None:
+    """Its URL, or None."""
     folder = Path(folder).resolve()
-    socket = _socket_path(folder)
     try:
-        url = _answering_url(folder, socket)
+        return _answering_url(folder, _socket_path(folder)) or None
     except PermissionError:
         problem = f"{folder} is another user's: name one of your own, or a PENSTOCK_REDIS_URL"
         raise SettingError("PENSTOCK_DATA_DIR", problem) from None
-    return _by_socket(url, socket) if url else None
 
 
 def _answering_url(folder: Path, socket: Path) -> str:
@@ -227,10 +233,11 @@ def _refusal(problem: str, port: int, server: Path, folder: Path) -> Exception:
             f"port {port} on 127.0.0.1 is taken; choose another, or 0 for any",
         )
     if any(sign in problem for sign in _SIGNS_OF_FOREIGN_DATA):
+        kept = kept_server(folder)
         return SettingError(
             "PENSTOCK_REDIS_SERVER",
             f"{server} cannot read what another server, likely a newer one, wrote to {folder}; "
-            "name that server, or choose another PENSTOCK_DATA_DIR",
+            f"name {kept or 'that server'}, or choose another PENSTOCK_DATA_DIR",
         )
     return RedisUnavailable(
         f"PENSTOCK_DATA_DIR: the server of {folder} did not start: {problem}. It was {server}; "

@@ -17,7 +17,7 @@ from penstock.fleet import FleetReader, Group
 from penstock.fleet.buffers import read_groups
 from penstock.in_order import run_in_order
 from penstock.options import examples, for_data, given_settings, say, settings_options
-from penstock.startup import running_redis
+from penstock.startup import fleets_redis
 
 _T = TypeVar("_T")
 STATES = ("open", "ready", "leased", "kept", "quarantined")
@@ -199,7 +199,7 @@ def _with_reader(asked: Callable[[FleetReader], Awaitable[_T]]) -> _T:
         async with FleetReader(url, settings.run) as reader:
             return await asked(reader)
 
-    with running_redis(settings) as url:
+    with fleets_redis(settings) as url:
         return run_in_order(answered(url))
 
 

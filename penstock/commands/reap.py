@@ -5,7 +5,7 @@ import click
 from penstock.commands.sandboxes import named_run
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, settings_options
-from penstock.startup import running_redis
+from penstock.startup import fleets_redis
 from worker.lifecycle.reaper.reaper import Reaper
 
 
@@ -25,7 +25,7 @@ Every `penstock worker` reaps too. Of all reapers one is elected; if it dies, an
 def command() -> None:
     """End session sandboxes whose owners have died. Runs until Ctrl-C."""
     settings = given_settings()
-    with running_redis(settings) as url:
+    with fleets_redis(settings) as url:
         run = named_run(settings)
         reaper = Reaper(url, run=run)
         whose = f"run {run!r}" if run else "every run"

@@ -17,7 +17,7 @@ from penstock.commands.completion import queues
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, say, settings_options
-from penstock.startup import require_one_primary, running_redis
+from penstock.startup import fleets_redis, require_one_primary
 from penstock.verdicts import judging_bar, print_verdicts, verdicts_exit_code
 from worker.errors import QueueError, RequestRefused, start_a_worker
 from worker.judge.asking import JudgeOptions, cases_of
@@ -88,7 +88,7 @@ def command(
     require_one_primary(settings)
     request = _request(program, language, timeout, with_input=with_input)
     judged_on = _read_cases(cases, request) if cases is not None else None
-    with running_redis(settings) as url:
+    with fleets_redis(settings) as url:
         if not wait and not run_in_order(_attended(url, settings, queue)):
             click.echo(
                 f"penstock: no worker listens on queue {queue!r}; start everything with penstock "

@@ -16,7 +16,7 @@ from penstock.commands.completion import sandboxes as sandbox_names
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from penstock.options import examples, for_data, given_settings, say, settings_options
-from penstock.startup import running_redis
+from penstock.startup import fleets_redis
 from worker.lifecycle import LifecycleSettings
 from worker.lifecycle.registry.records import Record, Registered
 from worker.lifecycle.registry.registry import Registry, runs
@@ -87,7 +87,7 @@ Examples:
 def reap(strays: bool) -> None:
     """End the sandboxes whose owners' leases are over. Exits with 1 if one could not be ended."""
     settings = given_settings()
-    with running_redis(settings) as url:
+    with fleets_redis(settings) as url:
         named = named_run(settings)
         names = [named] if named else runs(url)
         found = _changed(url, names, lambda changes, run: changes.reap(run, strays_now=strays))
@@ -168,7 +168,7 @@ def _changed(
 def _registries() -> Iterator[tuple[str, list[Registry]]]:
     settings = given_settings()
     fleet = LifecycleSettings.load().fleet
-    with running_redis(settings) as url:
+    with fleets_redis(settings) as url:
         named = named_run(settings)
         registries = [Registry(url, run, fleet=fleet) for run in ([named] if named else runs(url))]
         try:

@@ -5,6 +5,7 @@ folders carry too. Whichever comes first on the path wins, silently; so it is ch
 """
 
 import importlib.util
+import os
 import platform
 import shlex
 import sys
@@ -91,7 +92,7 @@ def check_names(
 ) -> Iterator[Finding]:
     """Our package names: each has one owner, comes from our folder, is not shadowed from here."""
     owners = metadata.packages_distributions() if owners is None else owners
-    here = Path.cwd() if here is None else here
+    here = _working_folder() if here is None else here
     home = Path(__file__).resolve().parents[2]
     troubles = [
         trouble
@@ -103,11 +104,13 @@ def check_names(
 
 
 def _shadows(here: Path) -> Iterator[Finding]:
-    """Files of this folder that have the name of a module that we, or RQ, import."""
+    """Files of this folder that have the name of a module that we, or RQ, import. The folder is
+    not listed: it may be large, far away, or one that this user may not list."""
     known = sys.stdlib_module_names | {
         name.partition(".")[0] for name, module in sys.modules.items() if _is_installed(module)
     }
-    found = [file for file in sorted(here.iterdir()) if _module_of(file) in known - {*NAMES}]
+    places = [place for name in sorted(known - {*NAMES}) for place in _places(here, name)]
+    found = [place for place in places if _is_module(place)]
     if found:
         yield warn(
             "working folder",
@@ -120,10 +123,9 @@ def _is_installed(module: ModuleType) -> bool:
     return "-packages" in (getattr(module, "__file__", None) or "")
 
 
-def _module_of(file: Path) -> str | None:
-    if _is_module(file) and (file.suffix == ".py" or file.is_dir()):
-        return file.stem
-    return None
+def _places(folder: Path, name: str) -> tuple[Path, Path]:
+    """Where a module of that name would lie."""
+    return folder / name, folder / f"{name}.py"
 
 
 def _trouble(name: str, others: set[str], home: Path, here: Path) -> Finding | None:
@@ -142,7 +144,7 @@ def _trouble(name: str, others: set[str], home: Path, here: Path) -> Finding | N
             f"imported from {found or 'nowhere'}, not from {home / name}",
             "rename or move that one, or take its folder off PYTHONPATH",
         )
-    shadow = next((s for s in (here / name, here / f"{name}.py") if _is_module(s)), None)
+    shadow = next(filter(_is_module, _places(here, name)), None)
     if shadow and here.resolve() != home:
         return warn(
             about,
@@ -164,4 +166,17 @@ def _location(name: str) -> Path | None:
 
 
 def _is_module(path: Path) -> bool:
-    return path.is_file() or (path / "__init__.py").is_file()
+    """What this user may not look into, no program of this user imports."""
+    file = path if path.suffix == ".py" else path / "__init__.py"
+    try:
+        return file.is_file()
+    except OSError:
+        return False
+
+
+def _working_folder() -> Path:
+    """It may have been deleted; then nothing is imported from it."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path(os.devnull)

@@ -15,12 +15,12 @@ from ground import (
     RedisTarget,
     ServerFacts,
     SettingError,
-    find_server,
     open_plainly,
     parse_redis_url,
     read_facts,
     require_fit,
     running_server,
+    server_of,
 )
 from ground.redis.check import too_few_permissions
 from penstock.doctor.finding import Finding, fail, ok, warn
@@ -75,7 +75,7 @@ def check_server(
 def check_embedded(settings: GroundSettings) -> Iterator[Finding]:
     """Which binary an embedded server would be, its data directory, and the one that runs there."""
     try:
-        binary = find_server(settings.redis_server)
+        binary = server_of(settings.data_dir, settings.redis_server)
         yield _embedded(binary, settings.data_dir)
     except SettingError as trouble:
         yield fail("embedded", str(trouble))

@@ -34,7 +34,7 @@ from penstock.options import (
     settings_options,
 )
 from penstock.queues.shares import table_of_shares
-from penstock.startup import running_redis
+from penstock.startup import fleets_redis
 
 
 @click.group(
@@ -78,7 +78,7 @@ Examples:
 @settings_options
 def list_gates(as_json: bool) -> None:
     """List the gates: limits, permits in flight, waiters, counters."""
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         gates = list(_statuses(url))
     if as_json:
         click.echo(json.dumps([asdict(gate) for gate in gates], indent=2))
@@ -133,7 +133,7 @@ def set_limits(
             "--adapt"
         )
     rates = _rates(amounts)
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         try:
             gate = existing_gate(url, name)
         except UnknownGate:
@@ -173,7 +173,7 @@ def share(name: str, weights: dict[str, float | None], as_json: bool) -> int:
     wait. '*' stands for shares without a weight of their own, an empty name for
     waiters without a share.
     """
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         try:
             gate = existing_gate(url, name)
         except UnknownGate as unknown:
@@ -267,7 +267,7 @@ def remove(name: str, force: bool) -> int:
 
     A process that still uses it makes it again, with the limit that it was started with.
     """
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         changed = change_at_terminal(
             url, "limits", lambda changes: changes.remove_gate(name, force=force)
         )
@@ -284,7 +284,7 @@ def _statuses(url: str) -> Iterator[GateStatus]:
 
 
 def _change_named(name: str, *, paused: bool) -> int:
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         try:
             return _change(url, existing_gate(url, name), paused=paused)
         except UnknownGate as unknown:

@@ -10,7 +10,7 @@ from limiter import LeaseStatus, UnknownGate, existing_gate
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
 from penstock.options import examples, for_data, given_settings, say, settings_options
-from penstock.startup import running_redis
+from penstock.startup import fleets_redis
 
 
 @click.command(
@@ -27,7 +27,7 @@ Examples:
 @settings_options
 def permits(name: str, as_json: bool) -> int:
     """List a gate's permits in flight: at most a hundred, the first to end first."""
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         try:
             leases = existing_gate(url, name).sync.status().leases
         except UnknownGate as unknown:
@@ -59,7 +59,7 @@ def revoke(name: str, permit: str) -> int:
     For a holder that is dead, or hangs. A living one learns that its permit is lost. A program
     that still runs in a sandbox elsewhere continues.
     """
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         changed = change_at_terminal(url, "limits", lambda changes: changes.revoke(name, permit))
     if changed.refusal:
         say(f"penstock: {changed.refusal}", err=True)

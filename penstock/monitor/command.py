@@ -6,7 +6,7 @@ from ground.http import listen, require_token, serve_until_told
 from penstock.monitor.app import make_app
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from penstock.settings import MonitorSettings
-from penstock.startup import require_one_primary, running_redis
+from penstock.startup import fleets_redis, require_one_primary
 
 
 @click.command(
@@ -36,6 +36,6 @@ def command(host: str | None, port: int | None, without_token: bool) -> None:
         without=without_token,
     )  # fmt: skip
     listener = listen(settings.monitor_host, settings.monitor_port, "PENSTOCK_MONITOR_PORT")
-    with running_redis(ground) as url:
+    with fleets_redis(ground) as url:
         click.echo(f"http://{settings.monitor_host}:{listener.getsockname()[1]}")
         serve_until_told(listener, make_app(url, ground.run, settings), grace=1)

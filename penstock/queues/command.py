@@ -21,7 +21,7 @@ from penstock.options import (
     settings_options,
 )
 from penstock.queues.shares import table, table_of_shares
-from penstock.startup import running_redis
+from penstock.startup import fleets_redis
 from worker import CodeQueue
 from worker.queue.dropped import REASONS, Dropped, dropped_of
 
@@ -65,7 +65,7 @@ def list_queues(as_json: bool) -> None:
         async with FleetReader(url) as reader:
             return (await reader.read(workers=0)).queues
 
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         queues = run_in_order(read(url))
     if as_json:
         click.echo(json.dumps([asdict(queue) for queue in queues], indent=2))
@@ -111,7 +111,7 @@ def share(
     both wait. '*' stands for shares without a weight of their own, an empty name for jobs
     without a share.
     """
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         if weights or by:
             change_at_terminal(url, "queues", lambda changes: changes.weights(queue, weights, by))
         shares = CodeQueue(url, queue).sync.shares(most)
@@ -141,7 +141,7 @@ def dropped(queue: str, most: int, as_json: bool) -> None:
 
     The latest come first. A queue keeps about 1,000, for a week.
     """
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         found = dropped_of(url, queue, most)
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
@@ -185,7 +185,7 @@ def resume(queue: str) -> int:
 
 
 def _change(queue: str, *, paused: bool) -> int:
-    with running_redis(given_settings()) as url:
+    with fleets_redis(given_settings()) as url:
         changed = change_at_terminal(
             url, "queues", lambda changes: changes.queue(queue, paused=paused)
         )

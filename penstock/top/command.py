@@ -14,7 +14,7 @@ from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.history import History
 from penstock.in_order import run_in_order
 from penstock.options import console, examples, given_settings, settings_options
-from penstock.startup import require_one_primary, running_redis
+from penstock.startup import fleets_redis, require_one_primary
 from penstock.top.paper import Paper
 from penstock.top.program import Program
 from penstock.top.screen import Order, lines_of
@@ -49,7 +49,7 @@ def command(once: bool, as_json: bool, every: float) -> int:
     settings = given_settings()
     require_one_primary(settings)
     screen = console()
-    with running_redis(settings) as url:
+    with fleets_redis(settings) as url:
         if once or as_json or not screen.file.isatty() or screen.is_dumb_terminal:
             return run_in_order(_look(url, settings.run, screen.width, as_json=as_json))
         try:

