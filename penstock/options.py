@@ -66,7 +66,7 @@ def settings_options(function: _Command) -> _Command:
             "--redis-url",
             "URL",
             "The Redis to use; a password is safer in PENSTOCK_REDIS_URL. "
-            "Without either, commands that run something start an embedded Redis; the others join it.",
+            "Without either, commands that run something start an embedded one; others join it.",
         ),
     ):
         function = option(function)

@@ -205,6 +205,10 @@ class CodeRequest(Message):
         return None if limit == -1 else limit
 
 
+# What Penstock's own sandbox says of a command that it ended, and the reason in a result.
+LIMITS = {"memory": "memory_limit", "output": "output_limit", "processes": "process_limit"}
+
+
 class CommandResult(BaseModel):
     """How one command ended: the compiler, or the program."""
 
@@ -234,7 +238,7 @@ def judge(
     """Whose doing the end was, and a reason for machines.
 
     A memory limit that was hit shows only in what the program wrote, which is no
-    evidence; a sandbox that knows says so itself.
+    evidence; a sandbox that knows says so itself, as `limit` beside upstream's fields.
     """
     if status == "SandboxError" or "Error" in (compiled and compiled.status, ran and ran.status):
         return "infrastructure", "sandbox_error"
@@ -250,6 +254,8 @@ def _end_of(
     for stage, result in (("compile", compiled), ("run", ran)):
         if result and result.status == "TimeLimitExceeded":
             return "limit", f"{stage}_timeout"
+        if reason := LIMITS.get(str((result and result.model_extra or {}).get("limit"))):
+            return "limit", reason
         if result and result.return_code:
             death = "signal" if result.return_code < 0 else "exit"
             return "user", "compile_error" if stage == "compile" else death

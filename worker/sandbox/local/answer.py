@@ -7,15 +7,10 @@ from typing import Any
 
 from worker.errors import SandboxBroken, SandboxFailure, SandboxUnfit
 from worker.judge.found import SHOWN
-from worker.models import CommandResult
+from worker.models import LIMITS, CommandResult
 from worker.sandbox.local.outcome import Outcome, Step
 
-_LIMITS = {
-    "memory_limit": "memory",
-    "output_limit": "output",
-    "process_limit": "processes",
-    "time_limit": "time",
-}
+_LIMITS = {reason: limit for limit, reason in LIMITS.items()} | {"time_limit": "time"}
 _KILLED = -9
 
 

@@ -34,9 +34,6 @@ def limits_for(
     return replace(defaults, wall=run_timeout, compile_wall=compile_timeout, memory=memory)
 
 
-_LIMIT_REASONS = ("memory_limit", "output_limit", "process_limit")
-
-
 class LocalSandbox:
     """Programs on this machine, isolated; starts, and tests itself, at the first run."""
 
@@ -143,7 +140,5 @@ def _record(outcome: Outcome, seconds: float) -> None:
 
 def _result(outcome: Outcome, request: CodeRequest, seconds: float) -> CodeResult:
     fields = answer(outcome)
-    if outcome.status in _LIMIT_REASONS:
-        fields |= {"error_kind": "limit", "error_reason": outcome.status}
     fields |= {"running_seconds": seconds, "correlation_id": request.correlation_id}
     return CodeResult.read(fields).bounded(max(OUTPUT_LIMIT, request.KEEPS))
