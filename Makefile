@@ -105,7 +105,7 @@ screenshots: $(VENV)/.installed chromium ## take the pictures of the monitor's p
 secrets: ## make the secrets that compose.yaml reads, in secrets/; what is there stays
 	@$(PYTHON) deploy/make_secrets.py
 
-wheel: $(VENV)/.installed ## build the wheel into dist/
+wheel: $(VENV)/.runs ## build the wheel into dist/
 	$(BIN)/$(PIP) wheel --no-deps --wheel-dir dist .
 
 installed: $(VENV)/.installed

@@ -9,7 +9,10 @@ from pathlib import Path
 
 FOLDER, ENVIRONMENT = Path("secrets"), Path(".env")
 WHERE = "PENSTOCK_SECRETS="
-TOKENS = ("redis_password", "sandbox_token", "buffer_token", "monitor_token", "grafana_password")
+TOKENS = (
+    "redis_password", "sandbox_token", "buffer_token", "monitor_token", "metrics_token",
+    "grafana_password",
+)  # fmt: skip
 
 
 def main() -> None:

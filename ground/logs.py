@@ -18,6 +18,7 @@ from typing import Literal
 _correlation: ContextVar[str] = ContextVar("penstock_correlation", default="")
 # All but tab and newline; and what turns the direction of writing, or ends a line elsewhere.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")  # as RQ writes it for a terminal
 _NOISY = ("httpx", "httpx2", "httpcore", "openai")  # a line per request, at INFO
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message", "asctime", "correlation", "color_message",  # uvicorn's copy for terminals
@@ -76,7 +77,7 @@ class _JsonLines(logging.Formatter):
             "time": _iso(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _COLOUR.sub("", record.getMessage()),
         }
         if correlation := getattr(record, "correlation", ""):
             line["correlation"] = correlation
@@ -95,7 +96,7 @@ class _TextLines(logging.Formatter):
         line = " ".join(parts)
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
-        return visible(line)
+        return visible(_COLOUR.sub("", line))
 
 
 def _iso(created: float) -> str:

@@ -183,6 +183,11 @@ class HttpSettings(Settings):
         description="Host names that clients may use, separated by commas. IP addresses,"
         " `localhost` and this machine's name are always allowed.",
     )
+    metrics_token: SecretStr | None = Field(
+        None,
+        description="Token that reads `/metrics` of every service and nothing else, for"
+        " Prometheus and KEDA.",
+    )
     without_token: bool = Field(
         False,
         description="Let a service listen beyond loopback without a token. Everyone who reaches"

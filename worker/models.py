@@ -254,7 +254,7 @@ def _end_of(
     for stage, result in (("compile", compiled), ("run", ran)):
         if result and result.status == "TimeLimitExceeded":
             return "limit", f"{stage}_timeout"
-        if reason := LIMITS.get(str((result and result.model_extra or {}).get("limit"))):
+        if reason := LIMITS.get(str(((result and result.model_extra) or {}).get("limit"))):
             return "limit", reason
         if result and result.return_code:
             death = "signal" if result.return_code < 0 else "exit"

@@ -5,9 +5,9 @@
 One ASGI layer. A request must be meant for this server (`Host`), must not come from another
 site's page (`Origin`), and changes things with JSON only: so a browser cannot be made to use a
 service of its user's. `/healthz` then answers everybody, with 200 only after `health` has;
-everything else, `/metrics` included, needs the token where one is set: `Authorization: Bearer
-TOKEN`, or Basic with the token as its password or its user, which is what clients make of
-`http://any:TOKEN@host`.
+everything else needs the token where one is set: `Authorization: Bearer TOKEN`, or Basic with the
+token as its password or its user, which is what clients make of `http://any:TOKEN@host`. `/metrics`
+also takes PENSTOCK_METRICS_TOKEN, which opens nothing else.
 """
 
 import asyncio
@@ -102,7 +102,8 @@ class HttpGuard:
         self._watched = {"/healthz": self._healthz, "/metrics": self._metrics}
         self._health = _Health(health)
         self._figures = figures
-        self._token = token.get_secret_value().encode() if token else b""
+        self._token = _bytes(token)
+        self._metrics_token = _bytes(HttpSettings.load().metrics_token)
         self._doorstep, self._policy = doorstep, doorstep_policy
         self._open_to_all = open_to_all
         self._ending = ending
@@ -156,9 +157,12 @@ class HttpGuard:
     def _admits(self, scope: Scope) -> bool:
         if not self._token:
             return True
+        tokens = [self._token]
+        if scope["path"] == "/metrics" and self._metrics_token:
+            tokens.append(self._metrics_token)
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and any(
-            hmac.compare_digest(shown, self._token) for shown in _shown(given[0])
+            hmac.compare_digest(shown, token) for shown in _shown(given[0]) for token in tokens
         )
 
     async def _ask_for_token(self, scope: Scope, send: Send) -> None:
@@ -226,6 +230,10 @@ class _Health:
         self._ended = time.monotonic()
         if not latest.cancelled():
             latest.exception()  # it is read, even if its caller has gone
+
+
+def _bytes(token: SecretStr | None) -> bytes:
+    return token.get_secret_value().encode() if token else b""
 
 
 def _own_names() -> set[str]:

@@ -13,12 +13,12 @@ from rq.worker import DequeueStrategy
 
 from ground import SettingError, connect
 from ground.redis.url import SETTING
+from ground.settings import HttpSettings
 from limiter import UnknownGate
 from penstock.commands.completion import gates as gate_names
 from penstock.commands.completion import queues as queue_names
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options
-from penstock.settings import MonitorSettings
 from penstock.startup import require_one_primary, running_redis
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ them to their queue.
     "--metrics-port",
     type=int,
     metavar="PORT",
-    help="Serve /healthz and /metrics of this process, behind PENSTOCK_MONITOR_TOKEN.",
+    help="Serve /healthz and /metrics of this process, behind PENSTOCK_METRICS_TOKEN.",
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="On this address.")
 @settings_options
@@ -161,5 +161,5 @@ def _chosen(**options: str | None) -> "WorkerSettings":
 def _open_door(worker: "ConcurrentWorker", host: str, port: int) -> None:
     from penstock.commands.worker_door import open_door
 
-    where, bound = open_door(worker, host, port, MonitorSettings.load().monitor_token)
+    where, bound = open_door(worker, host, port, HttpSettings.load().metrics_token)
     click.echo(f"/healthz and /metrics on {where}:{bound}", err=True)

@@ -33,7 +33,7 @@ def open_door(
                     shift.started if shift else 0, worker.name)  # fmt: skip
         return sheet.families()
 
-    require_token(host, token, "PENSTOCK_MONITOR_TOKEN")
+    require_token(host, token, "PENSTOCK_METRICS_TOKEN")
     listener = listen(host, port, "--metrics-port")
     guard = HttpGuard(_nothing, health=health, figures=figures, token=token, host=host)
     threading.Thread(

@@ -61,6 +61,13 @@ def test_what_others_named_steers_no_terminal(configured, lines):
     assert json.loads(as_json.getvalue())["message"] == f"queue {NASTY}", "nothing is lost"
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_colours_of_a_terminal_are_left_out(configured, form):
+    written = configured(form)
+    logging.getLogger("rq.worker").warning("Listening on \x1b[32mcode\x1b[39;49;00m...")
+    assert "Listening on code..." in written.getvalue()
+
+
 def test_a_line_per_request_is_for_those_who_debug(configured):
     said = configured("text", "INFO")
     logging.getLogger("httpx").info("HTTP Request: POST …")

@@ -44,7 +44,7 @@ SERVICES = {
         (("POST", "/run_code"), ("POST", "/run_jupyter"), ("GET", "/v1/ping")),
     ),
     "worker": Service(
-        ("worker", "--sandbox", "local", "--metrics-port", "{port}"), "PENSTOCK_MONITOR_TOKEN",
+        ("worker", "--sandbox", "local", "--metrics-port", "{port}"), "PENSTOCK_METRICS_TOKEN",
     ),
 }  # fmt: skip
 
@@ -95,6 +95,20 @@ def test_a_service_is_shut_to_all_without_its_token_and_listens_on_loopback(
             assert told.status_code == 200
             assert "process_cpu_seconds_total" in told.text
             assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "worker"])
+def test_the_token_of_figures_reads_figures_and_nothing_else(
+    name: str, shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    service = SERVICES[name]
+    tokens = {service.token: "right", "PENSTOCK_METRICS_TOKEN": "figures"}
+    with served(service, shared_server.url, **tokens) as (url, _):
+        known = {"Authorization": "Bearer figures"}
+        with httpx.Client(base_url=url, timeout=150, headers=known) as client:
+            for method, path in (*service.paths, ("GET", "/metrics/"), ("GET", "//metrics")):
+                assert client.request(method, path).status_code == 401, f"{method} {path}"
+            assert client.get("/metrics").status_code == 200
 
 
 @pytest.mark.parametrize("name", SERVICES)

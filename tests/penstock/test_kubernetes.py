@@ -202,8 +202,8 @@ def test_no_pod_is_roots_or_has_a_capability(components: tuple[str, ...]) -> Non
         }  # fmt: skip
 
 
-def test_a_sandbox_holds_one_secret_and_reaches_nothing() -> None:
-    assert set(secrets_of(DEPLOYMENTS["sandbox"]).values()) == {"sandbox_token"}
+def test_a_sandbox_holds_its_tokens_alone_and_reaches_nothing() -> None:
+    assert set(secrets_of(DEPLOYMENTS["sandbox"]).values()) == {"sandbox_token", "metrics_token"}
     policy = one_of(BASE, "NetworkPolicy", "sandbox")["spec"]
     assert policy["podSelector"] == DEPLOYMENTS["sandbox"]["spec"]["selector"]
     assert (policy["policyTypes"], policy["egress"]) == (["Ingress", "Egress"], [])

@@ -74,7 +74,7 @@ def test_every_variable_is_a_setting_and_every_secret_a_credential(file: Path) -
     assert read_by_us == loaded.keys()
     assert loaded == {key: f"/etc/penstock/secrets/{key}" for key in loaded}
     if "sandbox" in file.name:
-        assert set(loaded) == {"sandbox_token"}
+        assert set(loaded) == {"sandbox_token", "metrics_token"}
 
 
 @EVERY_UNIT

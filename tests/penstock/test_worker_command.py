@@ -193,7 +193,7 @@ def test_a_worker_tells_its_own_health_and_figures_to_those_with_the_token(
     shared_server: PrivateRedis, real_redis: ground.Client
 ) -> None:
     port = free_port()
-    env = {"PENSTOCK_REDIS_URL": shared_server.url, "PENSTOCK_MONITOR_TOKEN": "secret"}
+    env = {"PENSTOCK_REDIS_URL": shared_server.url, "PENSTOCK_METRICS_TOKEN": "secret"}
     process = leash.start(
         [sys.executable, "-m", "penstock", "worker", *HERE, "--metrics-port", str(port)],
         env=os.environ | env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
