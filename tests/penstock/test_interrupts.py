@@ -14,7 +14,7 @@ import pytest
 
 from tests.architecture.source import PACKAGES, ROOT
 from tests.harness.commands import PENSTOCK
-from tests.harness.servers import free_port, until
+from tests.harness.servers import PrivateRedis, free_port, until
 from tests.harness.terminal import Terminal
 from tests.penstock.commands import processes_of
 
@@ -31,6 +31,8 @@ LASTING = {
 }
 # Ctrl-C is how these are ended, once they are up.
 WELL_ENDED = {"top", "up", "worker"}
+# These start no Redis of their own.
+LOOKING = {"monitor", "run", "top"}
 # Less the few lines that run before anything can listen.
 OURS = re.compile(
     rf'File "{re.escape(str(ROOT))}/({"|".join(sorted(PACKAGES))})/(?!(__init__|entry)\.py)'
@@ -43,12 +45,14 @@ def _with_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "program.py").write_text("print(1)\n")
 
 
-def interrupted(name: str, folder: Path, moment: float) -> None:
+def interrupted(name: str, folder: Path, moment: float, server: PrivateRedis) -> None:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     env = clean | {
         "PENSTOCK_DATA_DIR": str(folder / "state"), "TMPDIR": str(folder),
         "PENSTOCK_BUFFER_PORT": str(free_port()), "PENSTOCK_MONITOR_PORT": str(free_port()),
     }  # fmt: skip
+    if name in LOOKING:
+        env["PENSTOCK_REDIS_URL"] = server.url
     what = f"`penstock {name}`, interrupted after {moment:.3f} s"
     with Terminal([PENSTOCK, *LASTING[name]], env) as terminal:
         time.sleep(moment)  # not for anything to happen: any moment will do
@@ -63,15 +67,19 @@ def interrupted(name: str, folder: Path, moment: float) -> None:
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_ctrl_c_at_any_moment_is_clean(name: str, tmp_path: Path) -> None:
-    interrupted(name, tmp_path, random.uniform(0, 2.5))
+def test_ctrl_c_at_any_moment_is_clean(
+    name: str, tmp_path: Path, shared_server: PrivateRedis
+) -> None:
+    interrupted(name, tmp_path, random.uniform(0, 2.5), shared_server)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LASTING)
-def test_ctrl_c_at_many_moments_is_clean(name: str, tmp_path: Path) -> None:
+def test_ctrl_c_at_many_moments_is_clean(
+    name: str, tmp_path: Path, shared_server: PrivateRedis
+) -> None:
     for _ in range(25):
-        interrupted(name, tmp_path, random.uniform(0, 4))
+        interrupted(name, tmp_path, random.uniform(0, 4), shared_server)
 
 
 def test_a_second_ctrl_c_ends_the_demo_at_once_and_leaves_no_process(tmp_path: Path) -> None:
