@@ -1,7 +1,10 @@
 """What the kernel counts by user, and so for all programs together: none uses it up for others."""
 
+import ctypes
+import mmap
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -79,3 +82,66 @@ def test_a_client_that_went_away_costs_a_fork_server_with_no_room_nothing() -> N
     os.close(writer)
     control.close()
     other.close()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that every user of the machine may read, as `tmp_path` is not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def _in_memory(path: Path) -> bool:
+    """Whether the page cache has the file's first page; the kernel tells this to its owner."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped:
+        page = ctypes.c_char.from_buffer(mapped)
+        told = ctypes.create_string_buffer(1)
+        asked = ctypes.CDLL(None, use_errno=True).mincore
+        assert asked(ctypes.c_void_p(ctypes.addressof(page)), mmap.PAGESIZE, told) == 0
+        del page
+    return bool(told.raw[0] & 1)
+
+
+DROP = """
+import ctypes
+import mmap
+import os
+at = os.open({path!r}, os.O_RDONLY)
+os.posix_fadvise(at, 0, 0, os.POSIX_FADV_DONTNEED)
+"""
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.asyncio
+async def test_a_program_drops_no_file_of_others_from_memory(start: str, open_folder: Path) -> None:
+    shared = open_folder / "shared"
+    shared.write_bytes(bytes(mmap.PAGESIZE))
+    os.sync()
+    exec(DROP.format(path=str(shared)), {})
+    if _in_memory(shared):
+        pytest.skip("the file system of the tests' folder keeps nothing elsewhere than in memory")
+    shared.read_bytes()
+    config = replace(config_for(start), expose=(str(shared),))
+    async with Jails(config, use_cgroups=False) as jails:
+        outcome = await jails.run(Program(DROP.format(path=str(shared)), limits=QUICK))
+    assert (outcome.status, outcome.return_code) == ("finished", 0), outcome
+    assert _in_memory(shared)
+
+
+WHAT_LASTS = """
+import mmap, os
+with open("mine", "w+b") as file:
+    file.write(b"x" * 4096)
+    file.flush()
+    os.fsync(file)
+    os.fdatasync(file)
+    mmap.mmap(file.fileno(), 4096).flush()
+print(os.path.getsize("mine"))
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_program_that_makes_its_files_last_goes_on(sandbox: Jails) -> None:
+    outcome = await sandbox.run(Program(WHAT_LASTS, limits=QUICK))
+    assert outcome.stdout == b"4096\n", outcome

@@ -1,13 +1,15 @@
 """The compiled filter says the same of each call on both architectures, whichever runs the test."""
 
 import ctypes
+import fcntl
 import struct
+import termios
 
 import pytest
 
 from worker.sandbox.local.inside import confine
 
-from .bpf import ALLOW, ENOSYS, EPERM, KILL, judge
+from .bpf import ALLOW, DONE, EINVAL, ENOSYS, ENOTTY, EOPNOTSUPP, EPERM, KILL, judge
 
 MACHINES = list(confine._ARCHITECTURES)
 on_each = pytest.mark.parametrize("machine", MACHINES)
@@ -52,6 +54,7 @@ def test_every_number_has_the_verdict_of_the_lists_and_no_other(machine: str, al
     listed = {**confine._REFUSED, **(confine._REFUSED_ALONE if alone else {})}
     refused = {numbers[column] for numbers in listed.values()}
     judged = set(confine._judged(column)) - refused
+    judged |= {numbers[column] for numbers in confine._IN_VAIN.values()}
     for number in set(range(confine._LAST_KNOWN + 1)) - judged - {435}:
         expected = EPERM if number in refused else ALLOW
         assert judge(program, machine, number) == expected, number
@@ -105,6 +108,58 @@ def test_arguments_decide(machine: str) -> None:
     assert verdict((141, 140), 0, 1, 5) == EPERM
     assert verdict((251, 30), 1, 0) == ALLOW
     assert verdict((251, 30), 3, 0) == EPERM
+
+
+@on_each
+@at_each_level
+def test_nobody_watches_leases_or_marks_a_file_that_others_read(machine: str, alone: bool) -> None:
+    column, _ = confine._ARCHITECTURES[machine]
+    program = confine.program(machine, alone)
+
+    def verdict(numbers: tuple[int, int], *arguments: int) -> int:
+        return judge(program, machine, numbers[column], *arguments)
+
+    # SETLEASE, GETLEASE, NOTIFY, hints for the disk, delegations, and what no kernel has so far.
+    for command in (1024, 1025, 1026, 1035, 1036, 1037, 1038, 1039, 1040, 1 << 20):
+        assert verdict(confine._FCNTL, 3, command) == EINVAL, command
+    for command in {
+        number
+        for name, number in vars(fcntl).items()
+        if name.startswith(("F_DUPFD", "F_GETF", "F_SETF", "F_OFD", "F_GETLK", "F_SETLK"))
+        or name.endswith(("OWN", "SIG", "PIPE_SZ", "SEALS"))
+    }:
+        assert verdict(confine._FCNTL, 3, command) == ALLOW, command
+    # Flags of ext4 and XFS, freeze, verity, an encryption policy, btrfs, a pidfd, a namespace.
+    for request in (0x40086602, 0x401C5820, 0xC0045877, 0x40806685, 0x400C6613, 0x50009403,
+                    0xC040FF0B, 0xB701):  # fmt: skip
+        assert verdict(confine._IOCTL, 3, request) == ENOTTY, hex(request)
+    for request in (termios.TCGETS, termios.TIOCGWINSZ, termios.FIONREAD, 0x8912):
+        assert verdict(confine._IOCTL, 3, request) == ALLOW, hex(request)
+    assert verdict(confine._IOCTL, 3, 0x5423) == EPERM  # another driver for a terminal
+
+
+@on_each
+@at_each_level
+def test_nobody_learns_or_changes_what_of_a_file_is_in_memory(machine: str, alone: bool) -> None:
+    column, _ = confine._ARCHITECTURES[machine]
+    program = confine.program(machine, alone)
+
+    def verdict(numbers: tuple[int, int], *arguments: int) -> int:
+        return judge(program, machine, numbers[column], *arguments)
+
+    for name, numbers in confine._IN_VAIN.items():
+        assert verdict(numbers, 3) == DONE, name
+    assert verdict(confine._MSYNC, 0, 4096, 4) == DONE  # SYNC
+    assert verdict(confine._MSYNC, 0, 4096, 1) == ALLOW  # ASYNC: it tells what is mapped
+    for advice in (12, 20, 21, 25):
+        assert verdict(confine._MADVISE, 0, 4096, advice) == EINVAL, advice
+    for advice in (0, 3, 4, 8, 14, 15, 18, 23):  # what allocators give
+        assert verdict(confine._MADVISE, 0, 4096, advice) == ALLOW, advice
+    assert verdict(confine._PRCTL, 67, 1) == EINVAL  # memory merged with that of others
+    assert verdict(confine._PRCTL, 15) == ALLOW
+    for call in confine._READ_WRITE_FLAGGED:
+        assert verdict(call, 3, 0, 1, 0, 0, 8) == EOPNOTSUPP  # NOWAIT: only what is in memory
+        assert verdict(call, 3, 0, 1, 0, 0, 2) == ALLOW
 
 
 @on_each

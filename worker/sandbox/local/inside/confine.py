@@ -2,8 +2,12 @@
 
 Refused calls answer EPERM, families of sockets EAFNOSUPPORT, unknown (newer) calls and
 `clone3` ENOSYS, so that libraries fall back; a call in a foreign architecture's numbering
-kills. The list is of calls that reach the kernel's own workings, other processes, or memory that
-none of our limits counts (memfd, System V IPC).
+kills. The list is of calls that reach the kernel's own workings, other processes, memory that
+none of our limits counts (memfd, System V IPC), and what all who read a shared file have in
+common: who watches it, its leases and flags, and what of it is in memory.
+
+What only makes a file last, or drops it from memory, is answered as done: no file of a program
+outlives it, and a flood of `fsync` on a file that is merely readable holds up the machine's disk.
 """
 
 import contextlib
@@ -45,6 +49,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     # Counted against the host's user, whose limits are small.
     "inotify_init": (253, None), "inotify_init1": (294, 26),
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mbind": (237, 235),
+    # Tell what of a file others have read.
+    "mincore": (27, 232), "cachestat": (451, 451),
 }  # fmt: skip
 # Without namespaces these reach beyond the program too: out of its process group, to what
 # the host's other processes share, to files of the same user, which Landlock does not cover.
@@ -58,12 +64,21 @@ _REFUSED_ALONE: dict[str, tuple[int | None, int | None]] = {
     "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    # Tell users and parents of the host's processes, and its mounts.
+    "pidfd_open": (434, 434), "statmount": (457, 457), "listmount": (458, 458),
+}  # fmt: skip
+# Answered as done, and not done.
+_IN_VAIN: dict[str, tuple[int, int]] = {
+    "fsync": (74, 82), "fdatasync": (75, 83), "sync_file_range": (277, 84),
+    "fadvise64": (221, 223),
 }  # fmt: skip
 _UNKNOWN = ((435, 435),)  # clone3: its flags are in memory, where a filter cannot look
 _LAST_KNOWN = 462  # mseal; what came later was not judged and so does not exist
 
 _CLONE, _SOCKET, _SOCKETPAIR, _IOCTL = (56, 220), (41, 198), (53, 199), (16, 29)
 _PRLIMIT, _PERSONALITY = (302, 261), (135, 92)
+_FCNTL, _MADVISE, _MSYNC, _PRCTL = (72, 25), (28, 233), (26, 227), (157, 167)
+_READ_WRITE_FLAGGED = ((327, 286), (328, 287))  # preadv2, pwritev2
 _OF_SELF_ONLY = {  # call: what its first arguments must be, to mean the caller alone
     (203, 122): (0,),  # sched_setaffinity
     (144, 119): (0,),  # sched_setscheduler
@@ -78,12 +93,27 @@ _PROTOCOLS = (0, 6, 17)  # any, tcp, udp
 # Stream and datagram, and seqpacket where it is not SCTP, a module that the kernel would load.
 _TYPES, _TYPES_OF_UNIX = (1, 2), (1, 2, 5)
 _OF_A_TYPE = 0xF  # flags lie above it
-_TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# Type into a terminal (TIOCSTI, TIOCLINUX), or have the kernel load a driver for it (TIOCSETD).
+_OF_TERMINALS = (0x5412, 0x541C, 0x5423)
+# Of terminals, which takes in what any descriptor knows, and of sockets. Those of file systems
+# change flags of files that are merely readable; those of other kinds tell of the host.
+_KINDS_OF_IOCTL, _OF_A_KIND = (0x5400, 0x8900), 0xFF00
+# Descriptors, locks, signals and pipes. Not F_NOTIFY, by which every read of a folder, whoever's
+# it is, costs time for each who watches; nor leases, which hold up whoever opens the file next.
+_COMMANDS = (*range(12), 15, 16, 17, 36, 37, 38, *range(1027, 1035))
+# Out of the page cache (COLD, PAGEOUT), or merged with what others have (MERGEABLE, COLLAPSE).
+_ADVICE = (12, 20, 21, 25)
+_MEMORY_MERGE = (67,)  # PR_SET_MEMORY_MERGE
+_MS_SYNC = 4
+_FLAGS_OF_A_CALL = 1 | 2 | 4 | 16  # HIPRI, DSYNC, SYNC, APPEND; not NOWAIT, which tells as mincore
 
-_ALLOW, _KILL = 0x7FFF0000, 0x80000000
-_EPERM, _ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+_ALLOW, _KILL, _DONE = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS, _EINVAL, _ENOTTY, _EOPNOTSUPP = (
+    _DONE | error
+    for error in (errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
+)
 # As a kernel without them answers: `useradd` asks for netlink, and ends with any other error.
-_NO_FAMILY = 0x00050000 | errno.EAFNOSUPPORT
+_NO_FAMILY = _DONE | errno.EAFNOSUPPORT
 _LOAD, _RETURN, _JUMP, _AND = 0x20, 0x06, 0x05, 0x54
 _JEQ, _JGT, _JGE, _JSET = 0x15, 0x25, 0x35, 0x45
 _NUMBER, _ARCH = 0, 4
@@ -105,13 +135,27 @@ def _only(
     return [_argument(index), _op(_AND, part), *tests, _op(_RETURN, otherwise)]
 
 
+def _none(index: int, refused: tuple[int, ...], otherwise: int = _EPERM) -> list[bytes]:
+    """None of these; the last test jumps over the refusal, the others to it."""
+    tests = [_op(_JEQ, value, len(refused) - at) for at, value in enumerate(refused, start=1)]
+    tests[-1] = _op(_JEQ, refused[-1], 0, 1)
+    return [_argument(index), *tests, _op(_RETURN, otherwise)]
+
+
 def _judged(column: int) -> dict[int, list[bytes]]:
     """The calls whose arguments decide."""
     allow = [_op(_RETURN, _ALLOW)]
     clone = [_argument(0), _op(_JSET, _NAMESPACES, 0, 1), _op(_RETURN, _EPERM), *allow]
-    first, second = _TERMINAL_INJECTION
-    inject = [_argument(1), _op(_JEQ, first, 1), _op(_JEQ, second, 0, 1), _op(_RETURN, _EPERM)]
-    rules = {_CLONE[column]: clone, _IOCTL[column]: inject + allow}
+    kinds = _only(1, _KINDS_OF_IOCTL, _OF_A_KIND, otherwise=_ENOTTY)
+    rules = {_CLONE[column]: clone, _IOCTL[column]: kinds + _none(1, _OF_TERMINALS) + allow}
+    # As a kernel answers that does not know them.
+    rules[_FCNTL[column]] = _only(1, _COMMANDS, otherwise=_EINVAL) + allow
+    rules[_MADVISE[column]] = _none(2, _ADVICE, otherwise=_EINVAL) + allow
+    rules[_PRCTL[column]] = _none(0, _MEMORY_MERGE, otherwise=_EINVAL) + allow
+    rules[_MSYNC[column]] = [_argument(2), _op(_JSET, _MS_SYNC, 0, 1), _op(_RETURN, _DONE), *allow]
+    for call in _READ_WRITE_FLAGGED:
+        others = 0xFFFFFFFF & ~_FLAGS_OF_A_CALL
+        rules[call[column]] = _only(5, (0,), others, otherwise=_EOPNOTSUPP) + allow
     known = _only(2, _PROTOCOLS) + allow
     unix = _only(1, _TYPES_OF_UNIX, _OF_A_TYPE) + known
     internet = _only(0, _INTERNET, otherwise=_NO_FAMILY) + _only(1, _TYPES, _OF_A_TYPE) + known
@@ -146,6 +190,7 @@ def program(machine: str = kernel.MACHINE, alone: bool = False) -> bytes:
     refused = [*_REFUSED.values(), *(_REFUSED_ALONE.values() if alone else ())]
     numbers = {number for call in refused if (number := call[column]) is not None}
     rules |= {number: [_op(_RETURN, _EPERM)] for number in numbers}
+    rules |= {call[column]: [_op(_RETURN, _DONE)] for call in _IN_VAIN.values()}
     rules |= {call[column]: [_op(_RETURN, _ENOSYS)] for call in _UNKNOWN}
     start = [
         _op(_LOAD, _ARCH),

@@ -47,6 +47,17 @@ def in_memory(path):
     with open(path, "rb") as source, open(at, "wb", closefd=False) as target:
         target.write(source.read())
     needs(os.spawnv(os.P_WAIT, f"/proc/self/fd/{at}", ["program"]) == 0)
+def is_in_memory():
+    room = ctypes.create_string_buffer(1 << 16)
+    at = ctypes.addressof(room) + 0xFFFF & ~0xFFFF
+    syscall(either(27, 232), at, 1, ctypes.create_string_buffer(1))
+def command(at, *arguments):
+    syscall(either(72, 25), at, *arguments)
+def lease_a_file():
+    path = os.environ.get("TMPDIR", "/tmp") + f"/leased-{os.getpid()}"
+    at = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
+    os.unlink(path)
+    command(at, 1024, 0)
 def file_handle(path):
     room = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
     syscall(either(303, 264), -100, path.encode(), room, ctypes.byref(ctypes.c_int()), 0)
@@ -125,6 +136,10 @@ _THE_KERNELS = {
     "run a program from memory": "in_memory('/bin/true')",
     "memory beyond the limits: System V": "syscall(either(29, 194), 0, 4096, 0o1600)",
     "use up the user's file watches": "needs(libc.inotify_init1(0) >= 0)",
+    # Of the machine: each who reads there pays for each who watches, and is seen by him.
+    "watch a folder that others read": "command(os.open('/usr', 0), 1026, 0x20)",
+    "hold up who opens a file": "lease_a_file()",
+    "learn what others have read": "is_in_memory()",
     "a netlink socket": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
     "reach another network": "socket.socket(2, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))",
     "a packet socket": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)",
@@ -139,6 +154,11 @@ _THE_KERNELS = {
 # No-new-privs makes the bits harmless at every level; these mounts deny them once more.
 _OF_NAMESPACES_ALONE = {
     "honour a setuid bit": "needs(not os.statvfs('/usr').f_flag & os.ST_NOSUID)",
+}
+
+# With namespaces there is none of the host's to be found by its number.
+_OF_LANDLOCK_ALONE = {
+    "ask about a process of the host": "os.pidfd_open(supervisor)",
 }
 
 # Whether an unprivileged process can do these depends on the machine, or trying is not safe:
@@ -156,15 +176,17 @@ _NOT_PROVABLE = {
     "read the shadow passwords": "open('/etc/shadow')",
 }
 
-_GROUPS = (_THE_RUNNERS_OWN, _ITS_SUPERVISORS, _THE_KERNELS, _OF_NAMESPACES_ALONE, _NOT_PROVABLE)
+_GROUPS: list[tuple[dict[str, str], Level | None]] = [
+    (_THE_RUNNERS_OWN, None),
+    (_ITS_SUPERVISORS, None),
+    (_THE_KERNELS, None),
+    (_OF_NAMESPACES_ALONE, "ns"),
+    (_OF_LANDLOCK_ALONE, "landlock"),
+    (_NOT_PROVABLE, None),
+]
 PROBES = [
-    Probe(
-        name,
-        code,
-        provable=group is not _NOT_PROVABLE,
-        level="ns" if group is _OF_NAMESPACES_ALONE else None,
-    )
-    for group in _GROUPS
+    Probe(name, code, provable=group is not _NOT_PROVABLE, level=level)
+    for group, level in _GROUPS
     for name, code in group.items()
 ]
 
