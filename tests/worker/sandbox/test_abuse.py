@@ -16,6 +16,7 @@ from worker.sandbox.local.isolation import probes
 from .abuses import ABUSES, Abuse
 from .conftest import QUICK, STARTS, Run
 from .fenced import Fenced, fenced
+from .pytests import NO_PYTEST, PYTESTS
 from .swaps import SWAPS, never_another
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -138,6 +139,17 @@ async def test_other_languages_run_under_landlock(landlock: Fenced) -> None:
     code = '#include <cstdio>\nint main() { puts("compiled"); }'
     outcome = await landlock.run(Program(code, "cpp", limits=replace(QUICK, memory=1 << 30)))
     assert outcome.stdout == b"compiled\n" or "install" in outcome.error, outcome
+
+
+@pytest.mark.parametrize("way", PYTESTS)
+async def test_pytest_runs_under_landlock(landlock: Fenced, way: str) -> None:
+    language, code = PYTESTS[way]
+    files = {"test_x.py": b"def test_a(): pass"}
+    outcome = await landlock.run(Program(code, language, files=files, limits=QUICK))
+    if NO_PYTEST.search(outcome.stderr):
+        pytest.skip("this interpreter has no pytest")
+    assert outcome.return_code == 0, outcome
+    assert b"1 passed" in outcome.stdout
 
 
 async def test_honest_programs_beside_bombs_under_landlock(landlock: Fenced) -> None:

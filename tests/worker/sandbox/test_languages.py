@@ -9,6 +9,7 @@ from worker.sandbox.local import languages
 from worker.sandbox.local.isolation import probes, selftest
 
 from .conftest import MB, Run
+from .pytests import NO_PYTEST, PYTESTS
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -193,6 +194,18 @@ async def test_pytest_passes_and_fails(run: Run) -> None:
     failed = await run("def test_a(): assert 1 == 2", "pytest")
     assert failed.return_code == 1
     assert b"assert 1 == 2" in failed.stdout
+
+
+@in_one_loop
+@pytest.mark.parametrize("way", PYTESTS)
+async def test_pytest_runs_whichever_way_a_program_begins_it(run: Run, way: str) -> None:
+    """It loads each plug-in that the interpreter names, and ours may lie out of its sight."""
+    language, code = PYTESTS[way]
+    outcome = await run(code, language, files={"test_x.py": b"def test_a(): pass"})
+    if NO_PYTEST.search(outcome.stderr):
+        pytest.skip("this interpreter has no pytest")
+    assert outcome.return_code == 0, outcome
+    assert b"1 passed" in outcome.stdout
 
 
 @in_one_loop

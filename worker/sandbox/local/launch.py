@@ -1,6 +1,7 @@
 """What a fork server is made of, and the start of its process."""
 
 import contextlib
+import glob
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,9 @@ from worker.sandbox.local.isolation.levels import Level
 _MODULES = ("pytest",)  # what a language needs of the interpreter itself
 START_TIMEOUT = 60.0
 _SOURCE = str(Path(__file__).parent)
+# By these a program's pytest, or its verl, would load what an editable install keeps where no
+# program looks.
+_OWN_PLUGINS = "lib*/python*/*-packages/penstock_rl-*.dist-info/entry_points.txt"
 _OLDEST = (3, 10)  # whose language `inside/` is written in
 _PREFIXES = (
     "import sys; print(*sys.version_info[:2], sep='.');"
@@ -42,6 +46,7 @@ class ServerConfig:
     layers: str = ""  # the folder of those images' layers
 
     def on_the_wire(self, control: int) -> dict[str, Any]:
+        prefixes = self._prefixes()
         return {
             "level": self.level,
             "control": control,
@@ -49,7 +54,8 @@ class ServerConfig:
             "python": self.python,
             "preload": list(self.preload),
             "asked": list(_MODULES),
-            "exposed": self._exposed(),
+            "exposed": self._exposed(prefixes),
+            "hidden": _own_plugins(prefixes),
             "headers": self.headers,
             "uid": self.uid,
             "spares": self.spares,
@@ -60,17 +66,23 @@ class ServerConfig:
             "layers": self.layers,
         }
 
-    def _exposed(self) -> list[str]:
-        """The interpreter's own folders, our code, and what the operator adds."""
+    def _prefixes(self) -> list[str]:
         if self.python == sys.executable:
-            prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
-        else:
-            prefixes = _prefixes_of(self.python)
+            return [sys.prefix, sys.base_prefix, sys.exec_prefix]
+        return _prefixes_of(self.python)
+
+    def _exposed(self, prefixes: list[str]) -> list[str]:
+        """The interpreter's own folders, our code, and what the operator adds."""
         by_name = [self.headers] if self.headers and self.level != "ns" else []
         paths = [*prefixes, f"{_SOURCE}/inside", *self.expose, *by_name]
         if "/" in paths:
             raise SandboxUnavailable("the interpreter's prefix is /, and / cannot be shown")
         return list(dict.fromkeys(path for path in paths if not path.startswith("/usr/")))
+
+
+def _own_plugins(prefixes: list[str]) -> list[str]:
+    folders = map(glob.escape, {*prefixes, "/usr", "/usr/local"})
+    return [path for folder in folders for path in glob.glob(f"{folder}/{_OWN_PLUGINS}")]
 
 
 def launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.Popen[bytes]":

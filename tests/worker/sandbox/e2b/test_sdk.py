@@ -290,6 +290,13 @@ def test_a_command_has_output_and_exit_code(shared):
     assert (failed.value.exit_code, failed.value.stdout) == (7, "half\n")
 
 
+def test_pytest_runs_in_a_sandbox_without_an_image(box):
+    """Of the interpreter that Penstock is installed in, by `pip install -e` maybe."""
+    box.files.write("test_x.py", "def test_a(): pass")
+    ran = box.commands.run("python3 -m pytest test_x.py")
+    assert "1 passed" in ran.stdout
+
+
 def test_a_command_has_its_own_environment_folder_and_user(box):
     box.files.make_dir("/tmp/work")
     done = box.commands.run("pwd; echo $A; echo $HOME", cwd="/tmp/work", envs={"A": "1"})

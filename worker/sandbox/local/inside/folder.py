@@ -41,6 +41,8 @@ class Folder:
         self.home = self.scratch = ""
         self.writable = "the program's own folder"
         self.limited = False
+        # Nothing can be hidden from one program and not from all: pytest is asked not to look.
+        self._usual = {"PYTEST_ADDOPTS": "-p no:penstock"} if config["hidden"] else {}
         self.environment: dict[str, str] = {}
 
     def admit(self, process: int, line: Socket) -> None:
@@ -58,7 +60,7 @@ class Folder:
         except OSError:
             self.leave()
             raise
-        self.environment = {"TMPDIR": temporary}
+        self.environment = {"TMPDIR": temporary, **self._usual}
 
     def build(self) -> None:
         """Its folders are made as it enters: their names are the program's to know."""

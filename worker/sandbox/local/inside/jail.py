@@ -91,8 +91,7 @@ class Namespaces:
         for part, folder in zip(_parts(written), root.WRITABLE, strict=True):
             kernel.attach(kernel.shared(part), folder)
         for path in self._covered:
-            os.makedirs(path, exist_ok=True)
-            kernel.mount(root.COVERED + path, path, None, kernel.MS_BIND | kernel.MS_REC)
+            root.show(root.COVERED + path, path)
 
     def renew(self, limits: dict[str, Any]) -> None:
         """Other folders, without what the last case left in them."""

@@ -17,6 +17,7 @@ HOME = "/home/sandbox"
 SCRATCH = "/run/scratch"
 COVERED = "/run/covered"
 HEADERS = "/run/headers"
+NOTHING = "/run/nothing"
 PROGRAM = "/run/program"  # where it lies while it runs on case after case
 LAYERS = "/run/layers"  # of images, where sessions start from those
 IMAGE = "/run/image"  # such a session's root, before it is that
@@ -71,8 +72,9 @@ def write_maps(inside_user: int, inside_group: int, user: int, group: int) -> No
         os.close(at)
 
 
-def build(exposed: list[str], headers: str = "", layers: str = "") -> list[str]:
-    """Pivot into a tmpfs, bind what programs may read, and let go of the host's tree.
+def build(exposed: list[str], hidden: list[str], headers: str = "", layers: str = "") -> list[str]:
+    """Pivot into a tmpfs, bind what programs may read, and let go of the host's tree. What is
+    `hidden` of that is empty.
 
     Returns what lies in a folder of which each jail has a new one: the jail must mount it again.
     """
@@ -102,13 +104,16 @@ def build(exposed: list[str], headers: str = "", layers: str = "") -> list[str]:
             file.write(text)
     for folder in (*WRITABLE, SCRATCH, PROGRAM, IMAGE, "/proc"):
         os.makedirs(folder, exist_ok=True)
+    for path in hidden:
+        _hide(path)
+        _hide(COVERED + path)
     _devices()
     kernel.mount(OLD + "/proc", "/proc", None, kernel.MS_BIND | kernel.MS_REC)
     kernel.unmount(OLD)
     os.rmdir(OLD)
     flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY
     kernel.mount("none", "/", None, flags | kernel.MS_NOSUID | kernel.MS_NODEV)
-    return covered
+    return [path for path in covered if os.path.exists(COVERED + path)]
 
 
 def settings(folder: str) -> list[str]:
@@ -131,13 +136,26 @@ def _expose(source: str, path: str = "") -> None:
     host, path = OLD + source, path or source
     if not os.path.exists(host) or os.path.exists(path):
         return
-    if os.path.isdir(host):
+    show(host, path)
+    kernel.set_mount_flags(path, _ATTRIBUTES)
+
+
+def show(source: str, path: str) -> None:
+    """A file or folder once more, by another path."""
+    if os.path.isdir(source):
         os.makedirs(path, exist_ok=True)
     else:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
-    kernel.mount(host, path, None, kernel.MS_BIND | kernel.MS_REC)
-    kernel.set_mount_flags(path, _ATTRIBUTES)
+    kernel.mount(source, path, None, kernel.MS_BIND | kernel.MS_REC)
+
+
+def _hide(path: str) -> None:
+    """An empty file lies over it, if it is shown at all."""
+    if os.path.exists(path):
+        os.close(os.open(NOTHING, os.O_CREAT | os.O_WRONLY, 0o444))
+        kernel.mount(NOTHING, path, None, kernel.MS_BIND)
+        kernel.set_mount_flags(path, _ATTRIBUTES)
 
 
 def _devices() -> None:

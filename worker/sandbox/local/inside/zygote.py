@@ -70,7 +70,9 @@ def launch(config: dict[str, Any]) -> None:
     given = users.Users(*config["users"] or ())
     if config["level"] == "ns":
         root.enter_namespaces(as_root, given)
-        config["covered"] = root.build(config["exposed"], config["headers"], config["layers"])
+        config["covered"] = root.build(
+            config["exposed"], config["hidden"], config["headers"], config["layers"]
+        )
     if config["level"] == "landlock":
         confine.require()
     if as_root and given.many:
