@@ -40,7 +40,8 @@ class LimitTimeout(GateError):
             + (
                 f"The gate is paused: penstock limits resume {gate}"
                 if paused
-                else f"Raise the limit (penstock limits set {gate} --limit N) or the timeout"
+                else f"Raise the limit (penstock limits set {gate} --limit N) or the timeout; if a "
+                f"holder is dead, take its permit back (penstock limits revoke {gate} PERMIT)"
             )
         )
         self.gate = gate

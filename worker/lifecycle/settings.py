@@ -89,6 +89,11 @@ class LifecycleSettings(Settings):
         """Seconds after which the provider ends a sandbox, of which this was asked."""
         return self.sandbox_ttl if asked is None else asked
 
+    @property
+    def longest_start(self) -> float:
+        """Seconds that an attempt takes at most."""
+        return max(self.attempt_floor, self.startup_timeout)
+
     def attempt(self, left: float) -> float:
         """Seconds for an attempt, of those that are left of the budget."""
-        return min(max(self.attempt_floor, self.startup_timeout), left)
+        return min(self.longest_start, left)

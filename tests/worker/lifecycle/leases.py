@@ -1,6 +1,6 @@
 """The end of leases, without a wait for it."""
 
-from ground import AnyRedis
+from ground import AnyRedis, tagged
 from worker.lifecycle.registry.registry import Registry
 
 
@@ -12,4 +12,11 @@ def leases_end(redis: AnyRedis, run: str = "test") -> None:
     registry = Registry(redis, run)
     over = {record.name: 1 for record in registry.look().records}
     registry._client.zadd(registry._keys[1], over)  # a registry itself only renews them
+    registry.close()
+
+
+def began_long_ago(redis: AnyRedis, name: str, run: str = "test") -> None:
+    """A start of a run: longer ago than any start may last."""
+    registry = Registry(redis, run)
+    registry._client.hset(tagged("sandbox", run, f"box:{name}"), "made", 1)
     registry.close()

@@ -12,10 +12,11 @@ from ground import SettingError
 from tests.harness import doomed, killing
 from tests.worker.lifecycle.cloud import CloudProvider
 from tests.worker.lifecycle.conftest import gate_of, quick, soon, until
-from tests.worker.lifecycle.leases import leases_end
+from tests.worker.lifecycle.leases import began_long_ago, leases_end
 from tests.worker.lifecycle.owner import opens_and_waits
 from worker.lifecycle import SandboxLifecycle, StartFailed
 from worker.lifecycle.reaper.reaper import Reaper
+from worker.lifecycle.registry.records import StartingPermit
 
 
 async def ended(cloud, reaper, within=100):
@@ -284,6 +285,49 @@ async def test_permits_of_a_process_killed_while_it_started_come_back(private_re
     await ended(cloud, eye)
     await empty(life, eye)
     life.registry.close()
+
+
+@pytest.mark.parametrize("provider", ["test.of.mine:Provider", "local"])
+async def test_a_start_that_no_reaper_here_can_end_keeps_its_permit_no_longer_than_a_start_lasts(
+    lifecycle, reaper, caplog, provider
+):
+    """Its machine died with it, or its provider is one that the reapers may not make."""
+    caplog.set_level("INFO", "penstock.worker")
+    life, eye = lifecycle(limit=1), reaper()
+    permit = await gate_of(life).acquire()
+    kept = StartingPermit(gate_of(life).name, permit.id, permit.fence)
+    life.registry.open(
+        "penstock-lost", "nobody", 60.0, provider=provider, scope="a machine that is off",
+        instance="", permits=[kept], dies_after=3600.0,
+    )  # fmt: skip
+    await permit.entrust(3600.0)
+    began_long_ago(life.target, "penstock-lost")
+    await eye.look(wait=False)
+    assert (await gate_of(life).status()).in_flight == 1  # its owner lives, as far as anybody knows
+    leases_end(life.target)
+    await eye.look(wait=False)
+    assert (await gate_of(life).status()).in_flight == 0
+    assert [record.name for record in life.registry.look().records] == ["penstock-lost"]
+    assert "its STARTING permits are free" in caplog.text
+    again = await gate_of(life).acquire(timeout=0.0)
+    await eye.look(wait=False)
+    assert (await gate_of(life).status()).in_flight == 1
+    again.release()
+
+
+async def test_a_start_whose_owner_is_dead_keeps_its_permit_for_as_long_as_a_start_lasts(
+    lifecycle, reaper
+):
+    life = lifecycle(limit=1)
+    permit = await gate_of(life).acquire()
+    kept = StartingPermit(gate_of(life).name, permit.id, permit.fence)
+    life.registry.open(
+        "penstock-lost", "nobody", 0.0, provider="local", scope="a machine that is off",
+        instance="", permits=[kept], dies_after=3600.0,
+    )  # fmt: skip
+    await permit.entrust(3600.0)
+    await reaper().look(wait=False)
+    assert (await gate_of(life).status()).in_flight == 1
 
 
 async def test_a_permit_whose_sandbox_was_never_asked_for_waits_for_no_startup_timeout(

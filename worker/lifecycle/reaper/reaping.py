@@ -104,11 +104,19 @@ class Reaping:
             tried |= names
 
     async def free_permits(self) -> None:
-        """Free STARTING permits whose sandbox is ready, or has no record any more."""
+        """Free STARTING permits whose sandbox is ready, has no record any more, or is nobody's and
+        would have started by now: what can only be ended elsewhere keeps nobody waiting."""
+        longest = self._settings.longest_start + self._settings.sandbox_grace
         for name, permits in (await aside(self._registry.permits)).items():
-            state = await aside(partial(self._registry.state, name))
-            if state in ("READY", "") and await self._freed(permits):
-                await aside(partial(self._registry.permit_freed, name))
+            found = await aside(partial(self._registry.starting, name, longest))
+            if found == "held" or not await self._freed(permits):
+                continue
+            await aside(partial(self._registry.permit_freed, name))
+            if found == "abandoned":
+                log.info(
+                    "reaper: sandbox %s has not started within %.3g s, and its owner is dead: its"
+                    " STARTING permits are free; its record stays until it is ended", name, longest,
+                )  # fmt: skip
 
     async def _reap(self, record: Record, now: float, reaped: Reaped) -> None:
         registry = self._registry

@@ -40,11 +40,14 @@ from worker.lifecycle.registry.records import (
 )
 
 INDEX = "penstock:sandboxes"
-_OPEN, _ADVANCE, _SESSION, _RENEW, _PROLONG, _ELECT, _CLAIM, _CONDEMN, _FORGET, _LOOK, _RETIRE = (
+(
+    _OPEN, _ADVANCE, _SESSION, _RENEW, _PROLONG, _ELECT, _CLAIM, _CONDEMN, _FORGET, _LOOK,
+    _RETIRE, _STARTING,
+) = (
     load_script("worker.lifecycle", name)
     for name in (
         "open", "advance", "session", "renew", "prolong", "elect", "claim", "condemn", "forget",
-        "look", "retire",
+        "look", "retire", "starting",
     )
 )  # fmt: skip
 _PATIENCE = 10.0  # seconds that a call outlasts a Redis that does not answer
@@ -160,6 +163,11 @@ class Registry:
         """The STARTING permits that records keep, by the sandbox's name."""
         found = self._try(lambda client: client.hgetall(self._keys[2]))
         return {as_text(name): read_permits(value) for name, value in found.items()}
+
+    def starting(self, name: str, longest: float) -> str:
+        """Whether a sandbox's STARTING permits are needed: `held`, or why not: `ready`, `gone`, or
+        `abandoned` by its owner, a start lasting so many seconds at most."""
+        return as_text(self._call(_STARTING, name, _us(longest)))
 
     def permit_freed(self, name: str) -> None:
         self._try(lambda client: client.hdel(self._keys[2], name))
