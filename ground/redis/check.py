@@ -22,6 +22,7 @@ from ground.redis.connect import Client, connect, first_sentinel
 from ground.redis.url import SETTING, RedisTarget
 
 OLDEST = (6, 2)
+PROBE = "penstock:probe"
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,18 @@ def require_fit(facts: ServerFacts, target: RedisTarget, *, setting: str = SETTI
             f"{setting}: {target} evicts keys when memory is short (maxmemory-policy "
             f"{facts.eviction}), which would lose jobs and groups; set maxmemory-policy noeviction"
         )
+
+
+def require_writes(client: Client, target: RedisTarget, *, setting: str = SETTING) -> None:
+    """Raise `RedisUnfit` if the server takes no writes: it is full, or cannot save to its disk."""
+    try:
+        client.set(PROBE, 1, ex=10)
+    except NoPermissionError:
+        raise  # which says nothing of the server
+    except ResponseError as refusal:
+        full = "raise its maxmemory, or make room: docs/guide/full-redis.md"
+        remedy = full if "OOM" in str(refusal) else "see the server's log"
+        raise RedisUnfit(f"{setting}: {target} takes no writes: {refusal}; {remedy}") from None
 
 
 def _info(client: Client) -> Mapping[str, Any]:

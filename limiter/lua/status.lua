@@ -6,6 +6,9 @@
 --         {field, value, …} of the latest change, of a gate that adapts,
 --         {weight of other shares, shares that wait, {share, waiters, its weight or ''} of up to 100 that
 --         wait and up to 100 with a weight}, of a gate with shares}
+--
+-- A full Redis refuses a script's first write if it needs memory, and none after one that does not.
+redis.call('ZREMRANGEBYSCORE', ALIVE, '-inf', '-inf')
 -- include: line.lua
 -- include: share_terms.lua
 expire()

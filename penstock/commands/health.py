@@ -1,12 +1,14 @@
 """`penstock health`: for an orchestrator's health checks."""
 
 import asyncio
+import contextlib
 import socket
 
 import click
 
 from ground import connect, parse_redis_url
 from ground.http.guard import UNWELL
+from ground.redis.check import require_writes
 from ground.redis.url import SETTING
 from penstock.entry import is_url, service_health
 from penstock.fleet import FleetReader
@@ -19,7 +21,7 @@ from penstock.options import examples, given_settings, say, settings_options
 Examples:
 
   penstock health http://127.0.0.1:8889   a service's /healthz answers
-  penstock health redis                   Redis answers
+  penstock health redis                   Redis answers, and takes writes
   penstock health worker                  a worker of this host has a heartbeat
 
 Exit code: 0 healthy, 1 not; the reason is on stderr.
@@ -39,9 +41,9 @@ def command(what: str) -> int:
             raise click.UsageError(f"{SETTING} is not set: which Redis?")
         url = settings.redis_url.get_secret_value()
         if what == "redis":
-            client = connect(parse_redis_url(url))
-            client.ping()
-            client.close()
+            target = parse_redis_url(url)
+            with contextlib.closing(connect(target)) as client:
+                require_writes(client, target)
             return 0
         return asyncio.run(_worker(url, settings.run))
     except UNWELL as problem:

@@ -22,7 +22,7 @@ from ground import (
     running_server,
     server_of,
 )
-from ground.redis.check import too_few_permissions
+from ground.redis.check import require_writes, too_few_permissions
 from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.doctor.stored import check_gates, check_queues, check_tasks
 
@@ -55,6 +55,7 @@ def check_server(
         yield _fitness(facts, target)
         if facts.clustered and target.kind != "cluster":
             return  # it would send each further question elsewhere
+        yield _writes(client, target)
         yield _persistence(facts)
         yield _clock(client)
         if target.kind == "cluster":
@@ -144,6 +145,15 @@ def _fitness(facts: ServerFacts, target: RedisTarget) -> Finding:
             "set maxmemory-policy noeviction",
         )
     return ok("settings", f"{facts.eviction or 'eviction unknown'}, {limit}")
+
+
+def _writes(client: Client, target: RedisTarget) -> Finding:
+    try:
+        require_writes(client, target)
+    except RedisError as trouble:
+        fact, _, remedy = str(trouble).rpartition("; ")
+        return fail("writes", fact, remedy)
+    return ok("writes", "it takes them")
 
 
 def _persistence(facts: ServerFacts) -> Finding:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from buffer import RolloutBuffer, TaskConfig
 from ground import EmbeddedServer, bundled_server, connect, parse_redis_url
+from limiter import TokenBucket
 from penstock.doctor import require_own_packages
 from penstock.doctor.command import show
 from penstock.doctor.finding import Finding, fail, ok, warn
@@ -151,6 +152,27 @@ def test_an_evicting_server_fails(tmp_path: Path) -> None:
         found = by_name(list(check_server(evicting.target)))["settings"]
     assert found.verdict == "fail"
     assert "set maxmemory-policy noeviction" in found.fact
+
+
+def test_a_full_server_is_not_ready_and_its_gates_are_shown_all_the_same(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, binary=bundled_server()) as server:
+        client = connect(server.target)
+        gate = TokenBucket(client, "code", limit=2)
+        gate.sync.status()
+        client.config_set("maxmemory", 1)
+        found = by_name(list(check_server(server.target)))["writes"]
+        assert (found.verdict, "takes no writes" in found.fact) == ("fail", True)
+        said = refused(run("health", "redis", PENSTOCK_REDIS_URL=server.url))
+        assert "takes no writes" in said
+        assert gate.sync.status().limit == 2
+        client.config_set("maxmemory", 0)
+        assert by_name(list(check_server(server.target)))["writes"].verdict == "ok"
+        assert run("health", "redis", PENSTOCK_REDIS_URL=server.url).returncode == 0
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 1
+    return result.stderr
 
 
 def test_a_user_who_may_not_run_scripts_is_told_so(
