@@ -167,7 +167,7 @@ class HttpGuard:
 
     async def _ask_for_token(self, scope: Scope, send: Send) -> None:
         headers = {"www-authenticate": "Bearer"}
-        if self._doorstep and scope["path"] == "/" and scope["method"] == "GET":
+        if self._doorstep and scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
             headers["content-security-policy"] = self._policy
             await _answer(send, 401, "text/html", self._doorstep, **headers)
         else:
@@ -290,6 +290,7 @@ async def _answer(send: Send, status: int, kind: str, text: str, **more: str) ->
     charset = kind if "charset" in kind or kind == _JSON else f"{kind}; charset=utf-8"
     headers = {
         "content-type": charset, "content-length": str(len(body)), "cache-control": "no-store",
+        "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
     }  # fmt: skip
     listed = [(name.encode(), value.encode()) for name, value in (headers | more).items()]
     await send({"type": "http.response.start", "status": status, "headers": listed})

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -30,7 +30,10 @@ def _finite(found: Any) -> Any:
 
 
 class Answer(JSONResponse):
-    """An answer in such JSON."""
+    """An answer in such JSON, which no browser takes for something else."""
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        super().init_headers({"X-Content-Type-Options": "nosniff", **(headers or {})})
 
     def render(self, content: Any) -> bytes:
         return as_json(content).encode()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.source import ROOT, modules, name_of
+from tests.architecture.source import modules
 from tests.architecture.tree import circles, imports_of
 
 
@@ -37,17 +37,3 @@ def test_worker_takes_of_limiter_only_the_package_and_its_commands() -> None:
         if module.startswith("worker") and imported.startswith("limiter.")
     ]
     assert {imported for _, imported in wrong} <= {"limiter.commands"}, wrong
-
-
-# Loaded whole by a clean interpreter, as the package `inside`.
-LARGE = {"worker/sandbox/local/inside"}
-
-
-def test_a_folder_has_at_most_fourteen_files() -> None:
-    sizes: dict[str, int] = {}
-    for file in modules():
-        if file.name != "__init__.py":
-            folder = name_of(file.parent)
-            sizes[folder] = sizes.get(folder, 0) + 1
-    assert {folder: n for folder, n in sizes.items() if n > 14 and folder not in LARGE} == {}
-    assert ROOT.exists()

@@ -479,3 +479,17 @@ def as_an_ordinary_user(what: Callable[[], list[str]]) -> list[str]:
     os.waitpid(child, 0)
     found: list[str] = json.loads(text)
     return found
+
+
+def test_a_program_beside_a_worker_file_of_its_own_imports_ours_by_an_alias(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text("OWN = True\n")
+
+    def said(program: str) -> str:
+        words = [sys.executable, "-c", program]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True).stdout
+
+    found = "from penstock.worker import CodeQueue as ours; import worker; "
+    found += "print(worker.CodeQueue is ours)"
+    assert said(found) == "True\n"
+    late = "import worker\ntry: import penstock.worker\nexcept ImportError as why: print(why)"
+    assert "Import penstock.worker first, or rename that module" in said(late)

@@ -445,6 +445,28 @@ def test_text_stands_out_from_its_ground_in_both_colour_schemes(browser: Browser
             assert ratio >= (3 if name.startswith("c") else 4.5), (name, dark, ratio)
 
 
+def test_each_page_has_a_heading_and_names_its_columns_and_what_is_disabled_can_be_read(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    open_queue(real_redis).enqueue(chores.add, 1, 2)
+    page = shown(browser, url)
+    for address in ("", "queues", "gates", "workers", "groups", "sandboxes", "log"):
+        page.run(f"location.hash = '#/{address}'")
+        page.until("Boolean(document.querySelector('main table'))")
+        assert page.run("document.querySelectorAll('main h1').length") == 1, address
+        unnamed = "[...document.querySelectorAll('main th')].filter((th) => !th.textContent && "
+        unnamed += "!th.ariaLabel && !th.querySelector('input')).length"
+        assert page.run(unnamed) == 0, address
+    page.run("document.body.append(Object.assign(document.createElement('button'), "
+             "{disabled: true, className: 'danger', id: 'off'}))")  # fmt: skip
+    style = "getComputedStyle(document.getElementById('off'))"
+    soft = "getComputedStyle(document.documentElement).getPropertyValue('--soft').trim()"
+    page.run(f"document.getElementById('skip').style.color = {soft}")
+    told = page.run(f"[{style}.opacity, {style}.color, getComputedStyle(skip).color]")
+    assert told[0] == "1"
+    assert told[1] == told[2], "its colour is one that stands out from each ground"
+
+
 def test_a_large_fleet_is_one_small_page(
     browser: Browser, url: str, real_redis: ground.Client
 ) -> None:

@@ -16,6 +16,7 @@ export class Table {
 
   heading(column, n) {
     const cell = h("th", { scope: "col", class: column.kind === "number" ? "number" : "" });
+    if (!column.head) cell.setAttribute("aria-label", column.make ? "actions" : "names");
     if (!column.sort) cell.append(column.head);
     else cell.append(h("button", { type: "button", class: "sort", onclick: () => this.sortBy(n) }, column.head));
     return cell;

@@ -275,6 +275,9 @@ async def test_a_refused_reader_gets_a_page_only_where_there_is_one() -> None:
     async with at(token=SecretStr("secret"), doorstep="<p>who?") as client:
         answer = await client.get("/")
         assert (answer.status_code, answer.text) == (401, "<p>who?")
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert (await client.head("/")).headers == answer.headers
         assert json.loads((await client.get("/else")).text)["success"] is False
 
 

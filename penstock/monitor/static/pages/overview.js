@@ -29,7 +29,7 @@ export function overview(host, route) {
     section("Recent jobs", "recent", new Table(jobColumns(), { key: (j) => j.id, label: "Recent jobs" }), (f) => f.recent.slice(0, SHOWN)),
   ];
   host.className = "overview";
-  host.append(sentence, alarms, more, lately, sections[0].node, trends.node, ...sections.slice(1).map((one) => one.node), nothing, where);
+  host.append(h("h1", { class: "unseen" }, "Overview"), sentence, alarms, more, lately, sections[0].node, trends.node, ...sections.slice(1).map((one) => one.node), nothing, where);
   return {
     title: "",
     change: (now) => trends.change(now),
