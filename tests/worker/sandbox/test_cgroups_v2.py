@@ -10,7 +10,7 @@ import pytest
 from worker.sandbox.local import DEFAULTS
 from worker.sandbox.local.cgroups import cgroups
 from worker.sandbox.local.cgroups.cgroups import Hierarchy
-from worker.sandbox.local.inside.meter import Evidence
+from worker.sandbox.local.inside.meter import Evidence, KilledFromOutside
 
 from .fake_cgroups import FakeCgroups
 
@@ -124,6 +124,11 @@ def test_a_kill_for_memory_and_a_refused_fork_are_read_from_version_2(tmp_path: 
     assert evidence.passed() is None
     events.write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 3\noom_group_kill 1\n")
     assert evidence.passed() == "memory_limit"
+    assert evidence.counted() == (3, 0)
+    events.write_text("low 0\nhigh 0\nmax 7\noom 0\noom_kill 3\noom_group_kill 1\n")
+    with pytest.raises(KilledFromOutside, match="machine or its container ran out of memory"):
+        evidence.passed()
+    assert evidence.counted() == (0, 0)
     refused.write_text("max 2\n")
     assert evidence.passed() == "process_limit"
     assert evidence.memory_peak() == 4096

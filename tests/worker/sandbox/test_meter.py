@@ -32,7 +32,7 @@ def waiting() -> Iterator[list[str]]:
 
 
 def meter(limits: Limits, tree: list[str]) -> Meter:
-    return Meter(limits.on_the_wire(), None, lambda: iter(tree))
+    return Meter(limits.on_the_wire(), None, lambda: iter(tree), 0)
 
 
 def test_a_tree_is_weighed_where_its_resident_memory_is_above_the_limit(waiting: list[str]) -> None:
@@ -54,6 +54,17 @@ def test_what_cannot_be_weighed_keeps_nobody_from_looking_and_counts_in_full(
     let_go.set()
 
 
+def test_a_shortage_of_the_machine_is_known_only_by_a_kill_that_was_counted(
+    waiting: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = meter(SMALL, waiting)
+    monkeypatch.setattr(scales, "kills_on_machine", lambda: 0)
+    looking.check_machine()
+    monkeypatch.setattr(scales, "kills_on_machine", lambda: 1)
+    with pytest.raises(scales.KilledFromOutside, match="run fewer programs at once"):
+        looking.check_machine()
+
+
 def test_a_tree_is_counted_no_further_than_its_limit(waiting: list[str]) -> None:
     looked_at = []
 
@@ -62,7 +73,7 @@ def test_a_tree_is_counted_no_further_than_its_limit(waiting: list[str]) -> None
             looked_at.append(pid)
             yield pid
 
-    counting = Meter(replace(DEFAULTS, processes=3).on_the_wire(), None, found)
+    counting = Meter(replace(DEFAULTS, processes=3).on_the_wire(), None, found, 0)
     assert counting.sample() == "process_limit"
     assert looked_at == waiting[:4]
 
@@ -79,7 +90,7 @@ def test_what_is_long_gives_way_and_a_compiler_only_later(
     evidence = SimpleNamespace(give_way=lambda: asked.append(True) or True)
     tree = SimpleNamespace(sample=lambda: None, cpu=cpu, processes_peak=processes)
     running = SimpleNamespace(verdict=None, gave_way=False)
-    job = Job(0, 0, "program", None, [], cast(Evidence, evidence), cast(Place, None))
+    job = Job(0, 0, "program", None, [], cast(Evidence, evidence), cast(Place, None), 0)
 
     for _ in range(2):
         job.look(cast(Running, running), cast(Meter, tree), compiles)

@@ -108,7 +108,8 @@ class Bench:
         running = Running(self._pid, streams, self._saying, self._line)
         evidence = self._job.evidence
         counted = evidence.forget_peak() if evidence else False
-        meter = Meter({**self._limits, "cpu": order["cpu"]}, evidence, self._pids_of_case)
+        limits = {**self._limits, "cpu": order["cpu"]}
+        meter = Meter(limits, evidence, self._pids_of_case, self._job.killed)
         running.started = time.monotonic()
         mark = verdict.new_mark() if marks else b""
         script = order["script"] or self._script

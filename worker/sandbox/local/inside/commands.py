@@ -270,7 +270,8 @@ class Desk:
         return self._job.evidence.counted() if self._job.evidence else (0, 0)
 
     def _new_meter(self) -> Meter:
-        return Meter(self._header["limits"], self._job.evidence, self._place.pids)
+        job = self._job
+        return Meter(self._header["limits"], job.evidence, self._place.pids, job.killed)
 
     def _alone(self) -> bool:
         try:

@@ -24,6 +24,7 @@ class Job(NamedTuple):
     joins: list[int]  # what a program joins its cgroups by
     evidence: Evidence | None
     place: Place
+    killed: int  # on the whole machine before it, for want of memory, if no cgroup counts ours
 
     def look(self, running: Running, meter: Meter, compiles: bool = False) -> None:
         """Hold the program to its limits. What is long or has many processes gives way to others:

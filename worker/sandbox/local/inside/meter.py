@@ -13,6 +13,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 _SHARE = 4
+_NEAR = 16  # of the limit; what one page more would pass is not all of it
+
+
+class KilledFromOutside(Exception):
+    """The machine, or the container around the sandbox, had no memory left."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the machine or its container ran out of memory, and the kernel killed a process of "
+            "the program, which was within its own limit: run fewer programs at once, or with less"
+        )
 
 
 class Evidence(NamedTuple):
@@ -22,19 +33,34 @@ class Evidence(NamedTuple):
     process_events: int
     peak: int
     weight: int
+    limit: int = 0  # bytes that the group may have
 
     def passed(self) -> str | None:
         """Which limit the tree has passed: a fork was refused, or one killed for its memory.
 
-        Forks that are refused use up memory too, so they are asked for first.
+        Forks that are refused use up memory too, so they are asked for first. Raises
+        `KilledFromOutside` for a kill that the limit of the tree does not explain.
         """
         if _count(self.process_events, b"max"):
             return "process_limit"
-        return "memory_limit" if _count(self.memory_events, b"oom_kill") else None
+        if not _count(self.memory_events, b"oom_kill"):
+            return None
+        if not self._ran_out():
+            raise KilledFromOutside
+        return "memory_limit"
 
     def counted(self) -> tuple[int, int]:
         """How often one was killed for the tree's memory, and how often a fork was refused."""
-        return _count(self.memory_events, b"oom_kill"), _count(self.process_events, b"max")
+        kills = _count(self.memory_events, b"oom_kill") or 0
+        return kills if self._ran_out() else 0, _count(self.process_events, b"max") or 0
+
+    def _ran_out(self) -> bool:
+        """Whether the tree had all its memory. The kernel counts every kill in the group of the
+        process, for whatever memory it was; version 2 counts its own shortages beside them."""
+        own = _count(self.memory_events, b"oom")
+        if own is None:
+            return self.memory_peak() >= self.limit - self.limit // _NEAR
+        return own > 0
 
     def give_way(self) -> bool:
         """Leave most of the processor to others that want it; False where it cannot be divided."""
@@ -62,12 +88,18 @@ class Evidence(NamedTuple):
             return 0  # not every kernel keeps it; the sampled peak stands
 
 
-def _count(at: int, name: bytes) -> int:
+def _count(at: int, name: bytes) -> int | None:
     for line in os.pread(at, 4096, 0).splitlines():
         key, _, value = line.partition(b" ")
         if key == name:
             return int(value)
-    return 0
+    return None
+
+
+def kills_on_machine() -> int:
+    """Since it started, by any shortage of memory; the kernel does not say whose."""
+    with open("/proc/vmstat", "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)
 
 
 _SOON = 0.02  # seconds; it takes a millisecond or two where nobody hinders it
@@ -122,13 +154,19 @@ class Meter:
     """Peaks of the tree below init, and which limit it has passed."""
 
     def __init__(
-        self, limits: dict[str, Any], evidence: Evidence | None, pids: Callable[[], Iterator[str]]
+        self,
+        limits: dict[str, Any],
+        evidence: Evidence | None,
+        pids: Callable[[], Iterator[str]],
+        killed: int,
     ) -> None:
+        """`killed` is what `kills_on_machine` said before, where there is no evidence."""
         self.memory_peak = 0
         self.processes_peak = 1
         self.cpu = 0.0
         self._limits = limits
         self._evidence = evidence
+        self._killed = killed
         self.pids = pids
         self._weighing: Weighing | None = None
         self._alive: dict[tuple[str, bytes], float] = {}  # as last seen, with its seconds
@@ -174,6 +212,12 @@ class Meter:
             self._weighing, used = None, share + tables
         self.memory_peak = max(self.memory_peak, used)
         return "memory_limit" if used > self._limits["memory"] else None
+
+    def check_machine(self) -> None:
+        """For one that was killed, and not by us. Raises `KilledFromOutside` if there was a
+        shortage of memory: without a cgroup, nothing says whose it was."""
+        if kills_on_machine() > self._killed:
+            raise KilledFromOutside
 
     @property
     def crowded(self) -> bool:

@@ -205,10 +205,16 @@ def limit(place: Place, limits: dict[str, Any], joins: list[int]) -> None:
         (resource.RLIMIT_CORE, 1),
     ):
         resource.setrlimit(name, (value, value))
+    reserves = bool(joins) and not _STRICT  # a cgroup counts only what is used
     # A deep recursion may take more: stack is memory, and counts as that.
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
-    resource.setrlimit(resource.RLIMIT_STACK, (limits["stack"], most))
-    if not joins or _STRICT:  # a cgroup counts what is used, and lets a program reserve more
+    stack = limits["stack"]
+    if stack >= limits["memory"] and not reserves:
+        stack = resource.RLIM_INFINITY  # a thread then has 2 MB, and would else reserve all memory
+    if most != resource.RLIM_INFINITY:
+        stack = most if stack == resource.RLIM_INFINITY else min(stack, most)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
+    if not reserves:
         data = limits["memory"] + _OWN_DATA
         resource.setrlimit(resource.RLIMIT_DATA, (data, data))
 

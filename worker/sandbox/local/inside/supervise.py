@@ -15,7 +15,7 @@ from typing import Any
 
 from . import cases, commands, files, program, verdict, wire
 from .job import CASES, COMMANDS, PROGRAM, Clock, Job
-from .meter import Evidence, Meter
+from .meter import Evidence, Meter, kills_on_machine
 from .place import Place, Refused
 from .verdict import Running
 from .wire import Socket
@@ -65,7 +65,8 @@ def _wait_for(place: Place, line: Socket) -> Job:
     what = message.decode()
     channel = None if what == PROGRAM else rest.pop(0)
     evidence = Evidence(*rest[:4]) if rest else None
-    return Job(request, reply, what, channel, rest[4:], evidence, place)
+    killed = 0 if evidence else kills_on_machine()
+    return Job(request, reply, what, channel, rest[4:], evidence, place, killed)
 
 
 def _run(
@@ -77,6 +78,9 @@ def _run(
         request = os.pread(job.request, os.fstat(job.request).st_size, 0)
         header, (stdin, *given) = wire.unpack(request)
         program.check_environment(header["env"])
+        if job.evidence:
+            within = job.evidence._replace(limit=header["limits"]["memory"])
+            job = job._replace(evidence=within)
         if first and job.what in (CASES, COMMANDS):
             _dismiss(first, waits=job.what == CASES)  # the first command does not wait for its end
         if job.what == CASES:
@@ -110,7 +114,7 @@ def _run_steps(
             running = _forked(job.place)
             if step["argv"][0].startswith("./"):
                 job.place.allow_to_run(step["argv"][0])
-        meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids)
+        meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids, job.killed)
         marks = os.pipe() if step.get("mark") else ()
         mark = verdict.new_mark() if marks else b""
         given = stdin if step is header["steps"][-1] else b""
@@ -189,19 +193,21 @@ def _watch(
     poll.register(job.place.server, select.POLLIN)  # may die before its death signal is set
     for stream in running.streams:
         poll.register(stream, select.POLLIN)
-    while running.wait_status is None and not running.verdict:
-        _await_event(poll, clock.next_look, running, job, output)
-        now = time.monotonic()
-        looks = now >= clock.next_look
-        if looks:
-            job.look(running, meter, step.get("compiles", False))
-            clock.look(now)
-        _reap(running)
-        if looks and running.wait_status is None and clock.is_over(now, meter):
-            running.verdict = running.verdict or "time_limit"
-    if not running.verdict and (meter.processes_peak > 1 or _anyone_left()):
-        running.verdict = meter.sample()  # it may have grown and ended between two looks
-    _kill_all(running, job.place)
+    try:
+        while running.wait_status is None and not running.verdict:
+            _await_event(poll, clock.next_look, running, job, output)
+            now = time.monotonic()
+            looks = now >= clock.next_look
+            if looks:
+                job.look(running, meter, step.get("compiles", False))
+                clock.look(now)
+            _reap(running)
+            if looks and running.wait_status is None and clock.is_over(now, meter):
+                running.verdict = running.verdict or "time_limit"
+        if not running.verdict and (meter.processes_peak > 1 or _anyone_left()):
+            running.verdict = meter.sample()  # it may have grown and ended between two looks
+    finally:
+        _kill_all(running, job.place)
     for stream in running.streams:
         while running.take(stream, output):
             pass

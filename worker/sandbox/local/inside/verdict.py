@@ -29,6 +29,7 @@ _MEMORY_ERRORS = (
     _NO_THREAD,
 )
 _FORK_ERRORS = (_NO_THREAD, b"annot fork")
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what a shell waited for
 _BUSY = b"Resource temporarily unavailable"  # a refused fork; but a busy lock or socket, too
 _COMPLAINT_SIZE = 4096
 _CHUNK = 1 << 16
@@ -113,6 +114,8 @@ def _explain(running: Running, code: int | None, meter: Meter, evidence: Evidenc
     """Name the limit behind a failure that the program met as an error of its own."""
     if evidence and (passed := evidence.passed()):
         return passed
+    if code in _KILLED and not evidence:
+        meter.check_machine()
     if code == 0:
         return "finished"
     if code == -signal.SIGXCPU:

@@ -5,6 +5,7 @@ is lost costs no verdict that is known: its case is tried once more, and then ma
 """
 
 import asyncio
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -167,13 +168,18 @@ class Trial:
                 lane.cancel()
 
     async def _tried(self, index: int, lane: Lane | None, checking: Checking | None) -> Tried:
-        """A verdict; masked if the sandbox fails time and again."""
-        for _ in range(_TRIES):
+        """A verdict; masked if the sandbox fails time and again.
+
+        Nothing says who sent a SIGKILL. Somebody outside may have, once; a program that is killed
+        in both tries has done it itself, and chooses no mask.
+        """
+        for again in range(_TRIES):
             try:
                 with tracing.span(f"case {index}") as span:
                     said, step = await self._case(index, lane, checking)
                     span.set("penstock.verdict", said.letter)
-                return said, step
+                if again or step is None or step.return_code != -signal.SIGKILL:
+                    return said, step
             except (LaneLost, NotBuilt) as lost:
                 if lost.outcome.status == "refused":
                     raise
