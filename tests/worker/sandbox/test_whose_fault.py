@@ -1,15 +1,20 @@
 """A program is blamed for what it did: not for a busy machine, its neighbours, or its checker."""
 
 import asyncio
+import contextlib
 import os
+import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from worker.errors import SandboxBroken
 from worker.judge.models import JudgeCase, JudgeRequest
 from worker.judge.suite import Case, InlineSuite
+from worker.models import CodeRequest
 from worker.sandbox.local import LocalSandbox, languages
 from worker.sandbox.local.judging.builds import Build
 from worker.sandbox.local.outcome import Step
@@ -133,3 +138,100 @@ async def test_one_that_sleeps_is_ended_by_the_clock_without_a_limit_for_that(
     code = "import time; time.sleep(1000)"
     result = await judge(sandbox, code, [("", None)], run_timeout=0.1, wall_timeout=None)
     assert (result.verdicts, result.reasons[0]) == ("T", "run_timeout")
+
+
+NAMED = """
+import ctypes, signal, time
+signal.signal(signal.SIGTERM, lambda *_: (print(1), exit()))
+ctypes.CDLL(None).prctl(15, b"NAME", 0, 0, 0)
+time.sleep(1000)
+"""
+
+
+async def process_named(name: str, seen: set[str]) -> int:
+    """The number of one that was not seen before."""
+    async with asyncio.timeout(100):
+        while True:
+            for found in Path("/proc").glob("[0-9]*/comm"):
+                with contextlib.suppress(OSError):
+                    if found.read_text().strip() == name and str(found) not in seen:
+                        seen.add(str(found))
+                        return int(found.parent.name)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_case_that_somebody_outside_kills_is_tried_again(sandbox: LocalSandbox) -> None:
+    name, seen = f"k{os.urandom(5).hex()}", set[str]()
+    judging = asyncio.ensure_future(judge(sandbox, NAMED.replace("NAME", name), [("", "1\n")]))
+    os.kill(await process_named(name, seen), signal.SIGKILL)
+    os.kill(await process_named(name, seen), signal.SIGTERM)
+    assert (await judging).verdicts == "P"
+
+
+async def test_a_program_that_kills_itself_is_not_masked(sandbox: LocalSandbox) -> None:
+    result = await judge(sandbox, "import os; os.kill(os.getpid(), 9)", [("", None)])
+    assert (result.verdicts, result.reasons, result.exits) == ("E", {0: "signal"}, {0: -9})
+
+
+ALL_OF_IT = "held = bytearray(300 << 20)\nfor at in range(0, len(held), 4096): held[at] = 1"
+
+
+async def test_a_kill_below_the_programs_own_limit_is_the_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A smaller group stands for a container that had less left than the program may have."""
+    sandbox = LocalSandbox()
+    await sandbox._start()
+    hierarchy = sandbox._jails._hierarchy
+    try:
+        if hierarchy is None or hierarchy.kind != "cgroup-v1":
+            pytest.skip("only version 1 counts the shortages of such a group as no other's")
+        make = hierarchy.make
+        monkeypatch.setattr(hierarchy, "make", lambda one: make(replace(one, memory=64 << 20)))
+        with pytest.raises(SandboxBroken, match="ran out of memory"):
+            await judge(sandbox, ALL_OF_IT, [("", None)])
+        with pytest.raises(SandboxBroken, match="ran out of memory"):
+            await sandbox.run(CodeRequest(code=ALL_OF_IT))
+    finally:
+        await sandbox.close()
+
+
+DEEP = """
+#include <stdio.h>
+#include <pthread.h>
+static long down(long n) {
+    volatile long here[6];
+    here[n % 6] = n;
+    long below = n ? down(n - 1) : -1;
+    return here[n % 6] == n ? below + 1 : -1;
+}
+static void *begin(void *n) { *(long *)n = down(*(long *)n); return 0; }
+int main(void) {
+    long n; pthread_t ids[16]; long depths[16];
+    scanf("%ld", &n);
+    printf("%ld\\n", down(n));
+    for (int i = 0; i < 16; i++) {
+        depths[i] = 1000;
+        if (pthread_create(&ids[i], 0, begin, &depths[i])) { puts("no thread"); return 1; }
+    }
+    for (int i = 0; i < 16; i++) pthread_join(ids[i], 0);
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif("c" not in languages.installed(), reason="no C on this machine")
+async def test_a_compiled_program_recurses_as_deep_as_its_memory_allows(
+    sandbox: LocalSandbox,
+) -> None:
+    """It has threads as well: the stack of each is not reserved out of the memory."""
+    given = {"language": "c", "compile_timeout": 60.0, "memory_limit_mb": 512}
+    cases: Cases = [("1000000", "1000000\n"), ("100000000", None)]
+    result = await judge(sandbox, DEEP, cases, **given)
+    assert result.verdicts[0] == "P", result.kept
+    assert result.verdicts[1] in "LE"
+    ran = await sandbox.run(
+        CodeRequest(code=DEEP, language="c", stdin="1000000", compile_timeout=60.0)
+    )
+    assert ran.run_result is not None
+    assert ran.run_result.stdout == "1000000\n", ran

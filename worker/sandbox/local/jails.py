@@ -156,7 +156,8 @@ class Jails:
         steps = languages.steps(
             language, script, program.files, self.config.python, limits.compile_wall, limits.wall
         )
-        header = header_of(limits, files, program.fetch, {**language.env, **program.env}, steps)
+        env = {**language.env, **program.env}
+        header = header_of(language.limits(limits), files, program.fetch, env, steps)
         return wire.pack(header, [program.stdin, *files.values()])
 
     async def exchange(

@@ -8,10 +8,11 @@ import glob
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from worker.sandbox.local.errors import SandboxError
+from worker.sandbox.local.limits import Limits
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 CPP = ("g++", "-std=c++17", "-O2", "-pthread")
@@ -48,6 +49,10 @@ class Language:
         """The programs that it needs of the machine."""
         first = [argv[0] for argv in (self.compile, self.run) if argv]
         return [tool for tool in first if not tool.startswith(("{", "./"))]
+
+    def limits(self, given: Limits) -> Limits:
+        """Machine code recurses on the stack of its process: as deep as its memory allows."""
+        return replace(given, stack=given.memory) if self.run[:1] == ("./main",) else given
 
 
 LANGUAGES = {

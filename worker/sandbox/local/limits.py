@@ -27,7 +27,7 @@ class Limits:
     inodes: int = 16384  # files, folders and links in them
     file_size: int = 256 * MB
     open_files: int = 512  # of one process
-    stack: int = 8 * MB  # unless it takes more of its memory for that, by `setrlimit`
+    stack: int = 8 * MB  # of Python and scripts; machine code has as much as it has memory
     output: int = 4 * MB  # stdout and stderr together
     fetched: int = 64 * MB  # all fetched files together
 

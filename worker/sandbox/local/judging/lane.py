@@ -141,7 +141,8 @@ class Lane:
             return self._channel
         build, limits = self._build, self._limits
         command = build.command(self._jails.config.python, self._given)
-        header = header_of(limits, build.files, (), build.language.env, (), (), build.executable)
+        own = build.language.limits(limits)
+        header = header_of(own, build.files, (), build.language.env, (), (), build.executable)
         header |= {
             "argv": command and [*command, *self._arguments],
             "script": "" if command else f"{PROGRAM}/{build.script}",
@@ -179,7 +180,8 @@ class Lane:
             "mark": errand.marks,
         }
         limits = replace(self._limits, cpu=errand.cpu, wall=errand.wall)
-        header = header_of(limits, all_files, (), build.language.env, [step], (), build.executable)
+        own = build.language.limits(limits)
+        header = header_of(own, all_files, (), build.language.env, [step], (), build.executable)
         request = wire.pack(header, [errand.stdin, *all_files.values()])
         patience = self._life if errand.patient else None
         outcome = await self._jails.exchange(request, limits, compiles=False, patience=patience)
