@@ -8,7 +8,8 @@
         return verify_response(body, await grader.grade(program, body.ground_truth), Answer)
 
 NeMo-RL drops the loss of a response whose `instance_config.mask_sample` is true, if the environment
-has `should_mask_flagged_samples`.
+has `should_mask_flagged_samples`. Newer releases of NeMo Gym have fields for the same in every
+response, and leave a masked one out of their scores.
 """
 
 import asyncio
@@ -34,6 +35,9 @@ from worker.lifecycle.provider import SandboxSpec as OurSpec
 from worker.lifecycle.sandbox import OpenSandbox
 
 
+_KIND = "verifier_error"  # of NeMo Gym's own vocabulary
+
+
 class Provider:
     """Sandboxes of `provider`, by default those of PENSTOCK_SESSION_PROVIDER.
 
@@ -49,8 +53,8 @@ class Provider:
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
         """Raises `SandboxCreateError`. What cannot be had here is refused, and never ignored."""
         asked = spec.resources
-        if spec.entrypoint or asked.gpu or asked.gpu_type:
-            raise SandboxCreateError("a session sandbox has no entrypoint and no GPU")
+        if spec.entrypoint or asked.gpu or asked.gpu_type or getattr(spec, "ports", ()):
+            raise SandboxCreateError("a session sandbox has no entrypoint, no ports and no GPU")
         options = self._options | spec.provider_options
         if asked.disk_gib:
             options["disk_mb"] = asked.disk_gib * 1024
@@ -134,14 +138,21 @@ R = TypeVar("R", bound=Maskable)
 def verify_response(body: BaseModel, grade: Grade, response: type[R], **more: Any) -> R:
     """The answer to `verify`. `response` is the server's own class, and `more` its own fields.
 
-    A masked grade has reward 0.0, and `instance_config.mask_sample`. An exception in its place
-    would end the collection of all rollouts.
+    A masked grade has reward 0.0 and `instance_config.mask_sample`; also `mask_sample`,
+    `failure_kind` and `failure_reason`, if the class has these. An exception in its place would
+    end the collection of all rollouts.
     """
     if not issubclass(response, Maskable):
         raise TypeError(f"{response.__name__} must have `Maskable` among its bases")
     about = {"mask_sample": grade.masked, "mask_reason": grade.reason if grade.masked else ""}
-    given = body.model_dump() | {"reward": grade.value or 0.0, "instance_config": about} | more
-    return response(**given)
+    given = {"reward": grade.value or 0.0, "instance_config": about}
+    of_newer = {
+        "mask_sample": grade.masked,
+        "failure_kind": _KIND if grade.masked else None,
+        "failure_reason": f"{grade.reason}: {grade.message}" if grade.masked else None,
+    }
+    given |= {name: said for name, said in of_newer.items() if name in response.model_fields}
+    return response(**(body.model_dump() | given | more))
 
 
 def _keep(path: Path, content: bytes) -> None:

@@ -27,6 +27,7 @@ class SandboxSpec:
     resources: SandboxResources = field(default_factory=SandboxResources)
     entrypoint: list[str] | None = None
     provider_options: dict[str, Any] = field(default_factory=dict)
+    ports: list[int] = field(default_factory=list)
 
 
 @dataclass
