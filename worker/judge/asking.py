@@ -1,14 +1,25 @@
 """From a program, its cases and what is wanted to a request; large suites apart from it."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal, TypedDict
 
 from worker.errors import RequestRefused
 from worker.judge.formats import Cases, check_cases, read_cases
-from worker.judge.models import CaseLimits, Checker, Compare, JudgeCase, JudgeRequest, SuiteRef
+from worker.judge.models import (
+    CaseLimits,
+    Checker,
+    Compare,
+    JudgeCase,
+    JudgeRequest,
+    Rule,
+    SuiteRef,
+)
 from worker.judge.suite import InlineSuite
 
+log = logging.getLogger("penstock.judge")
 INLINE = 16 << 10  # bytes of cases that go into the job itself, a kilobyte or so compressed
 
 _HERE = "0" * 64  # the suite is in this process
@@ -55,8 +66,8 @@ def cases_of(given: CaseSource) -> Cases:
 def queued_request(code: str, cases: Cases, options: JudgeOptions) -> JudgeRequest:
     """For a queue: few cases go along, more as a suite (`cases.packed`)."""
     if sum(case.size for case in cases.cases) <= INLINE:
-        return JudgeRequest.read(_fields(code, cases, options) | {"cases": list(cases.cases)})
-    return JudgeRequest.read(_fields(code, cases, options) | {"suite": cases.packed.ref})
+        return _read(code, cases, options, {"cases": list(cases.cases)})
+    return _read(code, cases, options, {"suite": cases.packed.ref})
 
 
 def request_here(
@@ -64,13 +75,10 @@ def request_here(
 ) -> tuple[JudgeRequest, InlineSuite]:
     """For a sandbox of this process."""
     ref = SuiteRef(sha256=_HERE, count=len(cases.cases))
-    return (
-        JudgeRequest.read(_fields(code, cases, options) | {"suite": ref}),
-        InlineSuite.of(cases.cases),
-    )
+    return _read(code, cases, options, {"suite": ref}), InlineSuite.of(cases.cases)
 
 
-def _fields(code: str, cases: Cases, options: JudgeOptions) -> dict[str, Any]:
+def _read(code: str, cases: Cases, options: JudgeOptions, given: dict[str, Any]) -> JudgeRequest:
     """What the dataset says, then what the caller says."""
     said = {
         "compare": cases.compare,
@@ -85,4 +93,17 @@ def _fields(code: str, cases: Cases, options: JudgeOptions) -> dict[str, Any]:
         if mode != "stdin":
             raise RequestRefused(f"cases of mode {mode} cannot be judged by an interactor")
         mode = "interactive"
-    return {"code": code, "mode": mode} | fields
+    request = JudgeRequest.read({"code": code, "mode": mode} | fields | given)
+    if mode != "interactive" and not request.checker and cases.end_in_blanks:
+        _warn_of_blanks(request.compare.rule)
+    return request
+
+
+@cache  # once in a process, for all programs of a data set
+def _warn_of_blanks(rule: Rule) -> None:
+    if rule in ("exact", "ends"):
+        log.warning(
+            "an expected output ends in blanks or CR, and the rule %s wants them printed too; "
+            "the rule lines does not",
+            rule,
+        )

@@ -2,7 +2,7 @@
 
 exact         the same bytes
 ends          the same except for newlines at the very end: verl's, and the default
-lines         the same lines, spaces at their ends and empty lines at the end left out
+lines         the same lines, without spaces at their ends, and empty lines before and behind
 decimals      the same number of lines; each the same, or the same numbers: LiveCodeBench's
 tokens        the same words, however they are spaced and broken into lines
 tokens_nocase the same, upper or lower case
@@ -61,6 +61,7 @@ def _may_be(compare: Compare, begun: bytes, expected: bytes) -> bool:
         case "lines" | "decimals":
             if compare.rule == "decimals":
                 begun, expected = begun.lstrip(), expected.lstrip()
+            begun, expected = begun.lstrip(b"\r\n"), expected.lstrip(b"\r\n")
             ours, theirs = begun.split(b"\n")[:-1], expected.split(b"\n")
             beginning = b"\n".join(theirs[: len(ours)])
             return accepts(compare, b"\n".join(ours), [beginning])
@@ -81,7 +82,7 @@ def _lines(printed: bytes, expected: bytes) -> bool:
 
 
 def _trimmed(text: bytes) -> list[bytes]:
-    return [line.rstrip() for line in text.rstrip().split(b"\n")]
+    return [line.rstrip() for line in text.rstrip().lstrip(b"\r\n").split(b"\n")]
 
 
 def _decimals(printed: bytes, expected: bytes) -> bool:

@@ -22,7 +22,9 @@ from worker.judge.store import Packed, pack
 from worker.models import MAX_STDIN
 
 MAX_SUITE = 512 << 20  # bytes of all cases of one problem
+_TAIL = 64  # characters
 
+LINES = Compare(rule="lines")  # scraped outputs end in blanks, which no program is to repeat
 LIVECODEBENCH = Compare(rule="decimals")
 CODECONTESTS = Compare(rule="floats", abs=1e-5, rel=0.0)
 
@@ -45,6 +47,15 @@ class Cases:
         return "check" if any(case.check for case in self.cases) else "stdin"
 
     @cached_property
+    def end_in_blanks(self) -> bool:
+        """Whether a line that is expected last does, before its newline."""
+        return any(
+            text[-_TAIL:].rstrip("\n").endswith((" ", "\t", "\r"))
+            for case in self.cases
+            for text in ([case.expected] if isinstance(case.expected, str) else case.expected or ())
+        )
+
+    @cached_property
     def packed(self) -> Packed:
         """As Redis keeps them: made once, for all programs that are judged on these cases."""
         return pack(self.cases)
@@ -62,6 +73,9 @@ def read_cases(given: Any) -> Cases:
     asserts             ["assert f(1) == 2"], or MBPP's {test_list, test_setup_code?}
     HumanEval           {test, entry_point}
     Penstock            [{input, expected}], or {cases: [...], function?, compare?, run_timeout?}
+
+    What programs print is compared by the rule `lines`, but LiveCodeBench's by `decimals`,
+    CodeContests' by `floats`, and Penstock's own by `ends`.
     """
     read = _of_list(given) if isinstance(given := _parsed(given), list) else _of_dict(given)
     return check_cases(read)
@@ -125,16 +139,20 @@ def _of_list(given: list[Any]) -> Cases:
         return Cases([checked_case(index, check=check) for index, check in enumerate(given)])
     cases = []
     functions: set[str | None] = set()
-    decimals = False
+    compare = Compare()
     for index, one in enumerate(given):
         if not isinstance(one, dict):
             raise _wrong(index, f"is an object, not {type(one).__name__}")
         cases.append(_of_object(index, one))
         functions.add(_function_of(one))
-        decimals |= one.get("testtype") == "stdin"
+        if one.get("testtype") == "stdin":
+            compare = LIVECODEBENCH
+        elif "expected" not in one and compare != LIVECODEBENCH:
+            compare = LINES
     if len(functions) > 1:
         raise RequestRefused(f"the cases call several functions: {sorted(map(str, functions))}")
-    return Cases(cases, functions.pop(), LIVECODEBENCH if decimals else Compare())
+    function = functions.pop()
+    return Cases(cases, function, Compare() if function else compare)
 
 
 def _function_of(one: dict[str, Any]) -> str | None:
@@ -257,7 +275,7 @@ def _pairs(given: dict[str, Any]) -> Cases:
         cases.append(
             checked_case(index, input=into, expected=out, check=_text(index, "check", check))
         )
-    return Cases(cases, function)
+    return Cases(cases, function, Compare() if function else LINES)
 
 
 def _listed(given: dict[str, Any], name: str) -> list[Any]:
@@ -293,7 +311,7 @@ def _mbpp(given: dict[str, Any]) -> Cases:
 
 def _livecodebench(given: dict[str, Any]) -> Cases:
     cases: list[JudgeCase] = []
-    kinds: list[Compare] = []
+    compare = LINES
     functions: list[str | None] = []
     for name in ("public_test_cases", "private_test_cases"):
         if (some := given.get(name)) is None:
@@ -305,10 +323,10 @@ def _livecodebench(given: dict[str, Any]) -> Cases:
                 f"{name}: {wrong}. If it is a pickle, which could run anything, convert it offline"
             ) from None
         cases += read.cases
-        kinds.append(read.compare)
+        compare = LIVECODEBENCH if LIVECODEBENCH in (compare, read.compare) else LINES
         functions.append(read.function)
     function = next(filter(None, [_function_of(given), *functions]), None)
-    return Cases(cases, function, LIVECODEBENCH if LIVECODEBENCH in kinds else Compare())
+    return Cases(cases, function, Compare() if function else compare)
 
 
 def _as_list(name: str, some: Any) -> list[Any]:
@@ -378,7 +396,7 @@ def _own(given: dict[str, Any]) -> Cases:
     if not isinstance(given["cases"], list):
         raise RequestRefused(f"cases are a list, not {type(given['cases']).__name__}")
     read = _of_list(given["cases"])
-    rule = given.get("compare") or {}
+    rule = given.get("compare") or read.compare
     try:
         compare = Compare.model_validate({"rule": rule} if isinstance(rule, str) else rule)
     except ValueError:

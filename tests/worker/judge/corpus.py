@@ -47,9 +47,9 @@ VARIANTS: dict[str, tuple[str, str]] = {
     "right": ("{body}\nprint(answer)", "PPP"),
     "without a final newline": ("{body}\nprint(answer, end='')", "PPP"),
     "more newlines": ("{body}\nprint(answer, end='\\n\\n\\n')", "PPP"),
-    "a blank at the end": ("{body}\nprint(answer, end=' \\n')", "WWW"),
+    "a blank at the end": ("{body}\nprint(answer, end=' \\n')", "PPP"),
     "a blank in front": ("{body}\nprint('', answer)", "WWW"),
-    "CR LF": ("{body}\nprint(answer, end='\\r\\n')", "WWW"),
+    "CR LF": ("{body}\nprint(answer, end='\\r\\n')", "PPP"),
     "talk on stderr": ("{body}\nimport sys\nprint('hm', file=sys.stderr)\nprint(answer)", "PPP"),
     "wrong": ("print('nonsense')", "WWW"),
     "wrong on the last case": (
@@ -84,11 +84,9 @@ SLOW: dict[str, tuple[str, str]] = {
 }
 
 # Programs that pass there and not here, or the other way round, by variant, and why. Its reward by
-# Sandbox Fusion's HTTP says the same as we do in every case.
+# Sandbox Fusion's HTTP says the same as we do by the rule `ends`, which `compute_score` keeps.
 PRIME_CODE: dict[str, str] = {
-    "a blank at the end": "it strips every line",
     "a blank in front": "it strips every line",
-    "CR LF": "it strips every line",
     "exit 3 behind the answer": "it catches `SystemExit`, whatever its code",
     "reads descriptor 0": "the program's stdin is an object in Python, and no descriptor",
 }

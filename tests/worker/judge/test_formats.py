@@ -65,6 +65,9 @@ def test_a_dataset_brings_its_rule_and_its_limits() -> None:
     contest = read_cases(SAME_PAIR["CodeContests"])
     assert (contest.compare.rule, contest.compare.abs) == ("floats", 1e-5)
     assert (contest.run_timeout, contest.memory_limit_mb) == (1.5, 256)
+    for name in ("verl", "PrimeIntellect", "Sandbox Fusion", "ScaleBox"):
+        assert read_cases(SAME_PAIR[name]).compare.rule == "lines", name
+    assert read_cases([{"input": "1", "expected": "1"}]).compare.rule == "ends"
     own = read_cases({"cases": [{"input": ""}], "compare": "tokens", "run_timeout": 2})
     assert (own.compare.rule, own.run_timeout) == ("tokens", 2)
 
