@@ -34,7 +34,6 @@ from worker.hosts.here import lifecycle_here
 from worker.lifecycle.provider import SandboxSpec as OurSpec
 from worker.lifecycle.sandbox import OpenSandbox
 
-
 _KIND = "verifier_error"  # of NeMo Gym's own vocabulary
 
 

@@ -1,6 +1,7 @@
 """The program in what a model wrote, and its language."""
 
 import re
+from collections.abc import Iterator
 
 # What is written behind the three backquotes, in lower case.
 _FENCES = {
@@ -13,24 +14,65 @@ _FENCES = {
     "kotlin": "kotlin_script", "scala": "scala", "swift": "swift", "perl": "perl", "lua": "lua",
     "julia": "julia", "jl": "julia", "r": "R", "sql": "sql", "racket": "racket", "lean": "lean",
 }  # fmt: skip
-_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(?:```|\Z)", re.DOTALL)
+_NAME = re.compile(r"[{.\s]*([\w+#-]+)")
+_OPENING = re.compile(r"([^`~]*)(`{3,}|~{3,})([^`]*)")
+_MARKERS = " \t>*+-.)0123456789"  # of lists and quotations, in front of a fence
+_VERLS = re.compile(r"```([^\n`]*)\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def language_named(name: str) -> str | None:
-    """The language that a fence names, or a data set: `c++`, `py`, `golang`."""
-    words = name.split()
-    return _FENCES.get(words[0].strip("{}.,").lower()) if words else None
+    """The language that a fence names, or a data set: `c++`, `py`, `python title="a.py"`."""
+    found = _NAME.match(name)
+    return _FENCES.get(found[1].lower()) if found else None
 
 
 def code_of(completion: str, language: str | None = None) -> tuple[str, str] | None:
     """A program and its language; None if there is no block.
 
-    As verl has it: the last ```python block, else the first block of any kind, which is Python
-    where its fence does not say otherwise. With a `language`: the last block of that, else the
-    same, taken for that language.
+    It is the last block whose fence names the language: Python's or else any, if none is given.
+    If there is none, it is the first block without a name, or else the first of all.
+    """
+    blocks = list(_blocks(completion))
+    kinds = {kind for _, kind, _ in blocks}
+    wanted = language or ("python" if "python" in kinds else None)
+    for _, kind, code in reversed(blocks):
+        if kind and kind == (wanted or kind):
+            return code, kind
+    unnamed = [code for words, _, code in blocks if not words]
+    rest = unnamed or [code for _, _, code in blocks]
+    return (rest[0], language or "python") if rest else None
+
+
+def _blocks(completion: str) -> Iterator[tuple[str, str | None, str]]:
+    """What each fence says, the language that it names, and the code, which may lack its end.
+
+    A fence may be indented, as in a list. One behind words on its line must name a language.
+    """
+    fence, indent, words, kind = "", "", "", None
+    code: list[str] = []
+    for line in completion.split("\n"):
+        text = line.rstrip()
+        if fence and not text.endswith(fence):
+            code.append(line.removeprefix(indent))
+        elif fence:
+            yield words, kind, "\n".join([*code, text.rstrip(fence[0]).removeprefix(indent)])
+            fence = ""
+        elif opening := _OPENING.fullmatch(text):
+            before, words = opening[1], opening[3].strip()
+            kind = language_named(words)
+            if kind or not before.strip(_MARKERS):
+                fence, indent, code = opening[2], before if before.isspace() else "", []
+    if fence:
+        yield words, kind, "\n".join(code)
+
+
+def code_as_verl(completion: str, language: str | None = None) -> tuple[str, str] | None:
+    """The same as verl takes it: the last ```python block, else the first block of any kind, which
+    is Python where its fence does not say otherwise. With a `language`: the last block of that,
+    else the same, taken for that language.
     """
     if language is not None and language != "python":
-        own = [code for fence, code in _BLOCK.findall(completion)
+        own = [code for fence, code in _VERLS.findall(completion)
                if language_named(fence) == language]  # fmt: skip
         if own:
             return own[-1], language

@@ -15,7 +15,7 @@ from ground import PenstockError
 from ground.process import from_thread
 from worker.errors import QueueError, RequestRefused, ResultUnreadable
 from worker.judge.asking import JudgeOptions
-from worker.judge.completion import code_of, language_named
+from worker.judge.completion import code_as_verl, language_named
 from worker.judge.formats import Cases, checked_case
 from worker.judge.models import JudgeResult
 from worker.judge.program import marked, program_of
@@ -73,7 +73,7 @@ def compute_score(
     Raises `RewardUnknown` if a case that counts has no outcome, or returns 0.0 where
     PENSTOCK_REWARD_FAILURES is `zero`.
     """
-    found = code_of(completion, language and (language_named(language) or language))
+    found = code_as_verl(completion, language and (language_named(language) or language))
     if found is None:
         return 0.0, [{"error": "Invalid completion (missing code block)"}]
     cases = _read(test_cases)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.worker.scripted_answers import Answer
-from worker.judge.completion import code_of
+from worker.judge.completion import code_as_verl, code_of
 from worker.reward import compute_score
 
 CPP = "int main() {}\n"
@@ -15,7 +15,8 @@ CPP = "int main() {}\n"
         ("python", "python"), ("py", "python"), ("Python3", "python"), ("", "python"),
         ("c++", "cpp"), ("cpp", "cpp"), ("C++ ", "cpp"), ("c", "c"), ("golang", "go"), ("go", "go"),
         ("js", "nodejs"), ("javascript", "nodejs"), ("ts", "typescript"), ("rust", "rust"),
-        ("cpp title=main.cpp", "cpp"), ("text", "python"), ("java", "java"), ("sh", "bash"),
+        ("cpp title=main.cpp", "cpp"), ("rust,no_run", "rust"),
+        ("{.python}", "python"), ("text", "python"), ("java", "java"), ("sh", "bash"),
     ],
 )  # fmt: skip
 def test_the_fence_names_the_language(fence: str, language: str) -> None:
@@ -24,12 +25,48 @@ def test_the_fence_names_the_language(fence: str, language: str) -> None:
     assert (code.lstrip(), named) == (CPP, language)
 
 
+PROGRAM = "def f():\n    return 1\n"
+OTHERS = "```text\nan idea\n```\n```bash\npython a.py\n```\n"
+INDENTED = "1. So:\n\n   ```python\n   def f():\n       return 1\n   ```\n2. Done."
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        f"{OTHERS}```py\n{PROGRAM}```",
+        f"```python\nold\n```\n```py\n{PROGRAM}```\n{OTHERS}",
+        f'```python title="a.py"\n{PROGRAM}```',
+        f"Try it:\r\n```python\r\n{PROGRAM}```\r\n",
+        INDENTED,
+        f"```python\n{PROGRAM}```\nRun ```python -m doctest``` on it.",
+        f"~~~python\n{PROGRAM}~~~",
+        f"````markdown\n```python\nno\n```\n````\n```python\n{PROGRAM}```",
+        f"The program: ```python\n{PROGRAM}```",
+        f"I use ``` for it:\n```python\n{PROGRAM}",
+        f"```python\n{PROGRAM.rstrip()}```",
+        f"```text\nan idea\n```\n```\n{PROGRAM}```\n```\n1\n```",
+    ],
+)
+@pytest.mark.parametrize("language", [None, "python"])
+def test_the_program_is_the_last_block_whose_fence_names_its_language(
+    completion: str, language: str | None
+) -> None:
+    code, named = code_of(completion, language) or ("", "")
+    assert (code.rstrip(), named) == (PROGRAM.rstrip(), "python")
+
+
+def test_a_language_that_no_fence_names_is_that_of_the_first_block() -> None:
+    assert code_of("```c\n1\n```\n```go\n2\n```", "rust") == ("1\n", "rust")
+    assert code_of("```c\n1\n```\n```go\n2\n```") == ("2\n", "go")
+    assert code_of("no block, but ```this```") is None
+
+
 def test_the_last_python_block_comes_first_as_verl_has_it() -> None:
     completion = "```c++\nint x;\n```\n```python\n1\n```\n```python\n2\n```"
 
-    assert code_of(completion) == ("\n2\n", "python")
-    assert code_of(completion, "cpp") == ("int x;\n", "cpp")
-    assert code_of(completion, "go") == ("\n2\n", "go")
+    assert code_as_verl(completion) == ("\n2\n", "python")
+    assert code_as_verl(completion, "cpp") == ("int x;\n", "cpp")
+    assert code_as_verl(completion, "go") == ("\n2\n", "go")
 
 
 @pytest.mark.parametrize("language", [None, "cpp", "c++"])
