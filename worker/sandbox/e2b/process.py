@@ -1,5 +1,6 @@
 """envd's service of processes: commands and terminals, begun, found again, fed and ended."""
 
+import asyncio
 import base64
 import signal
 from collections.abc import AsyncGenerator
@@ -25,11 +26,13 @@ from worker.sandbox.sessions import (
 )
 
 _PING = 50.0
+_PROMPTLY, _SHARE = 0.25, 0.1  # seconds, and of the time that is asked for
 _SIZE = {"cols": 80, "rows": 24}
 _SIGNALS = {"SIGNAL_SIGKILL": signal.SIGKILL, "SIGNAL_SIGTERM": signal.SIGTERM}
 
 
 async def start(request: Request, box: Box, user: str) -> Response:
+    arrived = asyncio.get_running_loop().time()
     asked = await one_frame(request)
     config = _table(asked.get("process"), "process")
     pty = asked.get("pty")
@@ -41,7 +44,7 @@ async def start(request: Request, box: Box, user: str) -> Response:
         user=user,
         stdin=bool(asked.get("stdin", True)),  # left out by SDKs that are older than the field
         terminal=_terminal(pty) if pty else None,
-        timeout=_deadline(request),
+        timeout=_left(request, arrived),
         kept=True,
         tag=str(asked.get("tag") or ""),
     )
@@ -191,10 +194,14 @@ def _list(found: Any, name: str) -> list[Any]:
     return found or []
 
 
-def _deadline(request: Request) -> float | None:
-    """Of the command, in seconds: the client's own deadline is sent as that of the call."""
+def _left(request: Request, arrived: float) -> float | None:
+    """Seconds for the command. The client sends its own deadline as that of the call, and some
+    clients wait no moment longer for the answer: it must be on its way by then."""
     text = request.headers.get("connect-timeout-ms", "")
-    return int(text) / 1000 if _is_number(text) and int(text) else None
+    if not _is_number(text) or not (asked := int(text) / 1000):
+        return None
+    passed = asyncio.get_running_loop().time() - arrived
+    return max(asked - passed - min(_PROMPTLY, _SHARE * asked), 0.001)
 
 
 def _ping(request: Request) -> float:
