@@ -307,6 +307,9 @@ class Session(Protocol):
         most 16 at once in a session, and as many as the kernel allows its user. Raises
         `TooManySessions`."""
 
+    async def place(self, packed: AsyncIterable[bytes]) -> None:
+        """Write many files, folders and links at once, as root; each as `packing.head` says it."""
+
     async def layer(self, path: Path, most: int) -> int:
         """Write what it has changed since its image as a layer, a tar of at most so many bytes;
         how many entries. Raises `ImageTooLarge`."""

@@ -45,6 +45,7 @@ from worker.sandbox.sessions.process import (
 from worker.sandbox.sessions.wire import PIECE
 
 MOST = 64 << 20  # bytes of one output that `run` keeps
+_FED = ("write", "place")  # calls that are given content
 _LISTED = 32 << 20  # bytes of a folder's entries
 _MOST_SAID = 1 << 16  # bytes of what came of a call
 _LAST_WORDS = 2.0  # seconds for what is said of a command that was killed
@@ -182,6 +183,10 @@ class LocalSession:
                 raise TooManySessions(f"{path}: {problem.strerror}") from None
             raise
 
+    async def place(self, packed: AsyncIterable[bytes]) -> None:
+        """As its root: files, folders and links, packed one after the other (`packing.head`)."""
+        await self._value("place", "its files", "0", packed)
+
     async def layer(self, path: Path, most: int) -> int:
         """Write what it has changed since its image as a layer: a tar. How many entries."""
         with path.open("wb") as file:
@@ -225,7 +230,7 @@ class LocalSession:
         self, call: str, about: str, user: str, content: bytes | AsyncIterable[bytes] = b"",
         said: "_Said | None" = None, **given: Any,
     ) -> AsyncIterator[AsyncIterator[bytes]]:  # fmt: skip
-        asked = {"call": call, "given": given, "user": user, "stdin": call == "write"}
+        asked = {"call": call, "given": given, "user": user, "stdin": call in _FED}
         async with self._begun("call", asked, content) as process:
             yield self._content(process, said or _Said(about))
 

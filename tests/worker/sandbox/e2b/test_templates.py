@@ -1,8 +1,10 @@
 """Templates of the unmodified E2B SDK: images of this machine, and what is built on them."""
 
 import gzip
+import io
 import os
 import tarfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -26,6 +28,7 @@ from worker.sandbox.e2b.settings import E2bSettings
 from worker.sandbox.e2b.templates.copying import Copying
 from worker.sandbox.e2b.templates.rest import Build
 from worker.sandbox.e2b.templates.steps import Building, _followed
+from worker.sandbox.local.inside.packing import entries
 from worker.sandbox.sessions import CommandRequest, Exit, Output, SessionGone
 
 KEY = "task_image"
@@ -166,6 +169,70 @@ async def test_a_copied_link_that_leads_nowhere_is_damage(tmp_path: Path, target
         await Copying("a", "/a", "", "").into(Taking(), tmp_path / "archive")  # type: ignore[arg-type]
 
 
+async def test_an_archive_is_copied_by_one_call_however_many_files_it_has(tmp_path: Path) -> None:
+    made = Layer()
+    for number in range(300):
+        made.file(f"a/{number}", b"x" * number)
+    (tmp_path / "archive").write_bytes(made.bytes())
+    taking = Taking()
+    await Copying("a", "/a", "", "").into(taking, tmp_path / "archive")  # type: ignore[arg-type]
+    (packed,) = taking.placed
+    found = []
+    with io.BytesIO(packed) as stream:
+        for about, size in entries(stream):
+            found.append((about["name"], about["kind"], stream.read(size)))
+    assert found == [(f"/a/{number}", "file", b"x" * number) for number in range(300)]
+
+
+@many_users
+@builds
+def test_many_files_are_copied_over_what_was_there(server: E2bServer, tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / "many").mkdir(exist_ok=True)
+        (tmp_path / f"many/{number}").write_text(f"{number}\n")
+    template = (
+        Template(file_context_path=tmp_path)
+        .from_image("t")
+        .run_cmd(
+            "mkdir /many && echo old > /many/7 && echo other > /target && ln -s /target /many/8"
+        )
+        .copy("many", "/many")
+    )
+    Template.build(template, "many", **server.options)
+    with Sandbox.create("many", timeout=60, **server.options) as box:
+        said = box.commands.run(
+            "set -- /many/*; echo $#; cat /many/7 /many/8 /target /many/299"
+        ).stdout
+    assert said == "300\n7\n8\n8\n299\n"
+
+
+@builds
+def test_a_file_that_cannot_be_placed_is_named(server: E2bServer, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    template = Template(file_context_path=tmp_path).from_image("t").copy("a", "/task/a/below")
+    with pytest.raises(BuildException, match="/task/a/below: Not a directory"):
+        Template.build(template, "wrong", **server.options)
+
+
+@builds
+def test_a_build_is_cancelled_with_its_template(server: E2bServer) -> None:
+    key = {"x-api-key": KEY_OF_ALL}
+    one = f"{server.url}/templates/long"
+    build = patient.post(f"{server.url}/v3/templates", headers=key, json={"name": "long"}).json()
+    steps = [{"type": "RUN", "args": ["echo begun; sleep 1000"]}]
+    status = f"{one}/builds/{build['buildID']}/status"
+    patient.post(
+        f"{server.url}/v2/templates/long/builds/{build['buildID']}", headers=key,
+        json={"fromImage": "t", "steps": steps},
+    ).raise_for_status()  # fmt: skip
+    while "begun" not in patient.get(status, headers=key).text:
+        time.sleep(0.05)
+    assert patient.request("DELETE", one, headers=key).status_code == 204
+    ended = patient.get(status, headers=key).json()
+    assert (ended["status"], ended["reason"]["message"]) == ("error", "it was cancelled")
+    assert patient.request("DELETE", f"{server.url}/templates/t", headers=key).status_code == 404
+
+
 @pytest.mark.parametrize("steps", [5, "RUN x", ["RUN x"], [{"type": "RUN", "args": 5}]])
 def test_what_is_no_list_of_steps_is_refused(server: E2bServer, steps: object) -> None:
     key = {"x-api-key": KEY_OF_ALL}
@@ -195,9 +262,11 @@ async def test_a_sandbox_that_ends_before_it_is_ready_is_told_as_such(tmp_path: 
 class Taking:
     """A session that takes whatever is written."""
 
-    async def write(self, path: str, content: AsyncIterator[bytes], **_: object) -> None:
-        async for _piece in content:
-            pass
+    def __init__(self) -> None:
+        self.placed: list[bytes] = []
+
+    async def place(self, packed: AsyncIterator[bytes]) -> None:
+        self.placed.append(b"".join([piece async for piece in packed]))
 
 
 @builds

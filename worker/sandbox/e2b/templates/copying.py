@@ -14,6 +14,7 @@ from typing import IO
 from worker.images.archive import tar_in
 from worker.images.stream import plain
 from worker.sandbox.e2b.problems import Problem
+from worker.sandbox.local.inside.packing import head
 from worker.sandbox.sessions import CommandRequest, Session
 
 _PIECE = 1 << 18
@@ -42,12 +43,10 @@ class Copying:
             ) from None
 
     async def into(self, session: Session, archive: Path) -> None:
-        made = []
+        made: list[str] = []
         try:
             with plain(archive.open("rb")) as packed, tar_in(packed) as tar:
-                for member in tar:
-                    made.append(path := self._place_of(member.name, member.isdir()))
-                    await self._write(session, tar, member, path)
+                await session.place(self._packed(tar, made))
         except _DAMAGE as damage:
             if isinstance(damage, OSError) and damage.errno is not None:
                 raise  # the session's: a full disk
@@ -79,23 +78,31 @@ class Copying:
             inner = name
         return posixpath.normpath(posixpath.join(self._target, inner))
 
-    async def _write(
-        self, session: Session, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str
-    ) -> None:
-        if member.isdir():
-            await session.make_folder(path, user="0")
-        elif member.issym():
-            await session.make_folder(posixpath.dirname(path), user="0")
-            words = ["ln", "-sfn", "--", member.linkname, path]
-            if (await session.run(CommandRequest(words, user="0"), most=0)).exit.code:
-                raise Problem("invalid_argument", f"COPY: {path} cannot be made a link")
-        elif content := tar.extractfile(member):
-            mode = member.mode & 0o777 if self._mode is None else self._mode
-            await session.write(path, _pieces(content), user="0", mode=mode)
-        else:
-            raise Problem("invalid_argument", f"COPY: {member.name!r:.100} is no file")
-
-
-async def _pieces(content: IO[bytes]) -> AsyncIterator[bytes]:
-    while piece := await asyncio.to_thread(content.read, _PIECE):
-        yield piece
+    async def _packed(self, tar: tarfile.TarFile, made: list[str]) -> AsyncIterator[bytes]:
+        """All in one stream, of pieces that are worth a wake-up."""
+        held = bytearray()
+        while member := await asyncio.to_thread(tar.next):
+            made.append(path := self._place_of(member.name, member.isdir()))
+            content: IO[bytes] | None = None
+            if member.isdir():
+                held += head({"name": path, "kind": "folder"})
+            elif member.issym():
+                held += head({"name": path, "kind": "link", "target": member.linkname})
+            elif content := tar.extractfile(member):
+                mode = member.mode & 0o777 if self._mode is None else self._mode
+                held += head({"name": path, "kind": "file", "mode": mode}, member.size)
+            else:
+                raise Problem("invalid_argument", f"COPY: {member.name!r:.100} is no file")
+            left = member.size if content else 0
+            while content and left:
+                if not (piece := await asyncio.to_thread(content.read, min(_PIECE, left))):
+                    raise EOFError(f"{member.name!r:.100} is cut")
+                left -= len(piece)
+                held += piece
+                if len(held) >= _PIECE:
+                    yield bytes(held)
+                    held.clear()
+            if len(held) >= _PIECE:
+                yield bytes(held)
+                held.clear()
+        yield bytes(held)

@@ -80,6 +80,7 @@ class Templates:
             Route("/templates/upload/{ticket}", unkeyed(self.upload), methods=["PUT"]),
             Route(f"/v2{one}/builds/{{build}}", keyed(self.start), methods=["POST"]),
             Route(f"{one}/builds/{{build}}/status", keyed(self.status), methods=["GET"]),
+            Route(one, keyed(self.remove), methods=["DELETE"]),
         ]
 
     async def ask(self, request: Request) -> Response:
@@ -164,6 +165,22 @@ class Templates:
         build.task = asyncio.create_task(self._build(build, asked, steps))
         return Response(status_code=202)
 
+    async def remove(self, request: Request) -> Response:
+        """A template that was built here, and its builds that wait or are under way. Images from
+        elsewhere are the operator's."""
+        name = request.path_params["template"]
+        builds = [build for build in self._builds.values() if name in build.names]
+        if not builds:
+            raise unknown(name)
+        under_way = [build.task for build in builds if build.task]
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+        with suppress(ImageUnknown):
+            await asyncio.to_thread(self._boxes.sessions.images.remove, name)
+        return Response(status_code=204)
+
     async def _build(self, build: Build, asked: Json, steps: list[Json]) -> None:
         try:
             async with self._turns:
@@ -184,6 +201,9 @@ class Templates:
             build.fail(problem.message)
         except EXPECTED as problem:
             build.fail(problem_of(problem).message)
+        except asyncio.CancelledError:
+            build.fail("it was cancelled")
+            raise
         except Exception as defect:
             build.fail(f"the server failed: {type(defect).__name__}")
             raise

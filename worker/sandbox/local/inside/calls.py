@@ -11,10 +11,10 @@ import os
 import stat
 import struct
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from . import users, watching
-from .packing import NEW, PIECE, READ, about_of, dress, give, pack, put, unpack
+from .packing import NEW, PIECE, READ, about_of, dress, entries, fill, give, pack, put, unpack
 from .place import Place
 
 MOST_ENTRIES = 100_000
@@ -93,10 +93,7 @@ def _read(path: str, **_: Any) -> None:
 
 def _write(path: str, size: int | None, mode: int | None, **_: Any) -> dict[str, Any]:
     path = _named(path)
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    except FileExistsError:
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    _make(os.path.dirname(path))
     if mode is not None:
         os.umask(0)
     at = os.open(path, NEW, 0o666 if mode is None else mode)
@@ -110,6 +107,36 @@ def _write(path: str, size: int | None, mode: int | None, **_: Any) -> dict[str,
         os.fchmod(at, mode)  # of a file that was there; refused without namespaces
     os.close(at)
     return _entry(path)
+
+
+def _place(**_: Any) -> None:
+    """Many files, folders and links, packed one after the other: a call for each would cost more
+    than most files do."""
+    with open(0, "rb", buffering=PIECE, closefd=False) as packed:
+        for about, size in entries(packed):
+            path = _named(about["name"])
+            try:
+                _place_one(path, about, size, packed)
+            except OSError as problem:
+                number = problem.errno or errno.EIO
+                raise OSError(number, f"{path}: {problem.strerror or problem}") from None
+
+
+def _place_one(path: str, about: dict[str, Any], size: int, packed: BinaryIO) -> None:
+    if about["kind"] == "folder":
+        _make(path)
+        return
+    _make(os.path.dirname(path))
+    if about["kind"] == "link":
+        if os.path.lexists(path):
+            os.unlink(path)
+        os.symlink(about["target"], path)
+        return
+    at = os.open(path, NEW, about["mode"])
+    fill(at, size, packed)
+    if stat.S_IMODE(os.fstat(at).st_mode) != about["mode"]:
+        os.fchmod(at, about["mode"])
+    os.close(at)
 
 
 def _entry(path: str) -> dict[str, Any]:
@@ -259,5 +286,5 @@ def _watch(path: str, recursive: bool, kept: list[int], **_: Any) -> None:
 
 _CALLS: dict[str, Callable[..., Any]] = {
     "read": _read, "write": _write, "stat": _stat, "list": _list, "make": _make, "move": _move,
-    "remove": _remove, "watch": _watch, "pack": pack, "unpack": unpack,
+    "remove": _remove, "watch": _watch, "place": _place, "pack": pack, "unpack": unpack,
 }  # fmt: skip

@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 PIECE = 1 << 18
@@ -71,22 +72,22 @@ def _pack_one(
     found = os.lstat(name)
     about = {"name": name, **about_of(found)}
     if stat.S_ISDIR(found.st_mode):
-        _put_about(out, {**about, "kind": "folder", "opaque": over and hides})
+        out.write(head({**about, "kind": "folder", "opaque": over and hides}))
     elif stat.S_ISLNK(found.st_mode):
-        _put_about(out, {**about, "kind": "link", "target": os.readlink(name)})
+        out.write(head({**about, "kind": "link", "target": os.readlink(name)}))
     elif stat.S_ISCHR(found.st_mode) and not found.st_rdev:  # what a lower one has was removed
         if over:
-            _put_about(out, {**about, "kind": "hidden"})
+            out.write(head({**about, "kind": "hidden"}))
     elif not stat.S_ISREG(found.st_mode):
         return  # a socket or a pipe is of use to none but its makers
     elif first := seen.get((found.st_dev, found.st_ino)):
-        _put_about(out, {**about, "kind": "same", "target": first})
+        out.write(head({**about, "kind": "same", "target": first}))
     else:
         if found.st_nlink > 1:
             seen[found.st_dev, found.st_ino] = name
         at = os.open(name, READ | os.O_NOFOLLOW)
         size = os.fstat(at).st_size
-        _put_about(out, {**about, "kind": "file"}, size)
+        out.write(head({**about, "kind": "file"}, size))
         while size:
             piece = os.read(at, min(PIECE, size)) or bytes(min(PIECE, size))  # it has shrunk
             out.write(piece)
@@ -101,9 +102,17 @@ def _is_opaque(path: str) -> bool:
         return False
 
 
-def _put_about(out: BinaryIO, about: dict[str, Any], size: int = 0) -> None:
+def head(about: dict[str, Any], size: int = 0) -> bytes:
+    """What stands before the content of a file, of so many bytes."""
     text = json.dumps(about).encode()
-    out.write(SIZES.pack(len(text), size) + text)
+    return SIZES.pack(len(text), size) + text
+
+
+def entries(packed: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
+    """What is said of each, and how many bytes of content follow, which the caller takes."""
+    while start := packed.read(1):
+        length, size = SIZES.unpack(start + _take(packed, SIZES.size - 1))
+        yield json.loads(_take(packed, length)), size
 
 
 def _take(packed: BinaryIO, size: int) -> bytes:
@@ -118,9 +127,7 @@ def unpack(scratch: str, **_: Any) -> None:
     os.umask(0)
     folders = []
     with open(0, "rb", buffering=PIECE, closefd=False) as packed:
-        while start := packed.read(1):
-            length, size = SIZES.unpack(start + _take(packed, SIZES.size - 1))
-            about = json.loads(_take(packed, length))
+        for about, size in entries(packed):
             name = about["name"]
             match about["kind"]:
                 case "folder":
@@ -138,14 +145,14 @@ def unpack(scratch: str, **_: Any) -> None:
                     os.link(about["target"], name)
                 case _:
                     at = os.open(name, NEW | os.O_NOFOLLOW, about["mode"] | 0o600)
-                    _fill(at, size, packed)
+                    fill(at, size, packed)
                     dress(at, about)
                     os.close(at)
     for name, about in reversed(folders):
         dress(name, about)
 
 
-def _fill(at: int, size: int, packed: BinaryIO) -> None:
+def fill(at: int, size: int, packed: BinaryIO) -> None:
     """Holes stay holes: they took no room in the other session, which has as much as this one."""
     left, in_a_hole = size, False
     while left:
