@@ -26,6 +26,7 @@ from worker.sandbox.e2b.wire import (
     FORWARDED,
     HELD,
     TAKE,
+    is_number,
     refusal,
     retry,
     unless_gone,
@@ -292,7 +293,7 @@ def _box(request: Request) -> str:
     if name := request.headers.get("e2b-sandbox-id"):
         return name
     port, _, name = request.headers.get("host", "").partition(".")[0].partition("-")
-    if port.isdigit() and is_name(name):
+    if is_number(port) and is_name(name):
         return name
     return box_of(request.headers.get(_TOKENS[0], ""))
 

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from ground.http.held import Held
 from worker.sandbox.e2b.boxes import Box
 from worker.sandbox.e2b.problems import Problem
-from worker.sandbox.e2b.wire import no_room
+from worker.sandbox.e2b.wire import is_number, no_room
 from worker.sandbox.sessions import Entry
 
 _CHUNK_OF_GZIP = 1 << 20
@@ -83,7 +83,7 @@ def can_be_signed(request: Request) -> bool:
     """Whether the address has what may be a signature, whose time is not over."""
     asked = request.query_params
     expires = asked.get("signature_expiration", "")
-    if expires and (not expires.isdigit() or int(expires) < time.time()):
+    if expires and (not is_number(expires) or int(expires) < time.time()):
         return False
     return _SIGNATURE.fullmatch(asked.get("signature", "")) is not None
 

@@ -14,7 +14,7 @@ from ground import tracing
 from ground.tracing import OFF, Span
 from worker.sandbox.e2b.boxes import Box
 from worker.sandbox.e2b.problems import Problem
-from worker.sandbox.e2b.wire import Json, body, frames, number, one_frame, streamed
+from worker.sandbox.e2b.wire import Json, body, frames, is_number, number, one_frame, streamed
 from worker.sandbox.sessions import (
     CommandRequest,
     Exit,
@@ -198,7 +198,7 @@ def _left(request: Request, arrived: float) -> float | None:
     """Seconds for the command. The client sends its own deadline as that of the call, and some
     clients wait no moment longer for the answer: it must be on its way by then."""
     text = request.headers.get("connect-timeout-ms", "")
-    if not _is_number(text) or not (asked := int(text) / 1000):
+    if not is_number(text) or not (asked := int(text) / 1000):
         return None
     passed = asyncio.get_running_loop().time() - arrived
     return max(asked - passed - min(_PROMPTLY, _SHARE * asked), 0.001)
@@ -206,8 +206,4 @@ def _left(request: Request, arrived: float) -> float | None:
 
 def _ping(request: Request) -> float:
     text = request.headers.get("keepalive-ping-interval", "")
-    return float(text) if _is_number(text) and int(text) else _PING
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 16
+    return float(text) if is_number(text) and int(text) else _PING

@@ -8,7 +8,7 @@ import json
 import tarfile
 from typing import IO, Any
 
-from worker.images import ImageTooLarge
+from worker.images import ImageBroken, ImageTooLarge
 from worker.sandbox.local.inside.image import SETTINGS
 from worker.sandbox.local.inside.packing import SIZES
 
@@ -66,8 +66,13 @@ class LayerWriter:
 
     def _write_entry(self, about: dict[str, Any], size: int) -> None:
         name: str = about["name"]
+        above, _, last = name.rpartition("/")
+        if last.startswith(_HIDES):
+            raise ImageBroken(
+                f"/{name}: in a layer this name means that {last.removeprefix(_HIDES)!r} was"
+                " removed. Give the file another name, or remove it"
+            )
         if about["kind"] == "hidden":
-            above, _, last = name.rpartition("/")
             self._write(tarfile.TarInfo(f"{above}/{_HIDES}{last}".lstrip("/")))
             return
         entry = tarfile.TarInfo(name)

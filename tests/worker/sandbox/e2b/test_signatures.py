@@ -59,10 +59,10 @@ async def test_what_is_no_signature_is_refused_without_a_list(text: str) -> None
     assert (refused.value.status, boxes.lists) == (401, 0)
 
 
-@pytest.mark.parametrize("expires", ["1", "x"])
+@pytest.mark.parametrize("expires", ["1", "x", "²", "9" * 5000], ids=["1", "x", "²", "many"])
 async def test_a_signature_whose_time_is_over_is_refused_without_a_list(expires: str) -> None:
     boxes = Listed({"one": "token"})
-    asked = request(signature("token", f":{expires}"), f"&signature_expiration={expires}")
+    asked = request(signature("token", f":{expires}"), f"&signature_expiration={quote(expires)}")
     with pytest.raises(Problem, match="time is over"):
         await searched(boxes).signer(asked)
     assert boxes.lists == 0

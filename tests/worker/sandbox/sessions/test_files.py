@@ -99,6 +99,25 @@ async def test_a_stream_that_breaks_off_is_an_error(session):
     assert await sh(session, "echo well") == b"well\n"
 
 
+async def test_folders_deeper_than_any_path_are_removed_and_listed_so_far(session):
+    nest = """
+import os
+os.mkdir("top"); os.chdir("top")
+for _ in range(2000): os.mkdir("below"); os.chdir("below")
+"""
+    made = await session.run(CommandRequest(["python3", "-c", nest]))
+    assert made.exit.code == 0, made
+    assert len(await session.list("top", depth=5)) == 5
+    with pytest.raises(OSError, match="list less depth"):
+        await session.list("top", depth=3000)
+    await session.write("other/kept", b"x")
+    await session.run(CommandRequest(["ln", "-s", "../other", "top/link"]))
+    await session.remove("top")
+    with pytest.raises(FileNotFoundError):
+        await session.stat("top")
+    assert [entry.path.rpartition("/")[2] for entry in await session.list("other")] == ["kept"]
+
+
 async def test_files_are_listed_moved_and_removed(session):
     assert await session.make_folder("one/two")
     assert not await session.make_folder("one/two")

@@ -24,7 +24,7 @@ from worker.images.store import BUILD
 from worker.sandbox.e2b.boxes import Boxes, moment, unknown
 from worker.sandbox.e2b.problems import EXPECTED, Problem, problem_of
 from worker.sandbox.e2b.templates.steps import Building, StepFailed
-from worker.sandbox.e2b.wire import Json, body
+from worker.sandbox.e2b.wire import Json, body, is_number
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}(:[A-Za-z0-9._-]{1,27})?")
@@ -221,7 +221,7 @@ class Templates:
     async def status(self, request: Request) -> Response:
         build = self._of(request)
         text = request.query_params.get("logsOffset", "0")
-        offset = int(text) if text.isascii() and text.isdigit() else 0
+        offset = int(text) if is_number(text) else 0
         said: dict[str, Any] = {
             "templateID": request.path_params["template"], "logs": [],
             "buildID": request.path_params["build"], "status": build.status,

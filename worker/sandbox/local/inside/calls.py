@@ -18,6 +18,9 @@ from .packing import NEW, PIECE, READ, about_of, dress, entries, fill, give, pac
 from .place import Place
 
 MOST_ENTRIES = 100_000
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LONGEST_PATH = 4096  # bytes, its end among them
+_TOO_DEEP = "folders lie so deep in it that the kernel takes no path to them; list less depth"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -175,7 +178,9 @@ def _list(path: str, depth: int, **_: Any) -> None:
         names = _names(folder, must_be_there=level == 1)
         for name in sorted(names):
             with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
-                entry = _entry(os.path.join(folder, name))
+                if len(os.fsencode(path := os.path.join(folder, name))) >= _LONGEST_PATH:
+                    raise OSError(errno.ENAMETOOLONG, _TOO_DEEP)
+                entry = _entry(path)
                 found.append(entry)
                 if entry["kind"] == "folder" and level < depth:
                     folders.append((entry["path"], level + 1))
@@ -266,15 +271,40 @@ def _remove(path: str, **_given: Any) -> None:
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
         return
-    for _, folders, names, at in os.fwalk(path, topdown=False, follow_symlinks=False):
-        for name in names:
-            os.unlink(name, dir_fd=at)
-        for name in folders:
-            try:
-                os.rmdir(name, dir_fd=at)
-            except NotADirectoryError:  # a link to a folder
-                os.unlink(name, dir_fd=at)
+    at = os.open(path, _FOLDER)
+    folders = [_emptied(at)]
+    names: list[str] = []
+    while folders:
+        _, left = folders[-1]
+        if left:
+            names.append(left.pop())
+            below = os.open(names[-1], _FOLDER, dir_fd=at)
+            os.close(at)
+            at = below
+            folders.append(_emptied(at))
+            continue
+        folders.pop()
+        if not folders:
+            break
+        # Not from a stack of open ones: a program makes them deeper than a process may open files.
+        above = os.open("..", _FOLDER, dir_fd=at)
+        os.close(at)
+        at = above
+        if not os.path.samestat(os.fstat(at), folders[-1][0]):
+            raise OSError(errno.EBUSY, "a folder in it was moved meanwhile")
+        os.rmdir(names.pop(), dir_fd=at)
+    os.close(at)
     os.rmdir(path)
+
+
+def _emptied(at: int) -> tuple[os.stat_result, list[str]]:
+    """A folder without what is no folder in it, and the names of those that are."""
+    with os.scandir(at) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        if not is_folder:
+            os.unlink(name, dir_fd=at)
+    return os.fstat(at), [name for name, is_folder in found if is_folder]
 
 
 def _watch(path: str, recursive: bool, kept: list[int], **_: Any) -> None:
