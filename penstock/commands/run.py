@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 import click
@@ -17,23 +15,17 @@ from penstock.commands.completion import queues
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, say, settings_options
+from penstock.programs import NOT_RUN, exit_code, request_of, show
 from penstock.startup import fleets_redis, require_one_primary
 from penstock.verdicts import judging_bar, print_verdicts, verdicts_exit_code
 from worker.errors import QueueError, RequestRefused, start_a_worker
 from worker.judge.asking import JudgeOptions, cases_of
 from worker.judge.formats import Cases
 from worker.judge.progress import listening
-from worker.models import LANGUAGES, CodeRequest, CodeResult
+from worker.models import CodeRequest
 from worker.queue.code_queue import CodeQueue
 
 PATIENCE = 2.0  # seconds until it is said why a program waits
-NOT_RUN, TIMED_OUT, OUT_OF_BOUNDS = 125, 124, 137
-_BY_SUFFIX = {
-    ".py": "python", ".sh": "bash", ".js": "nodejs", ".c": "c", ".ts": "typescript", ".cpp": "cpp",
-    ".cc": "cpp", ".go": "go", ".rs": "rust", ".java": "java", ".rb": "ruby", ".lua": "lua",
-    ".pl": "perl", ".php": "php", ".r": "R", ".sql": "sql", ".cs": "csharp", ".kt": "kotlin_script",
-    ".swift": "swift", ".jl": "julia", ".scala": "scala",
-}  # fmt: skip
 
 
 @click.command(
@@ -86,7 +78,7 @@ def command(
     """Run a program through the queue; print what it prints, exit as it exits."""
     settings = given_settings()
     require_one_primary(settings)
-    request = _request(program, language, timeout, with_input=with_input)
+    request = request_of(program, language, timeout, with_input=with_input)
     judged_on = _read_cases(cases, request) if cases is not None else None
     with fleets_redis(settings) as url:
         if not wait and not run_in_order(_attended(url, settings, queue)):
@@ -108,7 +100,7 @@ def command(
     if as_json:
         click.echo(result.model_dump_json())
     else:
-        _print(result)
+        show(result)
     return exit_code(result)
 
 
@@ -137,34 +129,6 @@ def _judged(
     else:
         print_verdicts(result)
     return verdicts_exit_code(result, NOT_RUN)
-
-
-def exit_code(result: CodeResult) -> int:
-    """How a shell would see the program's end."""
-    if result.error_kind == "infrastructure":
-        return NOT_RUN
-    if result.error_kind == "limit":
-        return TIMED_OUT if result.error_reason.endswith("timeout") else OUT_OF_BOUNDS
-    last = result.run_result or result.compile_result
-    code = (last and last.return_code) or 0
-    return 128 - code if code < 0 else code
-
-
-def _request(
-    program: BinaryIO, language: str | None, timeout: float, *, with_input: bool
-) -> CodeRequest:
-    if with_input and program is sys.stdin.buffer:
-        raise click.UsageError("-i: stdin is already the program; use a file for one of them")
-    suffix = Path(program.name).suffix.lower() if isinstance(program.name, str) else ""
-    chosen = language or _BY_SUFFIX.get(suffix, "python")
-    if chosen not in LANGUAGES:
-        raise click.UsageError(f"--language {chosen!r} is none of {', '.join(sorted(LANGUAGES))}")
-    return CodeRequest.read({
-        "code": program.read().decode(errors="replace"),
-        "language": chosen,
-        "run_timeout": timeout,
-        "stdin": sys.stdin.buffer.read().decode(errors="replace") if with_input else None,
-    })  # fmt: skip
 
 
 async def _attended(url: str, settings: GroundSettings, queue: str) -> bool:
@@ -199,16 +163,3 @@ async def _why_it_waits(url: str, settings: GroundSettings, queue: str) -> str:
     async with FleetReader(url, settings.run) as reader:
         found = await reader.queue(queue)
     return found.reason if found and found.depth else ""
-
-
-def _print(result: CodeResult) -> None:
-    sys.stdout.write(result.stdout)
-    sys.stdout.flush()
-    sys.stderr.write(result.stderr)
-    if result.error_kind == "limit":
-        say(f"penstock: the program was stopped: {result.error_reason}", err=True)
-    elif result.error_kind == "infrastructure":
-        said = f": {result.message}" if result.message else ""
-        say(f"penstock: the sandbox failed ({result.error_reason}){said}", err=True)
-    if any(one and one.stdout_truncated for one in (result.run_result, result.compile_result)):
-        click.echo("penstock: its output was cut", err=True)

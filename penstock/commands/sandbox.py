@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, get_args
 
 import click
 
@@ -15,8 +15,10 @@ from ground.http import HttpGuard, listen, require_token, serve_on
 from ground.http.guard import AsgiApp
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
+from penstock.programs import NOT_RUN, exit_code, request_of, show
 from penstock.sessions.command import list_sessions, shell
-from worker.sandbox.local import Jails, SandboxUnavailable
+from worker.errors import SandboxFailure
+from worker.sandbox.local import Jails, LocalSandbox, SandboxUnavailable
 from worker.sandbox.local.isolation.levels import Level
 from worker.sandbox.local.settings import SandboxSettings
 from worker.settings import WorkerSettings
@@ -103,6 +105,45 @@ def selftest(as_json: bool, **given: Any) -> int:
         f"languages: {', '.join(facts['languages'])}"
     )
     return 0
+
+
+@command.command(
+    "run",
+    epilog=examples("""
+Examples:
+
+  penstock sandbox run solution.py
+  echo 'print(6 * 7)' | penstock sandbox run -
+  penstock sandbox run -i solution.cpp < input.txt
+
+It exits as the program did: 128 + n after signal n, 124 if its time ran out, 137 at
+another limit. 125: the program was not run.
+"""),
+)
+@click.argument("program", type=click.File("rb"), metavar="FILE|-")
+@click.option("-i", "--stdin", "with_input", is_flag=True, help="Give it stdin as its input.")
+@click.option("--language", help="Default: by the file's name, else python.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0,
+              show_default=True, help="Seconds that it may run.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@_of_the_sandbox
+def run(
+    program: BinaryIO, with_input: bool, language: str | None, timeout: float, as_json: bool,
+    **given: Any,
+) -> int:  # fmt: skip
+    """Run one program here, without a worker or Redis; exit as it exits."""
+    request = request_of(program, language, timeout, with_input=with_input)
+    try:
+        with LocalSandbox.from_settings(_settings(given)).sync as sandbox:
+            result = sandbox.run(request)
+    except SandboxFailure as failure:
+        click.echo(f"penstock: {failure}", err=True)
+        return NOT_RUN
+    if as_json:
+        click.echo(result.model_dump_json())
+    else:
+        show(result)
+    return exit_code(result)
 
 
 async def _tested(settings: SandboxSettings) -> dict[str, Any]:

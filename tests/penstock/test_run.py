@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 import ground
 from buffer import GroupFunctions, Policy, RolloutBuffer, TaskConfig
 from limiter import TokenBucket
-from penstock.commands.run import exit_code
+from penstock.programs import exit_code
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, until
-from tests.penstock.commands import run
+from tests.penstock.commands import clean, run
 from tests.worker.concurrent.crew import at_work
 from worker import CodeResult
 
@@ -67,6 +68,25 @@ def test_output_and_exit_code_are_the_programs(
             assert unasked.stdout is not None
             assert unasked.stdout.read() == "hello\n"
     worker_settings.cache_clear()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the embedded sandbox is Linux's")
+def test_a_program_runs_in_the_embedded_sandbox_without_worker_and_redis(tmp_path: Path) -> None:
+    script = tmp_path / "hello.sh"
+    script.write_text("read name; echo hello $name; exit 3\n")
+    told = subprocess.run(
+        [PENSTOCK, "sandbox", "run", "-i", script], input="you\n", capture_output=True, text=True,
+        env=clean(), timeout=100, check=False,
+    )  # fmt: skip
+    assert (told.returncode, told.stdout) == (3, "hello you\n"), told
+    endless = tmp_path / "endless.py"
+    endless.write_text("while True: pass")
+    late = run("sandbox", "run", "--timeout", "0.2", str(endless))
+    assert (late.returncode, late.stdout) == (124, "")
+    assert "run_timeout" in late.stderr
+    unfit = run("sandbox", "run", "--python", "/bin/false", str(endless))
+    assert unfit.returncode == 125
+    assert "/bin/false cannot be run" in unfit.stderr
 
 
 SQUARE = '#include <cstdio>\nint main() { int n; scanf("%d", &n); printf("%d\\n", n * n); }\n'

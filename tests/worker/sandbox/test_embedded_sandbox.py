@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for keeper in processes_in(temporary / f"penstock-{os.geteuid()}"):
         os.kill(keeper, signal.SIGKILL)
     shutil.rmtree(temporary)
+
+
+def test_code_that_blocks_runs_programs_from_many_threads() -> None:
+    with LocalSandbox().sync as sandbox, ThreadPoolExecutor(4) as threads:
+        requests = [CodeRequest(code=f"print({n})") for n in range(8)]
+        results = list(threads.map(sandbox.run, requests))
+        cases = [JudgeCase(input="1", expected=["1"])]
+        request = JudgeRequest(code="print(input())", cases=cases)
+        judged = sandbox.judge(request, InlineSuite([Case(b"1", (b"1",))]))
+    assert [result.stdout for result in results] == [f"{n}\n" for n in range(8)]
+    assert judged.verdicts == "P"
 
 
 def test_a_concurrent_worker_runs_programs_in_a_sandbox_of_its_own(real_redis, tmp_path) -> None:

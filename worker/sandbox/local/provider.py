@@ -9,6 +9,7 @@ import asyncio
 import base64
 import time
 from dataclasses import replace
+from functools import cached_property
 from typing import Self
 
 from ground import tracing
@@ -24,6 +25,7 @@ from worker.sandbox.local.launch import ServerConfig
 from worker.sandbox.local.limits import CACHE_MB, CAPS, DEFAULTS, MB, Limits
 from worker.sandbox.local.outcome import Outcome, Program
 from worker.sandbox.local.settings import SandboxSettings
+from worker.sandbox.local.sync import SyncSandbox
 
 
 def limits_for(
@@ -119,6 +121,11 @@ class LocalSandbox:
                 await self._judging.builds.close()
                 raise SandboxUnfit(str(problem), reason="isolation_unavailable") from None
             self._started = True
+
+    @cached_property
+    def sync(self) -> SyncSandbox:
+        """The same sandbox for code that blocks."""
+        return SyncSandbox(self)
 
     async def close(self) -> None:
         await self._judging.builds.close()
