@@ -4,6 +4,7 @@ A call that cannot be run is not an exception: its `problem` is a sentence for t
 which may then do better.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,10 +30,19 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def read_arguments(text: str) -> Any:
+    """What the text says. Some models and servers write it as JSON twice over."""
+    read = json.loads(text, strict=False)
+    if isinstance(read, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(read, strict=False)
+    return read
+
+
 def read_call(name: str, arguments: str, id: str, schemas: Schemas) -> Call:
     """A call whose arguments are text, as the server passes them on."""
     try:
-        read = json.loads(arguments or "{}", strict=False)
+        read = read_arguments(arguments or "{}")
     except (ValueError, RecursionError) as wrong:
         return Call(
             name,

@@ -17,10 +17,10 @@ import httpx  # noqa: F401
 
 from ground import tracing
 from limiter import Gate
-from worker.rollout.calls import Call, Schemas, encodable, read_call
+from worker.rollout.calls import Call, Schemas, encodable, read_arguments, read_call
 from worker.rollout.endpoint import GatedModel
-from worker.rollout.hermes import calls_in, with_tools
-from worker.rollout.request import Message, RolloutRequest
+from worker.rollout.hermes import calls_in, unparsed_in, with_tools
+from worker.rollout.request import THOUGHTS, Message, RolloutRequest
 from worker.rollout.trajectory import Masked
 
 if TYPE_CHECKING:
@@ -140,14 +140,21 @@ def _reply(
     said = choice.message
     text = begun + encodable(_text(said.content))
     message: Message = {"role": "assistant", "content": text}
-    if reasoning := getattr(said, "reasoning_content", None):
-        message["reasoning_content"] = encodable(reasoning)
+    for name in THOUGHTS:
+        if (thought := getattr(said, name, None)) and isinstance(thought, str):
+            message[name] = encodable(thought)
     if native := _native_calls(said):
         message["tool_calls"] = native
     calls = [
         read_call(call["function"]["name"], call["function"]["arguments"], call["id"], schemas)
         for call in native
     ] or calls_in(text, schemas)
+    is_read = any(call.name for call in calls) or str(choice.finish_reason) == ABORTED
+    if _passed_over(said) or (schemas and not is_read and unparsed_in(text, schemas)):
+        raise Masked(
+            "model: the server did not parse its model's calls: start it with the parser of its"
+            " model, as vLLM's --tool-call-parser names it"
+        )
     return Reply(message, calls, str(choice.finish_reason), _usage(completion), seconds)
 
 
@@ -184,6 +191,12 @@ def _native_calls(said: "ChatCompletionMessage") -> list[dict[str, Any]]:
     ]
 
 
+def _passed_over(said: "ChatCompletionMessage") -> bool:
+    """Whether it has calls of a form that is not asked for, and that nothing here runs."""
+    kinds = [call.type for call in said.tool_calls or []]
+    return bool(said.function_call) or any(kind not in ("function", None) for kind in kinds)
+
+
 def _as_text(arguments: Any) -> str:
     """Of a call: some servers send them as the object that they are the text of."""
     return encodable(arguments if isinstance(arguments, str) else json.dumps(arguments or {}))
@@ -194,9 +207,11 @@ def on_the_wire(messages: list[Message]) -> list[Message]:
 
     Chat templates parse the arguments of earlier calls, and fail on those that a model
     wrote wrongly. Answers to calls of one turn in text go in one message, as Qwen has it.
+    Thoughts are sent back while the tools answer, and not once the user has spoken again.
     """
     sent: list[Message] = []
-    for message in messages:
+    asked = max((at for at, said in enumerate(messages) if said["role"] == "user"), default=-1)
+    for at, message in enumerate(messages):
         if message["role"] == "tool" and not message.get("tool_call_id"):
             text = f"<tool_response>\n{message['content']}\n</tool_response>"
             if sent and sent[-1].get("role") == "user" and _responds(sent[-1]):
@@ -204,7 +219,7 @@ def on_the_wire(messages: list[Message]) -> list[Message]:
             else:
                 sent.append({"role": "user", "content": text})
             continue
-        message = {key: value for key, value in message.items() if key != "reasoning_content"}
+        message = {key: said for key, said in message.items() if at > asked or key not in THOUGHTS}
         if "tool_calls" in message:
             message["tool_calls"] = [_readable(call) for call in message["tool_calls"]]
         sent.append(message)
@@ -217,16 +232,15 @@ def _responds(message: Message) -> bool:
 
 def _readable(call: dict[str, Any]) -> dict[str, Any]:
     written = call["function"]["arguments"]
-    if isinstance(_parsed(written, strict=True), dict):
-        return call
-    read = _parsed(written, strict=False)
+    try:
+        if isinstance(json.loads(written), dict):
+            return call
+    except (ValueError, RecursionError):
+        pass  # what is read below may still be read
+    try:
+        read = read_arguments(written)
+    except (ValueError, RecursionError):
+        read = None
     if not isinstance(read, dict):
         read = {"unread": written}
     return {**call, "function": {**call["function"], "arguments": json.dumps(read)}}
-
-
-def _parsed(text: str, *, strict: bool) -> Any:
-    try:
-        return json.loads(text, strict=strict)
-    except (ValueError, RecursionError):
-        return None

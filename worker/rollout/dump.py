@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.rollout.hermes import call_text, with_tools
-from worker.rollout.request import Message
+from worker.rollout.request import THOUGHTS, Message
 from worker.rollout.trajectory import Trajectory
 
 
@@ -85,7 +85,7 @@ def transcript(messages: Iterable[Message]) -> str:
 def _said(message: Message) -> str:
     content = message.get("content") or ""
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    if reasoning := message.get("reasoning_content"):
+    if reasoning := next(filter(None, map(message.get, THOUGHTS)), None):
         text = f"<think>\n{reasoning}\n</think>\n{text}"
     calls = (call["function"] for call in message.get("tool_calls", []))
     return "\n".join(

@@ -18,6 +18,13 @@ from worker.rollout.request import Message
 from worker.tool.schemas import OpenAIFunctionToolSchema
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_THOUGHT = "</think>"
+_MARKS = re.compile(
+    r"<\|python_tag\|>|\[TOOL_CALLS\]|<\|tool_calls?_(?:section_)?begin\|>|<minimax:tool_call>"
+    r"|<｜tool▁calls?▁begin｜>|<｜DSML｜function_calls>|<\|channel\|>commentary to=functions"
+    r"|<tool_call>\s*(?:<function=|[\w.-]+\s*<arg_key>)"
+)  # of Llama, Mistral, Kimi, MiniMax, DeepSeek, gpt-oss; of Qwen3-Coder and GLM
+_BARE = re.compile(r'\s*[\[{]{1,2}\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([\w.-]+)"')
 _BLANK = re.compile(r"\s*")
 _END = re.compile(r"\s*</tool_call>")
 _DECODER = json.JSONDecoder(strict=False)  # models write line ends in their strings
@@ -40,15 +47,28 @@ For each function call, return a json object with function name and arguments wi
 
 
 def calls_in(text: str, schemas: Schemas) -> list[Call]:
-    """The calls in what a model wrote, in order; the text between them stays as it is."""
+    """The calls in what a model wrote, in order; the text between them stays as it is.
+
+    One that it only thought of is none: the end of its thoughts comes behind it.
+    """
     found: list[Call] = []
-    place = text.find(_OPEN)
-    while place >= 0:
-        start = place + len(_OPEN)
-        call, end = _call_at(text, start, schemas)
+    end = 0
+    while (place := text.find(_OPEN, end)) >= 0:
+        if text.find(_THOUGHT, end, place) >= 0:
+            found.clear()
+        call, end = _call_at(text, place + len(_OPEN), schemas)
         found.append(call)
-        place = text.find(_OPEN, end)
-    return found
+    return found if text.find(_THOUGHT, end) < 0 else []
+
+
+def unparsed_in(text: str, schemas: Schemas) -> bool:
+    """Whether a model wrote a call, behind its thoughts, in a form that only its server's parser
+    reads. It was trained on that form, and could not follow advice to write another."""
+    said = text.rpartition(_THOUGHT)[2]
+    if _MARKS.search(said):
+        return True
+    bare = _BARE.match(said)
+    return bare is not None and bare[1] in schemas
 
 
 def _call_at(text: str, start: int, schemas: Schemas) -> tuple[Call, int]:

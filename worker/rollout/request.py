@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from worker.tool.schemas import OpenAIFunctionToolSchema
 
 Message = dict[str, Any]
+THOUGHTS = ("reasoning", "reasoning_content")  # of a message: vLLM's name for them, and others'
 OURS = {"messages", "model", "stream", "tools"}  # what a request to the server has from us
 
 

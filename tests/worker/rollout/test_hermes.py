@@ -28,6 +28,9 @@ def programs(text: str) -> list[str]:
         (in_text("1").removesuffix("</tool_call>"), ["1"]),  # cut off, as a stop string is
         (in_text("1").replace("</tool_call>", "") + in_text("2"), ["1", "2"]),
         (f"<think>\nnot closed {in_text('1')}", ["1"]),
+        (f"<think>so {in_text('1')}?</think>\n{in_text('2')}", ["2"]),
+        (f"so {in_text('1')}?</think>", []),
+        (in_text("print('</think>')"), ["print('</think>')"]),
         (
             '<tool_call>{"name": "code_interpreter", "arguments": "{\\"code\\": \\"1\\"}"}'
             "</tool_call>",

@@ -11,6 +11,7 @@ import pytest
 from tests.harness.scripted_model import called, said, scripted_model
 from tests.worker.rollout.players import QueueTool, code, playing, script, user
 from worker.rollout import Trajectory, run_batch
+from worker.rollout.dump import row_of
 from worker.tool import ToolResponse
 
 
@@ -89,6 +90,7 @@ async def test_an_answer_in_parts_is_their_text(content: Any, read: str) -> None
         {"type": None, "function": {"name": "code_interpreter", "arguments": '{"code": "1"}'}},
         {"function": {"name": "code_interpreter", "arguments": {"code": "1"}}},
         {"id": None, "function": {"name": "code_interpreter", "arguments": '{"code": "1"}'}},
+        {"function": {"name": "code_interpreter", "arguments": json.dumps('{"code": "1"}')}},
     ],
 )
 async def test_a_call_that_a_server_writes_in_its_own_way_is_run(call) -> None:
@@ -96,7 +98,73 @@ async def test_a_call_that_a_server_writes_in_its_own_way_is_run(call) -> None:
         async with playing(model, Saying(OK)) as rollout:
             trajectory = await rollout.run(rollout.request(user("x")))
     assert [message.get("content") for message in trajectory.messages] == ["x", "", "ok", "done"]
-    assert json.loads(model.requests[1]["messages"][1]["tool_calls"][0]["function"]["arguments"])
+    [sent] = model.requests[1]["messages"][1]["tool_calls"]
+    assert json.loads(sent["function"]["arguments"]) == {"code": "1"}
+
+
+BARE = '{"name": "code_interpreter", "parameters": {"code": "1"}}'
+XML = "<function=code_interpreter>\n<parameter=code>\n1\n</parameter>\n</function>"
+GLM = "code_interpreter\n<arg_key>code</arg_key>\n<arg_value>1</arg_value>"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        spoken(BARE),
+        spoken(f"<think>so</think>\n[{BARE}]"),
+        spoken(f"<|python_tag|>{BARE}"),
+        spoken(f"[TOOL_CALLS] [{BARE}]"),
+        spoken("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>code_interpreter"),
+        spoken("<|tool_calls_section_begin|><|tool_call_begin|>functions.code_interpreter:0"),
+        spoken(f"<tool_call>\n{XML}\n</tool_call>"),
+        spoken(f"<tool_call>{GLM}\n</tool_call>"),
+        spoken(None) | {"function_call": {"name": "code_interpreter", "arguments": "{}"}},
+        spoken(None)
+        | {"tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x", "input": "1"}}]},
+    ],
+    ids=lambda message: str(message)[:60],
+)
+async def test_a_call_that_the_server_did_not_read_is_no_answer(message: dict[str, Any]) -> None:
+    with script(completed(message)) as model:
+        async with playing(model, Saying(OK), score=lambda _: 0.0) as rollout:
+            trajectory = await rollout.run(rollout.request(user("x")))
+    assert trajectory.masked
+    assert trajectory.score is None
+    assert "the server did not parse its model's calls" in trajectory.exit_reason
+
+
+@pytest.mark.parametrize(
+    "answer", ['{"name": "Ann", "age": 7}', "Write <|python_tag|>? </think> Better not.", "[1]"]
+)
+async def test_an_answer_that_is_no_call_is_scored(answer: str) -> None:
+    with script(said(answer)) as model:
+        async with playing(model, Saying(OK), score=lambda _: 1.0) as rollout:
+            trajectory = await rollout.run(rollout.request(user("x")))
+    assert (trajectory.score, trajectory.answer) == (1.0, answer)
+
+
+async def test_marks_of_calls_are_text_to_a_model_without_tools() -> None:
+    with script(said("<|python_tag|>print(1)")) as model:
+        async with playing(model, score=lambda _: 1.0) as rollout:
+            trajectory = await rollout.run(rollout.request(user("x")))
+    assert trajectory.score == 1.0
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_thoughts_are_kept_and_sent_back_until_the_user_speaks_again(name: str) -> None:
+    call = calling(function={"name": "code_interpreter", "arguments": '{"code": "1"}'})
+    before = [*user("w"), spoken("v") | {name: "an older thought"}, *user("x")]
+
+    def answer(request: dict[str, Any], _: int) -> Any:
+        ran = request["messages"][-1]["role"] == "tool"
+        return said("done") if ran else completed(call | {name: "a thought"})
+
+    with scripted_model(answer) as model:
+        async with playing(model, Saying(OK)) as rollout:
+            trajectory = await rollout.run(rollout.request(before))
+    thought = [message.get(name) for message in model.requests[1]["messages"]]
+    assert thought == [None, None, None, "a thought", None]
+    assert "<think>\na thought\n</think>" in row_of(trajectory)["output"]
 
 
 @pytest.mark.parametrize("usage", [{"total_tokens": 3}, {"prompt_tokens": 1}, {}])
