@@ -74,8 +74,20 @@ def text_of(request: JudgeRequest, case: Case) -> str:
     if request.mode == "function":
         expected = b"".join(case.expected or ()).decode(errors="replace")
         given = case.input.decode(errors="replace") if case.check else ""
-        return program_of(request.code, case.check, request.function, given, expected)
-    return program_of(request.code, case.check, None, None, None) if case.check else request.code
+        whole = request.code, case.check, request.function, given, expected
+        return program_of(request.language, *whole)
+    if not case.check:
+        return request.code
+    return program_of(request.language, request.code, case.check, None, None, None)
+
+
+def _first_line(language: str, check: str) -> str:
+    """What makes each assertion count, and not the last alone, or none."""
+    if language in ("c", "cpp"):  # templates of contests switch assertions off
+        return "#undef NDEBUG\n#include <assert.h>\n"
+    if language == "bash" and "$?" not in check:  # which looks at failures itself
+        return "builtin trap 'exit 1' ERR\n"
+    return ""
 
 
 # Only of languages whose scripts go on as they would, and end by the same code. A check that ends
@@ -122,14 +134,19 @@ def checker_text(checker: Checker) -> str:
 
 
 def program_of(
-    code: str, check: str, function: str | None, given: str | None, expected: str | None
+    language: str,
+    code: str,
+    check: str,
+    function: str | None,
+    given: str | None,
+    expected: str | None,
 ) -> str:
     """What a case runs: the code, the case's assertions behind it, and the call of its function.
 
     Assertions that come with neither arguments nor an expected output are the whole case:
     the function is not called once more.
     """
-    checked = f"{code}\n\n{check}"
+    checked = f"{code}\n\n{_first_line(language, check) if check else ''}{check}"
     if not function:
         return checked
     name = json.dumps(function, ensure_ascii=True)

@@ -250,7 +250,7 @@ class _Program:
     def tried(self, index: int, given: Any, expected: Any, check: str) -> tuple[Code, Metadata]:
         stdin = None if given is None else str(given)
         output = None if expected is None else str(expected)
-        program = program_of(self.code, check, self.function, stdin, output)
+        program = program_of(self.language, self.code, check, self.function, stdin, output)
         program, mark = marked(self.language, program, check)
         answer, error = self._answer(program, stdin)
         answer, reached = _without(mark, answer)

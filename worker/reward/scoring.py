@@ -270,8 +270,9 @@ async def tried_one_by_one(trial: _Trial) -> list[CaseResult]:
 
 def _asked(trial: _Trial, case: Case) -> tuple[CodeRequest | CaseResult, str]:
     """What is run, and the mark that it prints if it comes to the end of its check."""
-    text = program_of(trial.code, case.check, trial.function, case.stdin, case.expected)
-    code, mark = marked(trial.blank.language, text, case.check)
+    language = trial.blank.language
+    text = program_of(language, trial.code, case.check, trial.function, case.stdin, case.expected)
+    code, mark = marked(language, text, case.check)
     return _request(trial.blank, case, code), mark
 
 

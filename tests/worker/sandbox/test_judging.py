@@ -433,6 +433,27 @@ async def test_assertions_of_scripts_pass_only_if_they_were_reached(
     await check_assertions(sandbox, code, verdicts, language, IN_SCRIPTS[language])
 
 
+MAIN = "int main() { assert(f() == 1); return 0; }"
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "checks", "verdicts"),
+    [
+        ("cpp", "#define NDEBUG\n#include <cassert>\nint f() { return 2; }", (MAIN, MAIN), "EE"),
+        ("c", "#define NDEBUG\nint f() { return 1; }", (MAIN, MAIN), "PP"),
+        ("bash", "f() { false; echo 1; }", ("test $(f) = 2\ntest $(f) = 1", "f\ntest 1"), "EP"),
+        ("bash", "f() { return 3; }", ("f\ntest $? = 3", "f\ntest $? = 2"), "PE"),
+    ],
+)
+async def test_each_assertion_of_a_check_counts(
+    sandbox: LocalSandbox, language: str, code: str, checks: tuple[str, str], verdicts: str
+) -> None:
+    await sandbox._start()
+    if language not in sandbox.judged_languages:
+        pytest.skip(f"no {language} on this machine")
+    await check_assertions(sandbox, code, verdicts, language, checks)
+
+
 async def test_what_a_script_prints_is_compared_without_its_mark(sandbox: LocalSandbox) -> None:
     cases = [JudgeCase(input="3", expected="9", check="echo $((n * n))")]
     request = JudgeRequest(code="read n", cases=cases, mode="check", language="bash", keep="all")
