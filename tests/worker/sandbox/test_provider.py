@@ -4,7 +4,9 @@ import asyncio
 import base64
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +101,19 @@ async def test_preloaded_modules_are_there_at_once() -> None:
     finally:
         await sandbox.close()
     assert result.stdout == "True\n"
+
+
+async def test_an_interpreter_that_was_found_by_another_folder_runs_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `../.venv/bin/python` names it, in a folder that no jail has."""
+    typed = f"{tmp_path}/{os.path.relpath(sys.executable, tmp_path)}"
+    monkeypatch.setattr(sys, "executable", typed)
+    sandbox = LocalSandbox(ServerConfig(python=typed))
+    try:
+        assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
+    finally:
+        await sandbox.close()
 
 
 async def test_a_module_to_preload_that_is_not_there_is_named() -> None:

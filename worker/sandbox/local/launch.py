@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import os
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,11 @@ class ServerConfig:
     users: Users | None = None  # of sessions from images; None: it serves none of them
     layers: str = ""  # the folder of those images' layers
 
+    def __post_init__(self) -> None:
+        """A jail lacks a folder that is only on the way to the interpreter: `../.venv/bin`."""
+        if "/" in self.python:
+            object.__setattr__(self, "python", os.path.abspath(self.python))
+
     def on_the_wire(self, control: int) -> dict[str, Any]:
         prefixes = self._prefixes()
         return {
@@ -67,7 +73,7 @@ class ServerConfig:
         }
 
     def _prefixes(self) -> list[str]:
-        if self.python == sys.executable:
+        if self.python == os.path.abspath(sys.executable):
             return [sys.prefix, sys.base_prefix, sys.exec_prefix]
         return _prefixes_of(self.python)
 
