@@ -433,6 +433,15 @@ async def test_assertions_of_scripts_pass_only_if_they_were_reached(
     await check_assertions(sandbox, code, verdicts, language, IN_SCRIPTS[language])
 
 
+async def test_javas_public_class_has_any_name(sandbox: LocalSandbox) -> None:
+    await sandbox._start()
+    if "java" not in sandbox.judged_languages:
+        pytest.skip("no java on this machine")
+    code = SUM["java"].replace("Main", "Solution")
+    result = await judge(sandbox, code, [("1 2", "3\n")], language="java", compile_timeout=60.0)
+    assert result.verdicts == "P", result
+
+
 MAIN = "int main() { assert(f() == 1); return 0; }"
 
 

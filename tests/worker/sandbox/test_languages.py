@@ -80,13 +80,20 @@ async def test_nor_in_other_languages(run: Run) -> None:
                         files={"main.sh": b"file\n", "main_.sh": b"other\n"})  # fmt: skip
     assert outcome.stdout == b"file\nother\ncode\n", outcome
     for language in languages.LANGUAGES.values():
-        assert languages.script(language, ()) == language.file
+        assert languages.script(language, (), "") == language.file
         assert not any(language.file in argument for argument in (*language.run, *language.compile))
 
 
 def test_a_class_is_in_the_file_of_its_name_whatever_is_given() -> None:
     java = languages.LANGUAGES["java"]
-    assert languages.script(java, ["Main.java"]) == "Main.java"
+    for code, name in (
+        ("", "Main"),
+        ("import java.util.*;\npublic final class Solution {}", "Solution"),
+        ("class A {}\npublic class B {}", "B"),
+        ("class Main {\n  public class Inner {}\n}", "Main"),
+        ("// a public class of nobody's\nclass Other {}", "Main"),
+    ):
+        assert languages.script(java, ["Main.java"], code) == f"{name}.java"
 
 
 def needs(language: str) -> None:

@@ -151,7 +151,7 @@ class Jails:
                 await asyncio.wait([ending])
 
     def _request(self, program: Program, language: Language, limits: Limits) -> bytes:
-        script = languages.script(language, program.files)
+        script = languages.script(language, program.files, program.code)
         files = {**program.files, script: languages.source(language, program.code)}
         steps = languages.steps(
             language, script, program.files, self.config.python, limits.compile_wall, limits.wall

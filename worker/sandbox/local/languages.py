@@ -6,6 +6,7 @@ their toolchain is on the machine, in /usr or a folder that the operator exposes
 
 import glob
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,12 +26,18 @@ _BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=w
 _JARS = ("/usr/share/java/javatuples.jar",)
 
 
+_MAIN_CLASS = re.compile(r"\b(?:class|interface|enum|record)\s+Main\b")
+_PUBLIC_CLASS = re.compile(
+    r"^[ \t]*public\s+(?:(?:final|abstract|strictfp|sealed)\s+)*class\s+(\w+)", re.MULTILINE
+)
+
+
 @dataclass(frozen=True)
 class Language:
     """`run` is empty for the warm interpreter; `{python}` stands for its executable.
 
     `{script}` stands for the code's own file: `file`, or one like it where that name is given away;
-    `{classpath}` for the folder and all jars that are given.
+    `{stem}` for that name without its end; `{classpath}` for the folder and all jars given.
     """
 
     file: str
@@ -92,7 +99,7 @@ LANGUAGES = {
     ),
     "java": Language(
         "Main.java",
-        ("java", "-XX:+UseSerialGC", "-cp", "{classpath}", "-ea", "Main"),
+        ("java", "-XX:+UseSerialGC", "-cp", "{classpath}", "-ea", "{stem}"),
         ("javac", *_SHORT_JAVA, "-cp", "{classpath}", "{script}"),
         "default-jdk",
         made=("*.class",),
@@ -149,11 +156,12 @@ def installed(lacking: Collection[str] = ()) -> list[str]:
     return [name for name, language in LANGUAGES.items() if present(language)]
 
 
-def script(language: Language, given: Collection[str]) -> str:
+def script(language: Language, given: Collection[str], code: str) -> str:
     """The name of the code's file, given the names of the other files."""
     stem, suffix = os.path.splitext(language.file)
-    if language.named_in_code:
-        return language.file
+    if language.named_in_code:  # a file has the name of its public class
+        named = None if _MAIN_CLASS.search(code) else _PUBLIC_CLASS.search(code)
+        return f"{named[1]}{suffix}" if named else language.file
     taken = {part for name in given for part in name.split("/")}
     while stem + suffix in taken:
         stem += "_"
@@ -198,8 +206,9 @@ def arguments(
     """The command as it is executed, next to the program, or with it in this folder."""
     own = [folder, "."] if folder else ["."]
     classpath = ":".join([*own, *_JARS, *(name for name in given if name.endswith(".jar"))])
+    stem = os.path.splitext(script)[0]
     script = f"{folder}/{script}" if folder else script
-    stands = {"python": python, "script": script, "classpath": classpath}
+    stands = {"python": python, "script": script, "classpath": classpath, "stem": stem}
     filled = [argument.format(**stands) for argument in command]
     if folder:
         filled = [f"{folder}{one[1:]}" if one.startswith("./") else one for one in filled]

@@ -77,7 +77,7 @@ class Builds:
     ) -> Build:
         """Raises `LanguageAbsent`, or `NotBuilt`."""
         found = languages.find(language, self._jails.lacking)
-        script = languages.script(found, given)
+        script = languages.script(found, given, code)
         source = {script: languages.source(found, code)}
         if not found.compile:
             return Build(found, script, source)
