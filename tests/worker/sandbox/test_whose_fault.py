@@ -235,3 +235,24 @@ async def test_a_compiled_program_recurses_as_deep_as_its_memory_allows(
     )
     assert ran.run_result is not None
     assert ran.run_result.stdout == "1000000\n", ran
+
+
+JAVA = """
+public class Main {
+    static int down(int n) { return n == 0 ? 0 : 1 + down(n - 1); }
+    public static void main(String[] of) throws Exception {
+        System.out.println(down(new java.util.Scanner(System.in).nextInt()));
+        Thread[] others = new Thread[32];
+        for (int i = 0; i < others.length; i++) (others[i] = new Thread(() -> down(1000))).start();
+        for (Thread other : others) other.join();
+    }
+}
+"""
+
+
+@pytest.mark.skipif("java" not in languages.installed(), reason="no Java on this machine")
+async def test_a_java_program_recurses_deep_in_its_main_thread(sandbox: LocalSandbox) -> None:
+    result = await judge(
+        sandbox, JAVA, [("300000", "300000\n")], language="java", compile_timeout=60.0
+    )
+    assert result.verdicts == "P", result

@@ -20,6 +20,8 @@ CPP = ("g++", "-std=c++17", "-O2", "-pthread")
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu*", "/usr/local/lib")
 # A compiler's life is too short for the second compiler and for threads that collect garbage.
 _SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1")
+# The first is of the main thread, as Codeforces has it; the second of all others, as Java has it.
+_JAVA_STACK = ("-Xss64m", "-XX:ThreadStackSize=1024")
 # Types are taken out and not checked; a package that was not given is looked for as it runs.
 _BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=warning")
 # Sandbox Fusion has this one there always: what MultiPL-E's Java programs use. Debian's is here.
@@ -99,7 +101,7 @@ LANGUAGES = {
     ),
     "java": Language(
         "Main.java",
-        ("java", "-XX:+UseSerialGC", "-cp", "{classpath}", "-ea", "{stem}"),
+        ("java", "-XX:+UseSerialGC", *_JAVA_STACK, "-cp", "{classpath}", "-ea", "{stem}"),
         ("javac", *_SHORT_JAVA, "-cp", "{classpath}", "{script}"),
         "default-jdk",
         made=("*.class",),
