@@ -174,7 +174,7 @@ async def test_a_cut_output_without_its_scripts_mark_is_masked() -> None:
         (CodeResult.read(FLOOD), LONG, "M", "output_cut"),
         (CodeResult.read(FLOOD), "1", "L", "output_limit"),
         (CodeResult.read(KILLED), LONG, "M", "output_cut"),
-        (CodeResult.read(KILLED), "1", "E", "signal"),
+        (CodeResult.read(KILLED), "1", "L", "output_limit"),
     ],
 )
 async def test_an_output_that_was_cut_is_masked_unless_its_beginning_is_wrong(
