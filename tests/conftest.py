@@ -15,6 +15,12 @@ import pytest
 import ground
 from limiter import engine as engines
 from tests.harness.cluster import Cluster
+from tests.harness.durations import (  # noqa: F401 - hooks
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+    pytest_terminal_summary,
+)
 from tests.harness.proxy import Proxy
 from tests.harness.sentinel import SentinelPair
 from tests.harness.servers import PrivateRedis
