@@ -23,20 +23,23 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo test tests installed compat check format bench conformance hosts soak lowest docs site secrets wheel clean python
+.PHONY: chromium screenshots help demo test test-all tests installed compat check format bench conformance hosts soak lowest docs site secrets wheel clean python
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lost
 	@$(BIN)/penstock demo
 
-test: check tests ## lint, check types, run the tests (TESTS=tests/limiter for some of them)
+test: check tests ## lint, check types, test each behaviour once (TESTS=tests/limiter for some, LAST=1 for what failed last)
 
 tests: $(VENV)/.installed ## the tests alone
-	@# Compile them once; else in a new clone each of the eight processes compiles all for itself.
-	@$(BIN)/python -m pytest --collect-only --quiet --quiet $(TESTS) > /dev/null || true
-	$(BIN)/python -m pytest -n 8 --dist worksteal $(TESTS)
+	@# Compile them once; else in a new clone each of the processes compiles all for itself.
+	@$(BIN)/python -m compileall -q -j 2 ground limiter buffer worker penstock tests docs bench
+	$(BIN)/python -m pytest -n 6 --dist worksteal $(if $(LAST),--last-failed) $(TESTS)
+
+test-all: export PENSTOCK_TEST_ALL := 1
+test-all: check tests ## everything: both Redises, root and user, every page's blocks
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
 	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \

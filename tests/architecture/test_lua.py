@@ -3,8 +3,6 @@
 import ast
 import re
 
-import pytest
-
 from ground import load_script
 from tests.architecture.source import (
     ROOT,
@@ -37,53 +35,69 @@ def forms_of(file):
 
 
 FORMS = [script for file in CALLED for script in forms_of(file)]
+TEXTS = [file.read_text() for file in scripts()]
 
 
-@pytest.mark.parametrize("file", CALLED, ids=name_of)
-def test_a_script_names_its_keys_arguments_and_reply(file) -> None:
-    text = file.read_text()
-    assert text.startswith(f"-- {file.name}: "), "the first line says what it does"
-    assert HEADER.findall(text) == ["KEYS", "ARGV", "REPLY"]
+def test_each_script_names_its_keys_arguments_and_reply() -> None:
+    """And its first line says what it does."""
+    wrong = [
+        name_of(file)
+        for file in CALLED
+        if not (text := file.read_text()).startswith(f"-- {file.name}: ")
+        or HEADER.findall(text) != ["KEYS", "ARGV", "REPLY"]
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("script", FORMS, ids=lambda script: script.name)
-def test_a_script_uses_what_its_header_names(script) -> None:
-    code = _code(script.source)
-    unused = {name for name in BOUND.findall(code) if len(re.findall(rf"\b{name}\b", code)) < 2}
-    assert unused <= SHARED
+def test_each_script_uses_what_its_header_names() -> None:
+    unused = [
+        f"{script.name}: {name}"
+        for script, code in ((script, _code(script.source)) for script in FORMS)
+        for name in set(BOUND.findall(code)) - SHARED
+        if len(re.findall(rf"\b{name}\b", code)) < 2
+    ]
+    assert unused == []
 
 
-@pytest.mark.parametrize("file", scripts(), ids=name_of)
-def test_a_script_reads_its_keys_and_arguments_by_name(file) -> None:
-    code = _code(file.read_text())
-    assert not BY_NUMBER.search(code)
-    assert "#KEYS" not in code, "a script has a fixed number of keys"
+def test_each_script_reads_its_keys_and_arguments_by_name() -> None:
+    """And it has a fixed number of keys."""
+    codes = {name_of(file): _code(file.read_text()) for file in scripts()}
+    assert [name for name, code in codes.items() if BY_NUMBER.search(code) or "#KEYS" in code] == []
 
 
-@pytest.mark.parametrize("script", FORMS, ids=lambda script: script.name)
-def test_a_script_stays_below_what_lua_allows(script) -> None:
+def test_each_script_stays_below_what_lua_allows() -> None:
     """200 locals in one function: the script itself."""
-    locals_ = re.findall(r"^local (?:function \w+|([\w, ]+))", _code(script.source), re.MULTILINE)
-    assert sum(names.count(",") + 1 for names in locals_) < 150
+    named = re.compile(r"^local (?:function \w+|([\w, ]+))", re.MULTILINE)
+    counts = {
+        script.name: sum(names.count(",") + 1 for names in named.findall(_code(script.source)))
+        for script in FORMS
+    }
+    assert {name: count for name, count in counts.items() if count >= 150} == {}
 
 
-@pytest.mark.parametrize("file", INCLUDED, ids=name_of)
-def test_what_is_not_a_script_is_included_by_one(file) -> None:
-    line = re.compile(rf"^-- include: (?:\S+ or )?{file.name}\b", re.MULTILINE)
-    assert any(line.search(other.read_text()) for other in file.parent.glob("*.lua"))
-    assert file.read_text().startswith(f"-- {file.name}: ")
+def test_each_file_that_is_no_script_is_included_by_one() -> None:
+    wrong = [
+        name_of(file)
+        for file in INCLUDED
+        if not file.read_text().startswith(f"-- {file.name}: ")
+        or not any(
+            re.search(rf"^-- include: (?:\S+ or |[\w.]+:)?{file.name}\b", text, re.MULTILINE)
+            for text in TEXTS
+        )
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("file", scripts(), ids=name_of)
-def test_a_script_runs_everywhere(file) -> None:
-    code = _code(file.read_text())
-    for absent in ("cmsgpack", "struct.", "bit.", "os.", "math.random", "redis.setresp"):
-        assert absent not in code, f"{absent} is not on every server, or not on fakeredis"
+def test_each_script_runs_everywhere() -> None:
+    """On every server, and on fakeredis."""
+    absent = ("cmsgpack", "struct.", "bit.", "os.", "math.random", "redis.setresp")
+    codes = {name_of(file): _code(file.read_text()) for file in scripts()}
+    assert [(name, word) for name, code in codes.items() for word in absent if word in code] == []
 
 
-@pytest.mark.parametrize("script", FORMS, ids=lambda script: script.name)
-def test_the_clock_is_read_at_most_once_a_script(script) -> None:
-    assert len(re.findall(r"""call\(['"]TIME['"]\)""", _code(script.source))) <= 1
+def test_the_clock_is_read_at_most_once_a_script() -> None:
+    read = re.compile(r"""call\(['"]TIME['"]\)""")
+    assert [each.name for each in FORMS if len(read.findall(_code(each.source))) > 1] == []
 
 
 def test_no_lua_hides_in_python() -> None:

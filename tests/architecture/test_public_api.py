@@ -2,16 +2,19 @@
 
 import ast
 import importlib
-
-import pytest
+from pathlib import Path
 
 from tests.architecture.source import PACKAGES, ROOT, name_of, tree
 
 INITS = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("__init__.py"))]
 
 
-@pytest.mark.parametrize("init", INITS, ids=name_of)
-def test_all_is_sorted_and_is_exactly_what_is_exported(init) -> None:
+def test_all_is_sorted_and_is_exactly_what_is_exported() -> None:
+    wrong = {name_of(init): why for init in INITS if (why := _fault(init))}
+    assert wrong == {}
+
+
+def _fault(init: Path) -> str:
     body = [inner for node in tree(init).body for inner in _also_for_types(node)]
     bound = {name for node in body for name in _bound(node) if not name.startswith("_")}
     bound |= {"__version__"} if "__version__" in init.read_text() else set()
@@ -21,15 +24,17 @@ def test_all_is_sorted_and_is_exactly_what_is_exported(init) -> None:
         if isinstance(node, ast.Assign | ast.AnnAssign) and "__all__" in _bound(node)
         for element in node.value.elts
     ]
-    assert declared == sorted(declared, key=_as_ruff_sorts)
-    assert set(declared) == bound
+    if declared != sorted(declared, key=_as_ruff_sorts):
+        return f"not sorted: {declared}"
+    if set(declared) != bound:
+        return f"not what is bound: {set(declared) ^ bound}"
     package = importlib.import_module(".".join(init.relative_to(ROOT).parts[:-1]))
-    assert all(hasattr(package, name) for name in declared)
+    absent = [name for name in declared if not hasattr(package, name)]
+    return f"not there: {absent}" if absent else ""
 
 
-@pytest.mark.parametrize("init", INITS, ids=name_of)
-def test_a_package_says_what_it_is_for(init) -> None:
-    assert ast.get_docstring(tree(init))
+def test_each_package_says_what_it_is_for() -> None:
+    assert [name_of(init) for init in INITS if not ast.get_docstring(tree(init))] == []
 
 
 def _also_for_types(node: ast.stmt) -> list[ast.stmt]:

@@ -1,0 +1,98 @@
+"""What `make test` leaves to `make test-all`, and what comes in turns.
+
+With PENSTOCK_TEST_ALL everything runs. Else each behaviour is tested once:
+
+- On a real Redis. The files of `ON_BOTH` also run on fakeredis, which users test with.
+- By root or by an ordinary user, in turns, if a file's tests are for both.
+- The blocks of the pages that a newcomer meets, of those that differ from the last commit, and of a
+  tenth of the others.
+
+A turn is a commit: their number says which it is, or PENSTOCK_TEST_TURN. Tests that are named by
+`::` run whatever they are. PENSTOCK_TEST_REST=3/8 runs the fourth of eight parts of the others.
+"""
+
+import os
+import subprocess
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EVERYTHING = bool(os.environ.get("PENSTOCK_TEST_ALL"))
+REST = os.environ.get("PENSTOCK_TEST_REST", "")
+ON_BOTH = {
+    "tests/limiter/test_scripts.py",
+    "tests/limiter/test_faces.py",
+    "tests/buffer/test_group_life.py",
+    "tests/worker/queue/test_code_queue.py",
+    "tests/worker/concurrent/test_spoiled_jobs.py",
+    "tests/penstock/test_pytest_plugin.py",
+}
+FIRST_PAGES = {
+    "README.md", "CONTRIBUTING.md",
+    *(f"docs/guide/{name}.md" for name in ("start", "gates", "sandbox", "rewards", "rq", "test")),
+    "docs/reference/keys.md",
+}  # fmt: skip
+_USERS = {"root", "user"}
+_PARTS = 10
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if EVERYTHING or any("::" in word for word in config.args):
+        return
+    left = [item for item in items if _waits(item) != bool(REST) or _is_another_parts(item)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
+
+
+def _is_another_parts(item: pytest.Item) -> bool:
+    part, _, parts = REST.partition("/")
+    return bool(REST) and zlib.crc32(item.nodeid.encode()) % int(parts) != int(part)
+
+
+def _waits(item: pytest.Item) -> bool:
+    """Whether it is not this one's turn."""
+    file = item.path.relative_to(ROOT).as_posix()
+    given: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    values = {value for value in given.values() if isinstance(value, str)}
+    if "fake" in values and file not in ON_BOTH:
+        return True
+    if (user := values & _USERS) and os.getuid() == 0:
+        return min(user) != ("root", "user")[_draw(file) % 2]
+    document = given.get("document")
+    if file == "tests/docs/test_blocks.py" and isinstance(document, Path):
+        page = document.relative_to(ROOT).as_posix()
+        return page not in FIRST_PAGES | _changed() and _draw(page) % _PARTS != 0
+    return False
+
+
+def _draw(name: str) -> int:
+    return zlib.crc32(name.encode()) + turn()
+
+
+@cache
+def turn() -> int:
+    if named := os.environ.get("PENSTOCK_TEST_TURN"):
+        return int(named)
+    said = _git("rev-list", "--count", "HEAD").strip()
+    return int(said) if said else 0
+
+
+@cache
+def _changed() -> frozenset[str]:
+    """Files that differ from the last commit, or that it changed."""
+    return frozenset(_git("diff", "--name-only", "HEAD~1").split())
+
+
+def _git(*words: str) -> str:
+    """Empty outside a checkout, and in one of a single commit."""
+    try:
+        return subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout
+    except OSError:
+        return ""
