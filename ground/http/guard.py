@@ -61,6 +61,8 @@ class OwnNames:
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Why the request is none that was meant for this server, or comes from another's page."""
         hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
+        if not hosts and scope.get("http_version") == "1.1":
+            return 400, "a request of HTTP/1.1 names its server: send the header `Host`"
         if len(hosts) > 1 or not all(self._is_here(host) for host in hosts):
             name = ", ".join(hosts)[:200]
             known = "PENSTOCK_HTTP_HOSTS lists them"

@@ -114,6 +114,20 @@ async def test_a_request_for_another_host_is_refused_and_one_for_this_is_not(pat
             assert "PENSTOCK_HTTP_HOSTS" in answer.json()["message"]
 
 
+@pytest.mark.parametrize(("version", "status"), [("1.1", 400), ("1.0", 200)])
+async def test_a_request_without_a_host_is_refused_unless_it_is_of_http_1_0(
+    version: str, status: int
+) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "http_version": version}
+    await HttpGuard(app, health=well, figures=figures)(scope, app, send)
+    assert sent[0]["status"] == status
+
+
 async def test_further_names_of_a_host_are_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HTTP_HOSTS", "buffer, Rollouts.example")
     async with at(host="Node7.example") as client:  # which it listens on

@@ -6,9 +6,10 @@ import time
 import fakeredis
 import pytest
 import redis as redis_py
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 import ground
+from ground.redis.connection import is_passing
 from tests.harness.servers import free_port
 
 
@@ -256,3 +257,15 @@ async def test_a_dead_sentinel_is_passed_over_quickly(sentinel_pair):
     async with opened_async(url) as client:
         assert await client.ping()
     assert time.monotonic() - began < 10  # ten tries of the dead one took longer
+
+
+@pytest.mark.parametrize(
+    ("refusal", "passes"),
+    [
+        ("BUSY Redis is busy running a script. You can only call SCRIPT KILL", True),
+        ("MISCONF Redis is configured to save RDB snapshots", True),
+        ("NOPERM this user has no permissions", False),
+    ],
+)
+def test_what_a_busy_redis_refuses_is_asked_again(refusal: str, passes: bool) -> None:
+    assert is_passing(ResponseError(refusal)) is passes
