@@ -3,7 +3,8 @@
 -- ARGV   receipt
 -- REPLY  1 when consumed now or before, 0 when the lease had ended or was never given
 -- include: life.lua
-local state = redis.call('HGET', at('batch:' .. RECEIPT), 'state')
-if state == 'leased' then consume(RECEIPT) end
-save_policy()
-return (state == 'leased' or state == 'consumed') and 1 or 0
+return whole(function()
+  local state = redis.call('HGET', at('batch:' .. RECEIPT), 'state')
+  if state == 'leased' then consume(RECEIPT) end
+  return (state == 'leased' or state == 'consumed') and 1 or 0
+end)

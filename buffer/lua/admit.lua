@@ -16,19 +16,20 @@ if not terms then return redis.error_reply('NOPOLICY ' .. ROOT) end
 local want, wishes, fence = tonumber(WANT), each_wish(), nil
 
 local function leave_line(n)
-  if redis.call('ZREM', at('waiting'), ASK) == 0 then return end
+  if not redis.call('ZSCORE', at('waiting'), ASK) then return end
   if n > 0 then
     count('admission_waited_ms', now - tonumber(redis.call('HGET', at('asks'), 'since:' .. ASK) or now))
     count('admissions_waited', n)
   end
   redis.call('HDEL', at('asks'), ASK, 'since:' .. ASK)
   redis.call('DEL', at('turn:' .. ASK))
+  redis.call('ZREM', at('waiting'), ASK)
 end
 
 local function wait_in_line()
+  redis.call('ZADD', at('waiting'), 'NX', redis.call('HINCRBY', at('policy'), 'tickets', 1), ASK)
   redis.call('HSET', at('asks'), ASK, string.format('%d %d', want, now + LIVES_MS))
   redis.call('HSETNX', at('asks'), 'since:' .. ASK, string.format('%d', now))
-  redis.call('ZADD', at('waiting'), 'NX', redis.call('HINCRBY', at('policy'), 'tickets', 1), ASK)
 end
 
 -- What those before it in the line are to have.
@@ -62,9 +63,9 @@ local function grant(n, gid)
   local number = string.format('%d', fence + n)
   local slot = {id = ASK .. '.' .. number, fence = number, granted = now,
     start = policy.version, counts = true}
+  redis.call('ZADD', at('slots'), now + policy.slot_lease_ms, slot.id)
   redis.call('HSET', slot_of(slot.id), 'fence', slot.fence, 'owner', OWNER, 'gid', '', 'id', '',
     'start', slot.start, 'counts', 1, 'attempt', 1, 'granted', now, 'lease', policy.slot_lease_ms)
-  redis.call('ZADD', at('slots'), now + policy.slot_lease_ms, slot.id)
   tally(slot.start, 1)
   if gid then
     local id_json = redis.call('HGET', meta_of(gid), 'id')
@@ -77,7 +78,15 @@ local function grant(n, gid)
   end
 end
 
-local function next_of(index) return redis.call('ZRANGE', at(index), 0, 0)[1] end
+-- The first that waits for a slot; one that is closed by now, or is another slot's, does not.
+local function next_of(index)
+  while true do
+    local gid = redis.call('ZRANGE', at(index), 0, 0)[1]
+    local meta = gid and redis.call('HMGET', meta_of(gid), 'state', 'slot')
+    if not gid or not CLOSED[meta[1]] and not (meta[2] and redis.call('ZSCORE', at('slots'), meta[2])) then return gid end
+    redis.call('ZREM', at(index), gid)
+  end
+end
 
 local function granted()
   local open, free = redis.call('ZCARD', at('parked')), math.max(0, free_room())
@@ -88,6 +97,8 @@ local function granted()
   -- Above the last one, and the clock's: what Redis forgot is not given out a second time.
   fence = math.max(policy.fence or 0, stamp[1] * 1000000 + stamp[2])
   redis.call('HSET', at('policy'), 'fence', string.format('%d', fence + mine))
+  redis.call('SET', at('granted:' .. ASK), string.format('%d %d', fence + 1, fence + mine),
+    'PX', policy.slot_lease_ms) -- before them: a repeat finds those that there are
   local n = 0
   while n < mine do
     local gid = n < open and next_of('parked')
@@ -105,36 +116,33 @@ local function granted()
   return n
 end
 
-wake()
-do_due(8)
-local reply = {policy and policy.version or -1, terms.slot_lease_ms, terms.max_age, -1}
+return whole(function()
+  wake()
+  do_due(8)
+  local reply = {policy and policy.version or -1, terms.slot_lease_ms, terms.max_age, -1}
 
--- Those of these numbers that are not over.
-local function tell_slots(first, last)
-  for number = first, last do tell_slot(reply, string.format('%s.%d', ASK, number)) end
-end
+  -- Those of these numbers that are not over.
+  local function tell_slots(first, last)
+    for number = first, last do tell_slot(reply, string.format('%s.%d', ASK, number)) end
+  end
 
-if policy then
-  local first, last = string.match(redis.call('GET', at('granted:' .. ASK)) or '', '^(%d+) (%d+)$')
-  if first then tell_slots(tonumber(first), tonumber(last)) end
-end
-if #reply == 4 and want > 0 then
-  local n = policy and granted() or 0
-  if n > 0 then
-    redis.call('SET', at('granted:' .. ASK), string.format('%d %d', fence + 1, fence + n),
-      'PX', policy.slot_lease_ms)
-    tell_slots(fence + 1, fence + n)
+  if policy then
+    local first, last = string.match(redis.call('GET', at('granted:' .. ASK)) or '', '^(%d+) (%d+)$')
+    if first then tell_slots(tonumber(first), tonumber(last)) end
   end
-  if n == 0 and LIVES_MS ~= '0' then
-    wait_in_line()
-    if wanted_before(1) == 0 then reply[4] = next_due() end
-  else
-    leave_line(n)
+  if #reply == 4 and want > 0 then
+    local n = policy and granted() or 0
+    if n > 0 then tell_slots(fence + 1, fence + n) end
+    if n == 0 and LIVES_MS ~= '0' then
+      wait_in_line()
+      if wanted_before(1) == 0 then reply[4] = next_due() end
+    else
+      leave_line(n)
+    end
+    count('slots_granted', n)
+  elseif want == 0 then
+    leave_line(0)
   end
-  count('slots_granted', n)
-elseif want == 0 then
-  leave_line(0)
-end
-touched.taken = policy and policy.taken -- others in the line may have their turn
-save_policy()
-return reply
+  touched.taken = policy and policy.taken -- others in the line may have their turn
+  return reply
+end)

@@ -3,7 +3,8 @@
 -- ARGV   version(that was published; empty: whichever it is)
 -- REPLY  {more(1: there are further steps), stale, returned, gone}, as publish.lua counts them
 -- include: chores.lua
-if not policy or tonumber(VERSION) and tonumber(VERSION) ~= policy.version then return {0, 0, 0, 0} end
-do_chores()
-save_policy()
-return {progress()}
+return whole(function()
+  if not policy or tonumber(VERSION) and tonumber(VERSION) ~= policy.version then return {0, 0, 0, 0} end
+  do_chores()
+  return {progress()}
+end)

@@ -4,7 +4,7 @@
 -- include: give_back.lua
 local STEP = 200
 -- Those of a new line, those of the first version, those of each change; each goes on with the next.
-local NEXT = {clamp_slots = 'clamp_open', clamp_open = 'clamp_ready', clamp_ready = 'clamp_parked',
+local NEXT = {line = 'clamp_slots', clamp_slots = 'clamp_open', clamp_open = 'clamp_ready', clamp_ready = 'clamp_parked',
   clamp_parked = 'leases', leases = 'used', used = 'kept', kept = 'aim_open',
   adopt_open = 'adopt_ready', adopt_ready = 'aim_open',
   aim_open = 'aim_ready', aim_ready = 'aim_parked', aim_parked = 'aim_again', aim_again = 'aim_slots',
@@ -73,25 +73,27 @@ local function bring_back(gid)
   if redis.call('EXISTS', group_of(gid)) == 0 then return end
   redis.call('PERSIST', meta_of(gid))
   redis.call('PERSIST', group_of(gid))
-  redis.call('ZADD', at('ready'), meta[2], gid)
-  redis.call('HSET', meta_of(gid), 'state', 'ready', 'returned', now,
-    'start', math.min(policy.version, tonumber(meta[3] or policy.version)), 'orphan', 1)
+  local start = math.min(policy.version, tonumber(meta[3] or policy.version))
+  local old = enter_ready(gid, {start}, {'returned', now, 'orphan', 1, finished = meta[2], count = function()
+    count('bytes', tonumber(meta[1] or '0'))
+    count('returned_by_line', 1)
+    policy.returned, policy.gone = policy.returned + 1, policy.gone - 1
+  end})
   redis.call('HDEL', meta_of(gid), 'closed')
-  count('bytes', tonumber(meta[1] or '0'))
-  count('returned_by_line', 1)
-  policy.returned, policy.gone = policy.returned + 1, policy.gone - 1
-  stand_by_age(gid)
+  if old then ripen(gid) end
   for _, index in ipairs({'kept', 'delivered'}) do redis.call('ZREM', at(index), gid) end
 end
 
 local function undo(gid, under)
   if under >= policy.version then
+    local bytes = bytes_of(gid)
     bring_back(gid)
-    count('used_bytes', -tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
+    redis.call('ZREM', at('undone'), gid)
+    count('used_bytes', -bytes)
   else
     redis.call('ZADD', at('used'), under, gid)
+    redis.call('ZREM', at('undone'), gid)
   end
-  redis.call('ZREM', at('undone'), gid)
 end
 
 -- A checkpoint older than the newest: what was let go since then may still be kept.
@@ -145,8 +147,34 @@ local function ripen_index(index)
   return first_of(index, '-inf', string.format('(%d', policy.version - policy.max_age), ripen)
 end
 
+-- How many groups were trained on under this version and later ones, in the line that is over.
+local function undo_trained()
+  local trained, sum = redis.call('HGETALL', at('trained')), 0
+  for i = 1, #trained, 2 do
+    if tonumber(trained[i]) >= policy.version then
+      sum = sum + tonumber(trained[i + 1])
+      redis.call('HDEL', at('trained'), trained[i])
+    end
+  end
+  return sum
+end
+
+-- No batch of the line that is over is acknowledged from here on.
+local function end_line()
+  for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
+    local batch = redis.call('HMGET', at('batch:' .. receipt), 'version', 'state')
+    if batch[2] == 'leased' and batch[1] and tonumber(batch[1]) >= policy.version then
+      redis.call('HSET', at('batch:' .. receipt), 'state', 'returning')
+    end
+  end
+  if redis.call('EXISTS', at('used')) == 1 then redis.call('RENAME', at('used'), at('undone')) end
+  policy.gone = policy.gone + undo_trained()
+  return '0'
+end
+
 -- Each answers with its next cursor, '0' at its end.
 local CHORES = {
+  line = end_line,
   adopt_open = function(cursor) return each_of('open', cursor, adopt) end,
   adopt_ready = function(cursor) return each_of('ready', cursor, adopt) end,
   clamp_slots = function(cursor) return each_of('slots', cursor, clamp_slot) end,
@@ -178,6 +206,8 @@ local CHORES = {
       redis.call('UNLINK', at('targets'), at('targeted'))
       if policy.order ~= 'batch' then return '0' end
       if policy.taken > 0 then redis.call('HSET', at('targets'), policy.version, policy.taken) end
+      aims = {}
+      redis.call('HSET', at('policy'), 'todo', 'aim_all 1') -- those that follow are counted once
     end
     local page = redis.call('ZRANGE', at('aiming'), 0, STEP - 1)
     worked = worked + #page

@@ -52,12 +52,15 @@ local function fill()
       local meta = not batch.has[instance_of(gid)] and known(gid)
       if not meta then
         skipped = skipped + 1
+      elseif meta.over then -- a script stopped before it took this from here
+        if policy then leave_ready(gid) end
+        redis.call('ZREM', at('ready'), gid)
       elseif policy and too_old(meta.start) then -- a publication has not come to it yet
         ripen(gid)
         stale = stale + 1
         if stale == 200 then return true end
       else
-        over = policy and not may_go(tonumber(meta[4] or meta[3]))
+        over = policy and not may_go(meta.place)
         full = batch.room and (owned > 0 or #batch.reply > 3) and bytes_of(gid) > batch.room
         if over or full then break end
         take(batch, gid, ends, meta)
@@ -68,8 +71,9 @@ local function fill()
   if not over and redis.call('EXISTS', at('ready')) == 1 then ring() end
 end
 
-do_due(200)
-local more = fill()
-batch.reply[1] = more and #batch.reply == 3 and 0 or next_due()
-save_policy()
-return batch.reply
+return whole(function()
+  do_due(200)
+  local more = fill()
+  batch.reply[1] = more and #batch.reply == 3 and 0 or next_due()
+  return batch.reply
+end)

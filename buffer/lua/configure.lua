@@ -6,12 +6,8 @@
 -- include: fixed.lua
 local config = ROOT .. ':config'
 if ENFORCE == '1' or redis.call('EXISTS', config) == 0 then
-  local asked = redis.call('HGET', config, 'asked')
-  redis.call('DEL', config)
-  if asked then
-    redis.call('HSET', config, 'asked', asked)
-  end
   redis.call('HSET', config, unpack(ARGV, REST))
   persist() -- an idle task is awake again
+  redis.call('HDEL', config, 'idle')
 end
 return redis.call('HGETALL', config)

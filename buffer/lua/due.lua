@@ -12,8 +12,11 @@ local function time_out(gid, last)
     redis.call('PERSIST', meta_of(gid))
     return redis.call('ZADD', at('open'), now, gid)
   end
-  local n = tonumber(redis.call('HGET', meta_of(gid), 'n') or '0')
-  if redis.call('EXISTS', group_of(gid)) == 0 then
+  local state, n = redis.call('HGET', meta_of(gid), 'state'), redis.call('HLEN', group_of(gid))
+  if state and state ~= 'open' then -- a script stopped before it took this from here
+    redis.call('ZREM', at('changed'), gid)
+    redis.call('ZREM', at('open'), gid)
+  elseif n == 0 then
     count('vanished', 1)
     discard(gid, 'expired')
   elseif n / set.group_size >= set.min_timeout_group_size_ratio then

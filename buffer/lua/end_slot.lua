@@ -3,13 +3,14 @@
 -- ARGV   how(back: another is to make the group; done: no more items come), then for each slot: id fence
 -- REPLY  how many ended now
 -- include: slots.lua
-local ended = 0
-if not policy then return 0 end
-for id, fence in each_slot() do
-  if redis.call('HGET', slot_of(id), 'fence') == fence then
-    end_slot(id, HOW)
-    ended = ended + 1
+return whole(function()
+  local ended = 0
+  if not policy then return 0 end
+  for id, fence in each_slot() do
+    if redis.call('HGET', slot_of(id), 'fence') == fence then
+      end_slot(id, HOW)
+      ended = ended + 1
+    end
   end
-end
-save_policy()
-return ended
+  return ended
+end)

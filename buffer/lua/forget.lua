@@ -3,34 +3,47 @@
 -- KEYS   root
 -- ARGV   limit
 -- REPLY  groups and slots dropped; 0 when nothing is left but the settings and the version
--- include: policy.lua
-local dropped, left = 0, tonumber(LIMIT)
-for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'used', 'undone'}) do
-  for _, gid in ipairs(redis.call('ZRANGE', at(index), 0, left - dropped - 1)) do
-    redis.call('ZREM', at(index), gid)
+-- include: life.lua
+return whole(function()
+  local dropped, left = 0, tonumber(LIMIT)
+
+  -- Its items go, then it counts no more, then nobody finds it.
+  local function drop(gid, index)
+    local meta = redis.call('HMGET', meta_of(gid), 'bytes', 'start', 'counted', 'state')
+    if index == 'kept' then leave_quarantine(gid) end
+    local used = policy and (redis.call('ZSCORE', at('used'), gid) or redis.call('ZSCORE', at('undone'), gid))
     redis.call('UNLINK', group_of(gid), meta_of(gid), partial_of(gid))
+    if not CLOSED[meta[4]] then count('bytes', -tonumber(meta[1] or '0')) end
+    if used then count('used_bytes', -tonumber(meta[1] or '0')) end
+    if policy and meta[3] == '1' then tally(tonumber(meta[2]), -1) end
+  end
+
+  for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'used', 'undone'}) do
+    for _, gid in ipairs(redis.call('ZRANGE', at(index), 0, left - dropped - 1)) do
+      drop(gid, index)
+      redis.call('ZREM', at(index), gid)
+      if policy then leave_ready(gid) end
+      dropped = dropped + 1
+    end
+    if dropped >= left then return dropped end
+  end
+  for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, left - dropped - 1)) do
+    local gid = redis.call('HGET', slot_of(id), 'gid')
+    if gid and gid ~= '' then drop(gid) end
+    drop_slot(id)
     dropped = dropped + 1
   end
-  if dropped >= left then return dropped end
-end
-for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, left - dropped - 1)) do
-  local gid = redis.call('HGET', slot_of(id), 'gid')
-  if gid and gid ~= '' then redis.call('UNLINK', group_of(gid), meta_of(gid), partial_of(gid)) end
-  redis.call('ZREM', at('slots'), id)
-  redis.call('UNLINK', slot_of(id))
-  dropped = dropped + 1
-end
-if dropped > 0 then return dropped end
-for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
-  local batch = at('batch:' .. receipt)
-  redis.call('UNLINK', batch, batch .. ':groups', batch .. ':discarded')
-end
-if policy then
-  redis.call('HDEL', at('policy'), 'trainer', 'saved', 'todo')
-  redis.call('HSET', at('policy'), 'taken', 0, 'top', policy.version, 'epoch', policy.epoch + 1)
-  policy.taken, outstanding, touched.taken = 0, {}, true
-end
-for _, part in ipairs({'slots', 'starts', 'aged', 'targets', 'targeted', 'aiming', 'trained', 'dropped', 'ages', 'seen',
-  'rewards', 'rounds', 'delivered', 'discarded', 'unreported', 'quarantine', 'quarantined', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
-save_policy()
-return 0
+  if dropped > 0 then return dropped end
+  for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
+    local batch = at('batch:' .. receipt)
+    redis.call('UNLINK', batch, batch .. ':groups', batch .. ':discarded')
+  end
+  if policy then
+    redis.call('HDEL', at('policy'), 'trainer', 'saved', 'todo')
+    redis.call('HSET', at('policy'), 'taken', 0, 'top', policy.version, 'epoch', policy.epoch + 1)
+    policy.taken, outstanding, tallies, aims, touched.taken = 0, {}, {}, {}, true
+  end
+  for _, part in ipairs({'slots', 'starts', 'aged', 'targets', 'targeted', 'aiming', 'trained', 'dropped', 'ages', 'seen',
+    'rewards', 'rounds', 'delivered', 'discarded', 'unreported', 'quarantine', 'quarantined', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
+  return 0
+end)

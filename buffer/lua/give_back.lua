@@ -4,33 +4,31 @@
 -- Taken since the last publication, but it is not trained on, or is to be again: another may be taken.
 local function untake(gid)
   if not policy then return end
-  if redis.call('HGET', meta_of(gid), 'under') == tostring(policy.epoch) then count_taken(-1) end
-  redis.call('HDEL', meta_of(gid), 'under')
+  local under = redis.call('HGET', meta_of(gid), 'under')
+  if redis.call('HDEL', meta_of(gid), 'under') == 1 and under == tostring(policy.epoch) then count_taken(-1) end
 end
 
-local function put_back(gid)
-  if not redis.call('ZSCORE', at('leased'), gid) then return end
-  local finished = redis.call('HGET', meta_of(gid), 'finished') or now
-  redis.call('ZADD', at('ready'), finished, gid)
-  redis.call('HSET', meta_of(gid), 'state', 'ready', 'returned', now)
-  redis.call('ZREM', at('leased'), gid)
-  if policy then
+-- A group that is another batch's by now, or closed, is not this one's to give.
+local function put_back(gid, receipt)
+  local meta = redis.call('HMGET', meta_of(gid), 'finished', 'state', 'receipt', 'start', 'counted', 'slot')
+  if meta[2] and meta[3] ~= receipt then return end
+  if meta[2] and not CLOSED[meta[2]] and redis.call('ZSCORE', at('leased'), gid) then
     untake(gid)
-    stand_by_age(gid)
+    if enter_ready(gid, {meta[4], meta[5], meta[6]}, {'returned', now, finished = meta[1] or now}) then ripen(gid) end
   end
+  redis.call('ZREM', at('leased'), gid)
 end
 
 local function give_back(receipt)
   local batch = at('batch:' .. receipt)
+  if redis.call('HGET', batch, 'state') == 'consumed' then return redis.call('ZREM', at('leases'), receipt) end
   local gids = redis.call('LRANGE', batch .. ':groups', 0, -1)
-  for _, gid in ipairs(gids) do put_back(gid) end
-  for _, id in ipairs(redis.call('LRANGE', batch .. ':discarded', 0, -1)) do
-    redis.call('RPUSH', at('unreported'), id)
-  end
-  redis.call('ZREM', at('leases'), receipt)
+  for _, gid in ipairs(gids) do put_back(gid, receipt) end
+  while redis.call('RPOPLPUSH', batch .. ':discarded', at('unreported')) do end
   redis.call('HSET', batch, 'state', 'returned')
   redis.call('PEXPIRE', batch, set.retain_ms)
-  redis.call('DEL', batch .. ':groups', batch .. ':discarded')
+  redis.call('DEL', batch .. ':groups')
+  redis.call('ZREM', at('leases'), receipt)
   count('returned', #gids)
   if #gids > 0 then ring() end
 end

@@ -1,11 +1,11 @@
 -- idle.lua: a task with nothing in it goes away after a while; a write keeps it.
--- include: task.lua
+-- include: policy.lua
 -- include: fixed.lua
 
 local function wake()
   if set.idle ~= 1 then return end
-  redis.call('HDEL', at('config'), 'idle')
   persist()
+  redis.call('HDEL', at('config'), 'idle')
 end
 
 local function doze()
@@ -14,7 +14,8 @@ local function doze()
     if redis.call('EXISTS', at(index)) == 1 then return end
   end
   save_counts()
-  redis.call('HSET', at('config'), 'idle', 1)
+  save_reports()
   redis.call('HSET', at('state'), 'bytes', 0)
   for _, part in ipairs(FIXED) do redis.call('PEXPIRE', at(part), set.idle_ttl_ms) end
+  redis.call('HSET', at('config'), 'idle', 1)
 end

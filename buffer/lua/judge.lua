@@ -3,18 +3,19 @@
 -- ARGV   for each group: gid n verdict(open | valid | invalid | quarantined) reason
 -- REPLY  how many verdicts held
 -- include: slots.lua
-local held = 0
-for gid, n, verdict, reason in each_group() do
-  local meta = redis.call('HMGET', meta_of(gid), 'state', 'n')
-  if meta[1] == 'open' and meta[2] == n then
-    held = held + 1
-    redis.call('ZREM', at('changed'), gid)
-    if verdict == 'valid' then make_ready(gid, 'judged') end
-    if verdict == 'invalid' then discard(gid, 'invalid', reason) end
-    if verdict == 'quarantined' then quarantine(gid, reason) end
-  elseif meta[1] ~= 'open' then
-    redis.call('ZREM', at('changed'), gid)
+return whole(function()
+  local held = 0
+  for gid, n, verdict, reason in each_group() do
+    local meta = redis.call('HMGET', meta_of(gid), 'state', 'n')
+    if meta[1] == 'open' and meta[2] == n then
+      held = held + 1
+      if verdict == 'valid' then make_ready(gid, 'judged') end
+      if verdict == 'invalid' then discard(gid, 'invalid', reason) end
+      if verdict == 'quarantined' then quarantine(gid, reason) end
+      redis.call('ZREM', at('changed'), gid)
+    elseif meta[1] ~= 'open' then
+      redis.call('ZREM', at('changed'), gid)
+    end
   end
-end
-save_policy()
-return held
+  return held
+end)

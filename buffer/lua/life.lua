@@ -1,27 +1,49 @@
 -- life.lua: the steps of a group's life: open, ready, leased, consumed; or discarded.
 -- include: ready.lua
--- It is no longer outstanding: its slot, its place by age, its parked items go.
-local function leave_outstanding(gid)
-  local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot')
-  if meta[2] == '1' then
-    tally(tonumber(meta[1]), -1)
-    redis.call('HDEL', meta_of(gid), 'counted')
-  end
-  if meta[3] then drop_slot(meta[3]) end
+-- It is no longer outstanding, and counts no more: its slot, its place by age, its parked items go.
+local function leave_outstanding(gid, slot)
+  if slot then drop_slot(slot) end
   leave_ready(gid)
-  leave_queues(gid)
   redis.call('UNLINK', partial_of(gid))
   redis.call('HDEL', meta_of(gid), 'slot', 'fence')
   ring_late = true
 end
 
+local function bytes_of(gid) return tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0') end
+
+local function report(gid, id) reports[#reports + 1] = id or cjson.encode(instance_of(gid)) end
+
+local CLOSED = {consumed = true, quarantined = true, invalid = true, expired = true, stale = true}
+
 -- Close a group for good. It stays readable for `keep` ms under `kept`, and no longer counts. What is
--- known of it outlives the late window: an item that comes then is late, or the next round's.
-local function close(gid, state, done, keep)
-  local meta = policy and redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'began', 'finished')
-    or redis.call('HMGET', meta_of(gid), 'bytes', 'n')
+-- known of it outlives the late window: an item that comes then is late, or the next round's. Closed a
+-- second time, after a script that stopped, it counts no second time.
+local function close(gid, state, done, keep, receipt)
+  local meta = policy and redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'state', 'id', 'began', 'finished',
+    'receipt', 'listed', 'start', 'counted', 'slot')
+    or redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'state', 'id', 'began', 'finished', 'receipt', 'listed')
+  if receipt and meta[7] ~= receipt then return end -- it is another batch's by now, or dropped
   if done then redis.call('ZADD', at(done), now, gid) end
   redis.call('ZADD', at('kept'), now + keep, gid)
+  if state == 'quarantined' then
+    redis.call('HSET', meta_of(gid), 'state', state, 'closed', now, 'counted', 0, 'listed', 1)
+    if meta[8] ~= '1' then count('quarantine_bytes', tonumber(meta[1] or '0')) end
+  else
+    redis.call('HSET', meta_of(gid), 'state', state, 'closed', now, 'counted', 0)
+  end
+  if policy and meta[10] == '1' then tally(tonumber(meta[9]), -1) end
+  local first = not CLOSED[meta[3]]
+  if first then
+    count('bytes', -tonumber(meta[1] or '0'))
+    count(state, 1)
+    count(state .. '_items', tonumber(meta[2] or '0'))
+    if policy and meta[5] then
+      local made = state == 'consumed' and 'delivered' or 'dropped'
+      count(made .. '_ms', math.max(0, tonumber(meta[6] or now) - tonumber(meta[5])))
+      count(made .. '_timed', 1)
+    end
+    if state ~= 'consumed' and state ~= 'quarantined' then report(gid, meta[4]) end
+  end
   for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
     redis.call('ZREM', at(index), gid)
   end
@@ -29,45 +51,31 @@ local function close(gid, state, done, keep)
     if state == 'consumed' then -- it left all that is outstanding when it was taken
       redis.call('UNLINK', partial_of(gid))
     else
-      leave_outstanding(gid)
+      leave_outstanding(gid, meta[11])
+      leave_queues(gid)
       lose_aim(gid)
     end
-    if meta[3] then
-      local made = state == 'consumed' and 'delivered' or 'dropped'
-      count(made .. '_ms', math.max(0, tonumber(meta[4] or now) - tonumber(meta[3])))
-      count(made .. '_timed', 1)
-    end
   end
-  redis.call('HSET', meta_of(gid), 'state', state, 'closed', now)
   redis.call('PEXPIRE', meta_of(gid), math.max(keep, set.late_ms))
   redis.call('PEXPIRE', group_of(gid), keep)
-  count('bytes', -tonumber(meta[1] or '0'))
-  count(state, 1)
-  count(state .. '_items', tonumber(meta[2] or '0'))
-end
-
--- The next batch tells its id; while nobody takes one, as many as are remembered of closed groups.
-local function report(gid)
-  local id = redis.call('HGET', meta_of(gid), 'id') or cjson.encode(instance_of(gid))
-  if redis.call('RPUSH', at('unreported'), id) > set.done_max then redis.call('LPOP', at('unreported')) end
 end
 
 -- Close a group whose items no trainer gets; its id is reported with the next batch.
 local function discard(gid, state, reason)
-  report(gid)
   close(gid, state, 'discarded', set.grace_ms)
   if reason and reason ~= '' then redis.call('HSET', meta_of(gid), 'reason', reason) end
 end
 
 -- It is in quarantine no more.
 local function leave_quarantine(gid)
-  if redis.call('HDEL', at('quarantine'), gid) == 0 then return end
-  redis.call('LREM', at('quarantined'), 1, gid)
+  if redis.call('HEXISTS', at('quarantine'), gid) == 0 then return end
+  local bytes = bytes_of(gid)
+  redis.call('LREM', at('quarantined'), 0, gid)
+  if redis.call('HDEL', meta_of(gid), 'listed') == 1 then count('quarantine_bytes', -bytes) end
+  redis.call('HDEL', at('quarantine'), gid)
   if redis.call('EXISTS', at('quarantine')) == 0 then
     redis.call('HDEL', at('state'), 'quarantine_bytes') -- of what expired unseen, too
     counted.quarantine_bytes = nil
-  else
-    count('quarantine_bytes', -tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
   end
 end
 
@@ -76,39 +84,47 @@ end
 local QUARANTINE_SHARE = 0.25
 
 local function quarantine(gid, reason)
+  if redis.call('HEXISTS', at('quarantine'), gid) == 0 then redis.call('RPUSH', at('quarantined'), gid) end
   redis.call('HSET', at('quarantine'), gid, reason)
-  redis.call('RPUSH', at('quarantined'), gid)
   close(gid, 'quarantined', nil, set.quarantine_ms)
-  count('quarantine_bytes', tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
   for _ = 1, 100 do
     save_counts()
     local held = tonumber(redis.call('HGET', at('state'), 'quarantine_bytes') or '0')
     local oldest = redis.call('LINDEX', at('quarantined'), 0)
     if held <= set.max_bytes * QUARANTINE_SHARE or oldest == gid or not oldest then return end
-    report(oldest)
-    redis.call('ZADD', at('discarded'), now, oldest)
+    local meta = redis.call('HMGET', meta_of(oldest), 'id', 'state')
+    local is_there = not meta[2] or meta[2] == 'quarantined'
+    if is_there then
+      redis.call('ZADD', at('discarded'), now, oldest)
+      redis.call('UNLINK', group_of(oldest))
+      redis.call('PEXPIRE', meta_of(oldest), math.max(set.grace_ms, set.late_ms))
+    end
     leave_quarantine(oldest)
-    redis.call('ZREM', at('kept'), oldest)
-    redis.call('UNLINK', group_of(oldest))
-    redis.call('PEXPIRE', meta_of(oldest), math.max(set.grace_ms, set.late_ms))
-    count('quarantine_dropped', 1)
+    redis.call('LREM', at('quarantined'), 0, oldest)
+    if is_there then
+      report(oldest, meta[1])
+      redis.call('ZREM', at('kept'), oldest)
+      count('quarantine_dropped', 1)
+    end
   end
 end
 
 -- A consumed group that no later line of versions can want again: it goes when `retain` is over.
 local function let_go(gid)
-  if redis.call('ZREM', at('used'), gid) == 0 then return end
-  count('used_bytes', -tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
+  if not redis.call('ZSCORE', at('used'), gid) then return end
+  local bytes = bytes_of(gid)
   redis.call('ZADD', at('kept'), now + set.retain_ms, gid)
   redis.call('PEXPIRE', meta_of(gid), math.max(set.retain_ms, set.late_ms))
   redis.call('PEXPIRE', group_of(gid), set.retain_ms)
+  redis.call('ZREM', at('used'), gid)
+  count('used_bytes', -bytes)
 end
 
 -- Groups that no checkpoint holds are kept for the trainer that comes back, as far as there is room.
 local function hold(gids, under)
   for _, gid in ipairs(gids) do
-    redis.call('ZADD', at('used'), under, gid)
-    count('used_bytes', tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0'))
+    local bytes = bytes_of(gid)
+    if redis.call('ZADD', at('used'), under, gid) == 1 then count('used_bytes', bytes) end
   end
   save_counts()
   local held = redis.call('HMGET', at('state'), 'bytes', 'used_bytes')
@@ -116,7 +132,7 @@ local function hold(gids, under)
   while over > 0 do
     local oldest = redis.call('ZRANGE', at('used'), 0, 0)[1]
     if not oldest then return end
-    over = over - tonumber(redis.call('HGET', meta_of(oldest), 'bytes') or '0')
+    over = over - bytes_of(oldest)
     let_go(oldest)
     count('let_go_unsaved', 1)
   end
@@ -142,16 +158,16 @@ local function consume(receipt)
   local gids = redis.call('LRANGE', batch .. ':groups', 0, -1)
   local under = policy and redis.call('HGET', batch, 'version')
   local unsaved = under and policy.saved and tonumber(under) >= policy.saved
-  if under then redis.call('HINCRBY', at('trained'), under, #gids) end
   for _, gid in ipairs(gids) do
-    close(gid, 'consumed', 'delivered', unsaved and set.idle_ttl_ms or set.retain_ms)
+    close(gid, 'consumed', 'delivered', unsaved and set.idle_ttl_ms or set.retain_ms, receipt)
   end
   if unsaved then hold(gids, under) end
   trim(2 * #gids)
-  redis.call('ZREM', at('leases'), receipt)
+  if under then redis.call('HINCRBY', at('trained'), under, #gids) end
   redis.call('HSET', batch, 'state', 'consumed')
   for _, part in ipairs({'', ':groups', ':discarded'}) do
     redis.call('PEXPIRE', batch .. part, set.retain_ms)
   end
+  redis.call('ZREM', at('leases'), receipt)
   return #gids
 end

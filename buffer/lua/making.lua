@@ -18,19 +18,20 @@ end
 -- The slot makes this group, which waits for no other. If the group is outstanding itself, the
 -- slot is not.
 local function bind(slot, gid, id_json)
-  local meta = redis.call('HMGET', meta_of(gid), 'counted', 'start', 'attempt')
+  local meta = redis.call('HMGET', meta_of(gid), 'counted', 'start', 'attempt', 'emptied')
+  if meta[4] then empty(gid) end
   slot.gid, slot.attempt = gid, meta[3] or 1
-  if meta[3] then leave_queues(gid) end -- a slot had it before
-  if meta[1] == '1' and slot.counts then
-    tally(slot.start, -1)
-    slot.start, slot.counts = tonumber(meta[2]), false
-  end
+  local stands = meta[1] == '1' and slot.counts
+  local before = slot.start
+  if stands then slot.start, slot.counts = tonumber(meta[2]), false end
   redis.call('HSET', slot_of(slot.id), 'gid', gid, 'id', id_json, 'start', slot.start,
     'counts', slot.counts and 1 or 0, 'attempt', slot.attempt)
+  if stands then tally(before, -1) end
   redis.call('HSET', meta_of(gid), 'id', id_json, 'slot', slot.id, 'fence', slot.fence,
     'began', slot.granted, 'attempt', slot.attempt)
   aim(gid)
   redis.call('PERSIST', meta_of(gid))
+  if meta[3] then leave_queues(gid) end -- a slot had it before
 end
 
 -- The slot, if its lease lasts; with its first item it is bound to a group.
@@ -72,32 +73,45 @@ local function maker_of(id)
 end
 
 -- A group with items is outstanding itself, in place of its slot; its start is never later than
--- what its items report. The caller writes `start` and `counted` down.
+-- what its items report. The caller writes `start` and `counted` down, and calls `stood` then.
 local function stand(group, lowest)
   local maker = group.maker or group.counted ~= '1' and group.slot and maker_of(group.slot)
   local start = group.start or maker and maker.start or policy.version
   start = math.min(start, lowest or start)
   if group.counted == '1' and start == group.start then return end
-  if group.counted == '1' then
-    tally(group.start, -1)
-  elseif maker and maker.counts then
-    tally(maker.start, -1)
-    redis.call('HSET', slot_of(maker.id), 'counts', 0)
+  local before = group.counted == '1' and group.start
+  function group.stood()
+    if before then tally(before, -1) end
+    tally(start, 1)
   end
-  tally(start, 1)
+  group.counter = not before and maker and maker.counts and maker
   aim(group.gid)
   group.start, group.counted = start, '1'
   group.assumed = (group.maker or group.slot) and '0' or '1'
-  if group.state == 'ready' then
-    local finished = redis.call('HGET', meta_of(group.gid), 'finished')
-    stand_ready(group.gid, start, finished)
-  end
 end
 
--- What was parked of an item that is whole now, or parked again.
-local function drop_partial(group, uid)
+-- Its slot does not count any more.
+local function hush_maker(group)
+  if not group.counter then return end
+  redis.call('HSET', slot_of(group.counter.id), 'counts', 0)
+  tally(group.counter.start, -1)
+end
+
+-- A ready group whose start changed.
+local function restand(group)
+  hush_maker(group)
+  stand_ready(group.gid, group.start, redis.call('HGET', meta_of(group.gid), 'finished'))
+end
+
+-- What was parked of an item that is whole now goes when the item is stored.
+local function replace_part(group, uid)
   local had = redis.call('HGET', partial_of(group.gid), uid)
   if not had then return end
-  redis.call('HDEL', partial_of(group.gid), uid)
+  group.parts = group.parts or {}
+  group.parts[#group.parts + 1] = uid
   group.added = group.added - #had
+end
+
+local function forget_parts(group)
+  if group.parts then redis.call('HDEL', partial_of(group.gid), unpack(group.parts)) end
 end

@@ -22,7 +22,7 @@ local function available()
     return math.min(left, redis.call('ZCOUNT', at('targeted'), '-inf', string.format('(%d', policy.version + 1)))
   end
   load_outstanding()
-  local starts, found = {}, 0
+  local starts, found, taken = {}, 0, policy.taken
   for start, n in pairs(outstanding) do
     if n > 0 and not too_old(start) then starts[#starts + 1] = start end
   end
@@ -34,5 +34,6 @@ local function available()
     outstanding[start] = outstanding[start] - some
     if some < ready then break end
   end
+  policy.taken, outstanding = taken, nil -- as they were
   return found
 end

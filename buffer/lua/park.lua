@@ -6,37 +6,41 @@
 -- REPLY  items parked, 0 if this is a repeat; -1 when the slot is over, -2 when an item is of a version
 --        never published, -3 when one is of another instance than the slot's
 -- include: making.lua
-local group, parked, last = nil, 0, FENCE
-for _, _, _, uid, segment, _, highest in each_item() do
-  if policy and highest ~= '' and tonumber(highest) > policy.top then return -2 end
-  last = last .. ' ' .. segment .. ' ' .. uid
-end
-if GO_ON == '0' and redis.call('HGET', slot_of(SLOT), 'parked') == last then return 0 end
-for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
-  if policy then group = group_of_slot(SLOT, FENCE, id_json, id, round) end
-  if not group or not group.maker then
-    save_policy()
-    return group and group.foreign and -3 or -1
+return whole(function()
+  local group, parked, last = nil, 0, FENCE
+  for _, _, _, uid, segment, _, highest in each_item() do
+    if policy and highest ~= '' and tonumber(highest) > policy.top then return -2 end
+    last = last .. ' ' .. segment .. ' ' .. uid
   end
-  local kept = segment .. ' ' .. payload
-  local had = redis.call('HGET', partial_of(group.gid), uid)
-  local whole = redis.call('HEXISTS', group_of(group.gid), uid) == 1
-  if not whole and not (had and tonumber(string.match(had, '^%d+')) > tonumber(segment)) then
-    stand(group, tonumber(lowest))
-    drop_partial(group, uid)
-    redis.call('HSET', partial_of(group.gid), uid, kept)
-    redis.call('HSET', meta_of(group.gid), 'bytes', group.bytes + group.added + #kept,
-      'start', group.start, 'counted', 1)
-    count('bytes', group.added + #kept)
-    parked = parked + 1
+  if GO_ON == '0' and redis.call('HGET', slot_of(SLOT), 'parked') == last then return 0 end
+  for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
+    if policy then group = group_of_slot(SLOT, FENCE, id_json, id, round) end
+    if not group or not group.maker then
+      return group and group.foreign and -3 or -1
+    end
+    local kept = segment .. ' ' .. payload
+    local had = redis.call('HGET', partial_of(group.gid), uid)
+    local stored = redis.call('HEXISTS', group_of(group.gid), uid) == 1
+    if not stored and not (had and tonumber(string.match(had, '^%d+')) > tonumber(segment)) then
+      stand(group, tonumber(lowest))
+      group.added = #kept - (had and #had or 0)
+      redis.call('HSET', partial_of(group.gid), uid, kept)
+      redis.call('HSET', meta_of(group.gid), 'bytes', group.bytes + group.added,
+        'start', group.start, 'counted', 1)
+      count('bytes', group.added)
+      if group.stood then
+        group.stood()
+        hush_maker(group)
+      end
+      parked = parked + 1
+    end
   end
-end
-if group then redis.call('PEXPIRE', partial_of(group.gid), set.idle_ttl_ms) end
-count('parked', parked)
-if GO_ON == '0' and policy and redis.call('HGET', slot_of(SLOT), 'fence') == FENCE then
-  end_slot(SLOT, 'back')
-  redis.call('HSET', slot_of(SLOT), 'parked', last) -- for a repeat
-  redis.call('PEXPIRE', slot_of(SLOT), policy.slot_lease_ms)
-end
-save_policy()
-return parked
+  if group then redis.call('PEXPIRE', partial_of(group.gid), set.idle_ttl_ms) end
+  count('parked', parked)
+  if GO_ON == '0' and policy and redis.call('HGET', slot_of(SLOT), 'fence') == FENCE then
+    end_slot(SLOT, 'back')
+    redis.call('HSET', slot_of(SLOT), 'parked', last) -- for a repeat
+    redis.call('PEXPIRE', slot_of(SLOT), policy.slot_lease_ms)
+  end
+  return parked
+end)

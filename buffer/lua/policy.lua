@@ -3,6 +3,7 @@
 -- `policy` is nil, and everything is as it is without versions.
 -- include: task.lua
 local policy, outstanding
+local tallies = {} -- what a script counts of these, until its end
 local terms -- the policy's settings, also before a trainer has published
 local touched, ring_late = {}, false
 local ripen -- a ready group that is too old; slots.lua says what happens to it
@@ -27,13 +28,14 @@ local function load_outstanding()
   outstanding = {}
   local flat = redis.call('HGETALL', at('starts'))
   for i = 1, #flat, 2 do outstanding[tonumber(flat[i])] = tonumber(flat[i + 1]) end
+  for start, by in pairs(tallies) do outstanding[start] = (outstanding[start] or 0) + by end
 end
 
--- One more, or one less, is outstanding with this start.
+-- One more, or one less, is outstanding with this start. It is counted after it was noted in Redis.
 local function tally(start, by)
-  load_outstanding()
-  outstanding[start] = (outstanding[start] or 0) + by
-  touched[start] = true
+  tallies[start] = (tallies[start] or 0) + by
+  if outstanding then outstanding[start] = (outstanding[start] or 0) + by end
+  touched.starts = true
 end
 
 local function count_taken(by)
@@ -43,23 +45,37 @@ end
 
 -- With `order` `batch` a group has a target: the version under which it is taken, or a later one if
 -- it lags. `groups_per_version` have the same one, and a group that is made again keeps its own.
+local aims = {} -- what a script counts of targets, until its end
+
 local function aim(gid)
   if policy.order ~= 'batch' or redis.call('HEXISTS', meta_of(gid), 'target') == 1 then return end
   local target = policy.version
-  local function aimed() return tonumber(redis.call('HGET', at('targets'), target) or '0') end
+  local function aimed()
+    return tonumber(redis.call('HGET', at('targets'), target) or '0') + (aims[target] or 0)
+  end
   while target < policy.version + policy.depth and aimed() >= policy.groups_per_version do
     target = target + 1
   end
   redis.call('HSET', meta_of(gid), 'target', target)
-  redis.call('HINCRBY', at('targets'), target, 1)
+  aims[target] = (aims[target] or 0) + 1
 end
 
 -- It is never taken: another group gets its place.
 local function lose_aim(gid)
-  local target = redis.call('HGET', meta_of(gid), 'target')
+  local target = tonumber(redis.call('HGET', meta_of(gid), 'target') or '')
   if not target then return end
   redis.call('HDEL', meta_of(gid), 'target')
-  if redis.call('HINCRBY', at('targets'), target, -1) < 1 then redis.call('HDEL', at('targets'), target) end
+  aims[target] = (aims[target] or 0) - 1
+end
+
+-- It may be called again after an error, too.
+local function save_sums(part, sums)
+  for field, by in pairs(sums) do
+    local n = redis.call('HINCRBY', at(part), field, by)
+    sums[field] = 0
+    if n < 1 then redis.call('HDEL', at(part), field) end
+    sums[field] = nil
+  end
 end
 
 -- Whether each group counts as it should: a new line, or the first version, takes a few steps to that.
@@ -104,10 +120,11 @@ end
 
 -- A ready group waits to be taken; `start` and `finished` are those of its meta hash.
 local function stand_ready(gid, start, finished)
+  if policy.order == 'batch' then
+    local target = tonumber(redis.call('HGET', meta_of(gid), 'target') or start)
+    redis.call('ZADD', at('targeted'), aged_score(target, finished), gid)
+  end
   redis.call('ZADD', at('aged'), aged_score(start, finished), gid)
-  if policy.order ~= 'batch' then return end
-  local target = tonumber(redis.call('HGET', meta_of(gid), 'target') or start)
-  redis.call('ZADD', at('targeted'), aged_score(target, finished), gid)
 end
 
 local function leave_ready(gid)
@@ -138,8 +155,8 @@ local function each_waiter(from)
       local ask = page[i]
       local want, lives = string.match(redis.call('HGET', at('asks'), ask) or '', '^(%d+) (%d+)$')
       if want and tonumber(lives) > now then return ask, tonumber(want) end
-      redis.call('ZREM', at('waiting'), ask)
       redis.call('HDEL', at('asks'), ask, 'since:' .. ask)
+      redis.call('ZREM', at('waiting'), ask)
       from = from - 1
     end
   end
@@ -164,22 +181,37 @@ local function call_waiters()
   end
 end
 
+-- Ids that the next batch tells: while nobody takes one, as many as are remembered of closed groups.
+local reports = {}
+
+local function save_reports()
+  while #reports > 0 do
+    local over = redis.call('RPUSH', at('unreported'), reports[#reports]) - set.done_max
+    reports[#reports] = nil
+    if over > 0 then redis.call('LTRIM', at('unreported'), over, -1) end
+  end
+end
+
 -- What a script changed of this is written once, at its end.
 local function save_policy()
   save_counts()
+  save_reports()
   if not policy then return end
+  save_sums('targets', aims)
+  save_sums('starts', tallies)
   if next(touched) then
-    for start in pairs(touched) do
-      if start == 'taken' then
-        redis.call('HSET', at('policy'), 'taken', policy.taken)
-      elseif outstanding[start] > 0 then
-        redis.call('HSET', at('starts'), start, outstanding[start])
-      else
-        redis.call('HDEL', at('starts'), start)
-      end
-    end
-    touched = {}
+    if touched.taken then redis.call('HSET', at('policy'), 'taken', policy.taken) end
     call_waiters()
+    touched = {}
   end
   if ring_late and redis.call('EXISTS', at('ready')) == 1 then ring() end
+end
+
+-- The reply of a script. If it stops at an error, what it counted so far is saved all the same: that is
+-- what it had changed by then. Each change is counted right after the command that makes it so.
+local function whole(body)
+  local done, reply = pcall(body)
+  if not pcall(save_policy) then save_policy() end
+  if not done then error(reply, 0) end
+  return reply
 end

@@ -15,75 +15,55 @@ local last, line = terms.version, terms.line or 0
 local trainer = redis.call('HGET', at('policy'), 'trainer')
 local took_over = trainer ~= OWNER
 if trainer and took_over and LEAD == '0' then return {0, last or -1, line, 0, 0, 0, 0} end
-if policy and policy.todo and (took_over or version ~= last) then
+return whole(function()
+  if policy and policy.todo and (took_over or version ~= last) then
+    do_chores()
+    return {2, last, line, 0, 0, 0, 0}
+  end
+
+  -- With what there is to do for it, if there is anything.
+  local function begin(first, chore)
+    policy = terms
+    policy.version, policy.taken, policy.epoch = version, 0, (policy.epoch or 0) + 1
+    policy.top = math.max(version, policy.top or version)
+    policy.line, policy.since = first and line + 1 or line, policy.since or now
+    policy.todo = chore and chore .. ' 0' or policy.todo
+    redis.call('HSET', at('policy'), 'version', version, 'taken', 0, 'epoch', policy.epoch, 'top', policy.top,
+      'line', policy.line, 'since', policy.since, 'stale', 0, 'returned', 0, 'gone', 0, 'todo', policy.todo or '')
+    touched.taken, ring_late = true, true
+  end
+
+  -- Those who wait for a version read it here. One whose publication stopped before is told by its repeat.
+  local function tell_version()
+    local told = redis.call('XREVRANGE', at('versions'), '+', '-', 'COUNT', 1)[1]
+    if told and told[2][2] == tostring(version) and told[2][4] == tostring(policy.line) then return end
+    redis.call('XADD', at('versions'), 'MAXLEN', '~', 64, '*', 'version', VERSION, 'line', policy.line)
+  end
+
+  local function forget_trained()
+    if redis.call('HLEN', at('trained')) <= 2 * MOST_VERSIONS then return end
+    for _, under in ipairs(redis.call('HKEYS', at('trained'))) do
+      if tonumber(under) < version - MOST_VERSIONS then redis.call('HDEL', at('trained'), under) end
+    end
+  end
+
+  wake()
+  redis.call('HSET', at('policy'), 'trainer', OWNER)
+  if not last then
+    begin(true, 'adopt_open')
+  elseif version > last then
+    begin(false, 'ripen_slots')
+    forget_trained()
+    for _, target in ipairs(redis.call('HKEYS', at('targets'))) do
+      if tonumber(target) < version then redis.call('HDEL', at('targets'), target) end
+    end
+  elseif version < last or took_over then
+    begin(true, 'line')
+  end
+  tell_version()
+  -- Before a trainer says what it saved, that is where it began.
+  policy.saved = math.min(tonumber(SAVED) or policy.saved or version, version)
+  redis.call('HSET', at('policy'), 'saved', policy.saved)
   do_chores()
-  save_policy()
-  return {2, last, line, 0, 0, 0, 0}
-end
-
-local function begin(first)
-  policy = terms
-  policy.version, policy.taken, policy.epoch = version, 0, (policy.epoch or 0) + 1
-  policy.top = math.max(version, policy.top or version)
-  policy.line, policy.since = first and line + 1 or line, policy.since or now
-  redis.call('HSET', at('policy'), 'version', version, 'taken', 0, 'epoch', policy.epoch, 'top', policy.top,
-    'line', policy.line, 'since', policy.since, 'stale', 0, 'returned', 0, 'gone', 0)
-  redis.call('XADD', at('versions'), 'MAXLEN', '~', 64, '*', 'version', VERSION, 'line', policy.line)
-  touched.taken, ring_late = true, true
-end
-
--- How many groups were trained on under this version and later ones, in the line that is over.
-local function undo_trained()
-  local trained, sum = redis.call('HGETALL', at('trained')), 0
-  for i = 1, #trained, 2 do
-    if tonumber(trained[i]) >= version then
-      sum = sum + tonumber(trained[i + 1])
-      redis.call('HDEL', at('trained'), trained[i])
-    end
-  end
-  return sum
-end
-
-local function forget_trained()
-  if redis.call('HLEN', at('trained')) <= 2 * MOST_VERSIONS then return end
-  for _, under in ipairs(redis.call('HKEYS', at('trained'))) do
-    if tonumber(under) < version - MOST_VERSIONS then redis.call('HDEL', at('trained'), under) end
-  end
-end
-
--- No batch of the line that is over is acknowledged from here on.
-local function begin_line()
-  begin_chores('clamp_slots')
-  for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
-    local under = redis.call('HGET', at('batch:' .. receipt), 'version')
-    if under and tonumber(under) >= version then
-      redis.call('HSET', at('batch:' .. receipt), 'state', 'returning')
-    end
-  end
-  if redis.call('EXISTS', at('used')) == 1 then redis.call('RENAME', at('used'), at('undone')) end
-  begin(true)
-  redis.call('HSET', at('policy'), 'gone', undo_trained())
-end
-
-wake()
-redis.call('HSET', at('policy'), 'trainer', OWNER)
-if not last then
-  policy = terms
-  begin_chores('adopt_open')
-  begin(true)
-elseif version > last then
-  begin(false)
-  forget_trained()
-  for _, target in ipairs(redis.call('HKEYS', at('targets'))) do
-    if tonumber(target) < version then redis.call('HDEL', at('targets'), target) end
-  end
-  if any_too_old() then begin_chores('ripen_slots') end
-elseif version < last or took_over then
-  begin_line()
-end
--- Before a trainer says what it saved, that is where it began.
-policy.saved = math.min(tonumber(SAVED) or policy.saved or version, version)
-redis.call('HSET', at('policy'), 'saved', policy.saved)
-do_chores()
-save_policy()
-return {1, policy.version, policy.line, progress()}
+  return {1, policy.version, policy.line, progress()}
+end)

@@ -2,10 +2,26 @@
 -- 0: it is the next round's.
 local MOST_RAW = 2000000 -- entries, two for each item: while nobody takes, the newest million
 
+-- An item may be there before its group counts it: a script stopped in between. Its repeat mends that.
+local function recount_items(group)
+  if group.state ~= 'open' or group.recounted then return end
+  group.recounted = true
+  if redis.call('HLEN', group_of(group.gid)) == group.n then return end
+  local items, bytes = redis.call('HVALS', group_of(group.gid)), 0
+  for _, said in ipairs(items) do bytes = bytes + #said - #string.match(said, '^%d+ ') end
+  if policy then
+    for _, part in ipairs(redis.call('HVALS', partial_of(group.gid))) do bytes = bytes + #part end
+  end
+  group.n, group.added, group.mended = #items, group.added + bytes - group.bytes, true
+end
+
 local function put(group, uid, reward, payload)
   if group.put[uid] then return 2 end
   if group.foreign then return 8 end
-  if group.known and redis.call('HEXISTS', group_of(group.gid), uid) == 1 then return 2 end
+  if group.known and redis.call('HEXISTS', group_of(group.gid), uid) == 1 then
+    recount_items(group)
+    return 2
+  end
   if was_before(group, uid) then return 2 end
   if group.lost then return 6 end
   if moves_on(group) then return 0 end
@@ -25,6 +41,6 @@ local function put(group, uid, reward, payload)
     redis.call('LPOP', at('raw'))
     redis.call('LPOP', at('raw'))
   end
-  if group.parks then drop_partial(group, uid) end
+  if group.parks then replace_part(group, uid) end
   return 1
 end

@@ -1,10 +1,10 @@
 -- ready.lua: an open group is finished; it keeps for as long as no trainer takes it.
 -- include: policy.lua
 local function leave_open(gid)
-  redis.call('ZREM', at('open'), gid)
-  redis.call('ZREM', at('changed'), gid)
   redis.call('PERSIST', meta_of(gid))
   redis.call('PERSIST', group_of(gid))
+  redis.call('ZREM', at('open'), gid)
+  redis.call('ZREM', at('changed'), gid)
 end
 
 -- It waits for no slot any more. Mostly no group does: that is asked once a script.
@@ -19,9 +19,9 @@ end
 -- A slot is over: its group has its items, or is somebody else's to make.
 local function drop_slot(id)
   local slot = redis.call('HMGET', slot_of(id), 'start', 'counts')
-  if not slot[1] then return end
-  if slot[2] == '1' then tally(tonumber(slot[1]), -1) end
+  if not slot[1] then return redis.call('ZREM', at('slots'), id) end
   redis.call('DEL', slot_of(id))
+  if slot[2] == '1' then tally(tonumber(slot[1]), -1) end
   redis.call('ZREM', at('slots'), id)
 end
 
@@ -32,31 +32,45 @@ local function outstand(gid, start, counted)
   tally(start, 1)
 end
 
-local function stand_by_age(gid, known)
-  local meta = known or redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot', 'finished')
-  local start = tonumber(meta[1] or policy.version)
-  if meta[2] ~= '1' then start = math.min(start, policy.version) end -- it was taken in a line that is over
-  outstand(gid, start, meta[2])
-  if meta[3] then
-    drop_slot(meta[3])
+-- It stands among the ready groups, by its age too. `known` is what its meta hash says of start, counted,
+-- slot and finished, if the script has that; `noted` are fields that are new with it.
+local function enter_ready(gid, known, noted)
+  local start, counted
+  if policy then
+    known = known or redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot')
+    start, counted = tonumber(known[1] or policy.version), known[2] == '1'
+    if not counted then -- it was taken in a line that is over
+      start = math.min(start, policy.version)
+      noted[#noted + 1], noted[#noted + 2], noted[#noted + 3], noted[#noted + 4] = 'start', start, 'counted', 1
+    end
+    stand_ready(gid, start, noted.finished)
+  end
+  redis.call('ZADD', at('ready'), noted.finished, gid)
+  redis.call('HSET', meta_of(gid), 'state', 'ready', unpack(noted))
+  if noted.count then noted.count() end
+  if policy and not counted then tally(start, 1) end
+  ring()
+  if not policy then return end
+  if known[3] then
+    drop_slot(known[3])
     redis.call('HDEL', meta_of(gid), 'slot')
   else
     leave_queues(gid)
   end
-  if too_old(start) then return ripen(gid) end
-  stand_ready(gid, start, meta[4])
+  return too_old(start)
 end
 
--- `known` is what its meta hash says of start, counted, slot and finished, where the script has that.
-local function enter_ready(gid, why, since, was_open, known)
-  redis.call('ZADD', at('ready'), since, gid)
-  redis.call('HSET', meta_of(gid), 'state', 'ready', 'why', why, 'finished', since)
-  if was_open then leave_open(gid) end
+-- An open group is ready; `noted` are fields of its meta hash that are to be written anyway.
+local function finish(gid, why, since, was_open, known, noted)
+  noted = noted or {}
+  noted.finished = since
+  for _, said in ipairs({'why', why, 'finished', since}) do noted[#noted + 1] = said end
+  local old = enter_ready(gid, known, noted)
   count('finished', 1)
-  ring()
-  if policy then stand_by_age(gid, known) end
+  if was_open then leave_open(gid) end
+  if old then ripen(gid) end
 end
 
 local function make_ready(gid, why, since)
-  enter_ready(gid, why, since or now, true)
+  finish(gid, why, since or now, true)
 end

@@ -3,7 +3,8 @@
 -- ARGV   receipt
 -- REPLY  1 when given back, 0 when it was not leased
 -- include: give_back.lua
-if redis.call('HGET', at('batch:' .. RECEIPT), 'state') ~= 'leased' then return 0 end
-give_back(RECEIPT)
-save_policy()
-return 1
+return whole(function()
+  if redis.call('HGET', at('batch:' .. RECEIPT), 'state') ~= 'leased' then return 0 end
+  give_back(RECEIPT)
+  return 1
+end)

@@ -4,39 +4,39 @@
 -- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); sealed is 0 for a batch
 --        that is empty or lost groups with its lease: it is undone, the rest stays for the next
 -- include: give_back.lua
-local batch = at('batch:' .. RECEIPT)
-local done = redis.call('HMGET', batch, 'state', 'figures', 'discarded')
-if done[1] == 'leased' and done[2] then -- the reply was lost: it is sent again
-  local again = {1, done[3]}
-  for figure in string.gmatch(done[2], '%S+') do again[#again + 1] = figure end
-  return again
-end
-if redis.call('EXISTS', batch .. ':discarded') == 0 and redis.call('EXISTS', at('unreported')) == 1 then
-  redis.call('RENAME', at('unreported'), batch .. ':discarded')
-end
-local ids = redis.call('LRANGE', batch .. ':discarded', 0, -1)
-local told = '[' .. table.concat(ids, ',') .. ']'
-local seen = redis.call('HMGET', at('seen'), 'items', 'groups', 'n', 'sum', 'm2', 'min', 'max')
-local reply = {1, told}
-for i = 1, 7 do reply[i + 2] = seen[i] or '0' end
-local size = redis.call('LLEN', batch .. ':groups')
-if size == 0 or size ~= tonumber(SIZE) or redis.call('HGET', batch, 'state') ~= 'leased' then
-  give_back(RECEIPT)
-  save_policy()
-  reply[1] = 0
+return whole(function()
+  local batch = at('batch:' .. RECEIPT)
+  local done = redis.call('HMGET', batch, 'state', 'figures', 'discarded')
+  if done[1] == 'leased' and done[2] then -- the reply was lost: it is sent again
+    local again = {1, done[3]}
+    for figure in string.gmatch(done[2], '%S+') do again[#again + 1] = figure end
+    return again
+  end
+  if redis.call('EXISTS', batch .. ':discarded') == 0 and redis.call('EXISTS', at('unreported')) == 1 then
+    redis.call('RENAME', at('unreported'), batch .. ':discarded')
+  end
+  local ids = redis.call('LRANGE', batch .. ':discarded', 0, -1)
+  local told = '[' .. table.concat(ids, ',') .. ']'
+  local seen = redis.call('HMGET', at('seen'), 'items', 'groups', 'n', 'sum', 'm2', 'min', 'max')
+  local reply = {1, told}
+  for i = 1, 7 do reply[i + 2] = seen[i] or '0' end
+  local size = redis.call('LLEN', batch .. ':groups')
+  if size == 0 or size ~= tonumber(SIZE) or redis.call('HGET', batch, 'state') ~= 'leased' then
+    give_back(RECEIPT)
+    reply[1] = 0
+    return reply
+  end
+  redis.call('HSET', batch, 'discarded', told, 'meta_info', CUSTOM_META_INFO,
+    'figures', table.concat(reply, ' ', 3))
+  local mark = tonumber(redis.call('HGET', at('seen'), 'mark') or '0')
+  redis.call('DEL', at('seen'))
+  redis.call('LTRIM', at('raw'), RAW_READ, -1)
+  redis.call('HSET', at('seen'), 'mark', mark + 1)
+  count('batches', 1)
+  count('delivered', size)
+  if policy then
+    count('masked_tokens', tonumber(MASKED))
+    for age, groups in each_age() do redis.call('HINCRBY', at('ages'), age, groups) end
+  end
   return reply
-end
-redis.call('HSET', batch, 'discarded', told, 'meta_info', CUSTOM_META_INFO,
-  'figures', table.concat(reply, ' ', 3))
-local mark = tonumber(redis.call('HGET', at('seen'), 'mark') or '0')
-redis.call('DEL', at('seen'))
-redis.call('LTRIM', at('raw'), RAW_READ, -1)
-redis.call('HSET', at('seen'), 'mark', mark + 1)
-count('batches', 1)
-count('delivered', size)
-if policy then
-  count('masked_tokens', tonumber(MASKED))
-  for age, groups in each_age() do redis.call('HINCRBY', at('ages'), age, groups) end
-end
-save_policy()
-return reply
+end)

@@ -24,19 +24,20 @@ local function shorten_leases()
   end
 end
 
-if SERVED == '1' then
-  local beat = tonumber(redis.call('HGET', at('state'), 'beat') or '')
-  local real = now + paused
-  redis.call('HSET', at('state'), 'beat', real)
-  if beat and real - beat > tonumber(GAP_MS) then
-    redis.call('HINCRBY', at('state'), 'paused', real - beat)
-    paused, now = paused + real - beat, now - (real - beat)
-    shorten_leases()
+return whole(function()
+  if SERVED == '1' then
+    local beat = tonumber(redis.call('HGET', at('state'), 'beat') or '')
+    local real = now + paused
+    local gap = beat and real - beat > tonumber(GAP_MS)
+    redis.call('HSET', at('state'), 'beat', real, 'paused', gap and paused + real - beat or paused)
+    if gap then
+      paused, now = paused + real - beat, now - (real - beat)
+      shorten_leases()
+    end
   end
-end
-local done = do_due(tonumber(LIMIT))
-if SERVED == '1' then do_chores() end
-trim(1000)
-doze()
-save_policy()
-return {done, next_due(), SERVED == '1' and -1 or available()}
+  local done = do_due(tonumber(LIMIT))
+  if SERVED == '1' then do_chores() end
+  trim(1000)
+  doze()
+  return {done, next_due(), SERVED == '1' and -1 or available()}
+end)

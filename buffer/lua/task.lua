@@ -26,11 +26,12 @@ local counted = {}
 
 local function count(what, by) counted[what] = (counted[what] or 0) + by end
 
+-- It may be called again after an error: what was saved is forgotten.
 local function save_counts()
   for what, by in pairs(counted) do
     if by ~= 0 then redis.call('HINCRBY', at('state'), what, by) end
+    counted[what] = nil
   end
-  counted = {}
 end
 
 -- The instance's name in a group's: all before the last colon.

@@ -14,49 +14,48 @@
 -- include: seen.lua
 -- include: put.lua
 -- include: keep.lua
-local codes, tally_of, added, i = {}, {0, 0, 0, 0, 0, 0, 0, 0}, 0, REST
+local codes, tally_of, i = {}, {0, 0, 0, 0, 0, 0, 0, 0}, REST
 if ROLLOUT ~= '' and redis.call('HGET', at('rollout'), 'digest') ~= ROLLOUT then
   return redis.error_reply('STALE rollout')
 end
 
 local function write_down(group, id_json, lowest)
-  if not next(group.put) then return end
+  if not next(group.put) and not group.mended then return end
   if policy then stand(group, tonumber(lowest)) end
   keep(group, id_json)
-  added = added + group.added
 end
 
-wake()
-do_due(4)
-while i <= #ARGV do
-  local id_json, id, round, slot, fence, lowest, highest, n = unpack(ARGV, i, i + 7)
-  local after, group = i + 8 + 3 * n
-  if policy and slot ~= '' then
-    group = group_of_slot(slot, fence, id_json, id, round)
-  else
-    group = place(id, round)
-  end
-  local unpublished = policy and highest ~= '' and tonumber(highest) > policy.top
-  for item = i + 8, after - 1, 3 do
-    local uid, reward, payload = unpack(ARGV, item, item + 2)
-    local code = unpublished and 7 or put(group, uid, reward, payload)
-    while code == 0 do
-      write_down(group, id_json, lowest)
-      group = next_round(group)
-      code = put(group, uid, reward, payload)
+return whole(function()
+  wake()
+  do_due(4)
+  while i <= #ARGV do
+    local id_json, id, round, slot, fence, lowest, highest, n = unpack(ARGV, i, i + 7)
+    local after, group = i + 8 + 3 * n
+    if policy and slot ~= '' then
+      group = group_of_slot(slot, fence, id_json, id, round)
+    else
+      group = place(id, round)
     end
-    codes[#codes + 1], tally_of[code] = code, tally_of[code] + 1
-    if code == 3 or code == 4 or code == 6 then set_aside(group.gid, code, uid, payload) end
+    local unpublished = policy and highest ~= '' and tonumber(highest) > policy.top
+    for item = i + 8, after - 1, 3 do
+      local uid, reward, payload = unpack(ARGV, item, item + 2)
+      local code = unpublished and 7 or put(group, uid, reward, payload)
+      while code == 0 do
+        write_down(group, id_json, lowest)
+        group = next_round(group)
+        code = put(group, uid, reward, payload)
+      end
+      codes[#codes + 1], tally_of[code] = code, tally_of[code] + 1
+      if code == 3 or code == 4 or code == 6 then set_aside(group.gid, code, uid, payload) end
+    end
+    write_down(group, id_json, lowest)
+    i = after
   end
-  write_down(group, id_json, lowest)
-  i = after
-end
-save_seen()
-save_rewards()
-count('bytes', added)
-for code, name in ipairs({'stored', 'repeated', 'late', 'surplus', 'full', 'late', 'unpublished', 'foreign'}) do
-  count(name, tally_of[code])
-end
-save_policy()
-table.insert(codes, 1, tally_of[5] > 0 and next_due() or 0)
-return codes
+  save_seen()
+  save_rewards()
+  for code, name in ipairs({'stored', 'repeated', 'late', 'surplus', 'full', 'late', 'unpublished', 'foreign'}) do
+    count(name, tally_of[code])
+  end
+  table.insert(codes, 1, tally_of[5] > 0 and next_due() or 0)
+  return codes
+end)

@@ -1,7 +1,7 @@
 """A script of a gate may stop at any of its calls: no permit leaks, and nobody waits in vain."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from ground import load_script, tagged
 from limiter.commands import SCRIPTS, GateCommands
 from limiter.terms import Adaptive, Terms
-from tests.harness.lua_faults import Faulty, Injected, every_script, faults_of
+from tests.harness.lua_faults import EVERY, Faulty, Injected, every_script, faults_of, saying
 
 LIMIT = 4
 SECOND = 1_000_000
@@ -185,20 +185,12 @@ def faulty(real_redis: Any) -> Faulty:
     return Faulty(real_redis, "limiter")
 
 
-@contextlib.contextmanager
-def saying(what: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as failure:
-        failure.add_note(what)
-        raise
-
-
+@EVERY
 @pytest.mark.parametrize("again", [False, True], ids=["once", "and is repeated"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("story", STORIES)
 def test_a_script_that_stops_at_any_call_keeps_the_limit_and_leaks_nothing(
-    faulty: Faulty, story: str, kind: str, again: bool
+    faulty: Faulty, story: str, kind: str, again: bool, every: int
 ) -> None:
     gate, (before, step) = Gate(faulty, kind), STORIES[story]
 
@@ -206,7 +198,7 @@ def test_a_script_that_stops_at_any_call_keeps_the_limit_and_leaks_nothing(
         gate.begin()
         before(gate)
 
-    for number in faults_of(lambda: step(gate), begin, faulty):
+    for number in faults_of(lambda: step(gate), begin, faulty, every):
         with saying(f"{story} stopped at call {number}"):
             if again:
                 step(gate)

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from ground import load_script
 from limiter.commands import GateCommands
 from limiter.terms import Terms
-from tests.harness.lua_faults import Faulty, Injected, every_script, faults_of
+from tests.harness.lua_faults import EVERY, Faulty, Injected, every_script, faults_of, saying
 from worker.concurrent.commands import WorkCommands, read_claim
 
 QUEUE, LEASE = "q", 10.0
@@ -253,7 +253,7 @@ def fleet(faulty: Faulty, request: pytest.FixtureRequest) -> Fleet:
     return Fleet(faulty, gated="gated" in request.param, share="x" * ("shared" in request.param))
 
 
-def stopped(fleet: Fleet, story: str) -> Iterator[AbstractContextManager[None]]:
+def stopped(fleet: Fleet, story: str, every: int) -> Iterator[AbstractContextManager[None]]:
     """The same step, stopped at each of its calls in turn."""
     before, step = STORIES[story]
 
@@ -261,31 +261,26 @@ def stopped(fleet: Fleet, story: str) -> Iterator[AbstractContextManager[None]]:
         fleet.begin()
         before(fleet)
 
-    for number in faults_of(lambda: step(fleet), begin, fleet.faulty):
+    for number in faults_of(lambda: step(fleet), begin, fleet.faulty, every):
         yield saying(f"{story} stopped at call {number}")
 
 
-@contextmanager
-def saying(what: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as failure:
-        failure.add_note(what)
-        raise
-
-
+@EVERY
 @pytest.mark.parametrize("story", STORIES)
-def test_a_script_that_stops_at_any_call_loses_no_job(fleet: Fleet, story: str) -> None:
-    for fault in stopped(fleet, story):
+def test_a_script_that_stops_at_any_call_loses_no_job(fleet: Fleet, story: str, every: int) -> None:
+    for fault in stopped(fleet, story, every):
         with fault:
             fleet.nothing_is_lost()
             fleet.go_on()
             fleet.everything_has_ended()
 
 
+@EVERY
 @pytest.mark.parametrize("story", STORIES)
-def test_a_step_that_is_repeated_after_it_stopped_loses_no_job(fleet: Fleet, story: str) -> None:
-    for fault in stopped(fleet, story):
+def test_a_step_that_is_repeated_after_it_stopped_loses_no_job(
+    fleet: Fleet, story: str, every: int
+) -> None:
+    for fault in stopped(fleet, story, every):
         with fault:
             STORIES[story][1](fleet)
             fleet.nothing_is_lost()

@@ -1,13 +1,13 @@
 """A script of the sandbox registry may stop at any of its calls: a reaper finds what is left."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ground import load_script, target_of
-from tests.harness.lua_faults import Faulty, Injected, every_script, faults_of
+from tests.harness.lua_faults import EVERY, Faulty, Injected, every_script, faults_of, saying
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.registry.records import StartingPermit
 from worker.lifecycle.registry.registry import Registry
@@ -137,19 +137,11 @@ def office(real_redis: Any) -> Office:
     return Office(Faulty(real_redis, "worker.lifecycle", "worker.sandbox"))
 
 
-@contextlib.contextmanager
-def saying(what: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as failure:
-        failure.add_note(what)
-        raise
-
-
+@EVERY
 @pytest.mark.parametrize("again", [False, True], ids=["once", "and is repeated"])
 @pytest.mark.parametrize("story", STORIES)
 def test_a_script_that_stops_at_any_call_leaves_what_a_reaper_finds(
-    office: Office, story: str, again: bool
+    office: Office, story: str, again: bool, every: int
 ) -> None:
     before, step = STORIES[story]
 
@@ -157,7 +149,7 @@ def test_a_script_that_stops_at_any_call_leaves_what_a_reaper_finds(
         office.begin()
         before(office)
 
-    for number in faults_of(lambda: step(office), begin, office.faulty):
+    for number in faults_of(lambda: step(office), begin, office.faulty, every):
         with saying(f"{story} stopped at call {number}"):
             if again:
                 step(office)

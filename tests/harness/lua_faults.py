@@ -5,35 +5,42 @@ error, as it does if Redis refuses a command. What the script did before that ca
 Redis undoes nothing.
 """
 
+import contextlib
 import itertools
+import os
+import random
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import Any, TypeVar
 
+import pytest
 from redis.exceptions import ResponseError
 
-from ground import Script, load_script
+from buffer.link import Link
+from ground import Script, load_script, target_of
 from ground.lua import Command
 from tests.architecture.source import ROOT, scripts
 
+T = TypeVar("T")
 INJECTED = "injected"
 _START = 1_700_000_000_000_000
-_CLOCK, _FAULT = "test:clock", "test:fault"
-# `fault`: the number of the call that fails, or the name of the command that fails each time.
+_ORDER, _CALLS = "test:order", "test:calls"
+# The order: the number of the call that fails, or the name of the command that fails each time,
+# or nothing; and the time.
 _WRAPPED = f"""
-local real, calls, fault = redis, 0, redis.call('GET', '{_FAULT}')
+local real, calls = redis, 0
+local fault, seconds, micros = string.match(redis.call('GET', '{_ORDER}'), '^(%S*) (%d+) (%d+)$')
 local function asked(command)
   calls = calls + 1
-  return fault and (tonumber(fault) == calls or fault == command)
+  return tonumber(fault) == calls or fault == command
 end
-local function clock() return real.call('HMGET', '{_CLOCK}', 's', 'us') end
 local redis = setmetatable({{}}, {{ __index = real }})
 local function refused(command)
   return {{ err = 'NOPERM {INJECTED} at call ' .. calls .. ', ' .. command }}
 end
 function redis.call(command, ...)
   if asked(command) then error(refused(command)) end
-  if command == 'TIME' then return clock() end
+  if command == 'TIME' then return {{seconds, micros}} end
   return real.call(command, ...)
 end
 function redis.pcall(command, ...)
@@ -45,7 +52,7 @@ local function script()
 _END = f"""
 end
 local done, reply = pcall(script)
-real.call('RPUSH', '{_FAULT}:calls', calls)
+if tonumber(fault) then real.call('SET', '{_CALLS}', calls) end
 if done then return reply end
 return real.error_reply(type(reply) == 'table' and reply.err or tostring(reply))
 """
@@ -71,24 +78,29 @@ class Faulty:
     def __init__(self, client: Any, *packages: str) -> None:
         self.client = client
         self.injected: set[str] = set()  # names of the scripts that a fault was tried in
+        self.reached = False  # whether a script came to the fault since it was chosen
         self._scripts: dict[str, Script] = {}
         for package in packages:
             self._scripts |= every_script(package)
-        self._texts = {
-            sha: _WRAPPED + script.source + _END for sha, script in self._scripts.items()
-        }
+        self._loaded: dict[str, str] = {}  # the digest of each script with what stands around it
+        self._order = ""
         self._fault: int | str = 0
+        self._spared: Collection[str] = ()
         self.now = _START
 
     def begin(self) -> None:
         """Empty the server, and set its clock back."""
         self.client.flushdb()
         self.now = _START
+        self._order = ""
         self._fault = 0
 
-    def fail(self, fault: int | str = 0) -> None:
-        """From now on this call of each script fails, or each call of this command; 0: none."""
+    def fail(self, fault: int | str = 0, *, spared: Collection[str] = ()) -> None:
+        """From now on this call of each script fails, or each call of this command; 0: none.
+        Scripts that are spared run to their end."""
         self._fault = fault
+        self._spared = spared
+        self.reached = False
 
     def run(self, command: Command) -> Any:
         """The reply to a command, which may be a script's."""
@@ -98,25 +110,31 @@ class Faulty:
         script = self._script_of(command)
         if script is None:
             return self.client.execute_command(*command, **options)
-        self.client.hset(_CLOCK, mapping={"s": self.now // 10**6, "us": self.now % 10**6})
-        self.client.delete(_FAULT, f"{_FAULT}:calls")
-        if self._fault:
-            self.client.set(_FAULT, self._fault)
+        fault = 0 if script.name in self._spared else self._fault
+        order = f"{fault or ''} {self.now // 10**6} {self.now % 10**6}"
+        if order != self._order:
+            self.client.set(_ORDER, order)
+            self._order = order
         try:
-            reply = self.client.execute_command("EVAL", self._texts[script.sha], *command[2:])
+            reply = self.client.execute_command("EVALSHA", self._wrapped(script), *command[2:])
         except ResponseError as refusal:
             if INJECTED not in str(refusal):
                 raise
-            self.injected.add(script.name)
+            self._was_stopped(script)
             raise Injected(str(refusal)) from None
-        if isinstance(self._fault, int) and 0 < self._fault <= self.calls:
-            self.injected.add(script.name)  # it passed over the error
+        if isinstance(fault, int) and 0 < fault <= int(self.client.get(_CALLS) or 0):
+            self._was_stopped(script)  # it passed over the error
         return reply
 
-    @property
-    def calls(self) -> int:
-        """How many calls the last script made, if it came to its end."""
-        return int(self.client.lindex(f"{_FAULT}:calls", -1) or 0)
+    def _was_stopped(self, script: Script) -> None:
+        self.injected.add(script.name)
+        self.reached = True
+
+    def _wrapped(self, script: Script) -> str:
+        if script.sha not in self._loaded:
+            text = _WRAPPED + script.source + _END
+            self._loaded[script.sha] = self.client.script_load(text)
+        return self._loaded[script.sha]
 
     def _script_of(self, command: Command) -> Script | None:
         if command[0] == "EVALSHA":
@@ -129,25 +147,77 @@ class Faulty:
         return getattr(self.client, name)
 
 
+class FaultyLink(Link):
+    """The same before a buffer, which talks to Redis by coroutines."""
+
+    def __init__(self, faulty: Faulty) -> None:
+        super().__init__(target_of(faulty.client), patience=0.0)
+        self._faulty = faulty
+
+    def client(self, *, blocking: bool = False) -> Any:
+        return self
+
+    async def execute_command(self, *command: Any) -> Any:
+        return self._faulty.execute_command(*command)
+
+    def pipeline(self, *, transaction: bool) -> Any:
+        return _Pipeline(self._faulty.client.pipeline(transaction=transaction))
+
+    async def outlast(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await call()
+
+    async def aclose(self) -> None:
+        """The client is the test's."""
+
+
+class _Pipeline(contextlib.AbstractAsyncContextManager[Any]):
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self.execute_command = pipeline.execute_command
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._pipeline.reset()
+
+    async def execute(self) -> Any:
+        return self._pipeline.execute()
+
+
 class Injected(ResponseError):
     """The error that a test has had a script end with."""
 
 
-def faults_of(step: Any, begin: Any, faulty: Faulty) -> Iterator[int]:
-    """Numbers of calls, from the first, as long as the step has so many.
+SEED = int(os.environ.get("PENSTOCK_TEST_SEED") or random.randrange(10**6))
+# A test that has `every` stops each script at every fourth call, beginning at the seed's.
+EVERY = pytest.mark.parametrize(
+    "every",
+    [pytest.param(4, id="a quarter"), pytest.param(1, id="all", marks=pytest.mark.soak)],
+)
+
+
+def faults_of(
+    step: Callable[[], Any], begin: Callable[[], Any], faulty: Faulty, every: int
+) -> Iterator[int]:
+    """Numbers of calls, as long as the step has so many.
 
     The caller begins again, has that call fail, and looks at what is left.
     """
-    for number in itertools.count(1):
+    for number in itertools.count(1 + SEED % every, every):
         begin()
         faulty.fail(number)
-        try:
+        with contextlib.suppress(Injected):
             step()
-        except Injected:
-            faulty.fail()
-            yield number
-        else:
-            faulty.fail()
-            if number > faulty.calls:
-                return
-            yield number  # a pcall's error, which the script passed over
+        reached = faulty.reached
+        faulty.fail()
+        if not reached:
+            return
+        yield number
+
+
+@contextlib.contextmanager
+def saying(what: str) -> Iterator[None]:
+    """What fails in the block says this too."""
+    try:
+        yield
+    except BaseException as failure:
+        failure.add_note(f"{what}, with PENSTOCK_TEST_SEED={SEED}")
+        raise
