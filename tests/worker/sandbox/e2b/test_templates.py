@@ -169,19 +169,31 @@ async def test_a_copied_link_that_leads_nowhere_is_damage(tmp_path: Path, target
         await Copying("a", "/a", "", "").into(Taking(), tmp_path / "archive")  # type: ignore[arg-type]
 
 
+async def placed(made: Layer, folder: Path) -> list[tuple[str, str, bytes]]:
+    """What a COPY of it places, by one call."""
+    (folder / "archive").write_bytes(made.bytes())
+    taking = Taking()
+    await Copying("a", "/a", "", "").into(taking, folder / "archive")  # type: ignore[arg-type]
+    (packed,) = taking.placed
+    with io.BytesIO(packed) as stream:
+        return [
+            (about["name"], about["kind"], stream.read(size)) for about, size in entries(stream)
+        ]
+
+
 async def test_an_archive_is_copied_by_one_call_however_many_files_it_has(tmp_path: Path) -> None:
     made = Layer()
     for number in range(300):
         made.file(f"a/{number}", b"x" * number)
-    (tmp_path / "archive").write_bytes(made.bytes())
-    taking = Taking()
-    await Copying("a", "/a", "", "").into(taking, tmp_path / "archive")  # type: ignore[arg-type]
-    (packed,) = taking.placed
-    found = []
-    with io.BytesIO(packed) as stream:
-        for about, size in entries(stream):
-            found.append((about["name"], about["kind"], stream.read(size)))
+    found = await placed(made, tmp_path)
     assert found == [(f"/a/{number}", "file", b"x" * number) for number in range(300)]
+
+
+async def test_a_hard_link_is_copied_whole_and_so_is_what_follows_it(tmp_path: Path) -> None:
+    made = Layer().file("a/one", b"both").hard_link("a/two", "a/one").file("a/z", b"last")
+    assert await placed(made, tmp_path) == [
+        ("/a/one", "file", b"both"), ("/a/two", "file", b"both"), ("/a/z", "file", b"last"),
+    ]  # fmt: skip
 
 
 @many_users

@@ -4,6 +4,7 @@ The archive is the client's. Its names are relative, and lead nowhere but below 
 """
 
 import asyncio
+import os
 import posixpath
 import tarfile
 import zlib
@@ -81,19 +82,22 @@ class Copying:
     async def _packed(self, tar: tarfile.TarFile, made: list[str]) -> AsyncIterator[bytes]:
         """All in one stream, of pieces that are worth a wake-up."""
         held = bytearray()
-        while member := await asyncio.to_thread(tar.next):
+        members = iter(tar)  # not `tar.next`, which ends at a hard link: that has all of them read
+        while member := await asyncio.to_thread(next, members, None):
             made.append(path := self._place_of(member.name, member.isdir()))
             content: IO[bytes] | None = None
+            left = 0
             if member.isdir():
                 held += head({"name": path, "kind": "folder"})
             elif member.issym():
                 held += head({"name": path, "kind": "link", "target": member.linkname})
             elif content := tar.extractfile(member):
                 mode = member.mode & 0o777 if self._mode is None else self._mode
-                held += head({"name": path, "kind": "file", "mode": mode}, member.size)
+                left = content.seek(0, os.SEEK_END)  # a hard link's own size is 0
+                content.seek(0)
+                held += head({"name": path, "kind": "file", "mode": mode}, left)
             else:
                 raise Problem("invalid_argument", f"COPY: {member.name!r:.100} is no file")
-            left = member.size if content else 0
             while content and left:
                 if not (piece := await asyncio.to_thread(content.read, min(_PIECE, left))):
                     raise EOFError(f"{member.name!r:.100} is cut")
