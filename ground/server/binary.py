@@ -36,9 +36,10 @@ def server_of(folder: Path, named: Path | str | None = None) -> Path:
 def kept_server(folder: Path) -> Path | None:
     """The server that ran last for a data directory, if that is known."""
     try:
-        return Path((folder / SERVER_FILE).read_text().strip())
+        noted = (folder / SERVER_FILE).read_text().strip()
     except OSError:
         return None
+    return Path(noted) if noted else None  # it is empty after a full disk
 
 
 def note_server(folder: Path, server: Path) -> None:

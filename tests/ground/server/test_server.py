@@ -319,6 +319,12 @@ def test_a_server_that_is_gone_is_replaced(folder, binary):
     assert ground.server_of(folder) == ground.bundled_server()
 
 
+def test_a_folder_whose_note_of_its_server_is_empty_gets_the_usual_one(folder):
+    folder.mkdir()
+    (folder / "server").touch()
+    assert ground.server_of(folder) == ground.find_server()
+
+
 def test_a_server_that_another_wheel_put_beside_our_python_is_passed_over(tmp_path, monkeypatch):
     (tmp_path / "redis-server").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -151,7 +151,6 @@ def test_a_job_that_is_ended_at_any_await_leaves_nothing(
     real_redis: Any, fusion: Any, monkeypatch: pytest.MonkeyPatch, given: Any, least: int, ends: Any
 ) -> None:
     places = end_at_every_await(real_redis, given, monkeypatch, "Shift._run", ends)
-    print(places)
     assert len(places) >= least
 
 
@@ -165,7 +164,6 @@ def test_a_worker_that_is_cancelled_at_any_await_leaves_nothing(
 ) -> None:
     given = a_job_that_rq_ends if of == "Finisher._record_by_rq" else a_program
     places = end_at_every_await(real_redis, given, monkeypatch, of, is_cancelled)
-    print(places)
     assert len(places) >= least
 
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,6 +18,7 @@ from worker.judge.suite import Case, InlineSuite
 from worker.models import CodeRequest
 from worker.sandbox.local import LocalSandbox, languages
 from worker.sandbox.local.judging.builds import Build
+from worker.sandbox.local.judging.trial import Trial
 from worker.sandbox.local.outcome import Step
 
 from .judged import Cases, in_turn, judge
@@ -194,6 +196,21 @@ async def test_a_kill_below_the_programs_own_limit_is_the_machines(
             await sandbox.run(CodeRequest(code=ALL_OF_IT))
     finally:
         await sandbox.close()
+
+
+async def test_a_case_that_its_own_limit_killed_runs_once(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    one = Trial._case
+
+    async def counted(trial: Trial, index: int, *given: Any) -> Any:
+        begun.append(index)
+        return await one(trial, index, *given)
+
+    monkeypatch.setattr(Trial, "_case", counted)
+    result = await judge(sandbox, ALL_OF_IT, [("", None)], memory_limit_mb=64)
+    assert (result.verdicts, begun) == ("L", [0]), result
 
 
 DEEP = """

@@ -170,15 +170,16 @@ class Trial:
     async def _tried(self, index: int, lane: Lane | None, checking: Checking | None) -> Tried:
         """A verdict; masked if the sandbox fails time and again.
 
-        Nothing says who sent a SIGKILL. Somebody outside may have, once; a program that is killed
-        in both tries has done it itself, and chooses no mask.
+        Nothing says who sent a SIGKILL, but for a limit's. Somebody outside may have, once; a
+        program that is killed in both tries has done it itself, and chooses no mask.
         """
         for again in range(_TRIES):
             try:
                 with tracing.span(f"case {index}") as span:
                     said, step = await self._case(index, lane, checking)
                     span.set("penstock.verdict", said.letter)
-                if again or step is None or step.return_code != -signal.SIGKILL:
+                killed = step is not None and step.return_code == -signal.SIGKILL
+                if again or not killed or step.status != "finished":
                     return said, step
             except (LaneLost, NotBuilt) as lost:
                 if lost.outcome.status == "refused":
