@@ -14,6 +14,7 @@ A turn is a commit: their number says which it is, or PENSTOCK_TEST_TURN. Tests 
 import os
 import subprocess
 import zlib
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ _PARTS = 10
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if EVERYTHING or any("::" in word for word in config.args):
         return
-    left = [item for item in items if _waits(item) != bool(REST) or _is_another_parts(item)]
+    paired = _for_both_users(items)
+    left = [item for item in items if _waits(item, paired) != bool(REST) or _is_another_parts(item)]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]
@@ -54,16 +56,32 @@ def _is_another_parts(item: pytest.Item) -> bool:
     return bool(REST) and zlib.crc32(item.nodeid.encode()) % int(parts) != int(part)
 
 
-def _waits(item: pytest.Item) -> bool:
+def _for_both_users(items: list[pytest.Item]) -> set[Any]:
+    """Tests that there are for each of them: `user` may be a word of something else, too."""
+    found: dict[Any, set[str]] = defaultdict(set)
+    for item in items:
+        found[_of_several(item)] |= _strings(item) & _USERS
+    return {test for test, users in found.items() if users == _USERS}
+
+
+def _of_several(item: pytest.Item) -> Any:
+    return item.path, getattr(item, "originalname", item.name)
+
+
+def _strings(item: pytest.Item) -> set[str]:
+    given: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return {value for value in given.values() if isinstance(value, str)}
+
+
+def _waits(item: pytest.Item, paired: set[Any]) -> bool:
     """Whether it is not this one's turn."""
     file = item.path.relative_to(ROOT).as_posix()
-    given: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-    values = {value for value in given.values() if isinstance(value, str)}
+    values = _strings(item)
     if "fake" in values and file not in ON_BOTH:
         return True
-    if (user := values & _USERS) and os.getuid() == 0:
+    if (user := values & _USERS) and os.getuid() == 0 and _of_several(item) in paired:
         return min(user) != ("root", "user")[_draw(file) % 2]
-    document = given.get("document")
+    document = getattr(getattr(item, "callspec", None), "params", {}).get("document")
     if file == "tests/docs/test_blocks.py" and isinstance(document, Path):
         page = document.relative_to(ROOT).as_posix()
         return page not in FIRST_PAGES | _changed() and _draw(page) % _PARTS != 0
