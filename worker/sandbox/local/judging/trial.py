@@ -178,8 +178,8 @@ class Trial:
                 with tracing.span(f"case {index}") as span:
                     said, step = await self._case(index, lane, checking)
                     span.set("penstock.verdict", said.letter)
-                killed = step is not None and step.return_code == -signal.SIGKILL
-                if again or not killed or step.status != "finished":
+                end = step and (step.status, step.return_code)
+                if again or end != ("finished", -signal.SIGKILL):
                     return said, step
             except (LaneLost, NotBuilt) as lost:
                 if lost.outcome.status == "refused":
