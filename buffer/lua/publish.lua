@@ -33,7 +33,7 @@ return whole(function()
     touched.taken, ring_late = true, true
   end
 
-  -- Those who wait for a version read it here. One whose publication stopped before is told by its repeat.
+  -- Those who wait for a version read it here. If a publication stopped before this, its repeat adds it.
   local function tell_version()
     local told = redis.call('XREVRANGE', at('versions'), '+', '-', 'COUNT', 1)[1]
     if told and told[2][2] == tostring(version) and told[2][4] == tostring(policy.line) then return end

@@ -2,7 +2,7 @@
 -- 0: it is the next round's.
 local MOST_RAW = 2000000 -- entries, two for each item: while nobody takes, the newest million
 
--- An item may be there before its group counts it: a script stopped in between. Its repeat mends that.
+-- An item may be there before its group counts it: a script stopped in between. Its repeat corrects that.
 local function recount_items(group)
   if group.state ~= 'open' or group.recounted then return end
   group.recounted = true

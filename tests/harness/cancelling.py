@@ -45,7 +45,7 @@ async def cancelled_at(way: Way, step: int) -> str:
     else:
         task = asyncio.create_task(stepping(way(), note))
     await asyncio.wait([task], timeout=WITHIN)
-    assert task.done(), f"cancelled {where}, it waits for ever"
+    assert task.done(), f"cancelled {where}, it does not end"
     if not where:
         task.result()
     return where

@@ -52,6 +52,8 @@ def _blocks(completion: str) -> Iterator[tuple[str, str | None, str]]:
     code: list[str] = []
     for line in completion.split("\n"):
         text = line.rstrip()
+        if fence and text.lstrip().startswith(f"{fence} "):  # words behind its end: none of it
+            text = fence
         if fence and not text.endswith(fence):
             code.append(line.removeprefix(indent))
         elif fence:

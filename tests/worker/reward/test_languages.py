@@ -59,6 +59,7 @@ def test_a_language_that_no_fence_names_is_that_of_the_first_block() -> None:
     assert code_of("```c\n1\n```\n```go\n2\n```", "rust") == ("1\n", "rust")
     assert code_of("```c\n1\n```\n```go\n2\n```") == ("2\n", "go")
     assert code_of("no block, but ```this```") is None
+    assert code_of("```py\n1\n``` prints 1.\n") == ("1\n", "python")
 
 
 def test_the_last_python_block_comes_first_as_verl_has_it() -> None:
