@@ -27,7 +27,8 @@ NAMESPACES = (
     | kernel.NEW_UTS
     | kernel.NEW_CGROUP
 )
-_MASKED = ("keys", "key-users", "kcore", "timer_list", "sched_debug", "sysrq-trigger")
+# While `locks` is read, nobody on the machine can lock a file; and it shows other namespaces' too.
+_MASKED = ("keys", "key-users", "kcore", "timer_list", "sched_debug", "sysrq-trigger", "locks")
 _MOST_TERMINALS = 64
 _PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 # Without access times, a folder does not show one case that another has read it.

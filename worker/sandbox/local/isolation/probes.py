@@ -140,6 +140,8 @@ _THE_KERNELS = {
     "watch a folder that others read": "command(os.open('/usr', 0), 1026, 0x20)",
     "hold up who opens a file": "lease_a_file()",
     "learn what others have read": "is_in_memory()",
+    "list file locks, and stop the machine's meanwhile": "at = os.open('/usr', 0); "
+    "needs(libc.flock(at, 1) == 0 and open('/proc/locks').read())",
     "a netlink socket": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
     "reach another network": "socket.socket(2, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))",
     "a packet socket": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)",
