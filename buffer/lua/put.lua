@@ -6,13 +6,14 @@ local MOST_RAW = 2000000 -- entries, two for each item: while nobody takes, the 
 local function recount_items(group)
   if group.state ~= 'open' or group.recounted then return end
   group.recounted = true
-  if redis.call('HLEN', group_of(group.gid)) == group.n then return end
+  local unwritten = #group.fields / 2 -- items of this call
+  if redis.call('HLEN', group_of(group.gid)) + unwritten == group.n then return end
   local items, bytes = redis.call('HVALS', group_of(group.gid)), 0
   for _, said in ipairs(items) do bytes = bytes + #said - #string.match(said, '^%d+ ') end
   if policy then
     for _, part in ipairs(redis.call('HVALS', partial_of(group.gid))) do bytes = bytes + #part end
   end
-  group.n, group.added, group.mended = #items, group.added + bytes - group.bytes, true
+  group.n, group.added, group.mended = #items + unwritten, group.added + bytes - group.bytes, true
 end
 
 local function put(group, uid, reward, payload)

@@ -1091,3 +1091,13 @@ async def test_no_round_follows_the_last_one(make: Make) -> None:
     bench.advance(10_000)
     assert await bench.buffer.write(item("a", "u3")) is Outcome.SURPLUS
     assert [g.round for g in await bench.buffer.groups("ready")] == [2**53 - 2, 2**53 - 1]
+
+
+async def test_a_repeat_among_new_items_does_not_change_how_many_there_are(bench: Bench) -> None:
+    items = [item("q", f"q-{n}", n % 2) for n in range(4)]
+    await bench.buffer.write(items[1])
+    outcomes = await bench.buffer.write_many(items)
+    assert outcomes == [Outcome.STORED, Outcome.REPEATED, Outcome.STORED, Outcome.STORED]
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert len(batch.items) == 4
