@@ -15,15 +15,10 @@ if not fields[1] then
   -- A gate that is new, or was lost with the server's data, is made with what its
   -- caller was constructed with, in one command. Its bucket starts empty: a burst is earned, not given.
   local burst, amounts = string.match(BURST, '^(%d*) ?(.*)$')
-  local terms = { 'tokens', 0, 'refilled', now, 'made', now }
+  local terms, names = {}, {}
   local function set(field, value) terms[#terms + 1], terms[#terms + 2] = field, value end
-  local names = {}
-  for name, rate, most in string.gmatch(amounts, '([%w_]+)=(%S+)/(%d+)') do
-    names[#names + 1] = name
-    set('rate:' .. name, rate) set('burst:' .. name, most)
-  end
-  if names[1] then set('more', 1) set('weighs', 1) set('amounts', table.concat(names, ' ')) end
-  for adapts, text in pairs({ limit = LIMIT, rate = RATE }) do
+  for _, adapts in ipairs({ 'limit', 'rate' }) do
+    local text = adapts == 'limit' and LIMIT or RATE
     local start, min, max = string.match(text, '^(%S+) (%S+) (%S+)$')
     set(adapts, start or text)
     if start then
@@ -32,7 +27,12 @@ if not fields[1] then
       if adapts == 'rate' then burst = math.max(1, math.ceil(start / 10)) end
     end
   end
-  set('burst', burst)
+  set('burst', burst) set('tokens', 0) set('refilled', now) set('made', now)
+  for name, rate, most in string.gmatch(amounts, '([%w_]+)=(%S+)/(%d+)') do
+    names[#names + 1] = name
+    set('rate:' .. name, rate) set('burst:' .. name, most)
+  end
+  if names[1] then set('more', 1) set('weighs', 1) set('amounts', table.concat(names, ' ')) end
   call('HSET', GATE, unpack(terms))
   fields = read()
 end

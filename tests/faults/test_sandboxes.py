@@ -66,6 +66,10 @@ class Office:
         for record in self.registry.claim("reaper", LEASE, 100, GRACE).records:
             self.registry.forget(record.name, record.fence, "reaped")
 
+    def ask_of_starts(self) -> None:
+        for name in self.fences:
+            self.registry.starting(name, LEASE)
+
     def meet(self) -> None:
         """A server's machine says that it lives."""
         keys = ["penstock:e2b:{r}:", "penstock:e2b:{r}:machines"]
@@ -127,6 +131,7 @@ STORIES: dict[str, tuple[Step, Step]] = {
     "elect": (ready, lambda office: office.registry.elect("reaper", "", LEASE)),
     "claim": (expired, lambda office: office.registry.claim("reaper", LEASE, 100, GRACE)),
     "look": (ready, lambda office: office.registry.look()),
+    "starting": (opened, Office.ask_of_starts),
     "meet": (ready, Office.meet),
     "retire": (emptied, lambda office: office.registry.retire(0.0)),
 }

@@ -184,7 +184,7 @@ def test_a_variable_that_only_resembles_a_setting_is_told() -> None:
 @pytest.mark.parametrize("words", ["version", "doctor --help", "limits ls --json", "top --once"])
 @pytest.mark.parametrize(("closed", "expected"), [(">&-", 0), ("<&-", 0), (">/dev/full", 1)])
 def test_a_stream_that_is_closed_or_full_is_no_traceback(
-    shared_server: PrivateRedis, words: str, closed: str, expected: int
+    shared_server: PrivateRedis, real_redis: ground.Client, words: str, closed: str, expected: int
 ) -> None:
     given = {"PENSTOCK_REDIS_URL": shared_server.url}
     result = subprocess.run(

@@ -52,9 +52,12 @@ def _blocks(completion: str) -> Iterator[tuple[str, str | None, str]]:
     code: list[str] = []
     for line in completion.split("\n"):
         text = line.rstrip()
-        if fence and text.lstrip().startswith(f"{fence} "):  # words behind its end: none of it
-            text = fence
-        if fence and not text.endswith(fence):
+        if fence and text.lstrip().startswith(fence):  # words behind its end are none of it
+            yield words, kind, "\n".join([*code, ""])
+            words = text.lstrip().removeprefix(fence).strip()
+            kind, code = language_named(words), []
+            fence = fence if kind else ""  # another block that begins is its end too
+        elif fence and not text.endswith(fence):
             code.append(line.removeprefix(indent))
         elif fence:
             yield words, kind, "\n".join([*code, text.rstrip(fence[0]).removeprefix(indent)])
