@@ -70,7 +70,7 @@ end
 local function leave_quarantine(gid)
   if redis.call('HEXISTS', at('quarantine'), gid) == 0 then return end
   local bytes = bytes_of(gid)
-  redis.call('LREM', at('quarantined'), 0, gid)
+  redis.call('LREM', at('quarantined'), 1, gid)
   if redis.call('HDEL', meta_of(gid), 'listed') == 1 then count('quarantine_bytes', -bytes) end
   redis.call('HDEL', at('quarantine'), gid)
   if redis.call('EXISTS', at('quarantine')) == 0 then
@@ -100,7 +100,7 @@ local function quarantine(gid, reason)
       redis.call('PEXPIRE', meta_of(oldest), math.max(set.grace_ms, set.late_ms))
     end
     leave_quarantine(oldest)
-    redis.call('LREM', at('quarantined'), 0, oldest)
+    redis.call('LREM', at('quarantined'), 1, oldest)
     if is_there then
       report(oldest, meta[1])
       redis.call('ZREM', at('kept'), oldest)

@@ -255,7 +255,13 @@ class Shift:
         commands = self.commands[queue]
         if claim.dropped:
             said = ", ".join(f"{id!r} ({REASONS.get(why, why)})" for id, why in claim.dropped)
-            log.warning("queue %r: jobs dropped, see penstock queues dropped: %s", queue, said)
+            # The others are what a trainer's end, or a cancellation, leaves in the list.
+            level = (
+                logging.WARNING
+                if {"id", "gone"} & {why for _, why in claim.dropped}
+                else logging.INFO
+            )
+            log.log(level, "queue %r: jobs dropped, see penstock queues dropped: %s", queue, said)
         if claim.jobs and claim.is_stale(commands.lease):
             await self._connection.ask(commands.give_back(claim.rows, leaving=False))
             claim.left, claim.jobs = claim.left + len(claim.jobs), []

@@ -97,6 +97,7 @@ def test_jobs_that_are_dropped_can_be_found_with_the_reason(redis, caplog) -> No
     assert {one.worker for one in dropped} == {worker.name}
     assert f"'report:42' ({REASONS['id']})" in caplog.text
     assert redis.hget("rq:job:report:42", "status") == b"failed"
+    assert redis.zscore("rq:failed:code", "report:42") is not None
     assert redis.hget("penstock:work:{code}", "dropped") == b"4"
 
 

@@ -19,7 +19,7 @@
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 -- include: worker.queue:shares.lua
-local MOST_BYTES = 16 * 1024 * 1024
+local MOST_BYTES, YEAR = 16 * 1024 * 1024, 31536000 -- so long RQ keeps failures
 local OVER = { finished = true, failed = true, stopped = true, canceled = true }
 local moment = rq_time()
 
@@ -36,6 +36,8 @@ local function unwanted(id, job)
   if OVER[job.status] then return 'over' end
   if string.find(id, '[^%w_-]') then
     call('HSET', job_key(id), 'status', 'failed', 'ended_at', moment)
+    call('ZADD', 'rq:failed:' .. string.sub(JOBS, 10), seconds + YEAR, id)
+    call('EXPIRE', job_key(id), YEAR)
     return 'id'
   end
   local execution = job.penstock_execution or ''

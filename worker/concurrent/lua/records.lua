@@ -49,10 +49,12 @@ end
 
 -- For `penstock queues dropped`: jobs that are taken off without a run, and results that are refused.
 -- It is only a note: a user that may not write it works all the same.
+local noted = false
 local function note_drop(id, why)
   local key = WORK .. ':dropped'
   redis.pcall('XADD', key, 'MAXLEN', '~', 1000, '*', 'job', id, 'why', why, 'worker', NAME)
-  redis.pcall('EXPIRE', key, 7 * 24 * 3600)
+  if not noted then redis.pcall('EXPIRE', key, 7 * 24 * 3600) end
+  noted = true
 end
 
 -- The lease is the last to go: until then the reaper finds what is left.
