@@ -212,6 +212,6 @@ end
 local function whole(body)
   local done, reply = pcall(body)
   if not pcall(save_policy) then save_policy() end
-  if not done then error(reply, 0) end
-  return reply
+  if done then return reply end
+  return type(reply) == 'table' and reply or redis.error_reply(tostring(reply)) -- raised again it would lose its code
 end
