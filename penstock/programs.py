@@ -35,7 +35,16 @@ def request_of(
     })  # fmt: skip
 
 
-def show(result: CodeResult) -> None:
+def ended(result: CodeResult, *, as_json: bool) -> int:
+    """Print how a program ended; the exit code that a command has after it."""
+    if as_json:
+        click.echo(result.model_dump_json())
+    else:
+        _show(result)
+    return exit_code(result)
+
+
+def _show(result: CodeResult) -> None:
     sys.stdout.write(result.stdout)
     sys.stdout.flush()
     sys.stderr.write(result.stderr)

@@ -1,6 +1,6 @@
 -- chores.lua: what a publication, or a change of the policy, has to do to all groups. It is done in
 -- steps of a bounded size. What is left is in the policy's hash (`todo`: the chore and its cursor), so
--- whoever comes next goes on with it. A chore may see a group twice.
+-- the next script of its kind goes on with it. A chore may see a group twice.
 -- include: give_back.lua
 local STEP = 200
 -- Those of a new line, those of the first version, those of each change; each goes on with the next.

@@ -79,7 +79,7 @@ local function leave_quarantine(gid)
   end
 end
 
--- Something of ours or of the user's failed on this group: set it aside with the reason. All that are
+-- A function of the user's, or Penstock, failed on this group: set it aside with the reason. All that are
 -- there have a share of what the task may hold: for more, the oldest go, and are reported.
 local QUARANTINE_SHARE = 0.25
 

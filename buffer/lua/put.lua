@@ -13,7 +13,7 @@ local function recount_items(group)
   if policy then
     for _, part in ipairs(redis.call('HVALS', partial_of(group.gid))) do bytes = bytes + #part end
   end
-  group.n, group.added, group.mended = #items + unwritten, group.added + bytes - group.bytes, true
+  group.n, group.added, group.corrected = #items + unwritten, group.added + bytes - group.bytes, true
 end
 
 local function put(group, uid, reward, payload)

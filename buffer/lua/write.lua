@@ -20,7 +20,7 @@ if ROLLOUT ~= '' and redis.call('HGET', at('rollout'), 'digest') ~= ROLLOUT then
 end
 
 local function write_down(group, id_json, lowest)
-  if not next(group.put) and not group.mended then return end
+  if not next(group.put) and not group.corrected then return end
   if policy then stand(group, tonumber(lowest)) end
   keep(group, id_json)
 end

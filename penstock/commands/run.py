@@ -15,7 +15,7 @@ from penstock.commands.completion import queues
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, say, settings_options
-from penstock.programs import NOT_RUN, exit_code, request_of, show
+from penstock.programs import NOT_RUN, ended, request_of
 from penstock.startup import fleets_redis, require_one_primary
 from penstock.verdicts import judging_bar, print_verdicts, verdicts_exit_code
 from worker.errors import QueueError, RequestRefused, start_a_worker
@@ -97,11 +97,7 @@ def command(
         except QueueError as failure:
             say(f"penstock: {failure}", err=True)
             return NOT_RUN
-    if as_json:
-        click.echo(result.model_dump_json())
-    else:
-        show(result)
-    return exit_code(result)
+    return ended(result, as_json=as_json)
 
 
 def _read_cases(file: BinaryIO, request: CodeRequest) -> Cases:

@@ -15,7 +15,7 @@ from ground.http import HttpGuard, listen, require_token, serve_on
 from ground.http.guard import AsgiApp
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
-from penstock.programs import NOT_RUN, exit_code, request_of, show
+from penstock.programs import NOT_RUN, ended, request_of
 from penstock.sessions.command import list_sessions, shell
 from worker.errors import SandboxFailure
 from worker.sandbox.local import Jails, LocalSandbox, SandboxUnavailable
@@ -139,11 +139,7 @@ def run(
     except SandboxFailure as failure:
         click.echo(f"penstock: {failure}", err=True)
         return NOT_RUN
-    if as_json:
-        click.echo(result.model_dump_json())
-    else:
-        show(result)
-    return exit_code(result)
+    return ended(result, as_json=as_json)
 
 
 async def _tested(settings: SandboxSettings) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Gate:
 
     def is_empty(self) -> None:
         redis = self.faulty.client
-        assert self.waiting() == 0, "somebody waits for ever"
+        assert self.waiting() == 0, "somebody waits in vain"
         assert redis.zcard(self.key["leases"]) == 0
         assert redis.hlen(self.key["holders"]) == 0, "a holder without a lease"
         assert redis.hlen(self.key["costs"]) == 0, "a cost without a permit"

@@ -33,7 +33,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    if not os.environ.get("PYTEST_XDIST_WORKER"):  # the controller hears of all
+    if not os.environ.get("PYTEST_XDIST_WORKER"):  # the controller gets the reports of all
         took = _took[report.nodeid]
         took[0] += getattr(report, "processor", 0.0)
         took[1] += report.duration

@@ -460,7 +460,7 @@ def verdicts_at(place: Path) -> list[str]:
 
 def as_an_ordinary_user(what: Callable[[], list[str]]) -> list[str]:
     """Its answer in a child that is not root."""
-    ours, its = os.pipe()
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
@@ -471,10 +471,10 @@ def as_an_ordinary_user(what: Callable[[], list[str]]) -> list[str]:
             said = json.dumps(what())
         except BaseException as failure:  # noqa: BLE001 - it is the parent's to show
             said = json.dumps([repr(failure)])
-        os.write(its, said.encode())
+        os.write(writing, said.encode())
         os._exit(0)
-    os.close(its)
-    with os.fdopen(ours) as answer:
+    os.close(writing)
+    with os.fdopen(reading) as answer:
         text = answer.read()
     os.waitpid(child, 0)
     found: list[str] = json.loads(text)
