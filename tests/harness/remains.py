@@ -1,5 +1,6 @@
 """What is left behind: the processes that still work in a directory."""
 
+import asyncio
 from pathlib import Path
 
 from tests.harness.servers import until
@@ -27,6 +28,13 @@ def processes_named(word: str) -> list[int]:
         except OSError:
             continue  # it has ended meanwhile
     return found
+
+
+async def until_processes(word: str, *, count: int) -> None:
+    """As many are there. A namespace that is killed ends in its own time."""
+    async with asyncio.timeout(100):
+        while len(processes_named(word)) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def until_nothing_runs_in(folder: Path) -> None:

@@ -82,8 +82,9 @@ async def test_ctrl_c_goes_inside(env, session):
     def use() -> int:
         with shell(env, "box-1") as terminal:
             terminal.until("$ ")
-            terminal.press(b"echo ready; sleep 600\r")
-            terminal.until("\rready")
+            # Its own process says so: the foreground is its, and no more the shell's.
+            terminal.press(b"sh -c \"echo rea''dy; exec sleep 600\"\r")
+            terminal.until("ready")
             terminal.press(Terminal.CTRL_C)
             until(lambda: "$ " in terminal.said.rpartition("^C")[2], "the next prompt")
             terminal.press(b"echo code $?\r")

@@ -10,11 +10,11 @@ Cases = list[tuple[str, str | None]]
 
 
 async def judge(sandbox: LocalSandbox, code: str, cases: Cases, **given: Any) -> JudgeResult:
-    """With a wall that a busy machine does not reach, and all outputs kept."""
+    """With limits of time that a busy machine does not reach, and all outputs kept."""
     request = JudgeRequest(
         code=code,
         cases=[JudgeCase(input=text, expected=expected) for text, expected in cases],
-        **{"wall_timeout": 60.0, "keep": "all", **given},
+        **{"wall_timeout": 100.0, "compile_timeout": 100.0, "keep": "all", **given},
     )
     return await sandbox.judge(request, InlineSuite.of(request.cases or []))
 

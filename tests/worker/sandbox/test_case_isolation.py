@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.harness.remains import processes_named
+from tests.harness.remains import processes_named, until_processes
 from worker.errors import SandboxBroken
 from worker.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from worker.judge.suite import Case, InlineSuite
@@ -252,15 +252,8 @@ async def begin_to_sleep(sandbox: LocalSandbox, name: str) -> "asyncio.Task[Judg
     )
     judging = asyncio.create_task(sandbox.judge(request, suite))
     await suite.asked[1].wait()
-    await until_there(name, count=1)
+    await until_processes(name, count=1)
     return judging
-
-
-async def until_there(name: str, count: int) -> None:
-    """A namespace that is killed ends in its own time."""
-    async with asyncio.timeout(100):
-        while len(processes_named(name)) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def _supervisor_of(server: int) -> int:
@@ -301,7 +294,7 @@ async def test_a_sandbox_that_is_killed_costs_no_verdict_that_is_known_and_leave
     kill(sandbox, whom)
     result = await judging
     assert (result.verdicts, result.reasons) == ("PM", {1: "jail_lost"})
-    await until_there(name, count=0)
+    await until_processes(name, count=0)
     assert (await judge(sandbox, "print(1)", [("", "1\n")])).verdicts == "P"
 
 
@@ -324,4 +317,4 @@ async def test_a_program_ends_with_whoever_asked_for_it(sandbox: LocalSandbox) -
     judging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await judging
-    await until_there(name, count=0)
+    await until_processes(name, count=0)

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import worker
+from tests.harness.remains import until_processes
 from worker.models import CodeRequest
 from worker.sandbox.local import CAPS, LocalSandbox, ServerConfig
 
@@ -66,10 +68,10 @@ async def test_a_program_whose_fork_server_dies_says_nothing_about_itself(
 ) -> None:
     await local.run(CodeRequest(code="print(1)"))
     server = await local._jails._live_server()
-    posted = server.posted
-    running = asyncio.ensure_future(local.run(CodeRequest(code="import time; time.sleep(60)")))
-    while server.posted == posted:  # noqa: ASYNC110  there is nothing to await on
-        await asyncio.sleep(0.01)
+    name = f"sleeper-{secrets.token_hex(8)}"
+    sleeps = CodeRequest(code=f"exec -a {name} sleep 1000", language="bash", run_timeout=600)
+    running = asyncio.ensure_future(local.run(sleeps))
+    await until_processes(name, count=1)
     os.kill(server.ready["pid"], signal.SIGKILL)
     with pytest.raises(worker.SandboxBroken) as broken:
         await running
