@@ -16,6 +16,9 @@ PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.1
 HOSTS ?= inspect-ai openenv openrlhf skyrl slime tinker trl verifiers $(if $(shell $(PYTHON312) -V 2> /dev/null),nemo-gym)
 PYTHON_FOR_nemo-gym = $(PYTHON312)
 HOST_TESTS := tests/worker/hosts
+# Rules on files, links and sentences: what a linter would say, and no behaviour.
+RULES := tests/architecture $(patsubst %,tests/docs/test_%.py,\
+  guarantees links parsed_blocks prose redis_page troubleshooting written_parts)
 NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is its index within reach?" >&2; exit 1
 
 # What is compiled is kept, whatever the machine says: else each of the tests' hundreds of
@@ -31,24 +34,25 @@ help: ## list the targets
 demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lost
 	@$(BIN)/penstock demo
 
-test: check tests ## lint, check types, test each behaviour once (TESTS=tests/limiter for some, LAST=1 for what failed last)
+test: tests ## test each behaviour once (TESTS=tests/limiter for some, LAST=1 for what failed last)
 
-tests: $(VENV)/.installed ## the tests alone
+tests: $(VENV)/.installed
 	@# Compile them once; else in a new clone each of the processes compiles all for itself.
 	@$(BIN)/python -m compileall -q -j 2 ground limiter buffer worker penstock tests docs bench
-	$(BIN)/python -m pytest -n 6 --dist worksteal $(if $(LAST),--last-failed) $(TESTS)
+	$(BIN)/python -m pytest -n 6 --dist worksteal $(if $(LAST),--last-failed) $(or $(TESTS),tests $(RULES:%=--ignore=%))
 
 test-all: export PENSTOCK_TEST_ALL := 1
-test-all: check tests ## everything: both Redises, root and user, every page's blocks
+test-all: check tests ## check, and test everything: both Redises, root and user, every page's blocks
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
 	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \
 	  $$server --version; PENSTOCK_TEST_SERVER=$$server $(BIN)/pytest --quiet $(TESTS); done
 
-check: $(VENV)/.installed ## lint, formatting and types only
+check: $(VENV)/.installed ## lint, formatting, types, and the rules on files, links and sentences
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet $(RULES)
 
 format: $(VENV)/.installed ## rewrite the code in its format
 	$(BIN)/ruff check --fix .
