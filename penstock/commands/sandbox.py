@@ -104,6 +104,8 @@ def selftest(as_json: bool, **given: Any) -> int:
         f"level {facts['isolation']}, memory held by {facts['memory_by']}, "
         f"languages: {', '.join(facts['languages'])}"
     )
+    for path, why in facts["bare"].items():
+        click.echo(f"file locks below {path} can slow down the machine: {why}")
     return 0
 
 
@@ -148,6 +150,7 @@ async def _tested(settings: SandboxSettings) -> dict[str, Any]:
             "isolation": jails.level,
             "memory_by": jails.memory_by,
             "languages": jails.languages,
+            "bare": jails.bare,
             "probes": [{"probe": f.probe, "refused": f.refused} for f in jails.findings],
         }
 

@@ -13,6 +13,11 @@ _WEAKER = {
     "docs/inside/sandbox-security.md says what this level does not contain",
     "none": "unset PENSTOCK_SANDBOX_LEVEL, unless you trust these programs like your own",
 }
+_OVERLAY = (
+    "keep nothing mounted below what programs read, and put it on a file system that overlayfs "
+    "takes; docs/inside/sandbox-security.md says what such locks do"
+)
+_NAMESPACES = "only the level ns gives programs locks of their own"
 _DELEGATE = "for exact limits run as root or, under systemd, with Delegate=yes"
 
 
@@ -27,7 +32,8 @@ def check_isolation() -> Iterator[Finding]:
 async def _tried(jails: Jails) -> list[Finding]:
     try:
         async with jails:
-            return [_level(jails), _memory(jails), ok("languages", ", ".join(jails.languages))]
+            languages = ok("languages", ", ".join(jails.languages))
+            return [_level(jails), *_locks(jails), _memory(jails), languages]
     except SandboxUnavailable as refusal:
         return [warn("isolation", refusal.problem, refusal.remedy)]
 
@@ -38,6 +44,16 @@ def _level(jails: Jails) -> Finding:
         fact = "level none: programs run unconfined"
     remedy = _WEAKER.get(jails.level)
     return warn("isolation", fact, remedy) if remedy else ok("isolation", fact)
+
+
+def _locks(jails: Jails) -> Iterator[Finding]:
+    if jails.level == "ns" and not jails.bare:
+        yield ok("file locks", "a program's locks on shared files are its own")
+    for path, problem in jails.bare.items():
+        fact = f"a program's locks below {path} can slow down the machine: {problem}"
+        yield warn("file locks", fact, _OVERLAY)
+    if jails.level == "landlock":
+        yield warn("file locks", "a program's locks can slow down the machine", _NAMESPACES)
 
 
 def _memory(jails: Jails) -> Finding:

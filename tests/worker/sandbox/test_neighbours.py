@@ -1,9 +1,14 @@
 """What the kernel counts by user, and so for all programs together: none uses it up for others."""
 
 import ctypes
+import fcntl
+import json
 import mmap
 import os
 import resource
+import struct
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -105,6 +110,7 @@ def _in_memory(path: Path) -> bool:
 
 DROP = """
 import ctypes
+import fcntl
 import mmap
 import os
 at = os.open({path!r}, os.O_RDONLY)
@@ -115,18 +121,23 @@ os.posix_fadvise(at, 0, 0, os.POSIX_FADV_DONTNEED)
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.asyncio
 async def test_a_program_drops_no_file_of_others_from_memory(start: str, open_folder: Path) -> None:
-    shared = open_folder / "shared"
-    shared.write_bytes(bytes(mmap.PAGESIZE))
+    shared, beside = open_folder / "shared", open_folder / "beside"
+    for file in (shared, beside):
+        file.write_bytes(bytes(mmap.PAGESIZE))
     os.sync()
     exec(DROP.format(path=str(shared)), {})
     if _in_memory(shared):
         pytest.skip("the file system of the tests' folder keeps nothing elsewhere than in memory")
-    shared.read_bytes()
     config = replace(config_for(start), expose=(str(shared),))
     async with Jails(config, use_cgroups=False) as jails:
-        outcome = await jails.run(Program(DROP.format(path=str(shared)), limits=QUICK))
-    assert (outcome.status, outcome.return_code) == ("finished", 0), outcome
-    assert _in_memory(shared)
+        left = False
+        while not left:  # else the machine has no memory left, and drops both
+            shared.read_bytes()
+            beside.read_bytes()
+            outcome = await jails.run(Program(DROP.format(path=str(shared)), limits=QUICK))
+            assert (outcome.status, outcome.return_code) == ("finished", 0), outcome
+            kept, left = _in_memory(shared), _in_memory(beside)
+    assert kept
 
 
 WHAT_LASTS = """
@@ -145,3 +156,133 @@ print(os.path.getsize("mine"))
 async def test_a_program_that_makes_its_files_last_goes_on(sandbox: Jails) -> None:
     outcome = await sandbox.run(Program(WHAT_LASTS, limits=QUICK))
     assert outcome.stdout == b"4096\n", outcome
+
+
+# Every kind of lock that a reader can take, on every file; one is held by a map alone.
+LOCKS = """
+import fcntl, mmap, os, struct
+whole = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+kept = []
+def lock(path):
+    at = os.open(path, os.O_RDONLY)
+    fcntl.flock(at, fcntl.LOCK_SH)
+    kept.append(mmap.mmap(at, 1, prot=mmap.PROT_READ))
+    os.close(at)
+    for command in (fcntl.F_SETLK, fcntl.F_OFD_SETLK):
+        kept.append(os.open(path, os.O_RDONLY))
+        fcntl.fcntl(kept[-1], command, whole)
+for path in {paths!r}:
+    lock(path)
+len(kept)
+"""
+# As `_met`, in a jail.
+MEETS = """
+import fcntl, os, struct
+met = []
+for path in {paths!r}:
+    at = os.open(path, os.O_RDONLY)
+    asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    free = struct.unpack("hhqqi4x", fcntl.fcntl(at, fcntl.F_GETLK, asked))[0] == fcntl.F_UNLCK
+    try:
+        fcntl.flock(at, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        free = False
+    met += [] if free else [path]
+met
+"""
+
+
+def _met(path: Path) -> bool:
+    """Whether a lock of somebody else's lies on this file of the machine."""
+    asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    with path.open("rb") as file:
+        answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+        if struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK:
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.asyncio
+async def test_no_lock_of_a_program_lies_on_a_file_of_the_machine(
+    start: str, open_folder: Path
+) -> None:
+    alone, inside = open_folder / "alone", open_folder / "folder" / "inside"
+    inside.parent.mkdir()
+    for file in (alone, inside):
+        file.write_bytes(bytes(mmap.PAGESIZE))
+    config = replace(config_for(start), expose=(str(alone), str(inside.parent)))
+    libc = next(
+        Path(line.split()[-1])
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "/libc" in line
+    )
+    of_the_machine = [alone, inside, libc]
+    paths = [*map(str, of_the_machine), "/etc/ld.so.cache", "/etc/hosts"]
+    async with (
+        Jails(config, use_cgroups=False) as jails,
+        jails.session(QUICK) as hostile,
+        jails.session(QUICK) as neighbour,
+    ):
+        taken = await hostile.run(LOCKS.format(paths=[*paths, "/proc/self/exe"]))
+        own = await hostile.run(MEETS.format(paths=paths))
+        others = await neighbour.run(MEETS.format(paths=paths))
+        assert not [path for path in of_the_machine if _met(path)]
+    assert taken.display == [{"text/plain": "18"}], taken
+    assert own.display == [{"text/plain": str(paths)}], own  # it is refused no lock
+    assert others.display == [{"text/plain": "[]"}], others
+
+
+WITH_A_MOUNT_BELOW = """
+import asyncio, json, sys
+from dataclasses import replace
+from tests.worker.sandbox import restricted
+from tests.worker.sandbox.conftest import config_for
+from worker.sandbox.local import Jails, Program
+from worker.sandbox.local.inside import kernel
+folder, start = sys.argv[1:]
+config = replace(config_for(start), expose=(folder,))
+restricted.enter_user_namespace()
+kernel.unshare(kernel.NEW_NS)
+kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+kernel.mount("below", folder + "/below", "tmpfs", 0, "mode=755")
+with open(folder + "/below/file", "w") as file:
+    file.write("seen")
+async def main():
+    async with Jails(config, use_cgroups=False) as jails:
+        outcome = await jails.run(Program(f"print(end=open('{folder}/below/file').read())"))
+    print(json.dumps([outcome.stdout.decode(), list(jails.bare)]))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_what_is_mounted_below_a_folder_is_seen_and_locks_there_are_reported(
+    start: str, open_folder: Path
+) -> None:
+    (open_folder / "below").mkdir()
+    started = subprocess.run(
+        [sys.executable, "-c", WITH_A_MOUNT_BELOW, str(open_folder), start],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in started.stderr:
+        pytest.skip(f"no user namespaces here at all: {started.stderr.strip()}")
+    # Who owns the namespace of mounts can lay an overlay over each; others over none of them.
+    without_overlay = [] if start == "root" else [str(open_folder)]
+    assert json.loads(started.stdout) == ["seen", without_overlay], started
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root of the machine makes devices")
+@pytest.mark.asyncio
+async def test_a_device_in_a_jail_is_not_the_machines_file() -> None:
+    async with Jails(use_cgroups=False) as jails, jails.session(QUICK) as hostile:
+        taken = await hostile.run(LOCKS.format(paths=["/dev/zero"]))
+        assert not _met(Path("/dev/zero"))
+    assert taken.display == [{"text/plain": "3"}], taken

@@ -61,6 +61,7 @@ class Jails:
         self._ending: set[asyncio.Task[None]] = set()  # fork servers
         self._hierarchy: Hierarchy | None = None
         self.lacking: list[str] = []  # modules that a language needs and its interpreter has not
+        self.bare: dict[str, str] = {}  # folders without an overlay: locks there reach the machine
         self.restarts = 0
         self.findings: list[selftest.Finding] = []  # of the self-test, each one contained
 
@@ -105,6 +106,8 @@ class Jails:
         ) as problem:  # OSError: not even the test could be set up
             await self.close()
             raise levels.unavailable(self.level, str(problem)) from None
+        for path, why in self.bare.items():
+            log.warning("a program's file locks below %s can slow down the machine: %s", path, why)
         return self
 
     async def run(self, program: Program) -> Outcome:
@@ -216,7 +219,7 @@ class Jails:
                     self.restarts += 1
                 server = self._servers[config] = await ForkServer.start(config)
                 if config == self.config:
-                    self.lacking = server.ready["lacks"]
+                    self.lacking, self.bare = server.ready["lacks"], server.ready["bare"]
             return server
 
     def _let_go(self, config: ServerConfig) -> None:

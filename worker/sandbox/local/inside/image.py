@@ -37,8 +37,8 @@ class Image(Namespaces):
 
     home = "/"
 
-    def __init__(self, covered: list[str], given: users.Users) -> None:
-        super().__init__(covered)
+    def __init__(self, built: dict[str, Any], given: users.Users) -> None:
+        super().__init__(built)
         self._many, self._why_one = given.many, given.why_one
         self._admitted = False
         self._default = ""
@@ -62,6 +62,9 @@ class Image(Namespaces):
     def _map(self, inside: int) -> None:
         if not self._many:
             super()._map(0)
+
+    def _lay_overlays(self) -> None:
+        """Its root is one."""
 
     def furnish(self, limits: dict[str, Any]) -> None:
         super().furnish(limits)

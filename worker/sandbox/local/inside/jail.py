@@ -39,7 +39,8 @@ _LOOPBACK_UP = struct.pack("16sH14x", b"lo", _UP_AND_RUNNING)
 
 
 class Namespaces:
-    """The level `ns`; `covered` is what each jail must be shown again in its own folders."""
+    """The level `ns`, from what `root.build` says: each jail sees the machine's folders through
+    overlays of its own, and in its own folders what is covered there."""
 
     clone_flags = NAMESPACES
     home = root.HOME
@@ -47,10 +48,12 @@ class Namespaces:
     writable = ", ".join(root.WRITABLE)
     limited = True
 
-    def __init__(self, covered: list[str]) -> None:
+    def __init__(self, built: dict[str, Any]) -> None:
         # A clone in its new namespace starts as `nobody`: read the ids before.
         self._user, self._group = os.geteuid(), os.getegid()
-        self._covered = covered
+        self._shares = [root.Share(*share) for share in built["shares"]]
+        self._hidden: list[str] = built["hidden"]
+        self._covered: list[str] = built["covered"]
         self._filter = kernel.Filter(confine.program())
         self._masked = [f"/proc/{name}" for name in _MASKED if os.path.exists(f"/proc/{name}")]
         self.environment: dict[str, str] = {}
@@ -68,6 +71,7 @@ class Namespaces:
     def build(self) -> None:
         """Make the namespaces that this process was cloned into its own; it is their init."""
         self._map(root.INSIDE_ID)
+        self._lay_overlays()
         self._folders()
         _proc(self._masked)
         loopback()
@@ -77,6 +81,13 @@ class Namespaces:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else our own map files belong to root
         root.write_maps(inside, inside, self._user, self._group)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # no program may look into init
+
+    def _lay_overlays(self) -> None:
+        """So that locks of one jail's programs are in nobody's way."""
+        for share in self._shares:
+            share.lay_over()
+        root.hide(self._hidden)
+        kernel.mount(root.EMPTY, root.BARE, None, kernel.MS_BIND)
 
     def _folders(self) -> None:
         # One tmpfs, so that one quota covers every folder that a program may write to.

@@ -70,7 +70,7 @@ def launch(config: dict[str, Any]) -> None:
     given = users.Users(*config["users"] or ())
     if config["level"] == "ns":
         root.enter_namespaces(as_root, given)
-        config["covered"] = root.build(
+        config |= root.build(
             config["exposed"], config["hidden"], config["headers"], config["layers"]
         )
     if config["level"] == "landlock":
@@ -105,9 +105,9 @@ def _place(config: dict[str, Any]) -> Place:
     if config["users"]:
         from . import image
 
-        return image.Image(config["covered"], users.Users(*config["users"]))
+        return image.Image(config, users.Users(*config["users"]))
     if config["level"] == "ns":
-        return jail.Namespaces(config["covered"])
+        return jail.Namespaces(config)
     from . import folder
 
     return folder.Folder(config)
@@ -135,7 +135,7 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
     kernel.give_up_capabilities(users.NEEDED_TO_ADMIT if many else ())
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     lacks = [name for name in config["asked"] if importlib.util.find_spec(name) is None]
-    return {"pid": os.getpid(), "lacks": lacks}
+    return {"pid": os.getpid(), "lacks": lacks, "bare": config.get("bare", {})}
 
 
 class Jail:
