@@ -18,7 +18,7 @@ from tests.harness.remains import processes_in, processes_named
 from tests.harness.servers import until, url_of
 from tests.worker.concurrent import stock
 from tests.worker.concurrent.crew import at_work, open_queue
-from worker.errors import SandboxBroken, SandboxUnfit, SandboxUnreachable
+from worker.errors import SandboxBroken, SandboxFailure, SandboxUnfit, SandboxUnreachable
 from worker.judge.models import JudgeCase, JudgeRequest
 from worker.judge.suite import Case, InlineSuite
 from worker.models import CodeRequest
@@ -53,6 +53,19 @@ def test_code_that_blocks_runs_programs_from_many_threads() -> None:
         judged = sandbox.judge(request, InlineSuite([Case(b"1", (b"1",))]))
     assert [result.stdout for result in results] == [f"{n}\n" for n in range(8)]
     assert judged.verdicts == "P"
+
+
+def test_a_blocking_sandbox_that_is_closed_fails_what_runs_and_says_what_to_do() -> None:
+    local = LocalSandbox(concurrency=1)
+    with local.sync as sandbox, ThreadPoolExecutor(1) as threads:
+        sandbox.run(CodeRequest(code=""))
+        running = threads.submit(sandbox.run, CodeRequest(code=LASTS, run_timeout=600))
+        until(local._jails.slots.locked, "a program")
+        sandbox.close()
+        with pytest.raises(SandboxFailure):
+            running.result()
+        with pytest.raises(SandboxUnfit, match=r"closed; make another one: LocalSandbox\(\)"):
+            sandbox.run(CodeRequest(code=""))
 
 
 def test_a_concurrent_worker_runs_programs_in_a_sandbox_of_its_own(real_redis, tmp_path) -> None:

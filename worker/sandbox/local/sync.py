@@ -4,10 +4,12 @@ A sandbox belongs to the event loop that it has begun on. This one is a thread's
 """
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
+from worker.errors import SandboxUnfit
 from worker.judge.models import JudgeRequest, JudgeResult
 from worker.judge.suite import Suite
 from worker.models import CodeRequest, CodeResult
@@ -30,6 +32,7 @@ class SyncSandbox:
         self._sandbox = sandbox
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._loop = asyncio.new_event_loop()
 
     def run(self, request: CodeRequest) -> CodeResult:
@@ -39,13 +42,22 @@ class SyncSandbox:
         return self._done(self._sandbox.judge(request, suite))
 
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        self._done(self._sandbox.close())
+        """What still runs ends as our failure."""
+        with self._starting:
+            if self._closed:
+                return
+            ending = self._begun(self._end())
+            self._closed = True
+        ending.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         if self._thread:
             self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        await self._sandbox.close()
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
 
     def __enter__(self) -> Self:
         return self
@@ -55,12 +67,21 @@ class SyncSandbox:
 
     def _done(self, work: Coroutine[Any, Any, _T]) -> _T:
         with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-                self._thread.start()
-        coming = asyncio.run_coroutine_threadsafe(work, self._loop)
+            if self._closed:
+                work.close()
+                raise SandboxUnfit(
+                    "this sandbox is closed; make another one: LocalSandbox().sync",
+                    reason="closed",
+                )
+            coming = self._begun(work)
         try:
             return coming.result()
         except BaseException:
             coming.cancel()  # nobody waits for it any more: its program is killed
             raise
+
+    def _begun(self, work: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
