@@ -92,8 +92,25 @@ def test_a_class_is_in_the_file_of_its_name_whatever_is_given() -> None:
         ("class A {}\npublic class B {}", "B"),
         ("class Main {\n  public class Inner {}\n}", "Main"),
         ("// a public class of nobody's\nclass Other {}", "Main"),
+        ("import java.util.*; public class Solution {}", "Solution"),
+        (
+            '@Uses({"a{", "b"})\npublic /* { */ @Deprecated class Solution {}',
+            "Solution",
+        ),
+        ("/* not class Main */ public record Point(int x) { /* { */ }", "Point"),
+        ('class A { String s = "public class B {"; public class C {} }', "Main"),
+        ('class A { String s = """\n" }\n"""; public class C {} }\npublic class B {}', "B"),
+        ("class A { char c = '{'; }\npublic enum Colour { RED }", "Colour"),
+        ("@Uses(String.class) public interface Shape {}", "Shape"),
+        ("public class Outer { class Main {} }", "Outer"),
     ):
-        assert languages.script(java, ["Main.java"], code) == f"{name}.java"
+        assert languages.script(java, ["Main.java"], code) == f"{name}.java", code
+
+
+@pytest.mark.parametrize("part", ["/*", '"', "public ", "class ", "'\\", '"""', "{"])
+def test_a_class_is_looked_for_once_through_the_code(part: str) -> None:
+    """A megabyte of what only begins. In steps of its square it would not end in time."""
+    languages.script(languages.LANGUAGES["java"], [], part * ((1 << 20) // len(part)))
 
 
 def needs(language: str) -> None:

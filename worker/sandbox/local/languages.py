@@ -28,9 +28,14 @@ _BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=w
 _JARS = ("/usr/share/java/javatuples.jar",)
 
 
-_MAIN_CLASS = re.compile(r"\b(?:class|interface|enum|record)\s+Main\b")
-_PUBLIC_CLASS = re.compile(
-    r"^[ \t]*public\s+(?:(?:final|abstract|strictfp|sealed)\s+)*class\s+(\w+)", re.MULTILINE
+# Comments and texts, each to its end or the code's, so that nothing is read twice; then what tells
+# which types are at the top.
+_LOOKED_THROUGH = 1 << 18  # characters; other programs wait meanwhile
+_JAVA_WORDS = re.compile(
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)"""
+    r"""|\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?"""
+    r"""|[{};]|\bpublic\b|(?<![.\w$])(?:class|interface|enum|record)\s+(?P<type>[\w$]+)""",
+    re.DOTALL,
 )
 
 
@@ -162,12 +167,25 @@ def script(language: Language, given: Collection[str], code: str) -> str:
     """The name of the code's file, given the names of the other files."""
     stem, suffix = os.path.splitext(language.file)
     if language.named_in_code:  # a file has the name of its public class
-        named = None if _MAIN_CLASS.search(code) else _PUBLIC_CLASS.search(code)
-        return f"{named[1]}{suffix}" if named else language.file
+        return (_public_type(code) or stem) + suffix
     taken = {part for name in given for part in name.split("/")}
     while stem + suffix in taken:
         stem += "_"
     return stem + suffix
+
+
+def _public_type(code: str) -> str:
+    """The public class, interface, enum or record at the top of Java's code, unless one is Main."""
+    depth, public, found = 0, False, ""
+    for word in _JAVA_WORDS.finditer(code, 0, _LOOKED_THROUGH):
+        if word[0] in "{}":
+            depth = max(0, depth + (1 if word[0] == "{" else -1))
+        elif depth == 0 and word["type"] == "Main":
+            return ""
+        elif depth == 0 and word["type"] and public:
+            found = found or word["type"]
+        public = depth == 0 and (word[0] == "public" or (public and word[0] not in "{};"))
+    return found
 
 
 def source(language: Language, code: str) -> bytes:
