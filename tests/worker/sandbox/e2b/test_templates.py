@@ -242,7 +242,20 @@ def test_a_build_is_cancelled_with_its_template(server: E2bServer) -> None:
     assert patient.request("DELETE", one, headers=key).status_code == 204
     ended = patient.get(status, headers=key).json()
     assert (ended["status"], ended["reason"]["message"]) == ("error", "it was cancelled")
+    assert patient.request("DELETE", one, headers=key).status_code == 404
     assert patient.request("DELETE", f"{server.url}/templates/t", headers=key).status_code == 404
+
+
+def test_of_a_template_that_was_removed_no_build_is_left(server: E2bServer) -> None:
+    key = {"x-api-key": KEY_OF_ALL}
+    asked = {"name": "short", "tags": ["other"]}
+    build = patient.post(f"{server.url}/v3/templates", headers=key, json=asked).json()["buildID"]
+    for name, left in (("short", 200), ("short:other", 404)):
+        one = f"{server.url}/templates/{name}"
+        assert patient.request("DELETE", one, headers=key).status_code == 204
+        assert patient.request("DELETE", one, headers=key).status_code == 404
+        status = f"{server.url}/templates/short:other/builds/{build}/status"
+        assert patient.get(status, headers=key).status_code == left
 
 
 @pytest.mark.parametrize("steps", [5, "RUN x", ["RUN x"], [{"type": "RUN", "args": 5}]])

@@ -45,6 +45,7 @@ class Build:
     reason: Json | None = None
     task: "asyncio.Task[None] | None" = None
     at: str = ""  # the step that is under way
+    removed: bool = False
     room: int = _MOST_LOGGED
 
     def say(self, message: str, level: str = "info") -> None:
@@ -169,12 +170,23 @@ class Templates:
         """A template that was built here, and its builds that wait or are under way. Images from
         elsewhere are the operator's."""
         name = request.path_params["template"]
-        builds = [build for build in self._builds.values() if name in build.names]
+        builds = {
+            id: build
+            for id, build in self._builds.items()
+            if name in build.names and not build.removed
+        }
         if not builds:
             raise unknown(name)
-        under_way = [build.task for build in builds if build.task]
-        for task in under_way:
-            task.cancel()
+        under_way = []
+        for id, build in builds.items():
+            if build.task and not build.task.done():
+                build.task.cancel()
+                build.removed = True  # who waits for it may still ask how it ended
+                under_way.append(build.task)
+                continue
+            build.names.remove(name)
+            if not build.names:
+                del self._builds[id]
         if under_way:
             await asyncio.wait(under_way)
         with suppress(ImageUnknown):
