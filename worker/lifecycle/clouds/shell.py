@@ -30,9 +30,11 @@ _MET = {
     _LARGE: FileRefused(errno.EFBIG, f"Larger than {MOST:,} bytes; read it in parts"),
 }
 _NO_FOLDER = f'test -d "$1" && exit {_IS_FOLDER}'
+_FITS = f'test "$(wc -c < "$1")" -le {MOST} || exit {_LARGE}'
+# Looked at again: of one that has grown meanwhile, not all was passed.
 _READ = (
     f'test -e "$1" || exit {_ABSENT}; {_NO_FOLDER}; test -r "$1" || exit {_CLOSED}; '
-    f'test "$(wc -c < "$1")" -le {MOST} || exit {_LARGE}; cat -- "$1"'
+    f'{_FITS}; cat -- "$1" || exit; {_FITS}'
 )
 _WRITE = f'{_NO_FOLDER}; mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 

@@ -125,6 +125,20 @@ async def test_files_larger_than_one_call_takes_are_refused(
         await Files(here).read_file(REF, "large")
 
 
+async def test_a_file_that_grows_too_large_as_it_is_read_is_refused(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tmp_path / "growing").write_bytes(b"small")
+    size = (64 << 20) + 1
+    (tools / "cat").write_text(
+        f'#!/bin/sh\n/bin/cat "$@" || exit\ntest "$1" != -- || truncate -s {size} "$2"\n'
+    )
+    (tools / "cat").chmod(0o755)
+    here = Here(tmp_path, ["/bin/sh", "-c"], f"{tools}:{os.defpath}")
+    with pytest.raises(FileRefused, match="read it in parts"):
+        await Files(here).read_file(REF, "growing")
+
+
 async def test_a_shell_that_says_nothing_is_a_failure_and_no_result(here: Here) -> None:
     async def silent(line: str, within: float) -> str:
         return "welcome\n"
