@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from . import calls, program, wire
 from .job import Job
 from .levels import MOST
-from .meter import Meter
+from .meter import Meter, Passed
 from .place import Refused
 
 LONGEST = 1 << 16  # bytes of an order; a longer one is in a file
@@ -54,7 +54,7 @@ class Desk:
         assert job.channel is not None  # noqa: S101
         self._line = wire.at(job.channel)
         self._complaints: dict[int, int] = {}  # by process: where one that never began says why
-        self._passed = self._counted()
+        self._passed = Passed(job.evidence) if job.evidence else None
         self._limit = ""  # that the session passed, for the commands that are killed for it
         self._meter = self._new_meter()
         woken, self._waking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -259,15 +259,10 @@ class Desk:
 
     def _limit_of(self, status: int) -> str:
         """That it was killed for, by the kernel or by us."""
-        if self._job.evidence is None:
+        if self._passed is None:
             return self._limit if os.WIFSIGNALED(status) else ""
-        before, self._passed = self._passed, self._counted()
-        if status and self._passed[0] > before[0]:
-            return "memory_limit"
-        return "process_limit" if status and self._passed[1] > before[1] else ""
-
-    def _counted(self) -> tuple[int, int]:
-        return self._job.evidence.counted() if self._job.evidence else (0, 0)
+        passed = self._passed.since()
+        return passed if status else ""
 
     def _new_meter(self) -> Meter:
         job = self._job

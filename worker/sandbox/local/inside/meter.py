@@ -45,22 +45,24 @@ class Evidence(NamedTuple):
             return "process_limit"
         if not _count(self.memory_events, b"oom_kill"):
             return None
-        if not self._ran_out():
+        if not self.shortages():
             raise KilledFromOutside
         return "memory_limit"
 
-    def counted(self) -> tuple[int, int]:
-        """How often one was killed for the tree's memory, and how often a fork was refused."""
-        kills = _count(self.memory_events, b"oom_kill") or 0
-        return kills if self._ran_out() else 0, _count(self.process_events, b"max") or 0
+    def kills(self) -> int:
+        """The kernel counts them in the group of the process, for whatever memory they were."""
+        return _count(self.memory_events, b"oom_kill") or 0
 
-    def _ran_out(self) -> bool:
-        """Whether the tree had all its memory. The kernel counts every kill in the group of the
-        process, for whatever memory it was; version 2 counts its own shortages beside them."""
+    def shortages(self) -> int:
+        """How often the tree had all its memory. Version 1 does not count them: any kill is for
+        one, once the tree had nearly all. Cached files are memory to it, too."""
         own = _count(self.memory_events, b"oom")
-        if own is None:
-            return self.memory_peak() >= self.limit - self.limit // _NEAR
-        return own > 0
+        if own is not None:
+            return own
+        return self.kills() if self.memory_peak() >= self.limit - self.limit // _NEAR else 0
+
+    def refusals(self) -> int:
+        return _count(self.process_events, b"max") or 0
 
     def give_way(self) -> bool:
         """Leave most of the processor to others that want it; False where it cannot be divided."""
@@ -86,6 +88,24 @@ class Evidence(NamedTuple):
             return int(os.pread(self.peak, 64, 0))
         except (OSError, ValueError):
             return 0  # not every kernel keeps it; the sampled peak stands
+
+
+class Passed:
+    """Which limit a tree has passed since the last question, for one program after another."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._kills, self._shortages = evidence.kills(), evidence.shortages()
+        self._refusals = evidence.refusals()
+
+    def since(self) -> str:
+        shortages, kills = self._evidence.shortages(), self._evidence.kills()
+        refusals, self._refusals = self._refusals, self._evidence.refusals()
+        if kills > self._kills:  # a shortage may be counted long before the kill that follows
+            before, self._kills, self._shortages = self._shortages, kills, shortages
+            if shortages > before:
+                return "memory_limit"
+        return "process_limit" if self._refusals > refusals else ""
 
 
 def _count(at: int, name: bytes) -> int | None:
