@@ -36,7 +36,7 @@ def note(seconds: Mapping[str, float], loading: float, loops: Sequence[float]) -
     functions: dict[str, float] = defaultdict(float)
     for test, took in seconds.items():
         functions[test.partition("[")[0]] += took / unit
-    whole = {LOADING: loading / unit, TOTAL: (loading + sum(seconds.values())) / unit}
+    whole = {TOTAL: (loading + sum(seconds.values())) / unit, LOADING: loading / unit}
     _write(LAST, whole | {name: units for name, units in functions.items() if units >= 0.05})
 
 
@@ -62,8 +62,9 @@ def main() -> int:
 
 def _write(file: Path, units: Mapping[str, float]) -> None:
     file.parent.mkdir(exist_ok=True)
-    rows = sorted(units.items(), key=lambda row: ("::" in row[0], -round(row[1], 1), row[0]))
-    file.write_text("".join(f"{took:8.1f}  {name}\n" for name, took in rows))
+    rows = {name: took for name, took in units.items() if "::" not in name}
+    rows |= dict(sorted(units.items(), key=lambda row: (-round(row[1], 1), row[0])))
+    file.write_text("".join(f"{took:8.1f}  {name}\n" for name, took in rows.items()))
 
 
 def _read(file: Path) -> dict[str, float]:

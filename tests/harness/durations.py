@@ -6,7 +6,9 @@ time is that of the test's process and of all that it started, as a control grou
 one, of the children it waited for, which leaves out servers and jails.
 """
 
+import itertools
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,14 @@ from typing import Any
 
 import pytest
 
+from tests.harness import budget
+
 FILE = Path(os.environ.get("PENSTOCK_DURATIONS", ".pytest_cache/durations.tsv"))
 _SHOWN = 20
 _took: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+_ended = itertools.count()
+_loops: list[float] = []
+_loading: list[float] = []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,6 +37,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
     report = yield
     now = _processor_seconds()
     report.processor, item.stash[_BEGAN] = now - item.stash[_BEGAN], now
+    if call.when == "teardown" and (earlier := next(_ended)) % budget.EVERY == 0:
+        report.loop, report.loading = budget.loop(), 0.0 if earlier else time.process_time()
     return report
 
 
@@ -38,6 +47,9 @@ def pytest_runtest_logreport(report: Any) -> None:
         took = _took[report.nodeid]
         took[0] += getattr(report, "processor", 0.0)
         took[1] += report.duration
+        if hasattr(report, "loop"):
+            _loops.append(report.loop)
+            _loading.append(report.loading)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -45,6 +57,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     rows = sorted(((cpu, wall, test) for test, (cpu, wall) in _took.items()), reverse=True)
     FILE.parent.mkdir(exist_ok=True)
+    if not next(_ended):  # other processes ran the tests
+        _loading.append(time.process_time())
+    budget.note({test: cpu for cpu, _, test in rows}, sum(_loading), _loops)
     FILE.write_text("".join(f"{cpu:8.2f}\t{wall:8.2f}\t{test}\n" for cpu, wall, test in rows))
     folders: dict[str, float] = defaultdict(float)
     for cpu, _, test in rows:

@@ -1,0 +1,69 @@
+"""The budget of the tests' processor time: over it, they fail and say what grew."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import budget
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["budget", *words])
+    return budget.main()
+
+
+def took(**seconds: float) -> None:
+    """A run on a machine whose loop takes a fiftieth of a second, so that a unit is a second."""
+    each = {f"tests/test_a.py::{name}[{n}]": seconds[name] / 2 for name in seconds for n in "ab"}
+    budget.note(each, 5.0, [0.02, 0.03, 0.01])
+
+
+def set_to(units: float) -> None:
+    was = budget.KEPT.read_text()
+    budget.KEPT.write_text(was.replace(was.splitlines()[0], f"{units} budget"))
+
+
+def test_a_run_within_the_budget_passes(monkeypatch, capsys) -> None:
+    took(first=2, second=4)
+    assert judged(monkeypatch, "--renew") == 0
+    set_to(12)
+    assert judged(monkeypatch) == 0
+    assert "took 11 units of processor time, of 12 in" in capsys.readouterr().out
+
+
+def test_a_run_over_the_budget_fails_and_names_what_grew_most(monkeypatch, capsys) -> None:
+    took(first=2, second=4)
+    judged(monkeypatch, "--renew")
+    set_to(12)
+    took(first=2.5, second=4, third=3)
+    assert judged(monkeypatch) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in said[2:4]] == [
+        ["+3.0", "tests/test_a.py::third"],
+        ["+0.5", "tests/test_a.py::first"],
+    ]
+
+
+def test_a_slower_machine_takes_as_many_units(monkeypatch, capsys) -> None:
+    took(first=2)
+    judged(monkeypatch, "--renew")
+    set_to(7.5)
+    budget.note({"tests/test_a.py::first": 4.0}, 10.0, [0.04])
+    assert judged(monkeypatch) == 0
+
+
+def test_what_is_renewed_keeps_its_budget(monkeypatch) -> None:
+    took(first=2)
+    judged(monkeypatch, "--renew")
+    set_to(540)
+    took(first=3, second=1)
+    judged(monkeypatch, "--renew")
+    rows = [line.split(maxsplit=1) for line in budget.KEPT.read_text().splitlines()]
+    assert rows[0] == ["540.0", "budget"]
+    assert ["3.0", "tests/test_a.py::first"] in rows
