@@ -1,0 +1,174 @@
+"""What `bench.against` has two releases do: public names only, that both have.
+
+    python work.py URL WHAT COUNT
+
+Does WHAT so often, and prints seconds and processor seconds, both of one. The sandbox of its
+worker is `Echo`, so that the queue alone is measured.
+"""
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+TEXT = "x" * 1000
+GROUPS, SIZE = 100, 8
+
+
+class Echo:
+    """Every program prints `ok`, at once."""
+
+    name, languages = "echo", frozenset({"python"})
+
+    def __init__(self, _: object) -> None: ...
+
+    async def run(self, request: Any) -> Any:
+        from worker import CodeResult, CommandResult
+
+        ended = CommandResult(status="Finished", return_code=0, stdout="ok\n")
+        return CodeResult(status="Success", run_result=ended)
+
+    async def close(self) -> None: ...
+
+
+class Stopwatch:
+    """Started when all is ready: what came before is not counted."""
+
+    def start(self) -> None:
+        self._began, self._cpu = time.perf_counter(), time.process_time()
+
+    def stop(self, count: int) -> dict[str, float]:
+        seconds, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu
+        return {"µs": seconds / count, "client's processor µs": cpu / count}
+
+
+async def one_job(url: str, count: int, watch: Stopwatch) -> None:
+    queue, program = await _served(url)
+    watch.start()
+    for _ in range(count):
+        await queue.run(program)
+
+
+async def many_jobs(url: str, count: int, watch: Stopwatch) -> None:
+    """All at once: what the worker claims and ends together is the more."""
+    queue, program = await _served(url)
+    watch.start()
+    await asyncio.gather(*(queue.run(program) for _ in range(count)))
+
+
+async def _served(url: str) -> tuple[Any, Any]:
+    from worker import CodeQueue, CodeRequest
+
+    queue, program = CodeQueue(url, "bench", no_workers_after=600), CodeRequest(code="print(1)")
+    await queue.run(program)
+    return queue, program
+
+
+async def permits(url: str, count: int, watch: Stopwatch) -> None:
+    await _permits(url, count, watch, limit=8)
+
+
+async def tokens(url: str, count: int, watch: Stopwatch) -> None:
+    await _permits(url, count, watch, rate=1e6, burst=1_000_000)
+
+
+async def _permits(url: str, count: int, watch: Stopwatch, **terms: Any) -> None:
+    from limiter import TokenBucket
+
+    gate = TokenBucket(url, f"against-{uuid.uuid4().hex}", **terms)
+    (await gate.acquire()).release()
+    watch.start()
+    for _ in range(count):
+        (await gate.acquire()).release()
+
+
+async def line(url: str, count: int, watch: Stopwatch) -> None:
+    """64 coroutines at a gate of 8: most permits are handed over."""
+    from limiter import TokenBucket
+
+    gate = TokenBucket(url, f"against-{uuid.uuid4().hex}", limit=8)
+    left = iter(range(count))
+
+    async def hold() -> None:
+        for _ in left:
+            async with gate:
+                await asyncio.sleep(0)
+
+    async with gate:
+        watch.start()
+    await asyncio.gather(*(hold() for _ in range(64)))
+
+
+async def groups(url: str, count: int, watch: Stopwatch) -> None:
+    """Write 100 groups of 8, take them, acknowledge them."""
+    from buffer import RolloutBuffer, TaskConfig
+
+    buffer = RolloutBuffer(url, f"against-{uuid.uuid4().hex}", TaskConfig(group_size=SIZE))
+    await buffer.config()
+    watch.start()
+    for turn in range(count):
+        await buffer.write_many([_item(turn, number) for number in range(GROUPS * SIZE)])
+        batch = await buffer.take(GROUPS)
+        assert batch is not None
+        assert len(batch.groups) == GROUPS
+        await buffer.ack(batch)
+    await buffer.aclose()
+
+
+def _item(turn: int, number: int) -> dict[str, object]:
+    messages = [{"role": role, "content": TEXT} for role in ("user", "assistant")]
+    return {
+        "uid": f"{turn}-{number}", "instance_id": f"{turn}-{number // SIZE}", "messages": messages,
+        "reward": number % 2, "extra_info": {"timestamp": "1.0"},
+    }  # fmt: skip
+
+
+async def sandbox_starts(_: str, count: int, watch: Stopwatch) -> None:
+    watch.start()
+    for _turn in range(count):
+        sandbox, hello = _sandbox()
+        await hello("")
+        await sandbox.close()
+
+
+async def hellos(_: str, count: int, watch: Stopwatch) -> None:
+    sandbox, hello = _sandbox()
+    await hello("")
+    watch.start()
+    for _turn in range(count):
+        await hello("")
+    await sandbox.close()
+
+
+async def cases(_: str, count: int, watch: Stopwatch) -> None:
+    """Programs with an input each, all at once."""
+    sandbox, hello = _sandbox()
+    await hello("")
+    watch.start()
+    await asyncio.gather(*(hello(f"{number}\n") for number in range(count)))
+    await sandbox.close()
+
+
+def _sandbox() -> tuple[Any, Callable[[str], Awaitable[None]]]:
+    from worker import CodeRequest
+    from worker.sandbox.local import LocalSandbox
+
+    sandbox = LocalSandbox()
+
+    async def hello(given: str) -> None:
+        code = "import sys; print('hello', sys.stdin.read().strip())"
+        result = await sandbox.run(CodeRequest(code=code, stdin=given))
+        assert result.run_result is not None
+        assert (result.run_result.stdout or "").split() == ["hello", *given.split()], result
+
+    return sandbox, hello
+
+
+if __name__ == "__main__":
+    url, what, times = sys.argv[1:]
+    watch = Stopwatch()
+    asyncio.run(globals()[what](url, int(times), watch))
+    print(json.dumps(watch.stop(int(times))))
