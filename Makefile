@@ -26,7 +26,7 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo test test-all tests installed compat check format bench conformance hosts soak lowest docs site secrets wheel clean python
+.PHONY: chromium screenshots help demo test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance hosts soak lowest docs site secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,7 +42,17 @@ tests: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 6 --dist worksteal $(if $(LAST),--last-failed) $(or $(TESTS),tests $(RULES:%=--ignore=%))
 
 test-all: export PENSTOCK_TEST_ALL := 1
-test-all: check tests ## check, and test everything: both Redises, root and user, every page's blocks
+test-all: check tests outside ## check, and test everything: both Redises, root and user, every page's blocks
+
+outside: $(VENV)/.installed ## the wheel as an ordinary user meets it: installed, from / and /tmp, on a terminal, on a new machine, in two Pythons
+	$(BIN)/python -m pytest -m outside tests/outside
+
+test-at-load: $(VENV)/.installed ## the tests with eight busy loops beside them: none fails by load (TESTS=… for some)
+	.ci/loaded $(MAKE) tests
+
+durations: $(VENV)/.installed ## run the tests, and note what each costs in .ci/durations.txt; its budget stays
+	$(MAKE) tests
+	$(BIN)/python -m tests.harness.budget --renew
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
 	@set -e; for server in $$($(BIN)/python -m tests.harness.at_hand); do \
@@ -86,6 +96,14 @@ hosts: $(HOSTS:%=.venv-host-%/.installed) ## each adapter and its page with the 
 
 soak: $(VENV)/.installed ## the long versions of the chaos and property tests
 	$(BIN)/python -m pytest -m soak --timeout 3600 --hypothesis-profile=default
+
+constraints: | python ## renew .ci/constraints.txt, the versions that CI installs, with the newest there are
+	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
+	build/constraints/bin/$(PIP) install '.[dev]' numpy
+	build/constraints/bin/$(PIP) freeze --exclude penstock-rl > .ci/constraints.txt
+
+against: $(VENV)/.installed ## this tree beside another revision, in turns: REV=… [SUITE=queue|gates|buffer|sandbox] [ROUNDS=8]
+	@$(BIN)/python -m bench.against $(REV) $(SUITE) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest $(TESTS)
