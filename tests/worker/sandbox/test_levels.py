@@ -159,6 +159,19 @@ async def test_what_is_exposed_is_seen_below_the_folders_that_each_jail_has_anew
 
 
 @in_one_loop
+async def test_what_is_exposed_by_a_link_is_seen_by_its_name() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        data, link = Path(folder) / "data", Path(folder) / "link"
+        data.mkdir()
+        (data / "given").write_text("seen")
+        link.symlink_to(data)
+        async with Jails(ServerConfig(expose=(str(link),)), use_cgroups=False) as jails:
+            outcome = await jails.run(Program(f"print(open('{link}/given').read())"))
+    assert outcome.stdout == b"seen\n", outcome
+
+
+@in_one_loop
 async def test_the_self_test_tells_what_it_tried(sandbox: Jails) -> None:
     assert len(sandbox.findings) == len(probes.at("ns"))
     assert all(isinstance(found, selftest.Finding) for found in sandbox.findings)

@@ -111,7 +111,7 @@ def build(
     Returns the `shares` for each jail's own overlays; what is `covered`, for it lies in a folder
     of which each jail has a new one; and what is `bare`, with the reason: no overlay can be had.
     """
-    machine = _Machine()
+    machine = _Machine([*exposed, headers])
     kernel.mount("root", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")  # noqa: S108
     os.mkdir("/tmp" + OLD)  # noqa: S108
     kernel.pivot_root("/tmp", "/tmp" + OLD)  # noqa: S108
@@ -172,7 +172,9 @@ def settings(folder: str) -> list[str]:
 class _Machine:
     """Shows what is the machine's, read-only, and notes how."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: list[str]) -> None:
+        """Before the host's tree has another place: until then its links lead where they should."""
+        self._real = {path: os.path.realpath(path) for path in named}
         self.shares = [Share("/etc", "/etc")]  # copies, which only jails have to be kept apart in
         self.bare: dict[str, str] = {}
         with open("/proc/self/mountinfo", "rb") as mounts:
@@ -188,11 +190,10 @@ class _Machine:
 
     def show(self, source: str, path: str = "") -> None:
         """A file or folder of the host, if it is there, with all that is mounted below it."""
-        host, path = OLD + source, path or source
+        host, path = OLD + self._real.get(source, source), path or source
         if not os.path.exists(host) or os.path.exists(path):
             return
         _make_place(host, path)
-        host = os.path.realpath(host)
         for point in (host, *(each for each in self._mounts if each.startswith(f"{host}/"))):
             if os.path.exists(point):
                 self._share(point, path + point[len(host) :])
