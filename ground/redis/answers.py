@@ -16,7 +16,11 @@ from ground.errors import PenstockError
 def own(error: BaseException) -> BaseException:
     """For one of the callers whom it concerns. Each raise adds frames to the traceback of an
     error: of one error for thousands of callers, each would log the frames of all."""
-    return copy(error) if isinstance(error, PenstockError) else error
+    if not isinstance(error, PenstockError):
+        return error
+    mine = copy(error)
+    mine.__cause__, mine.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return mine
 
 
 class Answer:
