@@ -42,31 +42,33 @@ class Streamed(Response):
     async def _send(self, receive: Receive, send: Send) -> bool:
         gone = asyncio.create_task(disconnected(receive))
         try:
-            part = await asyncio.to_thread(self._next)  # one that fails is a 500 of its own
+            part, more = await asyncio.to_thread(self._next)  # one that fails is a 500 of its own
             await send(
                 {"type": "http.response.start", "status": self.status_code,
                  "headers": self.raw_headers}
             )  # fmt: skip
-            while part:
+            while True:
                 await asyncio.sleep(0)  # let a disconnect be noticed
                 if gone.done():
                     return False
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-                part = await asyncio.to_thread(self._next)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+                if not more:
+                    break
+                part, more = await asyncio.to_thread(self._next)
         finally:
             gone.cancel()
         return True
 
-    def _next(self) -> bytes:
-        """Some pieces; empty at the end. slime's texts may hold half a surrogate pair."""
+    def _next(self) -> tuple[bytes, bool]:
+        """Some pieces, and whether there may be more. slime's texts may hold half a surrogate
+        pair."""
         found, size = [], 0
         for piece in self._pieces:
             found.append(piece.encode(errors="backslashreplace"))
             size += len(found[-1])
             if size >= _CHUNK:
-                break
-        return b"".join(found)
+                return b"".join(found), True
+        return b"".join(found), False
 
 
 def items_in_pieces(
