@@ -55,7 +55,8 @@ class Catalog:
         """Sizes of every index, and the totals since the run began."""
         link, key = self._task.link, self._task.key
         fields = text_fields(await link.command("HGETALL", key("state")))
-        totals = {name: int(value) for name, value in fields.items()}
+        hidden = ("beat", "paused", "owed")
+        totals = {name: int(value) for name, value in fields.items() if name not in hidden}
         sizes = {
             f"{state}_groups": int(await link.command("ZCARD", key(state)))
             for state in (*STATES, "delivered", "discarded")
@@ -63,8 +64,7 @@ class Catalog:
         sizes["quarantined_groups"] = int(await link.command("HLEN", key("quarantine")))
         sizes["leases"] = int(await link.command("ZCARD", key("leases")))
         sizes["unreported"] = int(await link.command("LLEN", key("unreported")))
-        hidden = ("beat", "paused")
-        return {**sizes, **{n: v for n, v in totals.items() if n not in hidden}}
+        return {**sizes, **totals}
 
     async def rewards(self) -> tuple[int, ...]:
         """How many rewards of stored items fell into each of `REWARD_STEPS` since the run began."""
@@ -151,7 +151,7 @@ class Catalog:
         for receipt in await link.command("ZRANGE", self._task.key("leases"), 0, -1):
             name = receipt.decode()
             if await link.command("HGET", self._task.batch_key(name), "handed"):
-                await self._task.call("ack", name)
+                await self._task.call_to_its_end("ack", name)
         parts = [
             (gid, gid.rpartition(b":")) for gid in await link.command("ZRANGE", delivered, 0, -1)
         ]

@@ -334,12 +334,13 @@ class RolloutBuffer:
         """The batch was used. `LeaseLost` if it went back meanwhile; repeating is harmless."""
         receipt = _receipt(batch)
         with tracing.span(f"ack {self.task}", {"penstock.receipt": receipt}, kind="client"):
-            if not await self._task.call("ack", receipt):
+            if not await self._task.call_to_its_end("ack", receipt):
                 raise LeaseLost(receipt)
 
     async def release(self, batch: Batch | str) -> bool:
-        """Give a batch back at once; False if it was not leased any more."""
-        return bool(await self._task.call("release", _receipt(batch)))
+        """Give a batch back at once; False if its lease has ended otherwise.
+        Repeating is harmless."""
+        return bool(await self._task.call_to_its_end("release", _receipt(batch)))
 
     async def extend(self, batch: Batch | str, seconds: float) -> None:
         """Lease the batch for that long from now."""
@@ -391,7 +392,8 @@ class RolloutBuffer:
         return await self.catalog.quarantined(limit)
 
     async def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
-        """Make a quarantined or discarded group ready again."""
+        """Make a quarantined or discarded group ready again; False if it is not kept any more.
+        Repeating is harmless."""
         return await self.catalog.requeue(instance_id, round_number)
 
     async def sweep(self, *, serving: bool = False, limit: int = 1000) -> float:

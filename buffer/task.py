@@ -73,6 +73,7 @@ async def _is_alive(link: Link, run: str, task: str) -> bool:
 log = logging.getLogger(__name__)
 _SHARE = 0.5
 _FAREWELL = 2.0  # seconds
+_MORE = 2
 # Every fixed key of a task; the scripts in lua/ reach them by these names.
 PARTS = (
     "config", "state", "open", "changed", "ready", "leased", "kept", "leases", "delivered",
@@ -157,6 +158,12 @@ class Task:
                     "PENSTOCK_MAX_BUFFER_BYTES below it"
                 ) from None
             raise
+
+    async def call_to_its_end(self, script: str, *args: Any) -> Any:
+        """Run one that does its work in bounded steps, and replies 2 while some are left."""
+        while (reply := await self.call(script, *args)) == _MORE:
+            pass
+        return reply
 
     async def config(self) -> TaskConfig:
         """The settings in force; our own are written only if there are none."""

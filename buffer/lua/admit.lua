@@ -4,9 +4,9 @@
 -- ARGV   ask owner want(0: it waits no more) lives_ms(how long it is waited for; 0: it does not wait)
 --        then for each wish: id_json id round
 -- REPLY  {version(-1 before any is published) lease_ms max_age due_ms(when time alone may bring slots to the
---        first in the line; -1 for others), then for each slot: id fence gid id_json start
---        attempt missing parts(a JSON list of what was parked)}; repeating an ask repeats its slots,
---        as long as their first lease
+--        first in the line; -1 for others; -2 while a publication has steps left, which catch_up.lua does)
+--        then for each slot: id fence gid id_json start attempt missing parts(a JSON list of what was parked)};
+--        repeating an ask repeats its slots, as long as their first lease
 -- include: due.lua
 -- include: next_due.lua
 -- include: making.lua
@@ -143,6 +143,7 @@ return whole(function()
   elseif want == 0 then
     leave_line(0)
   end
-  touched.taken = policy and policy.taken -- others in the line may have their turn
+  if #reply == 4 and policy and not settled() then reply[4] = -2 end
+  touched = true -- others in the line may have their turn
   return reply
 end)

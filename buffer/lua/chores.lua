@@ -163,7 +163,7 @@ end
 local function end_line()
   for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
     local batch = redis.call('HMGET', at('batch:' .. receipt), 'version', 'state')
-    if batch[2] == 'leased' and batch[1] and tonumber(batch[1]) >= policy.version then
+    if (batch[2] == 'leased' or batch[2] == 'consuming') and batch[1] and tonumber(batch[1]) >= policy.version then
       redis.call('HSET', at('batch:' .. receipt), 'state', 'returning')
     end
   end
@@ -185,11 +185,10 @@ local CHORES = {
     for _, receipt in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
       if worked >= STEP then return '1' end
       if redis.call('HGET', at('batch:' .. receipt), 'state') == 'returning' then
-        local gids = redis.call('LRANGE', at('batch:' .. receipt .. ':groups'), 0, -1)
-        for _, gid in ipairs(gids) do clamp(gid) end
-        give_back(receipt)
-        worked, policy.returned = worked + #gids, policy.returned + #gids
-        count('returned_by_line', #gids)
+        local walked, more, back = give_back(receipt, STEP)
+        worked, policy.returned = worked + walked, policy.returned + back
+        count('returned_by_line', back)
+        if more then return '1' end
       end
     end
     return '0'
@@ -206,7 +205,7 @@ local CHORES = {
       redis.call('UNLINK', at('targets'), at('targeted'))
       if policy.order ~= 'batch' then return '0' end
       if policy.taken > 0 then redis.call('HSET', at('targets'), policy.version, policy.taken) end
-      aims = {}
+      sums.targets = nil
       redis.call('HSET', at('policy'), 'todo', 'aim_all 1') -- those that follow are counted once
     end
     local page = redis.call('ZRANGE', at('aiming'), 0, STEP - 1)
@@ -264,5 +263,5 @@ local function do_chores()
   policy.todo = chore and chore .. ' ' .. cursor or nil
   redis.call('HSET', at('policy'), 'stale', policy.stale, 'returned', policy.returned,
     'gone', policy.gone, 'todo', policy.todo or '')
-  touched.taken, ring_late = true, true
+  touched, ring_late = true, true
 end

@@ -30,8 +30,12 @@ end
 
 local function fill()
   if IMPLICIT == '1' and owned == 0 then
+    local left = BATCH_STEP
     for _, other in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
-      if was_handed(other) then consume(other) end
+      local had = redis.call('HMGET', at('batch:' .. other), 'handed', 'state')
+      if had[1] and had[2] == 'leased' then -- a new line of versions may have ended that
+        left = left - consume(other, math.max(1, left))
+      end
     end
   end
   local before = (policy or owned > 0) and redis.call('HMGET', batch.key, 'state', 'version', 'oldest')

@@ -26,6 +26,20 @@ local function time_out(gid, last)
   end
 end
 
+-- Closed groups whose time is over. A script that stopped may have left them without one of their own.
+local function forget_kept(gids)
+  if #gids == 0 then return end
+  local anyone = redis.call('EXISTS', at('quarantine')) == 1
+  for _, gid in ipairs(gids) do
+    if anyone then leave_quarantine(gid) end
+    if CLOSED[redis.call('HGET', meta_of(gid), 'state')] then
+      redis.call('UNLINK', group_of(gid))
+      redis.call('PEXPIRE', meta_of(gid), set.late_ms)
+    end
+  end
+  redis.call('ZREM', at('kept'), unpack(gids))
+end
+
 local function do_due(limit)
   local late = '(' .. string.format('%d', now - set.group_timeout_ms)
   local done = 0
@@ -34,18 +48,13 @@ local function do_due(limit)
     time_out(open[i], open[i + 1])
     done = done + 1
   end
+  local walked = 0
   for _, receipt in ipairs(redis.call('ZRANGEBYSCORE', at('leases'), '-inf', now, 'LIMIT', 0, 8)) do
-    if was_handed(receipt) then
-      consume(receipt)
-    else
-      give_back(receipt)
-    end
+    if walked >= 200 then break end
+    walked = walked + end_lease(receipt, 200)
     done = done + 1
   end
-  for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('kept'), '-inf', now, 'LIMIT', 0, 100)) do
-    leave_quarantine(gid)
-    redis.call('ZREM', at('kept'), gid)
-  end
+  forget_kept(redis.call('ZRANGEBYSCORE', at('kept'), '-inf', now, 'LIMIT', 0, 100))
   if not policy then return done end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', at('slots'), '-inf', now, 'LIMIT', 0, limit)) do
     local granted = tonumber(redis.call('HGET', slot_of(id), 'granted') or now)

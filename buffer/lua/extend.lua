@@ -13,8 +13,5 @@ if LEASE_MS ~= '0' then
   local ends = now + LEASE_MS
   redis.call('HSET', batch, 'until', ends)
   redis.call('ZADD', at('leases'), ends, RECEIPT)
-  for _, gid in ipairs(redis.call('LRANGE', batch .. ':groups', 0, -1)) do
-    redis.call('ZADD', at('leased'), ends, gid)
-  end
 end
 return 1

@@ -38,10 +38,11 @@ return whole(function()
     local batch = at('batch:' .. receipt)
     redis.call('UNLINK', batch, batch .. ':groups', batch .. ':discarded')
   end
+  sums = {state = {}}
   if policy then
     redis.call('HDEL', at('policy'), 'trainer', 'saved', 'todo')
     redis.call('HSET', at('policy'), 'taken', 0, 'top', policy.version, 'epoch', policy.epoch + 1)
-    policy.taken, outstanding, tallies, aims, touched.taken = 0, {}, {}, {}, true
+    policy.taken, outstanding, touched = 0, {}, true
   end
   for _, part in ipairs({'slots', 'starts', 'aged', 'targets', 'targeted', 'aiming', 'trained', 'dropped', 'ages', 'seen',
     'rewards', 'rounds', 'delivered', 'discarded', 'unreported', 'quarantine', 'quarantined', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end

@@ -1,4 +1,4 @@
--- give_back.lua: a batch comes back: its groups are ready again in their old places, and
+-- give_back.lua: how a lease ends. A batch that comes back has its groups ready again in their old places, and
 -- the discarded ids it reported are reported with another batch.
 -- include: slots.lua
 -- Taken since the last publication, but it is not trained on, or is to be again: another may be taken.
@@ -8,27 +8,51 @@ local function untake(gid)
   if redis.call('HDEL', meta_of(gid), 'under') == 1 and under == tostring(policy.epoch) then count_taken(-1) end
 end
 
--- A group that is another batch's by now, or closed, is not this one's to give.
+-- A group that is another batch's by now, or closed, is not this one's to give. Whether it was.
 local function put_back(gid, receipt)
   local meta = redis.call('HMGET', meta_of(gid), 'finished', 'state', 'receipt', 'start', 'counted', 'slot')
-  if meta[2] and meta[3] ~= receipt then return end
-  if meta[2] and not CLOSED[meta[2]] and redis.call('ZSCORE', at('leased'), gid) then
+  if meta[2] and meta[3] ~= receipt then return false end
+  local was = meta[2] and not CLOSED[meta[2]] and redis.call('ZSCORE', at('leased'), gid)
+  if was then
     untake(gid)
     if enter_ready(gid, {meta[4], meta[5], meta[6]}, {'returned', now, finished = meta[1] or now}) then ripen(gid) end
   end
   redis.call('ZREM', at('leased'), gid)
+  return was
 end
 
-local function give_back(receipt)
-  local batch = at('batch:' .. receipt)
-  if redis.call('HGET', batch, 'state') == 'consumed' then return redis.call('ZREM', at('leases'), receipt) end
-  local gids = redis.call('LRANGE', batch .. ':groups', 0, -1)
-  for _, gid in ipairs(gids) do put_back(gid, receipt) end
-  while redis.call('RPOPLPUSH', batch .. ':discarded', at('unreported')) do end
+-- Answers as `consume` does, and how many groups came back.
+local function give_back(receipt, most)
+  local batch, back, told = at('batch:' .. receipt), 0, 0
+  redis.call('HSET', batch, 'state', 'returning')
+  local gids = redis.call('LRANGE', batch .. ':groups', 0, most)
+  local more = table.remove(gids, most + 1)
+  for _, gid in ipairs(gids) do
+    if put_back(gid, receipt) then back = back + 1 end
+  end
+  redis.call('LTRIM', batch .. ':groups', #gids, -1)
+  if back > 0 then ring() end
+  count('returned', back)
+  while not more and told < 1000 and redis.call('RPOPLPUSH', batch .. ':discarded', at('unreported')) do
+    told = told + 1
+  end
+  if more or told == 1000 then
+    redis.call('ZADD', at('leases'), 'XX', now, receipt)
+    return #gids, true, back
+  end
   redis.call('HSET', batch, 'state', 'returned')
-  redis.call('PEXPIRE', batch, set.retain_ms)
-  redis.call('DEL', batch .. ':groups')
-  redis.call('ZREM', at('leases'), receipt)
-  count('returned', #gids)
-  if #gids > 0 then ring() end
+  finish_batch(batch, receipt)
+  return #gids, false, back
+end
+
+-- Its time is over; or the script that ended it has left some of it.
+local function end_lease(receipt, most)
+  local batch = at('batch:' .. receipt)
+  local had = redis.call('HMGET', batch, 'state', 'handed')
+  if had[1] == 'consumed' or had[1] == 'returned' then -- a script stopped before it forgot this
+    finish_batch(batch, receipt)
+    return 1
+  end
+  local consumed = had[1] == 'consuming' or had[1] == 'leased' and had[2]
+  return (consumed and consume or give_back)(receipt, most)
 end

@@ -13,7 +13,7 @@ local function doze()
   for _, index in ipairs({'open', 'ready', 'leased', 'slots', 'waiting', 'parked', 'again'}) do
     if redis.call('EXISTS', at(index)) == 1 then return end
   end
-  save_counts()
+  save_sums()
   save_reports()
   redis.call('HSET', at('state'), 'bytes', 0)
   for _, part in ipairs(FIXED) do redis.call('PEXPIRE', at(part), set.idle_ttl_ms) end

@@ -34,6 +34,7 @@ local function keep(group, id_json)
   if group.state == 'open' and set.custom ~= 1 and group.n >= set.finish_at then
     local slot = group.maker and group.maker.id or group.slot
     finish(gid, 'count', now, group.known, policy and {group.start, group.counted, slot}, meta)
+    unplaced = nil
     return forget_parts(group)
   end
   if group.state == 'open' then
@@ -41,6 +42,7 @@ local function keep(group, id_json)
     if set.custom == 1 then redis.call('ZADD', at('changed'), now, gid) end
   end
   redis.call('HSET', meta_of(gid), 'state', group.state, unpack(meta))
+  unplaced = nil
   meta.count()
   forget_parts(group)
   if group.state ~= 'open' then

@@ -18,7 +18,7 @@ local CLOSED = {consumed = true, quarantined = true, invalid = true, expired = t
 -- Close a group for good. It stays readable for `keep` ms under `kept`, and no longer counts. What is
 -- known of it outlives the late window: an item that comes then is late, or the next round's. Closed a
 -- second time, after a script that stopped, it counts no second time.
-local function close(gid, state, done, keep, receipt)
+local function close(gid, state, done, keep, receipt, under)
   local meta = policy and redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'state', 'id', 'began', 'finished',
     'receipt', 'listed', 'start', 'counted', 'slot')
     or redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'state', 'id', 'began', 'finished', 'receipt', 'listed')
@@ -42,15 +42,17 @@ local function close(gid, state, done, keep, receipt)
       count(made .. '_ms', math.max(0, tonumber(meta[6] or now) - tonumber(meta[5])))
       count(made .. '_timed', 1)
     end
+    if under then add('trained', under, 1) end
     if state ~= 'consumed' and state ~= 'quarantined' then report(gid, meta[4]) end
   end
-  for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
-    redis.call('ZREM', at(index), gid)
-  end
-  if policy then
-    if state == 'consumed' then -- it left all that is outstanding when it was taken
-      redis.call('UNLINK', partial_of(gid))
-    else
+  if state == 'consumed' then -- it left all others when it was taken
+    redis.call('ZREM', at('leased'), gid)
+    if policy then redis.call('UNLINK', partial_of(gid)) end
+  else
+    for _, index in ipairs({'open', 'changed', 'ready', 'leased'}) do
+      redis.call('ZREM', at(index), gid)
+    end
+    if policy then
       leave_outstanding(gid, meta[11])
       leave_queues(gid)
       lose_aim(gid)
@@ -75,7 +77,7 @@ local function leave_quarantine(gid)
   redis.call('HDEL', at('quarantine'), gid)
   if redis.call('EXISTS', at('quarantine')) == 0 then
     redis.call('HDEL', at('state'), 'quarantine_bytes') -- of what expired unseen, too
-    counted.quarantine_bytes = nil
+    sums.state.quarantine_bytes = nil
   end
 end
 
@@ -88,9 +90,7 @@ local function quarantine(gid, reason)
   redis.call('HSET', at('quarantine'), gid, reason)
   close(gid, 'quarantined', nil, set.quarantine_ms)
   for _ = 1, 100 do
-    save_counts()
-    local held = tonumber(redis.call('HGET', at('state'), 'quarantine_bytes') or '0')
-    local oldest = redis.call('LINDEX', at('quarantined'), 0)
+    local held, oldest = figure('quarantine_bytes'), redis.call('LINDEX', at('quarantined'), 0)
     if held <= set.max_bytes * QUARANTINE_SHARE or oldest == gid or not oldest then return end
     local meta = redis.call('HMGET', meta_of(oldest), 'id', 'state')
     local is_there = not meta[2] or meta[2] == 'quarantined'
@@ -120,21 +120,23 @@ local function let_go(gid)
   count('used_bytes', -bytes)
 end
 
+-- The groups of a batch end in steps: it may have thousands.
+local BATCH_STEP = 500
+
 -- Groups that no checkpoint holds are kept for the trainer that comes back, as far as there is room.
 local function hold(gids, under)
   for _, gid in ipairs(gids) do
     local bytes = bytes_of(gid)
     if redis.call('ZADD', at('used'), under, gid) == 1 then count('used_bytes', bytes) end
   end
-  save_counts()
-  local held = redis.call('HMGET', at('state'), 'bytes', 'used_bytes')
-  local over = tonumber(held[1] or '0') + tonumber(held[2] or '0') - set.max_bytes
-  while over > 0 do
+  local over = figure('bytes', 'used_bytes') - set.max_bytes
+  for _ = 1, over > 0 and BATCH_STEP or 0 do
     local oldest = redis.call('ZRANGE', at('used'), 0, 0)[1]
     if not oldest then return end
     over = over - bytes_of(oldest)
     let_go(oldest)
     count('let_go_unsaved', 1)
+    if over <= 0 then return end
   end
 end
 
@@ -146,28 +148,34 @@ local function trim(most)
   end
 end
 
--- It was handed out in full, and is leased still: a new line of versions may have ended that.
-local function was_handed(receipt)
-  local batch = redis.call('HMGET', at('batch:' .. receipt), 'handed', 'state')
-  return batch[1] and batch[2] == 'leased'
-end
-
--- A batch ends: its groups were used.
-local function consume(receipt)
-  local batch = at('batch:' .. receipt)
-  local gids = redis.call('LRANGE', batch .. ':groups', 0, -1)
-  local under = policy and redis.call('HGET', batch, 'version')
-  local unsaved = under and policy.saved and tonumber(under) >= policy.saved
-  for _, gid in ipairs(gids) do
-    close(gid, 'consumed', 'delivered', unsaved and set.idle_ttl_ms or set.retain_ms, receipt)
-  end
-  if unsaved then hold(gids, under) end
-  trim(2 * #gids)
-  if under then redis.call('HINCRBY', at('trained'), under, #gids) end
-  redis.call('HSET', batch, 'state', 'consumed')
+local function finish_batch(batch, receipt)
   for _, part in ipairs({'', ':groups', ':discarded'}) do
     redis.call('PEXPIRE', batch .. part, set.retain_ms)
   end
   redis.call('ZREM', at('leases'), receipt)
-  return #gids
+end
+
+-- A batch ends: its groups were used. That is decided before the first of them closes, and each script that
+-- finds the lease over goes on with it. Answers how many it closed, at most `most`, and whether there are more.
+local function consume(receipt, most)
+  local batch = at('batch:' .. receipt)
+  local had = redis.call('HMGET', batch, 'version', 'used')
+  local under, used = policy and had[1], tonumber(had[2] or '0')
+  local unsaved = under and policy.saved and tonumber(under) >= policy.saved
+  redis.call('HSET', batch, 'state', 'consuming')
+  local gids = redis.call('LRANGE', batch .. ':groups', used, used + most)
+  local more = table.remove(gids, most + 1)
+  for _, gid in ipairs(gids) do
+    close(gid, 'consumed', 'delivered', unsaved and set.idle_ttl_ms or set.retain_ms, receipt, under)
+  end
+  if unsaved then hold(gids, under) end
+  trim(2 * #gids)
+  if more then
+    redis.call('HSET', batch, 'used', used + #gids)
+    redis.call('ZADD', at('leases'), 'XX', now, receipt)
+  else
+    redis.call('HSET', batch, 'state', 'consumed')
+    finish_batch(batch, receipt)
+  end
+  return #gids, more
 end

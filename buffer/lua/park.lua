@@ -12,7 +12,7 @@ return whole(function()
     if policy and highest ~= '' and tonumber(highest) > policy.top then return -2 end
     last = last .. ' ' .. segment .. ' ' .. uid
   end
-  if GO_ON == '0' and redis.call('HGET', slot_of(SLOT), 'parked') == last then return 0 end
+  if GO_ON == '0' and redis.call('GET', at('parked:' .. SLOT)) == last then return 0 end
   for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
     if policy then group = group_of_slot(SLOT, FENCE, id_json, id, round) end
     if not group or not group.maker then
@@ -39,8 +39,7 @@ return whole(function()
   count('parked', parked)
   if GO_ON == '0' and policy and redis.call('HGET', slot_of(SLOT), 'fence') == FENCE then
     end_slot(SLOT, 'back')
-    redis.call('HSET', slot_of(SLOT), 'parked', last) -- for a repeat
-    redis.call('PEXPIRE', slot_of(SLOT), policy.slot_lease_ms)
+    redis.call('SET', at('parked:' .. SLOT), last, 'PX', policy.slot_lease_ms) -- for a repeat
   end
   return parked
 end)

@@ -4,8 +4,7 @@ local room, closed_before
 
 local function load_room()
   if room then return end
-  save_counts()
-  room = {groups = 0, bytes = tonumber(redis.call('HGET', at('state'), 'bytes') or '0')}
+  room = {groups = 0, bytes = figure('bytes')}
   for _, index in ipairs({'open', 'ready', 'leased'}) do
     room.groups = room.groups + redis.call('ZCARD', at(index))
   end

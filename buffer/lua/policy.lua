@@ -3,9 +3,10 @@
 -- `policy` is nil, and everything is as it is without versions.
 -- include: task.lua
 local policy, outstanding
-local tallies = {} -- what a script counts of these, until its end
 local terms -- the policy's settings, also before a trainer has published
-local touched, ring_late = {}, false
+local touched, ring_late = false, false
+local save_seen -- the figures of what was written; seen.lua has them
+local unplaced -- a new group while it is written, and in no index yet: else it would stay for good
 local ripen -- a ready group that is too old; slots.lua says what happens to it
 
 do
@@ -28,36 +29,39 @@ local function load_outstanding()
   outstanding = {}
   local flat = redis.call('HGETALL', at('starts'))
   for i = 1, #flat, 2 do outstanding[tonumber(flat[i])] = tonumber(flat[i + 1]) end
-  for start, by in pairs(tallies) do outstanding[start] = (outstanding[start] or 0) + by end
+  for start, by in pairs(sums.starts or {}) do
+    start = tonumber(start)
+    outstanding[start] = (outstanding[start] or 0) + by
+  end
 end
 
 -- One more, or one less, is outstanding with this start. It is counted after it was noted in Redis.
 local function tally(start, by)
-  tallies[start] = (tallies[start] or 0) + by
+  add('starts', string.format('%d', start), by)
   if outstanding then outstanding[start] = (outstanding[start] or 0) + by end
-  touched.starts = true
+  touched = true
 end
 
 local function count_taken(by)
   policy.taken = policy.taken + by
-  touched.taken = true
+  add('policy', 'taken', by)
+  touched = true
 end
 
 -- With `order` `batch` a group has a target: the version under which it is taken, or a later one if
 -- it lags. `groups_per_version` have the same one, and a group that is made again keeps its own.
-local aims = {} -- what a script counts of targets, until its end
-
 local function aim(gid)
   if policy.order ~= 'batch' or redis.call('HEXISTS', meta_of(gid), 'target') == 1 then return end
   local target = policy.version
   local function aimed()
-    return tonumber(redis.call('HGET', at('targets'), target) or '0') + (aims[target] or 0)
+    local field = string.format('%d', target)
+    return tonumber(redis.call('HGET', at('targets'), field) or '0') + (sums.targets and sums.targets[field] or 0)
   end
   while target < policy.version + policy.depth and aimed() >= policy.groups_per_version do
     target = target + 1
   end
   redis.call('HSET', meta_of(gid), 'target', target)
-  aims[target] = (aims[target] or 0) + 1
+  add('targets', string.format('%d', target), 1)
 end
 
 -- It is never taken: another group gets its place.
@@ -65,17 +69,7 @@ local function lose_aim(gid)
   local target = tonumber(redis.call('HGET', meta_of(gid), 'target') or '')
   if not target then return end
   redis.call('HDEL', meta_of(gid), 'target')
-  aims[target] = (aims[target] or 0) - 1
-end
-
--- It may be called again after an error, too.
-local function save_sums(part, sums)
-  for field, by in pairs(sums) do
-    local n = redis.call('HINCRBY', at(part), field, by)
-    sums[field] = 0
-    if n < 1 then redis.call('HDEL', at(part), field) end
-    sums[field] = nil
-  end
+  add('targets', string.format('%d', target), -1)
 end
 
 -- Whether each group counts as it should: a new line, or the first version, takes a few steps to that.
@@ -156,6 +150,7 @@ local function each_waiter(from)
       local want, lives = string.match(redis.call('HGET', at('asks'), ask) or '', '^(%d+) (%d+)$')
       if want and tonumber(lives) > now then return ask, tonumber(want) end
       redis.call('HDEL', at('asks'), ask, 'since:' .. ask)
+      redis.call('DEL', at('turn:' .. ask))
       redis.call('ZREM', at('waiting'), ask)
       from = from - 1
     end
@@ -186,32 +181,61 @@ local reports = {}
 
 local function save_reports()
   while #reports > 0 do
-    local over = redis.call('RPUSH', at('unreported'), reports[#reports]) - set.done_max
-    reports[#reports] = nil
+    local page = math.min(#reports, 1000)
+    local over = redis.call('RPUSH', at('unreported'), unpack(reports, 1, page)) - set.done_max
+    reports = {unpack(reports, page + 1)}
     if over > 0 then redis.call('LTRIM', at('unreported'), over, -1) end
   end
 end
 
--- What a script changed of this is written once, at its end.
-local function save_policy()
-  save_counts()
+local function save()
+  save_sums()
   save_reports()
+  if save_seen then save_seen() end
   if not policy then return end
-  save_sums('targets', aims)
-  save_sums('starts', tallies)
-  if next(touched) then
-    if touched.taken then redis.call('HSET', at('policy'), 'taken', policy.taken) end
-    call_waiters()
-    touched = {}
-  end
+  if touched then call_waiters() end
   if ring_late and redis.call('EXISTS', at('ready')) == 1 then ring() end
+end
+
+local function add_owed()
+  local debt = cjson.decode(owed)
+  owed = nil
+  for part, fields in pairs(debt.sums) do
+    for field, by in pairs(fields) do add(part, field, by) end
+  end
+  for _, id in ipairs(debt.reports) do reports[#reports + 1] = id end
+end
+
+-- The last script could not write all that it had counted. This one does it first, so that it sees it.
+local function pay()
+  if not owed or not pcall(redis.call, 'HDEL', at('state'), 'owed') then return end
+  add_owed()
+  if policy and sums.policy then policy.taken = policy.taken + sums.policy.taken end
+  pcall(save_sums)
+end
+
+-- What is counted and not written, since a command is refused, is kept for the next script.
+local function owe()
+  if owed then add_owed() end
+  for part, fields in pairs(sums) do
+    if not next(fields) then sums[part] = nil end
+  end
+  if next(sums) or #reports > 0 then
+    redis.call('HSET', at('state'), 'owed', cjson.encode({sums = sums, reports = reports}))
+  end
 end
 
 -- The reply of a script. If it stops at an error, what it counted so far is saved all the same: that is
 -- what it had changed by then. Each change is counted right after the command that makes it so.
 local function whole(body)
+  pay()
   local done, reply = pcall(body)
-  if not pcall(save_policy) then save_policy() end
-  if done then return reply end
+  if unplaced then
+    for _, key in ipairs({group_of(unplaced), meta_of(unplaced)}) do pcall(redis.call, 'PEXPIRE', key, set.open_ttl_ms) end
+  end
+  local saved, why = pcall(save)
+  if not saved then owe() end
+  if done and saved then return reply end
+  if done then reply = why end
   return type(reply) == 'table' and reply or redis.error_reply(tostring(reply)) -- raised again it would lose its code
 end

@@ -25,12 +25,13 @@ return whole(function()
   local function begin(first, chore)
     policy = terms
     policy.version, policy.taken, policy.epoch = version, 0, (policy.epoch or 0) + 1
+    sums.policy = nil
     policy.top = math.max(version, policy.top or version)
     policy.line, policy.since = first and line + 1 or line, policy.since or now
     policy.todo = chore and chore .. ' 0' or policy.todo
     redis.call('HSET', at('policy'), 'version', version, 'taken', 0, 'epoch', policy.epoch, 'top', policy.top,
       'line', policy.line, 'since', policy.since, 'stale', 0, 'returned', 0, 'gone', 0, 'todo', policy.todo or '')
-    touched.taken, ring_late = true, true
+    touched, ring_late = true, true
   end
 
   -- Those who wait for a version read it here. If a publication stopped before this, its repeat adds it.

@@ -40,8 +40,9 @@ local function enter_ready(gid, known, noted)
     known = known or redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot')
     start, counted = tonumber(known[1] or policy.version), known[2] == '1'
     if not counted then -- it was taken in a line that is over
+      for _, said in ipairs({'start', math.min(start, policy.version), 'counted', 1}) do noted[#noted + 1] = said end
+      if start > policy.version then noted[#noted + 1], noted[#noted + 2] = 'orphan', 1 end
       start = math.min(start, policy.version)
-      noted[#noted + 1], noted[#noted + 2], noted[#noted + 3], noted[#noted + 4] = 'start', start, 'counted', 1
     end
     stand_ready(gid, start, noted.finished)
   end

@@ -22,7 +22,7 @@ return whole(function()
   for i = 1, 7 do reply[i + 2] = seen[i] or '0' end
   local size = redis.call('LLEN', batch .. ':groups')
   if size == 0 or size ~= tonumber(SIZE) or redis.call('HGET', batch, 'state') ~= 'leased' then
-    give_back(RECEIPT)
+    give_back(RECEIPT, BATCH_STEP)
     reply[1] = 0
     return reply
   end
@@ -36,7 +36,7 @@ return whole(function()
   count('delivered', size)
   if policy then
     count('masked_tokens', tonumber(MASKED))
-    for age, groups in each_age() do redis.call('HINCRBY', at('ages'), age, groups) end
+    for age, groups in each_age() do add('ages', age, groups) end
   end
   return reply
 end)

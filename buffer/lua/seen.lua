@@ -24,7 +24,7 @@ local function see(reward)
   if not seen.max or r > tonumber(seen.max) then seen.max = reward end
 end
 
-local function save_seen()
+save_seen = function()
   if not seen then return end
   local function exact(x) return string.format('%.17g', x) end
   redis.call('HSET', at('seen'), 'items', seen.items, 'groups', seen.groups, 'n', seen.n,

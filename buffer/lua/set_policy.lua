@@ -9,7 +9,7 @@ return whole(function()
   for name, value in each() do policy[name] = tonumber(value) or value end
   -- Steps of a publication that are left come to these by themselves.
   if settled() then begin_chores('aim_open') end
-  touched.taken, ring_late = true, true -- there may be room for others now
+  touched, ring_late = true, true -- there may be room for others now
   do_chores()
   return policy.todo and 1 or 0
 end)

@@ -31,7 +31,7 @@ local function make_again(gid, tried)
     count('dropped_timed', 1)
   end
   count('again_items', tonumber(meta[2] or '0'))
-  touched.taken = true -- those who wait for slots are called
+  touched = true -- those who wait for slots are called
 end
 
 -- An open group that nobody makes waits for the next slot, with all that it has.
@@ -40,7 +40,7 @@ local function park_group(gid, start)
   anyone_waits = true
   redis.call('PERSIST', meta_of(gid))
   redis.call('PERSIST', group_of(gid))
-  touched.taken = true
+  touched = true
 end
 
 local ripened = 0 -- by this script

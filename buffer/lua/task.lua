@@ -18,19 +18,43 @@ do
 end
 if not set.group_size then return redis.error_reply('NOTASK ' .. ROOT) end
 local stamp = redis.call('TIME')
-local paused = tonumber(redis.call('HGET', at('state'), 'paused') or '0')
+local noted = redis.call('HMGET', at('state'), 'paused', 'owed')
+local paused, owed = tonumber(noted[1] or '0'), noted[2]
 local now = stamp[1] * 1000 + math.floor(stamp[2] / 1000) - paused
 
--- What a script counts is written once, at its end.
-local counted = {}
+-- What a script counts is written once, at its end: by key of the task, then by field.
+local sums = {state = {}}
 
-local function count(what, by) counted[what] = (counted[what] or 0) + by end
+local function add(part, field, by)
+  sums[part] = sums[part] or {}
+  sums[part][field] = (sums[part][field] or 0) + by
+end
 
--- It may be called again after an error: what was saved is forgotten.
-local function save_counts()
-  for what, by in pairs(counted) do
-    if by ~= 0 then redis.call('HINCRBY', at('state'), what, by) end
-    counted[what] = nil
+local function count(what, by) add('state', what, by) end
+
+-- Figures of the task added up, with what this script has yet to write of them.
+local function figure(...)
+  local sum = 0
+  for i, stored in ipairs(redis.call('HMGET', at('state'), ...)) do
+    sum = sum + tonumber(stored or '0') + (sums.state[select(i, ...)] or 0)
+  end
+  return sum
+end
+
+-- If it stops at an error, what is written by then is in `sums` no more.
+local GOES = {starts = true, targets = true} -- a field of these at 0
+local function save_sums()
+  for part, fields in pairs(sums) do
+    for field, by in pairs(fields) do
+      if GOES[part] then
+        local n = redis.call('HINCRBY', at(part), field, by)
+        fields[field] = 0
+        if n < 1 then redis.call('HDEL', at(part), field) end
+      elseif by ~= 0 then
+        redis.call('HINCRBY', at(part), field, by)
+      end
+      fields[field] = nil
+    end
   end
 end
 

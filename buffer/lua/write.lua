@@ -21,6 +21,7 @@ end
 
 local function write_down(group, id_json, lowest)
   if not next(group.put) and not group.corrected then return end
+  if not (group.known or group.slot or group.fence or group.counted) then unplaced = group.gid end
   if policy then stand(group, tonumber(lowest)) end
   keep(group, id_json)
 end
@@ -51,8 +52,6 @@ return whole(function()
     write_down(group, id_json, lowest)
     i = after
   end
-  save_seen()
-  save_rewards()
   for code, name in ipairs({'stored', 'repeated', 'late', 'surplus', 'full', 'late', 'unpublished', 'foreign'}) do
     count(name, tally_of[code])
   end

@@ -52,7 +52,7 @@ class Reader:
             "HMGET", key, "state", "discarded", "meta_info", "figures", "version", "oldest"
         )
         gids = await task.link.command("LRANGE", task.batch_groups_key(receipt), 0, -1)
-        if found[0] not in (b"leased", b"consumed") or found[3] is None or not gids:
+        if found[0] not in (b"leased", b"consuming", b"consumed") or found[3] is None or not gids:
             raise LeaseLost(receipt)
         pipeline = self._pipeline(await task.config())
         ids = await self._raw.instance_ids(gids)

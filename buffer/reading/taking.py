@@ -89,7 +89,7 @@ class Taking:
     async def _give_back(self) -> None:
         try:
             async with asyncio.timeout(_FAREWELL):
-                await self._task.call("release", self._receipt)
+                await self._task.call_to_its_end("release", self._receipt)
         except Exception as failure:  # noqa: BLE001 - the read's own error is its caller's
             log.warning(
                 "the groups of a read that failed come back at their lease's end",

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN = 5.0  # a waiter that missed its bell looks again by itself
 _LIVES = 10.0  # and is forgotten when it did not for so long
 _MOST = 500  # slots in one renewal
+_UNSETTLED = -2
 Wish = str | int | tuple[str | int, int]
 
 
@@ -189,6 +190,9 @@ class Slots:
             await self.end([(slot.id, slot.fence) for slot in slots], back=True)
             return [], 0.0
         self.lease, due = int(reply[1] or 0) / 1000, int(reply[3])
+        if due == _UNSETTLED:  # the trainer that published may have died
+            await self._task.call("catch_up", "")
+            return slots, 0.0
         return slots, _LOOK_AGAIN if due < 0 else due / 1000
 
     def _keep(self, slots: list[Slot]) -> None:

@@ -22,7 +22,7 @@ from buffer import (
     TaskConfig,
     UnknownTask,
 )
-from buffer.batch import figures_of
+from buffer.batch import Batch, figures_of
 from buffer.catalog import REWARD_STEPS
 from buffer.task import enter_started, listed_tasks, strike_off, tidied_tasks
 from tests.buffer.conftest import Bench, item
@@ -116,10 +116,86 @@ async def test_a_released_batch_is_ready_at_once_in_its_old_place(bench: Bench) 
     first = await bench.buffer.take(1)
     assert first is not None
     assert await bench.buffer.release(first)
-    assert not await bench.buffer.release(first)
+    assert await bench.buffer.release(first), "a call that is sent twice says the same"
     again = await bench.buffer.take(1)
     assert again is not None
     assert again.groups == first.groups
+    assert await bench.buffer.release(first)
+    await bench.buffer.ack(again)
+    assert not await bench.buffer.release(again)
+
+
+async def test_a_batch_whose_lease_ended_is_not_given_back(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take(lease=100)
+    assert batch is not None
+    bench.advance(101)
+    await bench.buffer.sweep()
+    assert not await bench.buffer.release(batch)
+
+
+MANY = 1200  # groups: more than one script closes
+
+
+async def taken_at_once(make: Callable[..., Bench]) -> tuple[Bench, Batch]:
+    bench = make(group_size=1, dialect="v1")
+    await bench.buffer.write_many([item(f"g{n:04}", "u") for n in range(MANY)])
+    batch = await bench.buffer.take(MANY)
+    assert batch is not None
+    assert len(batch.groups) == MANY
+    return bench, batch
+
+
+async def sizes(bench: Bench) -> tuple[int, int, int]:
+    stats = await bench.buffer.stats()
+    return stats["ready_groups"], stats["leased_groups"], stats["delivered_groups"]
+
+
+async def test_an_ack_that_stopped_half_way_is_completed_by_the_next_to_come(
+    make: Callable[..., Bench],
+) -> None:
+    bench, batch = await taken_at_once(make)
+    assert await bench.buffer._task.call("ack", batch.receipt) == 2  # and its process dies
+    assert 0 < bench.redis.zcard(bench.key("delivered")) < MANY
+    assert not await bench.buffer.release(batch), "it is decided"
+    assert (await bench.buffer.fetch(batch.receipt)).groups == batch.groups
+    while bench.redis.exists(bench.key("leases")):
+        await bench.buffer.sweep()
+    assert await sizes(bench) == (0, 0, MANY)
+    await bench.buffer.ack(batch)
+    assert await sizes(bench) == (0, 0, MANY)
+
+
+async def test_a_large_batch_is_acknowledged_once(make: Callable[..., Bench]) -> None:
+    bench, batch = await taken_at_once(make)
+    for _ in range(2):
+        await bench.buffer.ack(batch)
+        assert await sizes(bench) == (0, 0, MANY)
+    assert (await bench.buffer.stats())["consumed"] == MANY
+
+
+async def test_a_large_batch_comes_back_in_its_old_order(make: Callable[..., Bench]) -> None:
+    bench, batch = await taken_at_once(make)
+    assert await bench.buffer._task.call("release", batch.receipt) == 2
+    with pytest.raises(LeaseLost):
+        await bench.buffer.ack(batch)
+    assert await bench.buffer.release(batch)
+    assert await sizes(bench) == (MANY, 0, 0)
+    again = await bench.buffer.take(MANY)
+    assert again is not None
+    assert again.groups == batch.groups
+
+
+async def test_a_large_batch_whose_lease_ends_comes_back_in_steps(
+    make: Callable[..., Bench],
+) -> None:
+    bench, _ = await taken_at_once(make)
+    bench.advance(3600)
+    await bench.buffer.sweep()
+    assert 0 < bench.redis.zcard(bench.key("leased")) < MANY
+    while bench.redis.exists(bench.key("leases")):
+        await bench.buffer.sweep()
+    assert await sizes(bench) == (MANY, 0, 0)
 
 
 async def test_an_extended_lease_outlives_its_first_end(bench: Bench) -> None:
@@ -562,7 +638,9 @@ async def test_a_failing_function_quarantines_its_group_alone(make: Make) -> Non
     assert found.instance_id == "bad"
     assert found.reason == "normalize_group_data of math: KeyError: 'reward'"
     assert await bench.buffer.finished_rounds() == {"bad": 1, "good": 1}  # what came were late
-    assert await bench.buffer.requeue("bad")
+    for _ in range(2):
+        assert await bench.buffer.requeue("bad"), "a call that is sent twice says the same"
+    assert (await bench.buffer.stats())["requeued"] == 1
     assert not await bench.buffer.requeue("nothing")
     assert [g.instance_id for g in await bench.buffer.groups("ready")] == ["bad"]
 

@@ -589,6 +589,18 @@ async def test_the_next_trainer_finishes_what_a_dead_ones_publication_began(
     assert (await bench.buffer.versions()).outstanding == {1: 900}
 
 
+async def test_generators_complete_what_a_dead_trainers_publication_began(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(group_size=1, dialect="v1")
+    await bench.buffer.set_policy(Policy(groups_per_version=1000, max_age=2))
+    await bench.buffer.write_many([item(f"g{n}", "u") for n in range(900)])
+    await bench.buffer._task.call("publish", 10, "", "trainer", 0)  # and dies then
+    assert await bench.buffer.admit(1) == [], "not before all groups count"
+    assert len(await bench.buffer.admit(1, wait=100)) == 1
+    assert (await bench.buffer.versions()).outstanding == {0: 901}
+
+
 async def test_a_batch_of_the_line_before_cannot_be_acknowledged(bench: Bench) -> None:
     for n, slot in enumerate(await bench.buffer.admit(2)):
         await fill(bench, slot, f"g{n}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from buffer import GroupFunctions, LeaseLost, Policy, RolloutBuffer, SlotLost, T
 from buffer.task import Task, enter, tidied_tasks
 from buffer.versions.slots import Slot
 from ground import load_script
+from tests.architecture.source import ROOT
 from tests.buffer.conftest import item
 from tests.harness.lua_faults import (
     EVERY,
@@ -71,6 +73,7 @@ class Office:
         self.taken: set[str] = set()
         self.noted: set[str] = set()  # receipts
         self.batch: Any = None
+        self.batches: list[Any] = []  # that a trainer had
         self.slots: list[Slot] = []
         self.version = 0
         self.run(self.buffer.config())
@@ -108,11 +111,13 @@ class Office:
     def take(self, groups: int | None = 2, **how: Any) -> None:
         self.batch = self.run(self.buffer.take(groups, **how))
         if self.batch is not None:
+            self.batches.append(self.batch)
             self.taken.update(str(instance) for instance, _ in self.batch.groups)
 
     def ack(self) -> None:
-        self.run(self.buffer.ack(self.batch))
-        self.note(self.batch)
+        if self.batch is not None:
+            self.run(self.buffer.ack(self.batch))
+            self.note(self.batch)
 
     def note(self, batch: Any) -> None:
         if batch.receipt in self.noted:
@@ -125,17 +130,20 @@ class Office:
         self.run(self.buffer.fetch(self.batch.receipt))
 
     def release(self) -> None:
-        self.run(self.buffer.release(self.batch))
+        if self.batch is not None:
+            self.run(self.buffer.release(self.batch))
 
     def extend(self) -> None:
-        self.run(self.buffer.extend(self.batch, 700))
+        if self.batch is not None:
+            self.run(self.buffer.extend(self.batch, 700))
 
     def take_implicitly(self) -> None:
         """What was handed out in full counts as used by the next read."""
         self.take(1, implicit=True)
 
     def handed(self) -> None:
-        self.run(self.buffer.handed(self.batch))
+        if self.batch is not None:
+            self.run(self.buffer.handed(self.batch))
 
     def sweep(self) -> None:
         self.run(self.buffer.sweep())
@@ -220,7 +228,10 @@ class Office:
         self.run(tidied_tasks(self.link, "default"))
 
     def time_passes(self, seconds: float = LEASE + 100) -> None:
+        """A server lives all the while, if one was there: without one the task's clock stops."""
         self.faulty.now += int(seconds * SECOND)
+        if self.faulty.client.hexists(self.key("state"), "beat"):
+            self.faulty.client.hset(self.key("state"), "beat", self.faulty.now // 1000)
 
     # What is left of it
 
@@ -247,7 +258,8 @@ class Office:
             self.time_passes()
             self.run(self.other.sweep(serving=True))
             if self.has_policy:
-                self.version += 1
+                last = self.faulty.client.hget(self.key("policy"), "version")
+                self.version = max(self.version, int(last or 0)) + 1
                 self.run(self.other.publish(self.version, saved=0, lead=True))
                 self.generate()
             for _ in range(20):
@@ -270,14 +282,14 @@ class Office:
 
     def everything_has_ended(self) -> None:
         redis = self.faulty.client
+        for batch in self.batches:  # its trainer may not have had the answer to its ack
+            if redis.hget(self.task.batch_key(batch.receipt), "state") == b"consumed":
+                self.note(batch)
         self.told.update(map(str, self.run(self.other.unreported())))
         for name in self.requeued:
             self.used[name] = min(self.used[name], 1)
             if self.used[name]:
                 self.told.pop(name, None)
-        for name in self.taken - self.used.keys():
-            if self.run(self.other.catalog.state(name)) == "consumed":
-                self.used[name] += 1  # its trainer had it, but not the answer to its ack
         quarantined = {
             str(info.instance_id)
             for info in self.run(self.other.quarantined())
@@ -327,6 +339,36 @@ class Office:
             if redis.hget(self.task.meta_key(gid.decode()), "state") == b"quarantined"
         ]
         assert int(state.get(b"quarantine_bytes", 0)) == self.bytes_of(there), "quarantine_bytes"
+
+    def all_of_it_expires(self) -> None:
+        """Once what is closed was kept for as long as it is, nothing stays for good."""
+        redis = self.faulty.client
+        self.time_passes(CONFIG.idle_ttl + 1)
+        for _ in range(3):
+            self.run(self.other.sweep(serving=True))
+        live = {
+            key
+            for part in ("open", "ready", "leased", "used")
+            for gid in map(bytes.decode, redis.zrange(self.key(part), 0, -1))
+            for key in (self.task.group_key(gid), self.task.meta_key(gid))
+        }
+        stay = [
+            key
+            for key in map(bytes.decode, redis.keys(f"{self.task.root}:*:*"))
+            if key not in live and redis.ttl(key) == -1
+        ]
+        assert not stay, f"{stay} have no TTL"
+
+    def fields_are_in_the_reference(self) -> None:
+        page = (ROOT / "docs" / "reference" / "keys.md").read_text().partition("## Rollout buffer")
+        known = set(re.findall(r"`(\w+)`", page[2])) | set(
+            Policy(groups_per_version=1, max_age=1).to_redis()[::2]
+        )
+        for part in ("policy", "group:*:meta", "slot:*", "batch:*"):
+            for key in self.faulty.client.keys(f"{self.task.root}:{part}"):
+                if self.faulty.client.type(key) == b"hash":
+                    fields = set(map(bytes.decode, self.faulty.client.hkeys(key)))
+                    assert fields <= known, f"{key} has {fields - known}"
 
     def bytes_of(self, gids: list[bytes]) -> int:
         metas = [self.task.meta_key(gid.decode()) for gid in gids]
@@ -520,6 +562,7 @@ def test_a_script_that_stops_at_any_call_loses_no_item(
                 office.go_on()
                 office.everything_has_ended()
                 office.counts_are_true()
+                office.all_of_it_expires()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -532,10 +575,13 @@ def test_all_of_it_ends_if_no_script_stops(
             office.begin()
             before(office)
             step(office)
+            office.fields_are_in_the_reference()
             office.nothing_is_lost()
             office.go_on()
             office.everything_has_ended()
             office.counts_are_true()
+            office.fields_are_in_the_reference()
+            office.all_of_it_expires()
 
 
 def test_each_script_of_buffers_was_stopped(faulty: Faulty, runner: asyncio.Runner) -> None:
@@ -552,3 +598,91 @@ def test_each_script_of_buffers_was_stopped(faulty: Faulty, runner: asyncio.Runn
                 reached = faulty.reached
                 faulty.fail()
     assert {each.name for each in every_script("buffer").values()} - faulty.injected == set()
+
+
+def tried(office: Office, *steps: Step) -> None:
+    """Each of them, whatever becomes of it."""
+    for step in steps:
+        with contextlib.suppress(Injected, LeaseLost, SlotLost):
+            step(office)
+
+
+LIFE: tuple[Step, ...] = (
+    lambda office: office.write("a", "b", "c", "h1", "bad", "poor"),
+    Office.take,
+    Office.extend,
+    Office.ack,
+    lambda office: office.write("d", "h0", "k1"),
+    lambda office: office.take(1),
+    Office.release,
+    Office.requeue,
+    Office.sweep,
+    lambda office: office.write("e0", "e2", "f"),
+    Office.take_implicitly,
+    Office.handed,
+    lambda office: office.time_passes(TIMEOUT + 1),
+    Office.serve,
+    Office.take_implicitly,
+    Office.look,
+    lambda office: office.write("g"),
+    Office.take,
+    Office.time_passes,
+    Office.serve,
+    Office.take,
+    Office.ack,
+)
+VERSIONED_LIFE: tuple[Step, ...] = (
+    *LIFE,
+    Office.admit,
+    Office.queue_up,
+    Office.park,
+    lambda office: office.admit(2, "u", "v"),
+    Office.renew,
+    Office.write_under_slots,
+    lambda office: office.admit(2, "w", "x"),
+    lambda office: office.park(go_on=True),
+    lambda office: office.publish(1),
+    lambda office: office.end_slots(back=False),
+    Office.leave_line,
+    Office.change_policy,
+    lambda office: office.admit(2, "l", "m"),
+    Office.take,
+    lambda office: office.publish(2),
+    Office.ack,
+    lambda office: office.time_passes(SLOT + 1),
+    Office.serve,
+    lambda office: office.publish(3),
+    Office.take,
+)
+COMMANDS = sorted(
+    {
+        command
+        for script in every_script("buffer").values()
+        for command in re.findall(r"redis\.call\('([A-Z]+)'", script.source)
+    }
+    - {"TIME"}
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@EVERY
+def test_after_a_command_was_refused_for_a_while_no_item_is_lost(
+    faulty: Faulty, runner: asyncio.Runner, every: int, command: str
+) -> None:
+    """Its user lacks the right to it, from some step of a task's life on, and gets it back."""
+    chosen = SEED + crc32(command.encode())
+    for kind in KINDS if every == 1 else [KINDS[chosen % len(KINDS)]]:
+        office = Office(faulty, kind, runner)
+        life = VERSIONED_LIFE if office.has_policy else LIFE
+        for begins in range(chosen % every, len(life), every):
+            with saying(f"{command} is refused to {kind} from step {begins} on"):
+                office.begin()
+                tried(office, *life[:begins])
+                faulty.fail(command)
+                tried(office, *life[begins:])
+                faulty.fail()
+                office.nothing_is_lost()
+                office.go_on()
+                office.everything_has_ended()
+                office.counts_are_true()
+                office.all_of_it_expires()
