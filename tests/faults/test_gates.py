@@ -3,13 +3,23 @@
 import contextlib
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from ground import load_script, tagged
 from limiter.commands import SCRIPTS, GateCommands
 from limiter.terms import Adaptive, Terms
-from tests.harness.lua_faults import EVERY, Faulty, Injected, every_script, faults_of, saying
+from tests.harness.lua_faults import (
+    EVERY,
+    SEED,
+    Faulty,
+    Injected,
+    commands_of,
+    every_script,
+    faults_of,
+    saying,
+)
 
 LIMIT = 4
 SECOND = 1_000_000
@@ -180,11 +190,6 @@ STORIES: dict[str, tuple[Step, Step]] = {
 }
 
 
-@pytest.fixture
-def faulty(real_redis: Any) -> Faulty:
-    return Faulty(real_redis, "limiter")
-
-
 @EVERY
 @pytest.mark.parametrize("again", [False, True], ids=["once", "and is repeated"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,6 +210,45 @@ def test_a_script_that_stops_at_any_call_keeps_the_limit_and_leaks_nothing(
             gate.is_within_its_limit()
             gate.ends()
             gate.is_empty()
+
+
+LIFE: tuple[Step, ...] = (
+    full,
+    lambda gate: gate.ask("p", "i", "j", released=("a", "b")),
+    lambda gate: gate.release("c", "e"),
+    Gate.renew,
+    Gate.cancel,
+    Gate.configure,
+    Gate.revoke,
+    Gate.status,
+    lambda gate: gate.ask("r", "k", "l"),
+    Gate.leases_end,
+    Gate.sweep,
+    lambda gate: gate.ask("p", "m", "n"),
+    lambda gate: gate.release("m"),
+)
+
+
+@EVERY
+@pytest.mark.parametrize("command", commands_of("limiter"))
+def test_after_a_command_was_refused_for_a_while_no_permit_is_lost(
+    faulty: Faulty, command: str, every: int
+) -> None:
+    """Its user lacks the right to it, from some step of a gate's life on, and gets it back."""
+    chosen = SEED + crc32(command.encode())
+    for kind in KINDS if every == 1 else [KINDS[chosen % len(KINDS)]]:
+        gate = Gate(faulty, kind)
+        for begins in range(chosen % every, len(LIFE), every):
+            with saying(f"{command} is refused to {kind} from step {begins} on"):
+                gate.begin()
+                for number, step in enumerate(LIFE):
+                    faulty.fail(command if number >= begins else 0)
+                    with contextlib.suppress(Injected):
+                        step(gate)
+                    gate.is_within_its_limit()
+                faulty.fail()
+                gate.ends()
+                gate.is_empty()
 
 
 def test_each_script_of_gates_was_stopped(faulty: Faulty) -> None:

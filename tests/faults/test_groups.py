@@ -10,7 +10,15 @@ from zlib import crc32
 
 import pytest
 
-from buffer import GroupFunctions, LeaseLost, Policy, RolloutBuffer, SlotLost, TaskConfig
+from buffer import (
+    BufferSettings,
+    GroupFunctions,
+    LeaseLost,
+    Policy,
+    RolloutBuffer,
+    SlotLost,
+    TaskConfig,
+)
 from buffer.task import Task, enter, tidied_tasks
 from buffer.versions.slots import Slot
 from ground import load_script
@@ -22,6 +30,7 @@ from tests.harness.lua_faults import (
     Faulty,
     FaultyLink,
     Injected,
+    commands_of,
     every_script,
     faults_of,
     saying,
@@ -34,6 +43,7 @@ CONFIG = TaskConfig(
     group_size=2, group_timeout_seconds=TIMEOUT, min_timeout_group_size_ratio=0.5, lease=LEASE,
     retain=86400, grace=86400, idle_ttl=86400 * 30, max_bytes=10**6, late_window=1,
 )  # fmt: skip
+SETTINGS = BufferSettings.load()
 Step = Callable[["Office"], Any]
 
 
@@ -61,7 +71,8 @@ class Office:
         self.faulty.begin()
         functions = FUNCTIONS if self.kind == "custom" else None
         self.buffer, self.other = (
-            RolloutBuffer(self.link, "t", CONFIG, functions=functions) for _ in range(2)
+            RolloutBuffer(self.link, "t", CONFIG, functions=functions, settings=SETTINGS)
+            for _ in range(2)
         )
         self.task = Task(self.link, "default", "t")
         self.asked: Counter[str] = Counter()  # written items that were acknowledged, by group
@@ -525,11 +536,6 @@ def stories(kind: str) -> dict[str, tuple[Step, Step]]:
     return STORIES if kind in ("plain", "custom") else STORIES | VERSIONED
 
 
-@pytest.fixture
-def faulty(real_redis: Any) -> Faulty:
-    return Faulty(real_redis, "buffer")
-
-
 @pytest.fixture(scope="module")
 def runner() -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as runner:
@@ -654,17 +660,9 @@ VERSIONED_LIFE: tuple[Step, ...] = (
     lambda office: office.publish(3),
     Office.take,
 )
-COMMANDS = sorted(
-    {
-        command
-        for script in every_script("buffer").values()
-        for command in re.findall(r"redis\.call\('([A-Z]+)'", script.source)
-    }
-    - {"TIME"}
-)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands_of("buffer"))
 @EVERY
 def test_after_a_command_was_refused_for_a_while_no_item_is_lost(
     faulty: Faulty, runner: asyncio.Runner, every: int, command: str

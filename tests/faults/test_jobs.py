@@ -243,11 +243,6 @@ STORIES: dict[str, tuple[Step, Step]] = {
 }
 
 
-@pytest.fixture
-def faulty(real_redis: Any) -> Faulty:
-    return Faulty(real_redis, "limiter", "worker.concurrent", "worker.queue")
-
-
 @pytest.fixture(params=["plain", "gated", "shared", "gated and shared"])
 def fleet(faulty: Faulty, request: pytest.FixtureRequest) -> Fleet:
     return Fleet(faulty, gated="gated" in request.param, share="x" * ("shared" in request.param))

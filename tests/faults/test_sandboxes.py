@@ -3,11 +3,21 @@
 import contextlib
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from ground import load_script, target_of
-from tests.harness.lua_faults import EVERY, Faulty, Injected, every_script, faults_of, saying
+from tests.harness.lua_faults import (
+    EVERY,
+    SEED,
+    Faulty,
+    Injected,
+    commands_of,
+    every_script,
+    faults_of,
+    saying,
+)
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.registry.records import StartingPermit
 from worker.lifecycle.registry.registry import Registry
@@ -138,8 +148,8 @@ STORIES: dict[str, tuple[Step, Step]] = {
 
 
 @pytest.fixture
-def office(real_redis: Any) -> Office:
-    return Office(Faulty(real_redis, "worker.lifecycle", "worker.sandbox"))
+def office(faulty: Faulty) -> Office:
+    return Office(faulty)
 
 
 @EVERY
@@ -158,6 +168,43 @@ def test_a_script_that_stops_at_any_call_leaves_what_a_reaper_finds(
         with saying(f"{story} stopped at call {number}"):
             if again:
                 step(office)
+            office.ends()
+            office.is_empty()
+
+
+LIFE: tuple[Step, ...] = (
+    opened,
+    Office.ready,
+    Office.session,
+    Office.renew,
+    Office.prolong,
+    Office.meet,
+    lambda office: office.registry.look(),
+    Office.ask_of_starts,
+    Office.condemn,
+    lambda office: office.registry.elect("reaper", "", LEASE),
+    Office.leases_end,
+    Office.reap,
+    Office.forget,
+    opened,
+    lambda office: office.registry.retire(0.0),
+)
+
+
+@EVERY
+@pytest.mark.parametrize("command", commands_of("worker.lifecycle", "worker.sandbox"))
+def test_after_a_command_was_refused_for_a_while_no_sandbox_is_lost(
+    office: Office, command: str, every: int
+) -> None:
+    """Its user lacks the right to it, from some step of their lives on, and gets it back."""
+    for begins in range((SEED + crc32(command.encode())) % every, len(LIFE), every):
+        with saying(f"{command} is refused from step {begins} on"):
+            office.begin()
+            for number, step in enumerate(LIFE):
+                office.faulty.fail(command if number >= begins else 0)
+                with contextlib.suppress(Injected):
+                    step(office)
+            office.faulty.fail()
             office.ends()
             office.is_empty()
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 import pytest
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from buffer.link import Link
 from ground import Script, load_script, target_of
@@ -24,7 +24,7 @@ from tests.architecture.source import ROOT, scripts
 T = TypeVar("T")
 INJECTED = "injected"
 _START = 1_700_000_000_000_000
-_ORDER, _CALLS = "test:order", "test:calls"
+_ORDER = "test:order"
 # The order: the number of the call that fails, or the name of the command that fails each time,
 # or nothing; and the time.
 _WRAPPED = f"""
@@ -49,12 +49,14 @@ function redis.pcall(command, ...)
 end
 local function script()
 """
-_END = f"""
+_END = """
 end
 local done, reply = pcall(script)
-if tonumber(fault) then real.call('SET', '{_CALLS}', calls) end
-if done then return reply end
-return real.error_reply(type(reply) == 'table' and reply.err or tostring(reply))
+if not done then
+  return real.error_reply(type(reply) == 'table' and reply.err or tostring(reply))
+end
+if type(reply) == 'table' and reply.err then return reply end
+return {calls, reply}
 """
 
 
@@ -70,6 +72,13 @@ def _forms(file: Any, package: str) -> Iterator[Script]:
         return
     for form in ("", *re.findall(r"^-- include: \S+ or (\w+)\.lua$", text, re.MULTILINE)):
         yield load_script(of, file.stem, form)
+
+
+def commands_of(*packages: str) -> list[str]:
+    """What their scripts ask of Redis, and what a user may lack; but the time."""
+    texts = [script.source for package in packages for script in every_script(package).values()]
+    found = {word for text in texts for word in re.findall(r"\b(?:p?call|try)\('([A-Z]+)'", text)}
+    return sorted(found - {"TIME"})
 
 
 class Faulty:
@@ -116,15 +125,22 @@ class Faulty:
             self.client.set(_ORDER, order)
             self._order = order
         try:
-            reply = self.client.execute_command("EVALSHA", self._wrapped(script), *command[2:])
+            calls, *reply = self._evaluated(script, command)
         except ResponseError as refusal:
             if INJECTED not in str(refusal):
                 raise
             self._was_stopped(script)
             raise Injected(str(refusal)) from None
-        if isinstance(fault, int) and 0 < fault <= int(self.client.get(_CALLS) or 0):
+        if isinstance(fault, int) and 0 < fault <= calls:
             self._was_stopped(script)  # it passed over the error
-        return reply
+        return reply[0] if reply else None
+
+    def _evaluated(self, script: Script, command: Command) -> Any:
+        try:
+            return self.client.execute_command("EVALSHA", self._wrapped(script), *command[2:])
+        except NoScriptError:  # another test had the server forget all of them
+            self._loaded.clear()
+            return self.client.execute_command("EVALSHA", self._wrapped(script), *command[2:])
 
     def _was_stopped(self, script: Script) -> None:
         self.injected.add(script.name)
