@@ -99,7 +99,7 @@ class Jails:
             self._hierarchy = Hierarchy.find()
         try:
             await self._live_server()
-            self.findings = await selftest.check(self.run, self.level)
+            self.findings = await selftest.check(self.run, self.level, self.bare)
         except (
             SandboxUnavailable,
             OSError,

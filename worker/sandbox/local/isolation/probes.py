@@ -12,7 +12,7 @@ from typing import Any
 from worker.sandbox.local.isolation.levels import Level
 
 _LIBRARY = """
-import ctypes, json, os, resource, socket, struct
+import ctypes, fcntl, json, os, resource, socket, struct
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 def needs(condition):
@@ -58,6 +58,13 @@ def lease_a_file():
     at = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
     os.unlink(path)
     command(at, 1024, 0)
+def meets_a_lock(path):
+    at = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(at, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 def file_handle(path):
     room = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
     syscall(either(303, 264), -100, path.encode(), room, ctypes.byref(ctypes.c_int()), 0)
@@ -153,9 +160,11 @@ _THE_KERNELS = {
     "gain rights by exec": "needs(status('NoNewPrivs') == '0')",
 }
 
-# No-new-privs makes the bits harmless at every level; these mounts deny them once more.
+MEETS_LOCKS = "meet the locks of the machine's files"
 _OF_NAMESPACES_ALONE = {
+    # No-new-privs makes the bits harmless at every level; these mounts deny them once more.
     "honour a setuid bit": "needs(not os.statvfs('/usr').f_flag & os.ST_NOSUID)",
+    MEETS_LOCKS: "needs(meets_a_lock(goal['locked']))",
 }
 
 # With namespaces there is none of the host's to be found by its number.
