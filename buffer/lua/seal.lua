@@ -4,6 +4,7 @@
 -- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); sealed is 0 for a batch
 --        that is empty or lost groups with its lease: it is undone, the rest stays for the next
 -- include: give_back.lua
+local MOST_REPORTED = 1000 -- in one batch; the rest are the next one's
 return whole(function()
   local batch = at('batch:' .. RECEIPT)
   local done = redis.call('HMGET', batch, 'state', 'figures', 'discarded')
@@ -12,7 +13,10 @@ return whole(function()
     for figure in string.gmatch(done[2], '%S+') do again[#again + 1] = figure end
     return again
   end
-  if redis.call('EXISTS', batch .. ':discarded') == 0 and redis.call('EXISTS', at('unreported')) == 1 then
+  local waiting = redis.call('EXISTS', batch .. ':discarded') == 0 and redis.call('LLEN', at('unreported')) or 0
+  if waiting > MOST_REPORTED then
+    for _ = 1, MOST_REPORTED do redis.call('LMOVE', at('unreported'), batch .. ':discarded', 'LEFT', 'RIGHT') end
+  elseif waiting > 0 then
     redis.call('RENAME', at('unreported'), batch .. ':discarded')
   end
   local ids = redis.call('LRANGE', batch .. ':discarded', 0, -1)

@@ -1115,6 +1115,32 @@ async def test_the_last_to_leave_lets_an_idle_task_expire(make: Make) -> None:
     assert [key for key in keys if bench.redis.ttl(key) == -1] == []
 
 
+async def test_discarded_groups_are_reported_in_the_order_in_which_they_ended(make: Make) -> None:
+    bench = make(group_size=2)
+    for n in range(6):
+        await bench.fill(f"g{n}", [1])
+        bench.advance(1)
+    bench.advance(301)
+    await bench.buffer.sweep()
+    assert await bench.buffer.unreported() == [f"g{n}" for n in range(6)]
+
+
+async def test_a_batch_reports_a_thousand_groups_and_the_next_one_the_rest(make: Make) -> None:
+    bench = make(group_size=2)
+    await bench.buffer.write_many([item(f"d{n}", "u") for n in range(1200)])
+    bench.advance(301)
+    await bench.buffer.sweep(limit=2000)
+    told = []
+    for name in ("a", "b"):
+        await bench.fill(name, [1, 0])
+        batch = await bench.buffer.take()
+        assert batch is not None
+        await bench.buffer.ack(batch)
+        told += batch.discarded
+        assert len(batch.discarded) == (1000 if name == "a" else 200)
+    assert sorted(told) == sorted(f"d{n}" for n in range(1200))
+
+
 async def test_reports_that_nobody_takes_are_bounded(make: Make) -> None:
     bench = make(group_size=2, done_max=3)
     for n in range(6):
