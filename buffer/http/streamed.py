@@ -1,4 +1,5 @@
-"""Large answers: encoded item by item in a thread, and sent as they are encoded.
+"""Answers that may be large: encoded item by item, and sent as they are encoded. What follows the
+first chunk is encoded in a thread.
 
 One item holds up other requests for as long as it takes to encode, a batch of many does not.
 """
@@ -42,7 +43,9 @@ class Streamed(Response):
     async def _send(self, receive: Receive, send: Send) -> bool:
         gone = asyncio.create_task(disconnected(receive))
         try:
-            part, more = await asyncio.to_thread(self._next)  # one that fails is a 500 of its own
+            # Most answers are small: a thread costs more than to encode them here. One that fails is
+            # a 500 of its own.
+            part, more = self._next()
             await send(
                 {"type": "http.response.start", "status": self.status_code,
                  "headers": self.raw_headers}
