@@ -43,8 +43,8 @@ class Streamed(Response):
     async def _send(self, receive: Receive, send: Send) -> bool:
         gone = asyncio.create_task(disconnected(receive))
         try:
-            # Most answers are small: a thread costs more than to encode them here. One that fails is
-            # a 500 of its own.
+            # Most answers are small: a thread costs more than to encode them here. One that fails
+            # is a 500 of its own.
             part, more = self._next()
             await send(
                 {"type": "http.response.start", "status": self.status_code,

@@ -181,9 +181,10 @@ local reports = {}
 
 local function save_reports()
   while #reports > 0 do
-    local page = math.min(#reports, 1000)
+    local page, rest = math.min(#reports, 1000), {}
     local over = redis.call('RPUSH', at('unreported'), unpack(reports, 1, page)) - set.done_max
-    reports = {unpack(reports, page + 1)}
+    for i = page + 1, #reports do rest[#rest + 1] = reports[i] end
+    reports = rest
     if over > 0 then redis.call('LTRIM', at('unreported'), over, -1) end
   end
 end

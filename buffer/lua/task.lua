@@ -41,12 +41,13 @@ local function figure(...)
   return sum
 end
 
+local GOES_AT_0 = {starts = true, targets = true}
+
 -- If it stops at an error, what is written by then is in `sums` no more.
-local GOES = {starts = true, targets = true} -- a field of these at 0
 local function save_sums()
   for part, fields in pairs(sums) do
     for field, by in pairs(fields) do
-      if GOES[part] then
+      if GOES_AT_0[part] then
         local n = redis.call('HINCRBY', at(part), field, by)
         fields[field] = 0
         if n < 1 then redis.call('HDEL', at(part), field) end

@@ -5,6 +5,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from string import ascii_lowercase
 from typing import Any
 from zlib import crc32
 
@@ -604,6 +605,30 @@ def test_each_script_of_buffers_was_stopped(faulty: Faulty, runner: asyncio.Runn
                 reached = faulty.reached
                 faulty.fail()
     assert {each.name for each in every_script("buffer").values()} - faulty.injected == set()
+
+
+def test_what_could_not_be_written_of_a_thousand_groups_is_written_in_the_end(
+    faulty: Faulty, runner: asyncio.Runner
+) -> None:
+    office = Office(faulty, "drop", runner)
+    names = [one + other for one in "ab" for other in ascii_lowercase]
+    for version, refused in ((2, "HINCRBY"), (4, "RPUSH")):
+        faulty.fail(refused)
+        for name in names:
+            with contextlib.suppress(Injected):
+                office.write(*(f"{refused.lower()}-{name}-{other}0" for other in names[:26]))
+        for _ in range(20):  # each drops some that got too old
+            with contextlib.suppress(Injected):
+                office.publish(version)
+    assert faulty.client.hget(office.key("state"), "owed")
+    faulty.fail()
+    office.publish(5)
+    assert not faulty.client.hget(office.key("state"), "owed")
+    stats = office.run(office.buffer.stats())
+    many = 2 * 26 * len(names)
+    assert (stats["stored"], stats["stale"], stats["unreported"]) == (many, many, many)
+    assert stats["bytes"] == 0
+    assert office.run(office.buffer.versions()).outstanding == {}
 
 
 def tried(office: Office, *steps: Step) -> None:
