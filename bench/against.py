@@ -86,8 +86,9 @@ class Side:
     @contextlib.contextmanager
     def _served(self, what: str, before: dict[str, list[str]]) -> Iterator[str]:
         """A server, and whoever else the work needs."""
-        with tempfile.TemporaryDirectory(prefix="penstock-against-") as name, _port() as port:
-            folder, url = Path(name), f"redis://127.0.0.1:{port}/0"
+        with tempfile.TemporaryDirectory(prefix="penstock-against-") as name:
+            folder, port = Path(name), _free_port()
+            url = f"redis://127.0.0.1:{port}/0"
             lines = ["--port", str(port), "--dir", name, "--appendonly", "yes", "--save", ""]
             server = [*before.get("server", []), str(bundled_server()), *lines]
             worker = [*before.get("worker", []), str(self.bin / "python"), "-m", "penstock"]
@@ -103,12 +104,11 @@ def who_works(what: str) -> list[str]:
     return ["client", "worker", "server"] if what in SUITES["queue"] else ["client", "server"]
 
 
-@contextlib.contextmanager
-def _port() -> Iterator[int]:
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    yield port
+        return port
 
 
 @contextlib.contextmanager
@@ -144,7 +144,9 @@ def install(revision: str) -> list[Side]:
     sides = [_installed(tree, HOME / f"{commit[:8]}.venv"), _installed(ROOT, HOME / "here.venv")]
     first, second = (_packages(side) for side in sides)
     if first != second:
-        raise click.ClickException(f"their packages differ: {sorted(first ^ second)}")
+        raise click.ClickException(
+            f"their packages differ, so remove {HOME}: {sorted(first ^ second)}"
+        )
     return sides
 
 
@@ -191,6 +193,7 @@ def _say(*command: str) -> str:
 @click.option("--count/--no-count", default=True, help="Instructions, if valgrind is there.")
 def main(revision: str, suites: Sequence[str], rounds: int, count: bool) -> None:
     """Compare this tree with the revision REV: SUITEs in turns, by default all."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what runs beside it ends with it
     sides = install(revision)
     works = [(suite, what) for suite in suites or SUITES for what in SUITES[suite]]
     print(f"|  | {revision}: least | median | here: least | median | least, × | median, × |")
