@@ -37,7 +37,7 @@ WORK = Path(__file__).parent / "against_side" / "work.py"
 # How often in a round; instructions are counted of the second number, and of three times as many.
 SUITES = {
     "queue": {"one_job": (300, 50), "many_jobs": (2000, 200)},
-    "gates": {"permits": (2000, 200), "tokens": (2000, 200), "line": (4000, 400)},
+    "gates": {"permits": (2000, 100), "tokens": (2000, 100), "line": (4000, 200)},
     "buffer": {"groups": (10, 1)},
     "sandbox": {"sandbox_starts": (3, 0), "hellos": (30, 0), "cases": (60, 0)},  # jails refuse it
 }
