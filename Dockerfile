@@ -5,6 +5,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY ground ground
 COPY limiter limiter
 COPY buffer buffer
+COPY jail jail
 COPY worker worker
 COPY penstock penstock
 RUN python -m venv /opt/penstock \

@@ -38,7 +38,7 @@ test: tests ## test each behaviour once (TESTS=tests/limiter for some, LAST=1 fo
 
 tests: $(VENV)/.installed
 	@# Compile them once; else in a new clone each of the processes compiles all for itself.
-	@$(BIN)/python -m compileall -q -j 2 ground limiter buffer worker penstock tests docs bench
+	@$(BIN)/python -m compileall -q -j 2 ground limiter buffer jail worker penstock tests docs bench
 	$(BIN)/python -m pytest -n 6 --dist worksteal $(if $(LAST),--last-failed) $(or $(TESTS),tests $(RULES:%=--ignore=%))
 
 test-all: export PENSTOCK_TEST_ALL := 1
@@ -50,8 +50,8 @@ outside: $(VENV)/.installed ## the wheel as an ordinary user meets it: installed
 test-at-load: $(VENV)/.installed ## the tests with eight busy loops beside them: none fails by load (TESTS=… for some)
 	.ci/loaded $(MAKE) tests
 
-durations: $(VENV)/.installed ## run the tests, and note what each costs in .ci/durations.txt; its budget stays
-	$(MAKE) tests
+durations: $(VENV)/.installed ## run all tests, and note what each costs in .ci/durations.txt; its budget stays
+	PENSTOCK_TEST_ALL=1 $(MAKE) tests
 	$(BIN)/python -m tests.harness.budget --renew
 
 compat: $(VENV)/.installed ## the tests on every server at hand: Redis 6.2, that on PATH, Valkey
@@ -78,14 +78,14 @@ conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
 	$(BIN)/python -m pytest tests/buffer/test_conformance.py tests/buffer/test_slime_async.py tests/buffer/test_miles.py
 	$(BIN)/python -m pytest tests/worker/reward/test_verl_codes.py -k verls_own_tests
-	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/worker/sandbox/test_fusion_itself.py
+	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/jail/fusion/test_fusion_itself.py
 	$(if $(UNI_AGENT_SOURCE),PYTHONPATH=$(UNI_AGENT_SOURCE) $(BIN)/python -m pytest tests/worker/hosts/test_uni_agent.py)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check psutil
 	RQ_SOURCE=$(CURDIR)/$(RQ) $(BIN)/python -m pytest tests/worker/test_rq_itself.py
 	set -e; for version in $(E2B_VERSIONS); do \
 	  test -e $(E2B)/$$version || $(BIN)/$(PIP) install --target $(E2B)/$$version e2b==$$version e2b-code-interpreter; \
-	  PYTHONPATH=$(E2B)/$$version $(BIN)/python -m pytest tests/worker/sandbox/e2b --ignore tests/worker/sandbox/e2b/test_clients.py; done
-	$(BIN)/python -m pytest tests/worker/sandbox/e2b/test_clients.py
+	  PYTHONPATH=$(E2B)/$$version $(BIN)/python -m pytest tests/worker/e2b --ignore tests/worker/e2b/test_clients.py; done
+	$(BIN)/python -m pytest tests/worker/e2b/test_clients.py
 	test -e $(CLOUDS) || $(BIN)/$(PIP) install --target $(CLOUDS) daytona==0.226.1 'k8s-agent-sandbox[async]==1.0.8'
 	PYTHONPATH=$(CLOUDS) $(BIN)/python -m pytest -m 'soak or not soak' tests/worker/lifecycle/clouds
 

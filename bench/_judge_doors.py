@@ -14,11 +14,11 @@ from typing import Any
 from bench._judge_programs import KINDS, Kind, cases
 from ground import EmbeddedServer, bundled_server
 from ground.redis.connect import connect
+from jail import LocalSandbox
+from jail.judge.asking import JudgeOptions, request_here
+from jail.judge.formats import Cases
+from jail.judge.models import JudgeCase, JudgeResult
 from worker import CodeQueue, CodeRequest
-from worker.judge.asking import JudgeOptions, request_here
-from worker.judge.formats import Cases
-from worker.judge.models import JudgeCase, JudgeResult
-from worker.sandbox.local import LocalSandbox
 
 _PATIENT: JudgeOptions = {"compile_timeout": 120.0, "run_timeout": 30.0}
 _AT_ONCE = 16

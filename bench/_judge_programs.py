@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker.judge.formats import Cases, read_cases
+from jail.judge.formats import Cases, read_cases
 
 _CPP = """#include <{header}>
 int main() {{ long long n, s = 0; while (std::cin >> n) s += n; std::cout << s << std::endl; }}

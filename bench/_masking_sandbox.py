@@ -12,9 +12,9 @@ from typing import Any
 
 import uvicorn
 
-from worker.sandbox.local import Jails
-from worker.sandbox.local.settings import SandboxSettings
-from worker.sandbox.serve import App, Line
+from jail import Jails
+from jail.serve import App, Line
+from jail.settings import SandboxSettings
 
 OUTAGES = ("503", "500", "504", "SandboxError")
 MARK = b"# outage: "

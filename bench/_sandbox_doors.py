@@ -13,9 +13,9 @@ import uvicorn
 
 from ground import EmbeddedServer, bundled_server
 from ground.http import listen
+from jail import DEFAULTS, Jails
+from jail.serve import App, Line
 from worker import CodeQueue
-from worker.sandbox.local import DEFAULTS, Jails
-from worker.sandbox.serve import App, Line
 
 
 class Served:

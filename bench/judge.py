@@ -29,8 +29,8 @@ from bench._judge_doors import PERMITS, Doors
 from bench._judge_programs import KINDS, Kind, cases, plainly
 from bench.peers import FOLDERS, environment
 from bench.suite import Ratio, Suite, Target
-from worker.judge.formats import Cases
-from worker.judge.store import value_of
+from jail.judge.formats import Cases
+from worker.queue.suite_store import value_of
 
 _PEERS = [
     "aiofiles==25.1.0", "aiohttp==3.14.5", "databases==0.9.0", "fastapi==0.165.0",

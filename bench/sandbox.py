@@ -22,8 +22,8 @@ from typing import Any
 from bench._sandbox_doors import Queued, Served
 from bench.peers import environment
 from bench.suite import Ratio, Suite, Target
-from worker.sandbox.local import DEFAULTS, Jails, Program, ServerConfig
-from worker.sandbox.local.limits import MB
+from jail import DEFAULTS, Jails, Program, ServerConfig
+from jail.limits import MB
 
 _PRINT = "print(1)"
 _NUMPY = "import numpy as np; print(int(np.arange(1000).sum()))"

@@ -28,10 +28,10 @@ from typing import Any
 
 from bench import _session_images
 from bench.suite import Ratio, Suite, Target
-from worker.images import ImageSettings
-from worker.sandbox.local.settings import SandboxSettings
-from worker.sandbox.sessions import CommandRequest, LocalSessions, Session, SessionRequest
-from worker.sandbox.sessions.settings import SessionSettings
+from jail.images import ImageSettings
+from jail.sessions import CommandRequest, LocalSessions, Session, SessionRequest
+from jail.sessions.settings import SessionSettings
+from jail.settings import SandboxSettings
 
 FIRST, OUTPUT = ["echo", "hi"], b"hi\n"
 AT_ONCE, IDLE, SDK_AT_ONCE = 64, 50, 50

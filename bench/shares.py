@@ -17,9 +17,9 @@ from typing import Any
 
 from bench.suite import Ratio, Suite, Target
 from ground import EmbeddedServer, connect, target_of
+from jail.models import CodeRequest
 from worker.concurrent.commands import SCRIPTS as WORK
 from worker.concurrent.commands import WorkCommands
-from worker.models import CodeRequest
 from worker.queue.order import SCRIPTS, JobHash, Order
 from worker.queue.shares import QueueShares
 

@@ -14,7 +14,7 @@ from buffer.errors import (
     TrainerReplaced,
     UnknownTask,
 )
-from buffer.reading.group_functions import GroupFunctions
+from buffer.group_functions import GroupFunctions
 from buffer.rollout_buffer import RolloutBuffer, SyncRolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.versions.policy import Policy

@@ -13,7 +13,7 @@ from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 from buffer.errors import ItemRefused
-from buffer.versions.spans import reported
+from buffer.spans import reported
 from ground import tracing
 
 LONGEST_ID = 1024

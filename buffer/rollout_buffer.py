@@ -24,9 +24,9 @@ from buffer.errors import (
     NotAdmitted,
     SlotLost,
 )
+from buffer.group_functions import GroupFunctions
 from buffer.item import Entry, entry_of, instance_key
 from buffer.link import Link
-from buffer.reading.group_functions import GroupFunctions
 from buffer.reading.reader import Reader
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import Task

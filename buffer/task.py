@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from buffer.errors import NoPolicy, RolloutReplaced, UnknownTask
+from buffer.group_functions import GroupFunctions
 from buffer.link import Link, scored
-from buffer.reading.group_functions import GroupFunctions
 from buffer.settings import TaskConfig
 from ground import PenstockError, RedisUnfit, Script, check_name, in_run, load_script, tagged
 

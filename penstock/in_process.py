@@ -12,8 +12,8 @@ from rq.serializers import JSONSerializer
 from rq.timeouts import BaseDeathPenalty
 
 from ground import process
-from worker.judge.reading import close_readers_here
-from worker.sandbox.choice import close_sandboxes_here
+from worker.judging.reading import close_readers_here
+from worker.run.choice import close_sandboxes_here
 from worker.settings import worker_settings
 
 

@@ -6,8 +6,8 @@ from typing import BinaryIO
 
 import click
 
+from jail.models import LANGUAGES, CodeRequest, CodeResult
 from penstock.options import say
-from worker.models import LANGUAGES, CodeRequest, CodeResult
 
 NOT_RUN, TIMED_OUT, OUT_OF_BOUNDS = 125, 124, 137
 _BY_SUFFIX = {

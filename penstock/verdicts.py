@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from jail.judge.models import VERDICTS, JudgeResult
 from penstock.options import console, for_data
-from worker.judge.models import VERDICTS, JudgeResult
 
 _COLOURS = {"P": "green", "M": "yellow", "S": "dim"}
 _SHOWN = 60  # characters of what a failed case printed

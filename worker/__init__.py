@@ -7,6 +7,17 @@ imported when it is first named; so is the trainer's side.
 from typing import TYPE_CHECKING
 
 from ground.lazy import lazily as _lazily
+from jail.errors import (
+    RequestRefused,
+    SandboxBroken,
+    SandboxBusy,
+    SandboxFailure,
+    SandboxTimeout,
+    SandboxUnfit,
+    SandboxUnreachable,
+)
+from jail.models import CodeRequest, CodeResult, CommandResult
+from jail.protocol import Sandbox
 from worker.errors import (
     DeadlineExceeded,
     JobCancelled,
@@ -15,29 +26,20 @@ from worker.errors import (
     NoWorkers,
     QueueError,
     QueueUnavailable,
-    RequestRefused,
     ResultExpired,
     ResultUnreadable,
-    SandboxBroken,
-    SandboxBusy,
-    SandboxFailure,
-    SandboxTimeout,
-    SandboxUnfit,
-    SandboxUnreachable,
 )
-from worker.models import CodeRequest, CodeResult, CommandResult
-from worker.sandbox.protocol import Sandbox
 
 if TYPE_CHECKING:
+    from jail.fusion.client import SandboxFusion
     from worker.allowed import AllowedJob
     from worker.concurrent.worker import ConcurrentWorker
-    from worker.execution import RetryPolicy
     from worker.lifecycle.modal.deployment import ModalDeployment
     from worker.queue.code_queue import CodeQueue
     from worker.queue.handle import Handle, SyncHandle
     from worker.queue.shares import Share, Shares
     from worker.queue.sync import SyncCodeQueue
-    from worker.sandbox.fusion import SandboxFusion
+    from worker.run.execution import RetryPolicy
     from worker.settings import WorkerSettings
 
 __all__ = [
@@ -84,8 +86,8 @@ _LAZY = {
     "Share": "worker.queue.shares",
     "Shares": "worker.queue.shares",
     "ModalDeployment": "worker.lifecycle.modal.deployment",
-    "RetryPolicy": "worker.execution",
-    "SandboxFusion": "worker.sandbox.fusion",
+    "RetryPolicy": "worker.run.execution",
+    "SandboxFusion": "jail.fusion.client",
     "SyncCodeQueue": "worker.queue.sync",
     "SyncHandle": "worker.queue.handle",
     "WorkerSettings": "worker.settings",

@@ -1,35 +1,23 @@
-"""What can go wrong around running code, as one tree.
+"""What can go wrong with a job, as one tree.
 
     PenstockError
-    ├── RequestRefused          the request cannot be run as it stands; refused at the door
     ├── NotAllowed              the job names what its worker may not run; names the setting
-    ├── QueueError              a job has no result, and the program is not to blame
-    │   ├── QueueUnavailable    Redis does not answer
-    │   ├── NoWorkers           nobody works on the queue
-    │   ├── DeadlineExceeded    no result within the caller's deadline
-    │   ├── JobCancelled        it was cancelled, or stopped
-    │   ├── JobFailed           it raised on the worker; says what
-    │   ├── ResultExpired       Redis has forgotten it
-    │   └── ResultUnreadable    what came back in its place is no result
-    └── SandboxFailure          the sandbox failed, not the program: masked, never a reward of 0
-        ├── SandboxBusy         it has no room now; ask again, after `retry_after` if it said so
-        ├── SandboxUnreachable  no connection, or one that was cut
-        ├── SandboxTimeout      no whole answer before the deadline
-        ├── SandboxBroken       it answered, and the answer is no outcome
-        └── SandboxUnfit        it cannot serve us as it is set up; asking again changes nothing
+    └── QueueError              a job has no result, and the program is not to blame
+        ├── QueueUnavailable    Redis does not answer
+        ├── NoWorkers           nobody works on the queue
+        ├── DeadlineExceeded    no result within the caller's deadline
+        ├── JobCancelled        it was cancelled, or stopped
+        ├── JobFailed           it raised on the worker; says what
+        ├── ResultExpired       Redis has forgotten it
+        └── ResultUnreadable    what came back in its place is no result
 
-A program that crashes, exits non-zero or runs out of time raises nothing: that
-is a `CodeResult`.
+What a sandbox raises is in `jail/errors.py`. A program that crashes, exits non-zero or runs out
+of time raises nothing: that is a `CodeResult`.
 """
 
 import shlex
-from typing import Any, ClassVar
 
 from ground.errors import PenstockError
-
-
-class RequestRefused(PenstockError):
-    """The request cannot be run as it stands."""
 
 
 class NotAllowed(PenstockError):
@@ -123,51 +111,3 @@ class ResultExpired(QueueError):
             f"job {job} is not in Redis any more: its result expired (result_ttl), or it was "
             "deleted, or Redis lost its data. It can be submitted again"
         )
-
-
-class SandboxFailure(PenstockError):
-    """The sandbox failed to run a program. One attempt; `worker/execution.py` decides on more.
-
-    `reason` is for machines and metrics. `may_be_running`: the program may have
-    begun, and may use the sandbox until its own time limit, though nobody waits.
-    `result` is what the sandbox reported, where it reported anything.
-    """
-
-    retryable: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        problem: str,
-        *,
-        reason: str,
-        retry_after: float | None = None,
-        may_be_running: bool = False,
-        result: Any = None,  # a `CodeResult`, whose room knows these errors
-    ) -> None:
-        super().__init__(problem)
-        self.reason = reason
-        self.retry_after = retry_after
-        self.may_be_running = may_be_running
-        self.result = result
-
-
-class SandboxBusy(SandboxFailure):
-    """The sandbox has no room for the program now."""
-
-
-class SandboxUnreachable(SandboxFailure):
-    """No connection could be made, or it was cut before the answer was complete."""
-
-
-class SandboxTimeout(SandboxFailure):
-    """No whole answer came before the deadline."""
-
-
-class SandboxBroken(SandboxFailure):
-    """The sandbox answered, and the answer is not the outcome of a program."""
-
-
-class SandboxUnfit(SandboxFailure):
-    """The sandbox, as it is set up, cannot serve this request."""
-
-    retryable = False

@@ -15,16 +15,16 @@ from ground import (
     target_of,
     tracing,
 )
-from worker.judge.models import JudgeRequest
-from worker.models import CodeRequest
-from worker.turn import GateTurn, JobAtHand, Turn, Unlimited, job_at_hand
+from jail.judge.models import JudgeRequest
+from jail.models import CodeRequest
+from worker.run.turn import GateTurn, JobAtHand, Turn, Unlimited, job_at_hand
 
 if TYPE_CHECKING:
     from rq.job import Job
 
+    from jail.protocol import Sandbox
     from limiter import Gate
-    from worker.execution import RetryPolicy
-    from worker.sandbox.protocol import Sandbox
+    from worker.run.execution import RetryPolicy
 
 
 AnyRequest = TypeVar("AnyRequest", CodeRequest, JudgeRequest)
@@ -64,22 +64,22 @@ async def _called(
 
 
 async def _run(request: CodeRequest, at_hand: JobAtHand) -> dict[str, Any]:
-    from worker.execution import execute
+    from worker.run.execution import execute
 
     sandbox, policy = _where(at_hand)
     return (await execute(request, at_hand, sandbox, policy)).dump()
 
 
 async def _judge(request: JudgeRequest, at_hand: JobAtHand) -> dict[str, Any]:
-    from worker.judge.judging import judge_job
+    from worker.judging.job import judge_job
 
     sandbox, policy = _where(at_hand)
     return (await judge_job(request, at_hand, sandbox, policy)).dump()
 
 
 def _where(at_hand: JobAtHand) -> "tuple[Sandbox, RetryPolicy]":
-    from worker.execution import RetryPolicy
-    from worker.sandbox.choice import sandbox_here
+    from worker.run.choice import sandbox_here
+    from worker.run.execution import RetryPolicy
     from worker.settings import worker_settings
 
     settings = at_hand.settings or worker_settings().of_stock_worker

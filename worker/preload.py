@@ -5,7 +5,4 @@
 RQ reads settings from such a module, and there are none here.
 """
 
-import worker.execution
-import worker.jobs
-import worker.sandbox.choice
-import worker.sandbox.fusion  # noqa: F401
+import jail.fusion.client  # noqa: F401

@@ -105,7 +105,7 @@ class WorkerSettings(Settings):
             return self.concurrency
         if self.sandbox not in ("local", "shared"):
             return 256
-        from worker.sandbox.local.settings import SandboxSettings
+        from jail.settings import SandboxSettings
 
         return SandboxSettings.load().sandbox_concurrency or 4 * (os.cpu_count() or 1)
 

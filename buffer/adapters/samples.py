@@ -9,7 +9,7 @@ from itertools import groupby, zip_longest
 from typing import Any
 
 from buffer.default_functions import Item
-from buffer.versions.spans import Span, joined, rows_of
+from buffer.spans import Span, joined, rows_of
 
 Known = tuple[Sequence[Span], int]  # spans of a sample, and how many answers they are
 _TENSOR = "__tensor__"

@@ -6,7 +6,7 @@ What was interrupted is parked with its group. The holder of the group's next sl
 import multiprocessing
 from typing import Any
 
-from buffer.versions.spans import joined, spans_of
+from buffer.spans import joined, spans_of
 
 PARTIAL = "partial"  # an item's status
 

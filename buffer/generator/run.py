@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from buffer.discovery import load_module
+from buffer.generator.discovery import load_module
 from ground import GroundSettings, PenstockError, configure_logging
 
 

@@ -26,6 +26,7 @@ from buffer.metrics import families
 from buffer.settings import BufferSettings
 from ground import RedisTarget, correlated
 from ground.http import HttpGuard, listen, require_token, serve_until_told
+from ground.redis.connect import UNWELL
 from ground.tasks import ended
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> H
     front = Front(app, HotWrite(desk))
     return HttpGuard(
         front, health=health, figures=figures, token=settings.buffer_token,
-        host=settings.buffer_host,
+        host=settings.buffer_host, unwell=UNWELL,
     )  # fmt: skip
 
 

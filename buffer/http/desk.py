@@ -13,11 +13,11 @@ import redis.exceptions
 from fastapi import Depends
 from starlette.requests import Request
 
-from buffer.discovery import Generator, discover
 from buffer.errors import GeneratorError, UnknownTask
+from buffer.generator.discovery import Generator, discover
+from buffer.group_functions import GroupFunctions
 from buffer.http.answers import Refused, integer
 from buffer.link import Link
-from buffer.reading.group_functions import GroupFunctions
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import enter_started, listed_tasks, tidied_tasks

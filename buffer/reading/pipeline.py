@@ -27,7 +27,7 @@ from buffer.default_functions import (
     v1_get_group_data_meta_info,
     v1_is_valid_group,
 )
-from buffer.reading.group_functions import (
+from buffer.group_functions import (
     GroupFunctions,
     in_own_thread,
     naming_itself,

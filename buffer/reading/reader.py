@@ -12,8 +12,8 @@ from buffer.reading.pipeline import Pipeline
 from buffer.reading.raw_groups import RawGroups
 from buffer.reading.taking import Taking
 from buffer.settings import TaskConfig
+from buffer.spans import mask
 from buffer.task import Task
-from buffer.versions.spans import mask
 from ground import cancellations, heed_cancellation
 
 MOST_GROUPS = 4096  # in one batch: what a reader can hold at once

@@ -17,8 +17,8 @@ from buffer.default_functions import Item
 from buffer.errors import LeaseLost
 from buffer.reading.pipeline import Pipeline, Verdict
 from buffer.reading.raw_groups import RawGroups
+from buffer.spans import mask
 from buffer.task import Task
-from buffer.versions.spans import mask
 from ground import chunks
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "pictures" / "architecture.svg"
-PACKAGES = ("penstock", "worker", "limiter", "buffer", "ground")
+PACKAGES = ("penstock", "worker", "limiter", "jail", "buffer", "ground")
 
 WIDTH, GAP, PAD, LINE = 960, 46, 16, 19
 _COLOURS = {
     "penstock": "#e8eefc", "worker": "#e6f4ea", "limiter": "#fdf3e0", "buffer": "#f6e9f5",
-    "ground": "#ececec",
+    "jail": "#e5f3f4", "ground": "#ececec",
 }  # fmt: skip
 
 
@@ -86,17 +86,20 @@ def drawn() -> str:
 
 
 def _laid_out() -> dict[str, Box]:
-    """Each package above those that it imports; buffer beside limiter, below nothing of worker."""
+    """Each package above those that it imports; limiter, jail and buffer beside each other."""
     left, right = 560, WIDTH - 560 - 3 * 10
     boxes: dict[str, Box] = {}
     y = 10
-    for row in (("penstock",), ("worker",), ("limiter", "buffer"), ("ground",)):
+    for row in (("penstock",), ("worker",), ("limiter", "jail", "buffer"), ("ground",)):
         x = 10
         for package in row:
             width = WIDTH - 20 if package in ("penstock", "ground") else left
+            if package in ("limiter", "jail"):
+                width = (left - 10) // 2
             if package == "buffer":
-                x, width = left + 20, right
+                width = right
             boxes[package] = Box(package, x, y, width, _lines(package, width))
+            x += width + 10
         y += max(boxes[package].height for package in row) + GAP
     return boxes
 

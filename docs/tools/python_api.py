@@ -21,19 +21,19 @@ PACKAGES = {
     "limiter": "Gates: limit what runs at once, and how often it starts.",
     "buffer": "Groups of trajectories, from the agents to the trainer.",
     "buffer.generator": "Generators of trajectories, which the buffer's server runs.",
-    "worker.images": "Images that session sandboxes start from.",
+    "jail": "The embedded sandbox.",
+    "jail.judge": "Many cases for one program.",
+    "jail.sessions": "Session sandboxes of one machine, without a lifecycle.",
+    "jail.images": "Images that session sandboxes start from.",
     "worker.lifecycle": "Session sandboxes, started under one cap and always ended.",
     "worker.lifecycle.local": "Session sandboxes on this machine.",
-    "worker.sandbox.local": "The embedded sandbox.",
-    "worker.sandbox.sessions": "Session sandboxes of one machine, without a lifecycle.",
     "worker.reward": "Scores of programs.",
     "worker.hosts": "Rewards in the words of each trainer.",
     "worker.rollout": "Conversations with tools.",
     "worker.tool": "The tool that trainers give to a model.",
-    "worker.judge": "Many cases for one program.",
     "worker.contract": "Checks that a sandbox or a provider of your own passes.",
 }
-_OURS = ("worker", "limiter", "buffer", "ground", "penstock")
+_OURS = ("worker", "jail", "limiter", "buffer", "ground", "penstock")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

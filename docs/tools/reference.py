@@ -19,6 +19,8 @@ from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
 from docs.tools import python_api, settings_page
 from ground.openapi import add_shared
+from jail import Jails, Limits
+from jail.serve import App, Line
 from limiter import AdaptiveStatus, AmountStatus, GateShare, GateShares, GateStatus
 from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
@@ -28,8 +30,6 @@ from penstock.monitor.app import Monitor
 from worker.contract import Check, dead_sandbox_contract, provider_contract, sandbox_contract
 from worker.lifecycle.registry.records import COUNTERS
 from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
-from worker.sandbox.local import Jails, Limits
-from worker.sandbox.serve import App, Line
 
 PAGES = Path(__file__).parents[1] / "reference"
 
@@ -238,11 +238,11 @@ def _contract() -> str:
             "| Which of Penstock's | Where it is run | Exceptions |",
             "|---|---|---|",
             "| the embedded sandbox, one for each worker and one for a machine |"
-            " `tests/worker/sandbox/test_contract.py` | none |",
+            " `tests/jail/test_contract.py` | none |",
             "| `penstock sandbox serve`, and a Sandbox Fusion without isolation |"
-            " `tests/worker/sandbox/test_contract.py` | none |",
+            " `tests/jail/test_contract.py` | none |",
             "| programs in session sandboxes, `worker.lifecycle.code.sessions` |"
-            " `tests/worker/sandbox/test_contract.py` | `memory_has_a_limit`: the sandbox's"
+            " `tests/jail/test_contract.py` | `memory_has_a_limit`: the sandbox's"
             " `memory_mb` is the limit, for all programs of a session |",
             "| session sandboxes of one machine, `local`, at the levels `ns` and `landlock` |"
             " `tests/worker/lifecycle/test_contract.py` | none |",

@@ -23,7 +23,7 @@ import task
 
 from buffer import RolloutBuffer, TaskConfig
 from ground import EmbeddedServer
-from worker.sandbox.sessions import CommandRequest, LocalSessions, Session, SessionRequest
+from jail.sessions import CommandRequest, LocalSessions, Session, SessionRequest
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 TURNS, SECONDS = 8, 60.0

@@ -23,7 +23,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-import redis.exceptions
 from prometheus_client import Metric
 from pydantic import SecretStr
 
@@ -41,7 +40,6 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Health = Callable[[], Awaitable[dict[str, Any]]]
 Figures = Callable[[], Awaitable[Iterable[Metric]]]
-UNWELL = (PenstockError, redis.exceptions.RedisError, OSError, TimeoutError)
 
 _JSON = "application/json"
 _READS = ("GET", "HEAD", "OPTIONS")
@@ -84,7 +82,8 @@ class HttpGuard:
     what it loads begins with `open_to_all`: files that are the same for everybody.
 
     `host` is the name or address that it listens on, under which it may be asked too; `ending`
-    is the status of a request that is cut off because the server ends.
+    is the status of a request that is cut off because the server ends. `unwell` is what `health`
+    and `figures` raise, beside our own errors, if what is behind the application does not answer.
     """
 
     def __init__(
@@ -99,6 +98,7 @@ class HttpGuard:
         doorstep_policy: str = "",
         open_to_all: str = "",
         ending: int = 503,
+        unwell: tuple[type[Exception], ...] = (),
     ) -> None:
         self.app = app
         self._watched = {"/healthz": self._healthz, "/metrics": self._metrics}
@@ -109,6 +109,7 @@ class HttpGuard:
         self._doorstep, self._policy = doorstep, doorstep_policy
         self._open_to_all = open_to_all
         self._ending = ending
+        self._unwell: tuple[type[Exception], ...] = (PenstockError, OSError, *unwell)
         self._names = OwnNames(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,14 +200,14 @@ class HttpGuard:
         try:
             # The process says which it is: another's server may have the port that one asks at.
             status, body = 200, {"status": "healthy", "pid": os.getpid(), **await self._health()}
-        except UNWELL as problem:
+        except self._unwell as problem:
             status, body = 503, {"status": "unhealthy", "reason": str(problem)}
         await _answer(send, status, _JSON, json.dumps(body))
 
     async def _metrics(self, send: Send) -> None:
         try:
             status, kind, body = 200, CONTENT_TYPE, exposition(await self._figures())
-        except UNWELL as problem:
+        except self._unwell as problem:
             status, kind, body = 503, "text/plain", f"{problem}\n"
         await _answer(send, status, kind, body)
 

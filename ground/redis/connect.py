@@ -12,10 +12,11 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
-from ground.errors import SettingError
+from ground.errors import PenstockError, SettingError
 from ground.redis.url import RedisTarget, parse_redis_url
 
 Client = redis.Redis | redis.RedisCluster
@@ -23,6 +24,9 @@ AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
 AnyClient = Client | AsyncClient
 AnyRedis = AnyClient | RedisTarget | str
 """A Redis as callers name it: a client of theirs, real or fake; a description; a URL."""
+
+UNWELL = (PenstockError, RedisError, OSError)
+"""What a command of somebody's raises if Redis, or what leads to it, is not well."""
 
 TIMEOUT = 5.0
 # What of a client's connection settings describes the server, not one client's habits.

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ground import SettingError, load_script, tagged
-from ground.http.guard import UNWELL
+from ground.redis.connect import UNWELL
 from limiter import GateInUse, UnknownGate, UnknownPermit, remove_gate
 from penstock.changes.audit import Audit, Author
 from penstock.changes.jobs import CHANGES, change_jobs

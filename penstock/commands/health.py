@@ -7,8 +7,8 @@ import socket
 import click
 
 from ground import connect, parse_redis_url
-from ground.http.guard import UNWELL
 from ground.redis.check import require_writes
+from ground.redis.connect import UNWELL
 from ground.redis.url import SETTING
 from penstock.entry import is_url, service_health
 from penstock.fleet import FleetReader

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from jail.images import ImageError, ImageSettings, ImageStore
+from jail.settings import SandboxSettings
 from penstock.options import examples, for_data, given_settings, say, settings_options
-from worker.images import ImageError, ImageSettings, ImageStore
-from worker.sandbox.local.settings import SandboxSettings
 
 
 @click.group(

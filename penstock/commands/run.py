@@ -11,6 +11,10 @@ import click
 import redis
 
 from ground import GroundSettings, PenstockError
+from jail.errors import RequestRefused
+from jail.judge.asking import JudgeOptions, cases_of
+from jail.judge.formats import Cases
+from jail.models import CodeRequest
 from penstock.commands.completion import queues
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
@@ -18,11 +22,8 @@ from penstock.options import examples, given_settings, say, settings_options
 from penstock.programs import NOT_RUN, ended, request_of
 from penstock.startup import fleets_redis, require_one_primary
 from penstock.verdicts import judging_bar, print_verdicts, verdicts_exit_code
-from worker.errors import QueueError, RequestRefused, start_a_worker
-from worker.judge.asking import JudgeOptions, cases_of
-from worker.judge.formats import Cases
-from worker.judge.progress import listening
-from worker.models import CodeRequest
+from worker.errors import QueueError, start_a_worker
+from worker.judging.progress import listening
 from worker.queue.code_queue import CodeQueue
 
 PATIENCE = 2.0  # seconds until it is said why a program waits
@@ -47,7 +48,7 @@ It exits as the program did: 128 + n after signal n, 124 if its time ran out, 13
 another limit. 125: the program was not run, or nobody knows how it ended.
 
 With --cases it is judged: compiled once, run on each case of the file, which is in any format
-that worker.judge.read_cases reads. It exits with 0 if all cases passed, with 1 if one did
+that jail.judge.read_cases reads. It exits with 0 if all cases passed, with 1 if one did
 not, and with 125 if a verdict is missing.
 """),
 )

@@ -13,18 +13,18 @@ import click
 from ground import GroundSettings
 from ground.http import HttpGuard, listen, require_token, serve_on
 from ground.http.guard import AsgiApp
+from jail import Jails, LocalSandbox, SandboxUnavailable
+from jail.errors import SandboxFailure
+from jail.isolation.levels import Level
+from jail.settings import SandboxSettings
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from penstock.programs import NOT_RUN, ended, request_of
 from penstock.sessions.command import list_sessions, shell
-from worker.errors import SandboxFailure
-from worker.sandbox.local import Jails, LocalSandbox, SandboxUnavailable
-from worker.sandbox.local.isolation.levels import Level
-from worker.sandbox.local.settings import SandboxSettings
 from worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from worker.sandbox.e2b import Service
+    from worker.e2b import Service
 
 _GRACE = 15  # seconds that programs have to finish once the server must end
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -215,8 +215,8 @@ def serve(
     PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
     """
     with Loading():
-        from worker.sandbox.local.judging.judging import Judging
-        from worker.sandbox.serve import App, Line
+        from jail.judge.run import Judging
+        from jail.serve import App, Line
 
     ground = given_settings()  # starts the log
     settings = _settings(given)
@@ -265,10 +265,10 @@ def _e2b(
     host: str, port: int, settings: SandboxSettings, without_token: bool, ground: GroundSettings
 ) -> _E2b:
     with Loading():
-        from worker.sandbox.e2b import Boxes, E2bSettings, Service, app, kept_warm
-        from worker.sandbox.e2b.fleet.machines import address_by
-        from worker.sandbox.sessions import LocalSessions
-        from worker.sandbox.sessions.settings import SessionSettings
+        from jail.sessions import LocalSessions
+        from jail.sessions.settings import SessionSettings
+        from worker.e2b import Boxes, E2bSettings, Service, app, kept_warm
+        from worker.e2b.fleet.machines import address_by
 
     chosen, kept = E2bSettings.load(), SessionSettings.load()
     require_token(host, chosen.e2b_api_key, "PENSTOCK_E2B_API_KEY", without=without_token)

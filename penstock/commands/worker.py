@@ -147,7 +147,7 @@ def _gate(gate: str | None, old: str | None) -> str | None:
 
 def _chosen(**options: str | None) -> "WorkerSettings":
     """The environment's settings with these options over them."""
-    from worker.sandbox.choice import check_choice
+    from worker.run.choice import check_choice
     from worker.settings import WorkerSettings
 
     given = {option: value for option, value in options.items() if value is not None}

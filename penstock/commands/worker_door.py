@@ -9,6 +9,7 @@ from pydantic import SecretStr
 from ground import RedisUnavailable
 from ground.http import HttpGuard, Sheet, listen, require_token, serve_until_told
 from ground.http.guard import Receive, Scope, Send
+from ground.redis.connect import UNWELL
 
 if TYPE_CHECKING:
     from worker import ConcurrentWorker
@@ -35,7 +36,9 @@ def open_door(
 
     require_token(host, token, "PENSTOCK_METRICS_TOKEN")
     listener = listen(host, port, "--metrics-port")
-    guard = HttpGuard(_nothing, health=health, figures=figures, token=token, host=host)
+    guard = HttpGuard(
+        _nothing, health=health, figures=figures, token=token, host=host, unwell=UNWELL
+    )
     threading.Thread(
         target=serve_until_told, args=(listener, guard), name="penstock-door", daemon=True
     ).start()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ground import GroundSettings, PenstockError, SettingError
+from jail.settings import SandboxSettings
 from penstock.demo.drawing import drawn, page
 from penstock.demo.record import DemoFailed, Outcome
 from penstock.demo.screen import Screen
@@ -22,7 +24,6 @@ from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import require_one_primary, running_redis
 from worker.errors import QueueError
-from worker.sandbox.local.settings import SandboxSettings
 
 NEXT = """  penstock up                            all of it, with a page to look at
   echo 'print(6 * 7)' | penstock run -   beside it: a program through its queue
@@ -49,7 +50,8 @@ PENSTOCK_DATA_DIR if that is set, and deletes what it created.
 @click.option(
     "--picture",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to draw what happened, as .html or .svg; default: demo.html in the data directory.",
+    help="Where to draw what happened, as .html or .svg. The default is demo.html in the data "
+    "directory, or a new file among the temporary ones if nothing can be written there.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object on stdout.")
 @settings_options
@@ -63,7 +65,7 @@ def command(jobs: int, picture: Path | None, as_json: bool) -> int:
     SandboxSettings.load()  # refused here, rather than by each worker
     for noisy in ("rq", "penstock.worker"):
         logging.getLogger(noisy).setLevel(logging.WARNING)  # the story says it better
-    file = _writable(picture or settings.data_dir / "demo.html", named=picture is not None)
+    file = _writable(picture, named=True) if picture else _place_of_a_picture(settings)
     outcome = None
     try:
         with (
@@ -86,6 +88,18 @@ def command(jobs: int, picture: Path | None, as_json: bool) -> int:
         Console().print(summary(outcome))
         click.echo(f"\nThe picture: {file}\n\nNext:\n{_findable()}{NEXT}", err=True)
     return 0 if outcome.well else 1
+
+
+def _place_of_a_picture(settings: GroundSettings) -> Path:
+    """A newcomer named no folder, and may stand in one that is not his, as `/` is."""
+    try:
+        return _writable(settings.data_dir / "demo.html", named=False)
+    except SettingError:
+        if "data_dir" in settings.model_fields_set:
+            raise
+    descriptor, name = tempfile.mkstemp(prefix="penstock-demo-", suffix=".html")
+    os.close(descriptor)
+    return Path(name)
 
 
 def _writable(file: Path, *, named: bool) -> Path:

@@ -4,9 +4,9 @@ import asyncio
 import sys
 from collections.abc import Iterator
 
+from jail import Jails, SandboxUnavailable
+from jail.settings import SandboxSettings
 from penstock.doctor.finding import Finding, ok, warn
-from worker.sandbox.local import Jails, SandboxUnavailable
-from worker.sandbox.local.settings import SandboxSettings
 
 _WEAKER = {
     "landlock": "namespaces hold more: unset PENSTOCK_SANDBOX_LEVEL where the machine allows them; "

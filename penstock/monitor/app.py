@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from ground import PenstockError, RedisTarget
 from ground.http import HttpGuard
+from ground.redis.connect import UNWELL
 from penstock.fleet import FleetReader
 from penstock.fleet.figures import figures
 from penstock.monitor.answers import Handler, refused
@@ -101,7 +102,7 @@ def make_app(target: RedisTarget | str, run: str, settings: MonitorSettings) -> 
 
     return HttpGuard(
         app, health=health, figures=lambda: figures(monitor.reader),
-        token=settings.monitor_token, host=settings.monitor_host,
+        token=settings.monitor_token, host=settings.monitor_host, unwell=UNWELL,
         doorstep=page(), doorstep_policy=POLICY, open_to_all=PREFIX,
     )  # fmt: skip
 

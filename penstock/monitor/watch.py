@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ground import heed_cancellation
-from ground.http.guard import UNWELL
+from ground.redis.connect import UNWELL
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.history import StoredHistory
 from penstock.fleet.summary import lately, summary

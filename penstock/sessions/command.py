@@ -17,9 +17,7 @@ import click
 from rich.table import Table
 
 from ground import GroundSettings, PenstockError
-from penstock.options import examples, for_data, given_settings, say, settings_options
-from worker.lifecycle.registry.registry import Registry
-from worker.sandbox.sessions import (
+from jail.sessions import (
     CommandRequest,
     Exit,
     LocalSessions,
@@ -31,6 +29,8 @@ from worker.sandbox.sessions import (
     Terminal,
     Usage,
 )
+from penstock.options import examples, for_data, given_settings, say, settings_options
+from worker.lifecycle.registry.registry import Registry
 
 _SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"
 _TYPED = 1 << 16

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ground import SettingError, heed_cancellation
-from ground.http.guard import UNWELL
+from ground.redis.connect import UNWELL
 from penstock.changes import Author, Changes
 from penstock.fleet import FleetReader
 from penstock.fleet.finding import find

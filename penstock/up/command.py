@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from ground import GroundSettings, SettingError, heed_cancellation
-from ground.http.guard import UNWELL
+from ground.redis.connect import UNWELL
 from penstock.doctor.packages import require_own_packages
 from penstock.fleet import FleetReader
 from penstock.options import console, examples, given_settings, settings_options

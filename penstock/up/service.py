@@ -14,7 +14,7 @@ import httpx
 
 from ground import PenstockError
 from ground.backoff import backoff
-from ground.http.guard import UNWELL
+from ground.redis.connect import UNWELL
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LIVES_WELL = 30.0  # seconds after which an end is an accident, and not one of a row

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("ground", "limiter", "buffer", "worker", "penstock")
+PACKAGES = ("ground", "limiter", "buffer", "jail", "worker", "penstock")
 
 
 def modules(*packages: str) -> list[Path]:

@@ -5,12 +5,26 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import modules
-from tests.architecture.tree import circles, imports_of
+from tests.architecture.tree import arrows_within, circles, imports_of
 
 
 def test_no_modules_import_each_other() -> None:
     graph = imports_of(modules())
     assert circles(graph) == []
+
+
+def test_no_folders_import_each_other() -> None:
+    """At each level: what lies beside each other in a folder, files and folders alike."""
+    graph = imports_of(modules())
+    parents = {name.rpartition(".")[0] for name in graph} | {""}
+    found = {parent: circles(arrows_within(parent, graph)) for parent in parents}
+    assert {parent: rounds for parent, rounds in found.items() if rounds} == {}
+
+
+def test_a_circle_of_folders_is_seen() -> None:
+    graph = {"a.b.x": {"a.c"}, "a.b.y": set(), "a.c": {"a.b.y"}, "d": {"a.c"}}
+    assert circles(arrows_within("a", graph)) == [["b", "c"]]
+    assert circles(arrows_within("", graph)) == []
 
 
 def test_a_circle_is_seen_however_it_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

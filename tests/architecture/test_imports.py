@@ -1,16 +1,21 @@
-"""Imports run one way: ground <- limiter <- worker, ground <- buffer, all <- penstock."""
+"""Imports run one way: ground <- limiter, buffer, jail <- worker (less buffer) <- penstock."""
+
+import ast
+import subprocess
+import sys
 
 import pytest
 
 from tests.architecture.source import PACKAGES, ROOT, imported, modules, name_of
-from tests.architecture.tree import imports_of
+from tests.architecture.tree import imports_of, module_of
 
 MAY_IMPORT = {
     "ground": {"ground"},
     "limiter": {"ground", "limiter"},
     "buffer": {"ground", "buffer"},
-    "worker": {"ground", "limiter", "worker"},
-    "penstock": {"ground", "limiter", "buffer", "worker", "penstock"},
+    "jail": {"ground", "jail"},
+    "worker": {"ground", "limiter", "jail", "worker"},
+    "penstock": {"ground", "limiter", "buffer", "jail", "worker", "penstock"},
 }
 NEVER = {"tests", "bench", "examples", "docs"}
 
@@ -24,6 +29,22 @@ def test_a_package_imports_only_what_it_stands_on(package: str) -> None:
         if (top := module.split(".")[0]) in {*PACKAGES, *NEVER} and top not in MAY_IMPORT[package]
     ]
     assert wrong == []
+
+
+def test_the_jail_is_started_without_redis() -> None:
+    """Each of its modules, in a process of its own: what they import brings nothing of jobs."""
+    names = sorted(module_of(file) for file in modules("jail") if "inside" not in file.parts)
+    program = (
+        "import importlib, sys\n"
+        f"for name in {names}: importlib.import_module(name)\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(ast.literal_eval(ran.stdout))
+    assert "jail" in loaded
+    assert loaded & {"redis", "rq", "limiter", "buffer", "worker", "penstock"} == set()
 
 
 def test_what_tests_share_is_in_no_file_of_tests() -> None:

@@ -43,6 +43,24 @@ def circles(graph: Graph) -> list[list[str]]:
     return found
 
 
+def arrows_within(parent: str, graph: Graph) -> Graph:
+    """Which child of a folder imports which other, whatever lies below them."""
+    arrows: Graph = {}
+    for module, imported in graph.items():
+        if child := _child(module, parent):
+            others = {other for each in imported if (other := _child(each, parent))}
+            arrows.setdefault(child, set()).update(others - {child})
+            for other in others:
+                arrows.setdefault(other, set())
+    return arrows
+
+
+def _child(module: str, parent: str) -> str:
+    """Empty for the folder itself, and for what is not in it."""
+    within = f"{parent}." if parent else ""
+    return module[len(within) :].partition(".")[0] if module.startswith(within) else ""
+
+
 def module_of(file: Path) -> str:
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

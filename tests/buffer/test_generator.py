@@ -12,9 +12,9 @@ import pytest
 from openai import OpenAI
 
 from buffer import GeneratorError
-from buffer.discovery import discover
 from buffer.generator import admission, base_generator, crew, query_single_turn, sender, single_turn
 from buffer.generator.crew import BaseGenerator
+from buffer.generator.discovery import discover
 from buffer.generator.math_reward import boxed, get_rule_based_math_reward
 from tests.harness.scripted_model import Answer, said, scripted_model
 

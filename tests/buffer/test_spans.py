@@ -7,7 +7,7 @@ import pytest
 
 from buffer import ItemRefused
 from buffer.adapters.samples import item_of, known_of, trajectory_of
-from buffer.versions.spans import mask, reported
+from buffer.spans import mask, reported
 
 
 @dataclass

@@ -93,7 +93,7 @@ def check(words: list[str]) -> None:
         case "penstock", rest:
             parsed(rest)
         case "make", targets:
-            for target in targets:
+            for target in (word for word in targets if "=" not in word):
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), target
         case "pip", ["install", wanted, *_] if wanted.startswith("./penstock"):
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

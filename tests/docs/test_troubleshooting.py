@@ -13,8 +13,13 @@ ROWS = [
     for line in PAGE.splitlines()
     if line.startswith("|") and not line.startswith(("|---", "| Message"))
 ]
-# The kernel's words, and how our own commands end.
-NOT_OURS = {"unshare: Operation not permitted"}
+# The words of the kernel and of other programs.
+NOT_OURS = {
+    "unshare: Operation not permitted",
+    "No matching distribution found for …",
+    "No module named …",
+    "Temporary failure in name resolution",
+}
 LEAST = 7
 
 

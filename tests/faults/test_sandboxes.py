@@ -84,7 +84,7 @@ class Office:
         """A server's machine says that it lives."""
         keys = ["penstock:e2b:{r}:", "penstock:e2b:{r}:machines"]
         args = ["secret", "machine", "{}", int(LEASE * SECOND)]
-        self.faulty.run(load_script("worker.sandbox.e2b", "meet").command(keys, args))
+        self.faulty.run(load_script("worker.e2b", "meet").command(keys, args))
 
     def leases_end(self) -> None:
         self.faulty.now += int((LEASE + GRACE) * 2) * SECOND
@@ -192,7 +192,7 @@ LIFE: tuple[Step, ...] = (
 
 
 @EVERY
-@pytest.mark.parametrize("command", commands_of("worker.lifecycle", "worker.sandbox"))
+@pytest.mark.parametrize("command", commands_of("worker.lifecycle", "worker.e2b"))
 def test_after_a_command_was_refused_for_a_while_no_sandbox_is_lost(
     office: Office, command: str, every: int
 ) -> None:
@@ -225,5 +225,5 @@ def test_each_script_of_sandboxes_was_stopped(office: Office) -> None:
         with contextlib.suppress(Injected):
             step(office)
         office.faulty.fail()
-    scripts = every_script("worker.lifecycle") | every_script("worker.sandbox")
+    scripts = every_script("worker.lifecycle") | every_script("worker.e2b")
     assert {each.name for each in scripts.values()} - office.faulty.injected == set()

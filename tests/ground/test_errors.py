@@ -6,8 +6,9 @@ import pytest
 
 from buffer import ItemRefused
 from ground import PenstockError, SettingError
+from jail.errors import SandboxUnfit
 from limiter import LimitTimeout
-from worker.errors import DeadlineExceeded, NotAllowed, NoWorkers, QueueUnavailable, SandboxUnfit
+from worker.errors import DeadlineExceeded, NotAllowed, NoWorkers, QueueUnavailable
 from worker.reward import RewardUnknown
 
 

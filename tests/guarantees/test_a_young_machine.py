@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 # Tests in which a process does something for the first time, and notes when it did.
 FIRST_TIMES = [
-    "tests/worker/judge/test_suites.py",
-    "tests/worker/sandbox/test_endpoints.py",
+    "tests/worker/judging/test_suites.py",
+    "tests/jail/fusion/test_endpoints.py",
     "tests/buffer/test_reach.py",
     "tests/limiter/test_faces.py",
 ]

@@ -5,7 +5,9 @@
 
 Seconds differ twofold between machines. So the budget is in units: the time of a fixed loop, which
 each process of the tests times now and then, in between. On a machine at rest, a unit is about a
-second. The row `budget` of `.ci/durations.txt` is set by hand.
+second. The row `budget` of `.ci/durations.txt` is set by hand. The others are written by
+`make durations`, which runs everything: the units of one case of a test, and how many cases it has.
+`selection.py` reads there which tests are dear.
 """
 
 import sys
@@ -13,13 +15,19 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 LAST = Path(".pytest_cache/units.txt")
-KEPT = Path(".ci/durations.txt")
+KEPT = Path(__file__).parents[2] / ".ci/durations.txt"
 BUDGET, TOTAL, LOADING = "budget", "all of it", "loading"
 EVERY = 20  # tests from one loop to the next
 _LOOPS = 50  # in a unit
 _SHOWN = 20
+
+
+class Cost(NamedTuple):
+    case: float  # units
+    cases: int = 1
 
 
 def loop() -> float:
@@ -33,43 +41,54 @@ def loop() -> float:
 def note(seconds: Mapping[str, float], loading: float, loops: Sequence[float]) -> None:
     """What each test took, and what it took to find them all, beside these loops."""
     unit = _LOOPS * sum(loops) / len(loops)
-    functions: dict[str, float] = defaultdict(float)
+    functions: dict[str, list[float]] = defaultdict(list)
     for test, took in seconds.items():
-        functions[test.partition("[")[0]] += took / unit
-    whole = {TOTAL: (loading + sum(seconds.values())) / unit, LOADING: loading / unit}
-    _write(LAST, whole | {name: units for name, units in functions.items() if units >= 0.05})
+        functions[test.partition("[")[0]].append(took / unit)
+    costs = {name: Cost(sum(all_) / len(all_), len(all_)) for name, all_ in functions.items()}
+    total = (loading + sum(seconds.values())) / unit
+    _write(LAST, {TOTAL: Cost(total), LOADING: Cost(loading / unit)} | costs)
 
 
 def main() -> int:
-    last = _read(LAST)
-    kept = _read(KEPT) if KEPT.exists() else {}
+    last, before = read(LAST), kept()
     if "--renew" in sys.argv:
-        _write(KEPT, {BUDGET: kept.get(BUDGET, 0.0)} | last)
+        dear = {name: cost for name, cost in last.items() if cost.case >= 0.05}
+        _write(KEPT, {BUDGET: before.get(BUDGET, Cost(0.0))} | dear)
         return 0
-    took, budget = last[TOTAL], kept.get(BUDGET, 0.0)
+    took, budget = last[TOTAL].case, before.get(BUDGET, Cost(0.0)).case
     if not budget:
         print(f"The tests took {took:.0f} units of processor time. {KEPT} sets no budget.")
         return 0
     print(f"The tests took {took:.0f} units of processor time, of {budget:.0f} in {KEPT}.")
     if took <= budget:
         return 0
-    grown = {name: units - kept.get(name, 0.0) for name, units in last.items() if name != TOTAL}
+    grown = {
+        name: (cost.case - before.get(name, Cost(0.0)).case) * cost.cases
+        for name, cost in last.items()
+        if name != TOTAL
+    }
     print(f"The {_SHOWN} that grew most since `make durations`, in units:")
     for name in sorted(grown, key=lambda name: -grown[name])[:_SHOWN]:
         print(f"{grown[name]:+8.1f}  {name}")
     return 1
 
 
-def _write(file: Path, units: Mapping[str, float]) -> None:
+def kept() -> dict[str, Cost]:
+    """What is noted in the tree; nothing, if nothing is."""
+    return read(KEPT) if KEPT.exists() else {}
+
+
+def read(file: Path) -> dict[str, Cost]:
+    rows = (line.split(maxsplit=2) for line in file.read_text().splitlines())
+    return {name: Cost(float(case), int(cases)) for case, cases, name in rows}
+
+
+def _write(file: Path, costs: Mapping[str, Cost]) -> None:
     file.parent.mkdir(exist_ok=True)
-    rows = {name: took for name, took in units.items() if "::" not in name}
-    rows |= dict(sorted(units.items(), key=lambda row: (-round(row[1], 1), row[0])))
-    file.write_text("".join(f"{took:8.1f}  {name}\n" for name, took in rows.items()))
-
-
-def _read(file: Path) -> dict[str, float]:
-    rows = (line.split(maxsplit=1) for line in file.read_text().splitlines())
-    return {name: float(took) for took, name in rows}
+    rows = {name: cost for name, cost in costs.items() if "::" not in name}
+    rows |= dict(sorted(costs.items(), key=lambda row: (-round(row[1].case, 2), row[0])))
+    lines = (f"{cost.case:8.2f} {cost.cases:4d}  {name}\n" for name, cost in rows.items())
+    file.write_text("".join(lines))
 
 
 if __name__ == "__main__":

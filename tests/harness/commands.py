@@ -33,7 +33,7 @@ MODULES = (
     "penstock.demo.agents", "penstock.demo.command", "penstock.demo.story",
     "penstock.doctor.command", "penstock.gates.command", "penstock.monitor.command",
     "penstock.queues.command", "penstock.top.command", "buffer.http.app", "worker.reward",
-    "worker.sandbox.e2b.app", "worker.sandbox.serve",
+    "worker.e2b.app", "jail.serve",
 )  # fmt: skip
 
 

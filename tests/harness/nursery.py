@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 IMPORTED = [
     "fakeredis", "httpx", "hypothesis", "pytest", "rq",
     "ground", "limiter", "worker", "worker.jobs", "worker.concurrent.worker",
-    "worker.queue.code_queue", "worker.sandbox.sessions", "buffer",
+    "worker.queue.code_queue", "jail.sessions", "buffer",
 ]  # fmt: skip
 
 # A test's own variables are its children's, and not the nursery's, which outlives the test.

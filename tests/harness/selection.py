@@ -4,11 +4,12 @@ With PENSTOCK_TEST_ALL everything runs. Else each behaviour is tested once:
 
 - On a real Redis. The files of `ON_BOTH` also run on fakeredis, which users test with.
 - By root or by an ordinary user, in turns, if a file's tests are for both.
-- The blocks of the pages that a newcomer meets, of those that differ from the last commit, and of a
-  tenth of the others.
+- The blocks of the pages that a newcomer meets.
+- What is dear by `.ci/durations.txt` takes turns, and so do the blocks of other pages. A file that
+  the last commit changed, or you since, is tested whole.
 
 A turn is a commit: their number says which it is, or PENSTOCK_TEST_TURN. Tests that are named by
-`::` run whatever they are. PENSTOCK_TEST_REST=3/8 runs the fourth of eight parts of the others.
+`::` run whatever they are. PENSTOCK_TEST_REST=3/4 runs the fourth of four parts of the others.
 """
 
 import os
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.harness import budget
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING = bool(os.environ.get("PENSTOCK_TEST_ALL"))
@@ -33,22 +36,25 @@ ON_BOTH = {
     "tests/penstock/test_pytest_plugin.py",
 }
 FIRST_PAGES = {
-    "README.md", "CONTRIBUTING.md",
-    *(f"docs/guide/{name}.md" for name in ("start", "gates", "sandbox", "rewards", "rq", "test")),
-    "docs/reference/keys.md",
-}  # fmt: skip
+    "README.md",
+    *(f"docs/guide/{name}.md" for name in ("start", "rq", "gates", "sandbox", "rewards")),
+}
+DEAR = 0.4  # units of processor time, see `budget.py`
+TURNS = 5
 _USERS = {"root", "user"}
-_PARTS = 10
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if EVERYTHING or any("::" in word for word in config.args):
         return
     paired = _for_both_users(items)
-    left = [item for item in items if _waits(item, paired) != bool(REST) or _is_another_parts(item)]
+    waiting = {item for item in items if _waits(item, paired)}
+    waiting |= _of_other_turns([item for item in items if item not in waiting])
+    left = [item for item in items if (item in waiting) != bool(REST) or _is_another_parts(item)]
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        gone = set(left)
+        items[:] = [item for item in items if item not in gone]
 
 
 def _is_another_parts(item: pytest.Item) -> bool:
@@ -74,22 +80,44 @@ def _strings(item: pytest.Item) -> set[str]:
 
 
 def _waits(item: pytest.Item, paired: set[Any]) -> bool:
-    """Whether it is not this one's turn."""
+    """Whether another case of it tests the same."""
     file = item.path.relative_to(ROOT).as_posix()
     values = _strings(item)
     if "fake" in values and file not in ON_BOTH:
         return True
     if (user := values & _USERS) and os.getuid() == 0 and _of_several(item) in paired:
-        return min(user) != ("root", "user")[_draw(file) % 2]
-    document = getattr(getattr(item, "callspec", None), "params", {}).get("document")
-    if file == "tests/docs/test_blocks.py" and isinstance(document, Path):
-        page = document.relative_to(ROOT).as_posix()
-        return page not in FIRST_PAGES | _changed() and _draw(page) % _PARTS != 0
+        return min(user) != ("root", "user")[(zlib.crc32(file.encode()) + turn()) % 2]
     return False
 
 
-def _draw(name: str) -> int:
-    return zlib.crc32(name.encode()) + turn()
+def _of_other_turns(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The dear ones are dealt out so that each turn costs the same."""
+    costs = budget.kept()
+    dear = []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        page = _page_of(item)
+        if page is not None:
+            takes_turns = page not in FIRST_PAGES
+        else:
+            takes_turns = name in costs and costs[name].case >= DEAR
+        if takes_turns and not {name.partition("::")[0], page} & _changed():
+            dear.append((-costs[name].case if name in costs else -DEAR, item.nodeid, item))
+    spent = [0.0] * TURNS
+    others = set()
+    for cost, _, item in sorted(dear, key=lambda one: one[:2]):
+        lightest = spent.index(min(spent))
+        spent[lightest] -= cost
+        if lightest != turn() % TURNS:
+            others.add(item)
+    return others
+
+
+def _page_of(item: pytest.Item) -> str | None:
+    document = getattr(getattr(item, "callspec", None), "params", {}).get("document")
+    if item.path.name == "test_blocks.py" and isinstance(document, Path):
+        return document.relative_to(ROOT).as_posix()
+    return None
 
 
 @cache

@@ -11,6 +11,7 @@ from tests.harness import budget
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(budget, "KEPT", tmp_path / ".ci" / "durations.txt")
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -26,7 +27,7 @@ def took(**seconds: float) -> None:
 
 def set_to(units: float) -> None:
     was = budget.KEPT.read_text()
-    budget.KEPT.write_text(was.replace(was.splitlines()[0], f"{units} budget"))
+    budget.KEPT.write_text(was.replace(was.splitlines()[0], f"{units} 1 budget"))
 
 
 def test_a_run_within_the_budget_passes(monkeypatch, capsys) -> None:
@@ -64,6 +65,6 @@ def test_what_is_renewed_keeps_its_budget(monkeypatch) -> None:
     set_to(540)
     took(first=3, second=1)
     judged(monkeypatch, "--renew")
-    rows = [line.split(maxsplit=1) for line in budget.KEPT.read_text().splitlines()]
-    assert rows[0] == ["540.0", "budget"]
-    assert ["3.0", "tests/test_a.py::first"] in rows
+    rows = [line.split(maxsplit=2) for line in budget.KEPT.read_text().splitlines()]
+    assert rows[0] == ["540.00", "1", "budget"]
+    assert ["1.50", "2", "tests/test_a.py::first"] in rows

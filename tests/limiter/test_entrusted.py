@@ -8,7 +8,7 @@ import pytest
 
 from limiter import Adaptive, Gate, PermitLost, Report, StartingGate, SyncGate, TokenBucket
 from tests.harness import killing
-from worker.turn import GateTurn
+from worker.run.turn import GateTurn
 
 
 async def test_an_entrusted_permit_is_given_back_by_anybody_and_once(redis):

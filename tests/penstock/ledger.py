@@ -5,8 +5,8 @@ from typing import Any
 
 import redis
 
-from worker.models import CodeRequest, CodeResult
-from worker.sandbox.local import LocalSandbox
+from jail import LocalSandbox
+from jail.models import CodeRequest, CodeResult
 
 
 class CountingSandbox(LocalSandbox):

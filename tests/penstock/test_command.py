@@ -450,6 +450,20 @@ def test_a_demo_whose_picture_has_no_place_does_not_begin(
     assert time.monotonic() - began < 90
 
 
+def test_a_demo_in_a_folder_of_somebody_elses_draws_among_the_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / ".penstock").touch()  # where no folder can be made, by root neither
+    monkeypatch.chdir(tmp_path)
+    mine = {"TMPDIR": str(tmp_path / "mine")}
+    result = run("demo", "--jobs", "12", "--json", **mine)
+    assert result.returncode == 0, result.stderr
+    picture = Path(json.loads(result.stdout)["picture"])
+    assert picture.parent == tmp_path / "mine"
+    assert "<polyline" in picture.read_text()
+
+
 def test_a_demo_with_a_wrong_sandbox_setting_does_not_begin(scratch: Path) -> None:
     said = refusal(run("demo", *picture_in(scratch), PENSTOCK_SANDBOX_PYTHON="/no/such/python"))
     assert said.startswith("PENSTOCK_SANDBOX_PYTHON: names no file that can be executed")

@@ -403,7 +403,7 @@ def test_a_level_that_does_not_exist_is_refused_by_name() -> None:
 
 NO_NAMESPACES = """
 import os, sys
-from tests.worker.sandbox import restricted
+from tests.jail import restricted
 restricted.no_namespaces()
 os.execv(sys.argv[1], [sys.argv[1], "doctor", "--json"])
 """

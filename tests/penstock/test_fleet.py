@@ -13,7 +13,7 @@ from rq.worker import BaseWorker, WorkerStatus
 import ground
 from buffer import Policy, RolloutBuffer, TaskConfig
 from buffer.catalog import REWARD_STEPS
-from buffer.reading.group_functions import GroupFunctions
+from buffer.group_functions import GroupFunctions
 from ground.http import exposition
 from limiter import TokenBucket
 from penstock.doctor.stored import check_gates

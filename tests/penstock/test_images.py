@@ -8,9 +8,9 @@ from unittest.mock import patch
 import pytest
 from click.testing import CliRunner
 
+from jail.images import ImageSettings, ImageStore
 from penstock.cli import command
-from tests.worker.images.archives import docker, layer
-from worker.images import ImageSettings, ImageStore
+from tests.jail.images.archives import docker, layer
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from rq.serializers import JSONSerializer
 import ground
 from buffer import RolloutBuffer, TaskConfig
 from ground.process import from_thread
+from jail.models import CodeRequest
 from limiter import TokenBucket, remove_gate
 from limiter import engine as engines
 from penstock.changes.jobs import change_jobs
@@ -32,7 +33,6 @@ from tests.worker.concurrent.crew import at_work, burst, open_queue
 from tests.worker.lifecycle.cloud import CloudThread
 from tests.worker.lifecycle.conftest import quick
 from worker.lifecycle import SandboxLifecycle
-from worker.models import CodeRequest
 from worker.queue.order import data_of
 
 TOKEN = {"Authorization": "Bearer secret"}

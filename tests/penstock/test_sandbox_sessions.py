@@ -6,11 +6,11 @@ import os
 
 import pytest
 
+from jail.sessions import CommandRequest, LocalSessions, SessionRequest
+from jail.sessions.settings import SessionSettings
 from tests.harness import commands
 from tests.harness.servers import until
 from tests.harness.terminal import Terminal
-from worker.sandbox.sessions import CommandRequest, LocalSessions, SessionRequest
-from worker.sandbox.sessions.settings import SessionSettings
 
 
 @pytest.fixture(scope="module")

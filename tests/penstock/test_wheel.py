@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("ground", "limiter", "buffer", "worker", "penstock")
+PACKAGES = ("ground", "limiter", "buffer", "jail", "worker", "penstock")
 
 
 def in_the_tree() -> set[str]:

@@ -8,7 +8,7 @@ from tests.harness.killing import Point, after, before, named
 
 SHIFT, FINISHER = "worker.concurrent.shift:Shift", "worker.concurrent.finish:Finisher"
 ENDING, ORDERS = "worker.concurrent.rq_ending:Ending", "worker.queue.orders:Orders"
-RUN = "worker.sandbox.fusion:SandboxFusion.run"
+RUN = "jail.fusion.client:SandboxFusion.run"
 READ_CLAIM = "worker.concurrent.shift:read_claim"
 CLEANUP = "worker.concurrent.worker:ConcurrentWorker.cleanup_execution"
 FENCED = "worker.concurrent.rq_ending:FencedPipeline._is_due"

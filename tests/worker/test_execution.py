@@ -9,8 +9,8 @@ from limiter import TokenBucket
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeRequest, CodeResult, RetryPolicy, SandboxFusion
-from worker.execution import execute
-from worker.turn import GateTurn, JobAtHand
+from worker.run.execution import execute
+from worker.run.turn import GateTurn, JobAtHand
 
 QUICK = RetryPolicy(attempts=3, first=0.001)
 
@@ -137,7 +137,7 @@ async def cancelled_in(sandbox, gate):
 
 
 async def test_a_cancelled_program_that_may_go_on_keeps_its_permit(gate, monkeypatch):
-    monkeypatch.setattr("worker.execution.KILLED_WITHIN", 0.0)
+    monkeypatch.setattr("worker.run.execution.KILLED_WITHIN", 0.0)
     await cancelled_in(Careless(), gate)
     assert (await gate.status()).in_flight == 1
 
@@ -145,7 +145,7 @@ async def test_a_cancelled_program_that_may_go_on_keeps_its_permit(gate, monkeyp
 async def test_a_cancelled_program_that_dies_with_us_keeps_its_permit_for_a_moment(
     gate, monkeypatch
 ):
-    monkeypatch.setattr("worker.execution.KILLED_WITHIN", 0.05)
+    monkeypatch.setattr("worker.run.execution.KILLED_WITHIN", 0.05)
     await cancelled_in(Jail(), gate)
     await (await gate.acquire(timeout=100)).give_back()
 

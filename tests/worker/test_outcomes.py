@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from jail.judge.models import JudgeResult
+from jail.models import CodeResult, CommandResult
 from tests.architecture.source import ROOT
-from worker.judge.models import JudgeResult
-from worker.models import CodeResult, CommandResult
 from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES, program_outcome
 
 

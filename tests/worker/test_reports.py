@@ -4,12 +4,12 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from jail.errors import SandboxBroken, SandboxBusy, SandboxTimeout
+from jail.models import CodeRequest, CodeResult
 from limiter import Adaptive, TokenBucket
-from worker.errors import SandboxBroken, SandboxBusy, SandboxTimeout
-from worker.execution import RetryPolicy, execute
-from worker.models import CodeRequest, CodeResult
 from worker.rollout import endpoint
-from worker.turn import GateTurn, JobAtHand
+from worker.run.execution import RetryPolicy, execute
+from worker.run.turn import GateTurn, JobAtHand
 
 QUICK = RetryPolicy(first=0.001, longest=0.001)
 

@@ -19,7 +19,7 @@ SECRET = "s3cret"
 def test_a_killed_workers_attempt_and_the_next_are_two_spans_of_one_job(real_redis) -> None:
     url = url_of(real_redis)
     queue = CodeQueue(url).sync
-    at = killing.before("worker.sandbox.local.provider:LocalSandbox.run", hit=2)  # after the proof
+    at = killing.before("jail.sandbox:LocalSandbox.run", hit=2)  # after the proof
     doomed = LOCAL | {"job_lease": LEASE}
     with recorded() as spans:
         with tracing.span("trainer"):

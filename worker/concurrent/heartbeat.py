@@ -28,7 +28,7 @@ from limiter.commands import INDEX
 from worker.concurrent.commands import MOST, SCRIPTS, WorkCommands
 from worker.concurrent.running import LOST, UNWANTED, BeatRow, ClaimedJob
 from worker.concurrent.shift import Shift
-from worker.sandbox.choice import unreachable_sandboxes
+from worker.run.choice import unreachable_sandboxes
 from worker.settings import WorkerSettings
 
 log = logging.getLogger("penstock.worker")

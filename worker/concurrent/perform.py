@@ -30,8 +30,7 @@ from worker.concurrent.rq_job import current_job
 from worker.concurrent.running import ClaimedJob, Outcome, RunningJobs
 from worker.concurrent.threads import Threads
 from worker.errors import NotAllowed
-from worker.settings import WorkerSettings
-from worker.turn import (
+from worker.run.turn import (
     LAST_LANE,
     GateTurn,
     JobAtHand,
@@ -42,6 +41,7 @@ from worker.turn import (
     give_back,
     job_at_hand,
 )
+from worker.settings import WorkerSettings
 
 log = logging.getLogger("penstock.worker")
 
@@ -180,7 +180,7 @@ def _name_of(serializer: Any) -> str:
 
 
 class ClaimedPermit:
-    """A `worker.turn.Turn` that begins with the permit of the job's claim, if that had one."""
+    """A `worker.run.turn.Turn` that begins with the permit of the job's claim, if that had one."""
 
     def __init__(
         self,

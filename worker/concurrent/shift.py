@@ -34,11 +34,11 @@ from worker.concurrent.perform import Performer
 from worker.concurrent.rq_job import claimed_job
 from worker.concurrent.running import ClaimedJob, Outcome, RunningJobs, WorkerDied
 from worker.concurrent.threads import Threads
-from worker.judge.reading import close_readers_here
+from worker.judging.reading import close_readers_here
 from worker.queue.dropped import REASONS
-from worker.sandbox.choice import close_sandboxes_here
+from worker.run.choice import close_sandboxes_here
+from worker.run.turn import Room
 from worker.settings import WorkerSettings
-from worker.turn import Room
 
 log = logging.getLogger("penstock.worker")
 

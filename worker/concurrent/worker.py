@@ -35,7 +35,7 @@ from worker.concurrent.rq_job import replace_current_job, require_rqs_keys_of, w
 from worker.concurrent.shift import Shift
 from worker.concurrent.threads import Threads
 from worker.lifecycle.reaper.reaper import reap_sandboxes
-from worker.sandbox.choice import check_choice, described, prove_sandbox_here
+from worker.run.choice import check_choice, described, prove_sandbox_here
 from worker.settings import WorkerSettings
 
 

@@ -8,10 +8,10 @@ import asyncio
 import base64
 from collections.abc import Mapping
 
+from jail.errors import SandboxFailure, SandboxUnfit
+from jail.models import LANGUAGES, OUTPUT_LIMIT, CodeRequest, CodeResult
+from jail.protocol import Sandbox
 from worker.contract.check import Check, contract, require, same
-from worker.errors import SandboxFailure, SandboxUnfit
-from worker.models import LANGUAGES, OUTPUT_LIMIT, CodeRequest, CodeResult
-from worker.sandbox.protocol import Sandbox
 
 _SECONDS = 30.0  # a program's time limit, where the check is not about time
 _AT_ONCE = 8

@@ -21,21 +21,21 @@ from weakref import WeakValueDictionary
 
 from ground import GroundSettings, PenstockError, SettingError
 from ground.process import from_thread, on_process_loop
-from worker.errors import RequestRefused
-from worker.execution import RetryPolicy
-from worker.judge.asking import INLINE, JudgeOptions, request_here
-from worker.judge.completion import code_of
-from worker.judge.formats import Cases, read_cases
-from worker.judge.judging import judge as judge_here
-from worker.judge.models import JudgeCase, JudgeResult
+from jail.errors import RequestRefused
+from jail.fusion.endpoints import run_code_url
+from jail.judge.asking import INLINE, JudgeOptions, request_here
+from jail.judge.completion import code_of
+from jail.judge.formats import Cases, read_cases
+from jail.judge.models import JudgeCase, JudgeResult
+from worker.judging.job import judge as judge_here
 from worker.queue.code_queue import CodeQueue
 from worker.reward.api import HERE, runs_on_queue
 from worker.reward.judged import judge
 from worker.reward.scoring import score_of
-from worker.sandbox.choice import sandbox_here
-from worker.sandbox.endpoints import run_code_url
+from worker.run.choice import sandbox_here
+from worker.run.execution import RetryPolicy
+from worker.run.turn import JobAtHand
 from worker.settings import WorkerSettings, worker_settings
-from worker.turn import JobAtHand
 
 log = logging.getLogger("penstock.reward")
 
@@ -191,7 +191,7 @@ class Grader:
 
 
 def cases_of(truth: Any) -> Cases:
-    """The cases of a row, in any format that `worker.judge.read_cases` reads: objects or JSON.
+    """The cases of a row, in any format that `jail.judge.read_cases` reads: objects or JSON.
 
     Arrays, as data sets have them, are lists. Raises `RequestRefused` for what is no such format.
     """

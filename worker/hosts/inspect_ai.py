@@ -22,7 +22,7 @@ from inspect_ai.util import (
 from pydantic import BaseModel, ConfigDict
 
 from ground.process import on_process_loop
-from worker.errors import SandboxFailure
+from jail.errors import SandboxFailure
 from worker.hosts.here import lifecycle_here
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import FileRefused, SandboxSpec

@@ -13,12 +13,12 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 
 from ground.process import on_process_loop
-from worker.errors import RequestRefused
+from jail.errors import RequestRefused
+from jail.models import CodeRequest, CodeResult
 from worker.hosts.grading import Grader, cases_of
 from worker.hosts.session import CodeSession
-from worker.models import CodeRequest, CodeResult
 from worker.queue.code_queue import CodeQueue
-from worker.sandbox.choice import sandbox_here
+from worker.run.choice import sandbox_here
 from worker.settings import WorkerSettings
 from worker.tool.call import Answer
 

@@ -23,14 +23,14 @@ from uuid import uuid4
 from redis.exceptions import RedisError
 
 from ground.process import from_thread, on_process_loop, process_loop
-from worker.errors import RequestRefused, SandboxFailure
+from jail.errors import RequestRefused, SandboxFailure
+from jail.models import CodeRequest, CodeResult
 from worker.hosts.here import lifecycle_here
 from worker.lifecycle.code import run_in
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import SandboxSpec
 from worker.lifecycle.registry.registry import Registry
 from worker.lifecycle.sandbox import OpenSandbox
-from worker.models import CodeRequest, CodeResult
 from worker.tool.call import Answer
 
 log = logging.getLogger("penstock.tool")

@@ -14,7 +14,7 @@ from typing import Any, Self
 from uni_agent.sandbox.base import ExecResult, Sandbox, SandboxConfig
 from uni_agent.sandbox.registry import register_sandbox
 
-from worker.errors import SandboxFailure
+from jail.errors import SandboxFailure
 from worker.hosts.here import lifecycle_here
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import SandboxSpec

@@ -1,16 +1,17 @@
-"""Images for session sandboxes, without Docker: unpacked once, shared by all sessions."""
+"""Images for sandboxes. They are `jail.images`; this name stays for programs that use it."""
 
-from worker.images.archive import ImageConfig
-from worker.images.errors import (
+from jail.images import (
+    Collected,
+    Image,
     ImageBroken,
+    ImageConfig,
     ImageError,
+    ImageSettings,
+    ImageStore,
     ImageTooLarge,
     ImageUnknown,
     StoreUnusable,
 )
-from worker.images.layers import Collected
-from worker.images.settings import ImageSettings
-from worker.images.store import Image, ImageStore
 
 __all__ = [
     "Collected",

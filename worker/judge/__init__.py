@@ -1,13 +1,8 @@
-"""One program against many cases in one job: compiled once, each case judged by itself.
+"""The judge. It is `jail.judge`; this name stays for programs that use it."""
 
-What reads datasets is imported when it is first named: a forked worker's every job imports this.
-"""
-
-from typing import TYPE_CHECKING
-
-from ground.lazy import lazily as _lazily
-from worker.judge.models import (
+from jail.judge import (
     CaseLimits,
+    Cases,
     Checker,
     Compare,
     JudgeCase,
@@ -15,10 +10,8 @@ from worker.judge.models import (
     JudgeResult,
     Kept,
     SuiteRef,
+    read_cases,
 )
-
-if TYPE_CHECKING:
-    from worker.judge.formats import Cases, read_cases
 
 __all__ = [
     "CaseLimits",
@@ -32,5 +25,3 @@ __all__ = [
     "SuiteRef",
     "read_cases",
 ]
-
-__getattr__ = _lazily(__name__, dict.fromkeys(("Cases", "read_cases"), "worker.judge.formats"))

@@ -12,14 +12,14 @@ from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib.resources import files
 
-from worker.errors import SandboxUnfit
+from jail.errors import SandboxUnfit
+from jail.limits import DEFAULTS
+from jail.models import CodeRequest, CodeResult, CommandResult
 from worker.lifecycle.errors import CommandFailed, SandboxLost
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import FILE_ERRORS, ExecResult
 from worker.lifecycle.sandbox import OpenSandbox
 from worker.lifecycle.settings import LifecycleSettings
-from worker.models import CodeRequest, CodeResult, CommandResult
-from worker.sandbox.local.limits import DEFAULTS
 from worker.settings import WorkerSettings
 
 _COMMANDS = {"python": ("py", "python3"), "bash": ("sh", "bash")}
@@ -129,7 +129,7 @@ async def _program(sandbox: OpenSandbox, request: CodeRequest) -> list[str]:
 def _caller() -> tuple[str, str]:
     """What hands a program to the interpreter of its session, and that."""
     caller = files("worker.lifecycle") / "caller.py"
-    notebook = files("worker.sandbox.local.inside") / "notebook.py"
+    notebook = files("jail.inside") / "notebook.py"
     return caller.read_text(), notebook.read_text()
 
 

@@ -7,7 +7,7 @@ SandboxFailure
 └── CommandFailed     the provider could not run a command inside
 """
 
-from worker.errors import SandboxFailure, SandboxUnfit
+from jail.errors import SandboxFailure, SandboxUnfit
 
 
 class StartFailed(SandboxFailure):

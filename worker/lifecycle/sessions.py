@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from ground import RedisTarget, connect_async
 from ground.process import aside, on_process_loop
-from worker.errors import SandboxUnfit
+from jail.errors import SandboxUnfit
 from worker.lifecycle.box import Box, held
 from worker.lifecycle.provider import Provider, SandboxSpec
 from worker.lifecycle.reaper.reaper import Reaper

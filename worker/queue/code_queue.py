@@ -18,11 +18,11 @@ from ground import (
 )
 from ground.redis.answers import LoopAnswer
 from ground.settings import is_number
-from worker.judge.asking import CaseSource, JudgeOptions
-from worker.judge.models import JudgeResult
-from worker.models import CodeResult
+from jail.judge.asking import CaseSource, JudgeOptions
+from jail.judge.models import JudgeResult
+from jail.models import CodeResult
+from worker.queue.asked import Asked
 from worker.queue.handle import Handle, as_completed, read_outcome
-from worker.queue.judging import Asked
 from worker.queue.order import JobHash, Order
 from worker.queue.settings import share_here
 from worker.queue.shares import Charge, QueueShares, Shares
@@ -148,7 +148,7 @@ class CodeQueue:
     ) -> JudgeResult:
         """A verdict for each case: one job, in which the program is compiled once.
 
-        `cases` are a list of `worker.judge.JudgeCase`, or what `worker.judge.read_cases` reads:
+        `cases` are a list of `jail.judge.JudgeCase`, or what `jail.judge.read_cases` reads:
         verl's, LiveCodeBench's, CodeContests' and other datasets'. They go to Redis once,
         for all programs. Call `read_cases` once, and pass its result for each program.
         """

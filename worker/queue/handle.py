@@ -11,8 +11,9 @@ from typing import Any
 from ground import SettingError
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer, own
 from ground.settings import is_number
+from jail.errors import AnswerUnreadable
+from jail.models import CodeResult
 from worker.errors import QueueError, ResultUnreadable
-from worker.models import CodeResult
 from worker.queue.order import Order
 
 
@@ -94,7 +95,10 @@ class SyncHandle(AnyHandle):
 
 def read_outcome(outcome: Any) -> CodeResult:
     """The result in it, or its error raised."""
-    return CodeResult.read(json_of(outcome))
+    try:
+        return CodeResult.read(json_of(outcome))
+    except AnswerUnreadable as wrong:
+        raise ResultUnreadable(str(wrong)) from None
 
 
 def json_of(outcome: Any) -> Any:

@@ -20,9 +20,9 @@ from ground.lua import Command
 from ground.redis.answers import Answer
 from ground.redis.unit import Unit
 from ground.tracing import OFF
+from jail.judge.models import JudgeRequest
+from jail.models import CodeRequest
 from worker.errors import JobCancelled, JobFailed, QueueError, ResultExpired, ResultUnreadable
-from worker.judge.models import JudgeRequest
-from worker.models import CodeRequest
 
 _SUCCESSFUL, _STOPPED = b"1", b"3"
 

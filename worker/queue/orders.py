@@ -20,13 +20,7 @@ from ground.redis.inbox import Entries
 from ground.redis.unit import Exchange
 from ground.timers import Timers
 from ground.tracing import OFF
-from worker.errors import (
-    DeadlineExceeded,
-    JobCancelled,
-    NoWorkers,
-    QueueError,
-    QueueUnavailable,
-)
+from worker.errors import DeadlineExceeded, JobCancelled, NoWorkers, QueueError, QueueUnavailable
 from worker.queue.order import JobHash, Order, Stage, by_hash, look, outcome_of, withdraw
 
 CHECK_EVERY = 5.0  # seconds between looks at jobs without a notice

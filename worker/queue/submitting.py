@@ -10,12 +10,12 @@ from ground import RedisTarget, SettingError, tracing
 from ground.redis.answers import Answer
 from ground.settings import is_number
 from ground.shares import check_share
-from worker.errors import RequestRefused
-from worker.judge.models import JudgeRequest
-from worker.judge.store import SuiteStore
-from worker.models import CodeRequest
+from jail.errors import RequestRefused
+from jail.judge.models import JudgeRequest
+from jail.models import CodeRequest
 from worker.queue.engine import client_engine
 from worker.queue.order import AnyRequest, JobHash, Order
+from worker.queue.suite_store import SuiteStore
 
 Program = CodeRequest | str
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")

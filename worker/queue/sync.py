@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Unpack
 
 from ground.redis.answers import ThreadAnswer
-from worker.judge.asking import CaseSource, JudgeOptions
-from worker.judge.models import JudgeResult
-from worker.models import CodeResult
+from jail.judge.asking import CaseSource, JudgeOptions
+from jail.judge.models import JudgeResult
+from jail.models import CodeResult
+from worker.queue.asked import Asked, without_a_loop
 from worker.queue.handle import SyncHandle, read_outcome, sync_as_completed
-from worker.queue.judging import Asked, without_a_loop
 from worker.queue.order import Order
 from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter

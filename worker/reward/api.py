@@ -13,13 +13,13 @@ from typing import Any
 
 from ground import PenstockError, SettingError
 from ground.process import from_thread
-from worker.errors import RequestRefused, SandboxBroken, SandboxFailure
-from worker.execution import RetryPolicy
-from worker.models import CodeRequest
+from jail.errors import RequestRefused, SandboxBroken, SandboxFailure
+from jail.models import CodeRequest
+from jail.protocol import Sandbox
 from worker.queue.code_queue import CodeQueue
 from worker.reward.semaphore import handed_back
-from worker.sandbox.choice import sandbox_here
-from worker.sandbox.protocol import Sandbox
+from worker.run.choice import sandbox_here
+from worker.run.execution import RetryPolicy
 from worker.settings import WorkerSettings, worker_settings
 
 log = logging.getLogger("penstock.reward")
@@ -131,7 +131,7 @@ def _asked(url: str, request: CodeRequest) -> Answer:
 
 async def _attempt(url: str, request: CodeRequest) -> tuple[Answer | None, SandboxFailure | None]:
     """The answer, and what speaks for another attempt: both, where the sandbox says it failed."""
-    from worker.sandbox.fusion import SandboxFusion
+    from jail.fusion.client import SandboxFusion
 
     if url == HERE:
         try:

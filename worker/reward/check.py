@@ -13,12 +13,13 @@ from typing import Any
 
 from ground import PenstockError
 from ground.process import from_thread
-from worker.errors import QueueError, RequestRefused, ResultUnreadable
-from worker.judge.asking import JudgeOptions
-from worker.judge.completion import code_as_verl, language_named
-from worker.judge.formats import Cases, checked_case
-from worker.judge.models import JudgeResult
-from worker.judge.program import marked, program_of
+from jail.errors import AnswerUnreadable, RequestRefused
+from jail.judge.asking import JudgeOptions
+from jail.judge.completion import code_as_verl, language_named
+from jail.judge.formats import Cases, checked_case
+from jail.judge.models import JudgeResult
+from jail.judge.program import marked, program_of
+from worker.errors import QueueError
 from worker.queue.code_queue import CodeQueue
 from worker.reward.api import HERE, Answer, call_sandbox_api, embedded, queue_of
 from worker.reward.judged import judge, masked, takes
@@ -260,7 +261,7 @@ class _Program:
             if code is True and not reached:  # it ended itself before its check
                 code, metadata["status"] = -2, "runtime_error"
             return code, metadata
-        except ResultUnreadable as unreadable:
+        except AnswerUnreadable as unreadable:
             wrong = f"Internal execution error: {unreadable}"
             return -1, metadata | {"status": "internal_error", "api_request_error": wrong}
 

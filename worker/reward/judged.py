@@ -1,11 +1,12 @@
 """All cases of a program in one go: a job on a queue, or a call of a sandbox that judges."""
 
-from worker.errors import QueueError, SandboxFailure
-from worker.judge.asking import JudgeOptions, request_here
-from worker.judge.formats import Cases, check_cases
-from worker.judge.models import JudgeResult
+from jail.errors import SandboxFailure
+from jail.judge.asking import JudgeOptions, request_here
+from jail.judge.formats import Cases, check_cases
+from jail.judge.models import JudgeResult
+from jail.protocol import Sandbox
+from worker.errors import QueueError
 from worker.queue.code_queue import CodeQueue
-from worker.sandbox.protocol import Sandbox
 
 
 def takes(on: object, language: str) -> bool:

@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from worker.errors import QueueError, RequestRefused, SandboxFailure
-from worker.judge.asking import JudgeOptions
-from worker.judge.compare import accepted, may_accept
-from worker.judge.formats import Cases, checked_case
-from worker.judge.models import Compare as CompareRule
-from worker.judge.models import JudgeResult, Rule
-from worker.judge.printed import Compared, as_known
-from worker.judge.program import marked, program_of
-from worker.models import OUTPUT_LIMIT, CodeRequest, CodeResult
+from jail.errors import RequestRefused, SandboxFailure
+from jail.judge.asking import JudgeOptions
+from jail.judge.compare import accepted, may_accept
+from jail.judge.formats import Cases, checked_case
+from jail.judge.models import Compare as CompareRule
+from jail.judge.models import JudgeResult, Rule
+from jail.judge.printed import Compared, as_known
+from jail.judge.program import marked, program_of
+from jail.models import OUTPUT_LIMIT, CodeRequest, CodeResult
+from worker.errors import QueueError
 from worker.reward.judged import judge, takes
 from worker.reward.verdict import same_output
 
@@ -127,7 +128,7 @@ async def score(
     makes it 0.0, and the others are skipped. `function` names a function to be called
     with a case's stdin, one JSON value per line; its result is printed. A case with only a
     `check`, no stdin and no expected output, does not call it. `compare` is a rule of
-    `worker.judge.Compare`, its name, or a function. A function is called here, so every
+    `jail.judge.Compare`, its name, or a function. A function is called here, so every
     output comes back. A sandbox that cannot judge runs one program per case, `at_once` of them.
     """
     blank = CodeRequest(

@@ -1,5 +1,5 @@
 """Where programs run: one protocol, several providers."""
 
-from worker.sandbox.protocol import Sandbox
+from jail.protocol import Sandbox
 
 __all__ = ["Sandbox"]

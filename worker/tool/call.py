@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ground import PenstockError
-from worker.errors import QueueError, RequestRefused, SandboxFailure
-from worker.models import LANGUAGES, CodeRequest, CodeResult
+from jail.errors import RequestRefused, SandboxFailure
+from jail.models import LANGUAGES, CodeRequest, CodeResult
+from worker.errors import QueueError
 from worker.tool.config import ToolConfig, seconds_of
 
 _TIMES = ("queued_seconds", "permit_seconds", "backoff_seconds", "running_seconds")

@@ -19,7 +19,7 @@ from ground import (
     target_of,
 )
 from ground.shares import read_share
-from worker.models import LANGUAGES, MAX_TIMEOUT, Seconds
+from jail.models import LANGUAGES, MAX_TIMEOUT, Seconds
 
 log = logging.getLogger("penstock.tool")
 

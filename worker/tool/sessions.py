@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 from ground import AnyRedis, GroundSettings, PenstockError, RedisTarget
 from ground.process import PerProcess
 from ground.recent import Recent
-from worker.errors import SandboxFailure
-from worker.models import CodeResult
+from jail.errors import SandboxFailure
+from jail.models import CodeResult
 from worker.tool.config import redis_here
 
 if TYPE_CHECKING:

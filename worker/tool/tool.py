@@ -17,8 +17,8 @@ from typing import Any
 from uuid import uuid4
 
 from ground import AnyRedis, PenstockError, RedisTarget, target_of
+from jail.models import CodeRequest, CodeResult
 from limiter import GateError, TokenBucket
-from worker.models import CodeRequest, CodeResult
 from worker.queue.code_queue import CodeQueue
 from worker.tool.call import Answer, CallRefused, program, read_call
 from worker.tool.config import ToolConfig, redis_here

@@ -10,9 +10,9 @@ import redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
+from jail.fusion.client import SandboxFusion
 from tests.harness.servers import until
 from worker.concurrent.worker import ConcurrentWorker
-from worker.sandbox.fusion import SandboxFusion
 from worker.settings import WorkerSettings
 
 LEASE = 0.6  # of workers that are killed or frozen; a machine under load takes longer to renew it

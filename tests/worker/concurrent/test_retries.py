@@ -5,14 +5,8 @@ import random
 import pytest
 
 from ground.errors import SettingError
-from worker.errors import (
-    SandboxBroken,
-    SandboxBusy,
-    SandboxTimeout,
-    SandboxUnfit,
-    SandboxUnreachable,
-)
-from worker.execution import RetryPolicy
+from jail.errors import SandboxBroken, SandboxBusy, SandboxTimeout, SandboxUnfit, SandboxUnreachable
+from worker.run.execution import RetryPolicy
 
 BUSY = SandboxBusy("full", reason="busy")
 

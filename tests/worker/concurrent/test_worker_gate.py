@@ -8,6 +8,8 @@ import pytest
 from rq import Queue
 
 from ground.redis.connection import Connection
+from jail.fusion.client import SandboxFusion
+from jail.models import CodeRequest
 from limiter import Report, TokenBucket, existing_gate
 from limiter.commands import GateCommands
 from tests.harness import killing
@@ -26,9 +28,7 @@ from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
 from worker.concurrent.running import HELD, LOST, PERMIT_LOST
-from worker.models import CodeRequest
 from worker.queue.code_queue import CodeQueue
-from worker.sandbox.fusion import SandboxFusion
 from worker.settings import WorkerSettings
 
 

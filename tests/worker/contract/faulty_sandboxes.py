@@ -5,9 +5,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.worker.sandbox.plain_fusion import ran
+from jail.fusion.wire import body_of
+from tests.jail.fusion.plain_fusion import ran
 from worker import CodeRequest, CodeResult, SandboxBroken, SandboxUnfit
-from worker.sandbox.fusion_wire import body_of
 
 
 class Honest:

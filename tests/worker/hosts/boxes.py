@@ -3,9 +3,9 @@
 import asyncio
 
 from ground import GroundSettings
+from jail.sessions import LocalSessions
 from tests.worker.lifecycle.leases import leases_end
 from worker.lifecycle.reaper.reaper import Reaper
-from worker.sandbox.sessions import LocalSessions
 
 
 class Boxes:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from ground import SettingError
+from jail.errors import RequestRefused
+from jail.judge.formats import Cases, read_cases
+from jail.judge.models import JudgeCase
 from tests.harness.servers import free_port, url_of
 from tests.worker.concurrent.crew import at_work
 from tests.worker.hosts.programs import RIGHT, SQUARES, fenced
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from worker.errors import RequestRefused
 from worker.hosts import Grade, Grader, cases_of, text_of
-from worker.judge.formats import Cases, read_cases
-from worker.judge.models import JudgeCase
 
 
 @pytest.mark.parametrize(

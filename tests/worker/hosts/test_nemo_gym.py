@@ -22,10 +22,10 @@ from nemo_gym.sandbox.providers.base import (  # noqa: E402
     SandboxSpec,
 )
 
+from jail.sessions import LocalSessions  # noqa: E402
 from worker.hosts.grading import Grade, Grader  # noqa: E402
 from worker.hosts.nemo_gym import Maskable, verify_response  # noqa: E402
 from worker.lifecycle import SandboxLost  # noqa: E402
-from worker.sandbox.sessions import LocalSessions  # noqa: E402
 
 CASES = {"inputs": ["3", "4"], "outputs": ["9", "16"]}
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ground import SettingError
+from jail.sessions import LocalSessions
 from tests.harness.servers import free_port
 from tests.worker.hosts.programs import RIGHT, SQUARES, WRONG, fenced
 from worker.hosts.trl import CodeEnvironment, CodeReward, code_reward
-from worker.sandbox.sessions import LocalSessions
 
 
 def length(completions: list[Any], **_: Any) -> list[float]:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import ground
+from jail.inside import confine
 from limiter import StartingGate
+from tests.jail.conftest import ORDINARY_USER, reachable_python
 from tests.worker.lifecycle.cloud import CloudThread
-from tests.worker.sandbox.conftest import ORDINARY_USER, reachable_python
 from worker.lifecycle import LifecycleSettings, SandboxLifecycle
 from worker.lifecycle.reaper.reaper import Reaper
-from worker.sandbox.local.inside import confine
 
 # Short is what ends or repeats something. What must not end on a machine that stands still for
 # some seconds is long: a start, and the lease of an owner who lives (see `leases.py`).

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from jail.errors import SandboxUnfit
+from jail.limits import DEFAULTS
+from jail.models import CodeRequest
 from limiter import TokenBucket
 from tests.worker.lifecycle.conftest import at_landlock, quick
 from worker import RetryPolicy
-from worker.errors import SandboxUnfit
-from worker.execution import execute, outlives
 from worker.lifecycle import FileRefused, SandboxLifecycle, SandboxRef, code
 from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import LocalError
-from worker.models import CodeRequest
-from worker.sandbox.local.limits import DEFAULTS
-from worker.turn import GateTurn, JobAtHand
+from worker.run.execution import execute, outlives
+from worker.run.turn import GateTurn, JobAtHand
 
 
 async def test_turns_of_one_instance_share_their_files_and_others_do_not(real_redis, tmp_path):
@@ -149,7 +149,7 @@ async def test_a_cancelled_program_of_a_session_keeps_its_permit(lifecycle, redi
         begun.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("worker.execution.KILLED_WITHIN", 0.0)
+    monkeypatch.setattr("worker.run.execution.KILLED_WITHIN", 0.0)
     monkeypatch.setattr(sandbox._lifecycle.provider, "exec", runs_on)
     request = CodeRequest(code="sleep 90", language="bash", instance_id="s", run_timeout=90)
     execution = JobAtHand(GateTurn(gate), seconds=math.inf)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from jail.sessions import SessionTrouble
+from tests.jail.sessions.conftest import strange_hub
 from tests.worker.lifecycle.cloud import CloudProvider, CloudThread
 from tests.worker.lifecycle.conftest import LEAVES_OPEN, at_landlock
-from tests.worker.sandbox.sessions.conftest import strange_hub
 from worker.contract import Check, provider_contract
 from worker.lifecycle import Provider
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.provider import Command, Kind, SandboxRef
-from worker.sandbox.sessions import SessionTrouble
 
 # The level of isolation changes where commands run and files lie. The other checks (names, tags,
 # ends, large files on the way) are made at both levels only in the long run.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jail.inside import notebook
 from tests.harness.servers import until
 from worker.lifecycle import caller
-from worker.sandbox.local.inside import notebook
 
 CALLER, SOURCE = (Path(each.__file__).read_text() for each in (caller, notebook))
 Run = Callable[..., "subprocess.Popen[str]"]

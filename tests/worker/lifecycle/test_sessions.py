@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
+from jail.errors import SandboxUnfit
 from tests.harness import killing
 from tests.worker.lifecycle.cloud import CloudProvider
 from tests.worker.lifecycle.conftest import gate_of, quick, until
-from worker.errors import SandboxUnfit
 from worker.lifecycle import (
     CommandFailed,
     SandboxLifecycle,

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from jail.models import CodeRequest
 from tests.worker.lifecycle.conftest import quick
 from worker.lifecycle import SandboxLifecycle
 from worker.lifecycle.code import SessionSandbox
 from worker.lifecycle.local import LocalProvider
-from worker.models import CodeRequest
 
 
 async def test_programs_of_a_session_share_an_interpreter(real_redis, tmp_path):

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from jail.errors import SandboxFailure
 from tests.worker.lifecycle.conftest import gate_of, until
-from worker.errors import SandboxFailure
 from worker.lifecycle import SandboxLost
 
 BEAT_OFTEN = 9.0  # a lease: its owner beats every 3 s, and a slow machine keeps it

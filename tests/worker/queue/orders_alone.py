@@ -6,7 +6,7 @@ from typing import Any
 from ground import parse_redis_url
 from ground.redis.answers import Answer
 from ground.redis.unit import Exchange
-from worker.models import CodeRequest
+from jail.models import CodeRequest
 from worker.queue.order import JobHash, Order
 from worker.queue.orders import Orders
 

@@ -9,9 +9,9 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from ground import fields_of
+from jail.models import CodeRequest
 from worker.concurrent.commands import SCRIPTS as WORK
 from worker.concurrent.commands import WorkCommands, read_claim
-from worker.models import CodeRequest
 from worker.queue.order import SCRIPTS, JobHash, Order, withdraw
 from worker.queue.shares import Charge, QueueShares
 

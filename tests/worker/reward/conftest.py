@@ -6,7 +6,7 @@ import pytest
 
 from ground import process
 from tests.worker.scripted_fusion import ScriptedFusion
-from worker.sandbox.choice import close_sandboxes_here
+from worker.run.choice import close_sandboxes_here
 from worker.settings import worker_settings
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from jail.judge.completion import code_as_verl, code_of
 from tests.worker.scripted_answers import Answer
-from worker.judge.completion import code_as_verl, code_of
 from worker.reward import compute_score
 
 CPP = "int main() {}\n"

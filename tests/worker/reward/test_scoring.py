@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from jail import LocalSandbox
+from jail.judge.models import JudgeResult
 from tests.harness import killing
 from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work, work_in_process
 from tests.worker.scripted_answers import Answer, outcome
 from worker import CodeQueue, CodeRequest, CodeResult, RequestRefused, SandboxFusion
-from worker.judge.models import JudgeResult
 from worker.reward import Case, score
-from worker.sandbox.local import LocalSandbox
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from jail import LocalSandbox
 from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work
 from worker import CodeQueue
 from worker.reward import RewardUnknown, check_correctness, compute_score
 from worker.reward.verdict import blank
-from worker.sandbox.local import LocalSandbox
 
 ENDS: list[tuple[str, str, Any, str]] = [
     ("print(input())", "python", True, "success"),

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from jail import LocalSandbox
 from tests.worker.rollout.players import QueueTool
-from worker.sandbox.local import LocalSandbox
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ import pytest
 import redis
 
 from ground.process import PerProcess
+from jail.errors import SandboxFailure
+from jail.models import CodeRequest, CodeResult, CommandResult
 from tests.harness import killing
 from tests.harness.servers import until
 from tests.worker.concurrent.crew import work_in_process
-from worker.errors import SandboxFailure
 from worker.lifecycle import SandboxLifecycle
 from worker.lifecycle.registry.registry import Registry
-from worker.models import CodeRequest, CodeResult, CommandResult
 from worker.tool import SandboxFusionTool
 from worker.tool import sessions as trajectory_session
 from worker.tool.sessions import Sessions, TrajectorySession, _Ends

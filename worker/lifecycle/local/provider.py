@@ -1,6 +1,6 @@
 """The local provider: session sandboxes in jails of this machine, all of them kept by one hub.
 
-A sandbox is a session of `worker.sandbox.sessions` with the same name; so any worker of this user
+A sandbox is a session of `jail.sessions` with the same name; so any worker of this user
 on the machine finds, uses and ends it, also after the one that made it has died.
 """
 
@@ -15,7 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from ground import PenstockError, SettingError
-from worker.images import ImageError
+from jail.errors import SandboxUnavailable
+from jail.images import ImageError
+from jail.sessions import (
+    CommandRequest,
+    LocalSessions,
+    Network,
+    SessionExists,
+    SessionGone,
+    SessionRefused,
+    SessionRequest,
+    SessionTrouble,
+    TooManySessions,
+)
+from jail.sessions.launch import valid
+from jail.sessions.session import MOST, LocalSession
+from jail.sessions.settings import LONGEST, SessionSettings
 from worker.lifecycle.local.folder import end_earlier, mark_of
 from worker.lifecycle.provider import (
     FILE_ERRORS,
@@ -27,21 +42,6 @@ from worker.lifecycle.provider import (
     SandboxSpec,
     Verdict,
 )
-from worker.sandbox.local.errors import SandboxUnavailable
-from worker.sandbox.sessions import (
-    CommandRequest,
-    LocalSessions,
-    Network,
-    SessionExists,
-    SessionGone,
-    SessionRefused,
-    SessionRequest,
-    SessionTrouble,
-    TooManySessions,
-)
-from worker.sandbox.sessions.launch import valid
-from worker.sandbox.sessions.session import MOST, LocalSession
-from worker.sandbox.sessions.settings import LONGEST, SessionSettings
 
 _OPTIONS = ("disk_mb", "idle", "network", "processes", "session", "fork_of")
 _WHOLE = ("session", "fork_of")

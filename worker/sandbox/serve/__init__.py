@@ -1,6 +1,11 @@
-"""The embedded sandbox over HTTP, with Sandbox Fusion's contract."""
+"""The embedded sandbox over HTTP. It is `jail.serve`; this name stays for programs that use it."""
 
-from worker.sandbox.serve.app import App
-from worker.sandbox.serve.requests import Line
+from jail.serve import (
+    App,
+    Line,
+)
 
-__all__ = ["App", "Line"]
+__all__ = [
+    "App",
+    "Line",
+]

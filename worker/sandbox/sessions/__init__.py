@@ -1,31 +1,29 @@
-"""Session sandboxes of this machine: many in one fork server, spoken with by any process."""
+"""Sandboxes that stay. They are `jail.sessions`; this name stays for programs that use it."""
 
-from worker.sandbox.sessions.api import (
+from jail.sessions import (
     Change,
     CommandRequest,
     Entry,
     Exit,
     Finished,
+    LocalSessions,
     Network,
     Output,
     Process,
+    ProcessGone,
     ProcessInfo,
     Session,
-    SessionInfo,
-    SessionRequest,
-    Sessions,
-    Terminal,
-    Usage,
-)
-from worker.sandbox.sessions.client import LocalSessions
-from worker.sandbox.sessions.errors import (
-    ProcessGone,
     SessionError,
     SessionExists,
     SessionGone,
+    SessionInfo,
     SessionRefused,
+    SessionRequest,
+    Sessions,
     SessionTrouble,
+    Terminal,
     TooManySessions,
+    Usage,
 )
 
 __all__ = [

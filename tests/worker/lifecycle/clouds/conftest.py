@@ -8,9 +8,9 @@ import pytest
 import ground
 from limiter import Adaptive
 from tests.harness import killing
+from tests.worker.e2b.serving import KEY, E2bServer
 from tests.worker.lifecycle.conftest import gate_of, quick
 from tests.worker.lifecycle.leases import leases_end
-from tests.worker.sandbox.e2b.serving import KEY, E2bServer
 from worker.contract import provider_contract
 from worker.lifecycle import Provider, SandboxLifecycle, SandboxSpec, StartFailed
 from worker.lifecycle.reaper.reaper import Reaper

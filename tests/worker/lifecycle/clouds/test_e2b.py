@@ -5,6 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.worker.e2b.serving import E2bServer
 from tests.worker.lifecycle.clouds.conftest import (
     MakeLife,
     keeps_the_contract,
@@ -12,7 +13,6 @@ from tests.worker.lifecycle.clouds.conftest import (
     throttled,
 )
 from tests.worker.lifecycle.conftest import gate_of
-from tests.worker.sandbox.e2b.serving import E2bServer
 from worker.lifecycle import (
     Command,
     Kind,

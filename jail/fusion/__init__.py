@@ -1,0 +1,1 @@
+"""Sandboxes that speak Sandbox Fusion's contract, as a client."""

@@ -1,0 +1,96 @@
+"""Sandbox Fusion's wire: how a request is put, and what an answer says."""
+
+import json
+
+from ground.backoff import retry_after_seconds
+from ground.errors import VersionError
+from jail.errors import (
+    AnswerUnreadable,
+    SandboxBroken,
+    SandboxBusy,
+    SandboxFailure,
+    SandboxUnfit,
+    SandboxUnreachable,
+)
+from jail.models import CodeRequest, CodeResult
+
+# 504 is how sandboxes and gateways of this contract say "no room", since verl repeats only it.
+_BUSY = {408, 425, 429, 503, 504}
+# What speaks against the request as it was sent, at any endpoint alike.
+_ABOUT_THE_REQUEST = {400, 413, 415, 422}
+_MAY_BE_RUNNING = {502, 504}
+_LONGEST_REFUSAL, _SHOWN = 64 * 1024, 300
+
+
+def body_of(request: CodeRequest) -> bytes:
+    """What is posted to `/run_code`."""
+    fields = {
+        "code": request.code,
+        "language": request.language,
+        "compile_timeout": request.compile_timeout,
+        "run_timeout": request.run_timeout,
+        "memory_limit_MB": request.memory_limit_mb or -1,
+        "stdin": request.stdin,
+        "files": request.files,
+        "fetch_files": request.fetch_files,
+    }
+    return json.dumps(fields).encode()
+
+
+def read_answer(raw: bytes, limit: int, who: str) -> CodeResult:
+    """The outcome in an answer of status 200; `SandboxBroken` where there is none."""
+    try:
+        if len(raw) > limit and raw.lstrip()[:1] == b"{":
+            return _flood(limit)
+        return CodeResult.read(json.loads(raw))
+    except (ValueError, RecursionError, AnswerUnreadable, VersionError) as wrong:
+        why = f"{type(wrong).__name__}: {wrong!s:.200}"
+        raise SandboxBroken(
+            f"{who} answered 200 without a program's outcome: {why}", reason="unreadable"
+        ) from None
+
+
+def failure_of(
+    status: int, retry_after: str, who: str, *, raw: bytes = b"", has_peers: bool
+) -> SandboxFailure | None:
+    """What an HTTP status means; None for 200. `has_peers`: another endpoint may serve.
+
+    `raw` is the answer's body, of which the sentence that says why is passed on.
+    """
+    if status == 200:
+        return None
+    kind: type[SandboxFailure] = SandboxUnfit
+    if status in _BUSY:
+        kind = SandboxBusy
+    elif status == 502:
+        kind = SandboxUnreachable
+    elif status >= 500 or (has_peers and status not in _ABOUT_THE_REQUEST):
+        kind = SandboxBroken
+    return kind(
+        f"{who} answered HTTP {status}{_why(raw)}",
+        reason=f"http_{status}",
+        retry_after=retry_after_seconds(retry_after),
+        may_be_running=status in _MAY_BE_RUNNING,
+    )
+
+
+def _why(raw: bytes) -> str:
+    """What a refusal says: FastAPI's `detail`, or `message`; never the request that it quotes."""
+    try:
+        said = json.loads(raw[:_LONGEST_REFUSAL])
+    except (ValueError, RecursionError):
+        return ""
+    why = said.get("detail") or said.get("message") if isinstance(said, dict) else None
+    if isinstance(why, list):
+        why = "; ".join(str(one["msg"]) for one in why if isinstance(one, dict) and "msg" in one)
+    return f": {' '.join(why.split())[:_SHOWN]}" if isinstance(why, str) and why else ""
+
+
+def _flood(limit: int) -> CodeResult:
+    # The program wrote it, or nobody could have: trying again would flood again.
+    return CodeResult(
+        status="Failed",
+        message=f"the answer was longer than {limit:,} bytes, and was cut off unread",
+        error_kind="limit",
+        error_reason="output_limit",
+    )

@@ -1,0 +1,219 @@
+"""The jail's init, where a program runs on case after case: it alone says how each of them ended.
+
+It is outside the namespace of their processes, whose first one, the template, forks them. It
+gives each case clean folders, holds it to its limits, and hears of the next one from its client.
+A jail that a case has driven over a limit of memory, processes or time is not used for another.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from . import files, program, root, syscalls, template, verdict, wire
+from .jail import Namespaces
+from .job import Clock, Job
+from .meter import Meter
+from .verdict import Running, facts
+
+_LONGEST_ORDER = 1 << 16
+_MOST_FDS = 3  # its input, its files, and the stdout of one whose output another program reads
+_CHILD_ENDED = int(signal.SIGCHLD)
+_COMPLAINT_SIZE = 4096
+
+
+def serve(job: Job, header: dict[str, Any], contents: list[bytes]) -> dict[str, Any]:
+    """Until the client has no more cases, or the jail is spoilt."""
+    _put_program(header["files"], contents, set(header["executable"]))
+    job.place.furnish(header["limits"])
+    bench = Bench(job, header)
+    while (order := bench.next_order()) and bench.run(*order):
+        pass
+    return {"status": "finished"}
+
+
+def _put_program(names: list[str], contents: list[bytes], executable: set[str]) -> None:
+    """In a folder of its own, which nobody can write to after that."""
+    size = sum(map(len, contents)) + (len(names) + 64 << 13)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount("program", root.PROGRAM, "tmpfs", flags, f"size={size},mode=755")
+    for name, content in zip(names, contents, strict=True):
+        path = f"{root.PROGRAM}/{name}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(content)
+        if name in executable:
+            os.chmod(path, 0o755)  # noqa: S103  the folder is read-only in a moment
+    read_only = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY
+    syscalls.mount("none", root.PROGRAM, None, read_only | flags)
+
+
+class Bench:
+    """The template, the folders, and the line to the client."""
+
+    def __init__(self, job: Job, header: dict[str, Any]) -> None:
+        assert isinstance(job.place, Namespaces) and job.channel is not None  # noqa: S101, PT018
+        self._job, self._place, self._channel = job, job.place, wire.at(job.channel)
+        self._limits, self._script = header["limits"], header["script"]
+        self._line, theirs = wire.pair()
+        self._saying, saying = os.pipe()
+        os.set_blocking(self._saying, False)
+        self._pid, self._pidfd = syscalls.clone(syscalls.NEW_PID, _CHILD_ENDED)
+        if self._pid == 0:
+            part = self._place, theirs.detach(), saying, job.joins, header
+            raise program.Begun(partial(template.serve, *part))
+        theirs.close()
+        os.close(saying)
+        self._over = False
+        self._clean = self._state()
+
+    def _state(self) -> list[object]:
+        """What a case can change of folders that are empty as it begins, and cannot change back.
+
+        What it undoes within one tick of the clock leaves nothing for the next one to see.
+        """
+        found: list[object] = []
+        for folder in root.WRITABLE:
+            seen = os.stat(folder)
+            found += seen.st_ctime_ns, seen.st_mtime_ns, seen.st_mode, seen.st_size
+            found += os.listxattr(folder)
+        return found
+
+    def _put_files(self, at: int) -> None:
+        header, contents = wire.unpack(os.pread(at, os.fstat(at).st_size, 0))
+        os.close(at)
+        files.write(self._place, header["files"], contents)
+
+    def next_order(self) -> tuple[dict[str, Any], list[int]] | None:
+        poll = self._poll()
+        poll.register(self._channel, select.POLLIN | select.POLLRDHUP)
+        self._wait(poll, None)
+        message, fds = wire.receive(self._channel, _LONGEST_ORDER, _MOST_FDS)
+        return (json.loads(message), fds) if message else None
+
+    def run(self, order: dict[str, Any], given: list[int]) -> bool:
+        """One case; False if the jail cannot serve another."""
+        if order["files"]:
+            self._put_files(given.pop(1))
+        pipes = [os.pipe() for _ in range(1 if order["stdout"] else 2)]
+        streams = {end: bytearray() for end, _ in pipes}
+        pipes += (marks := [os.pipe()] if order["mark"] else [])
+        for end, _ in pipes:
+            os.set_blocking(end, False)
+        running = Running(self._pid, streams, self._saying, self._line)
+        evidence = self._job.evidence
+        counted = evidence.forget_peak() if evidence else False
+        limits = {**self._limits, "cpu": order["cpu"]}
+        meter = Meter(limits, evidence, self._pids_of_case, self._job.killed)
+        running.started = time.monotonic()
+        mark = verdict.new_mark() if marks else b""
+        script = order["script"] or self._script
+        self._begin(script, mark, [*given, *(end for _, end in pipes)])
+        clock = Clock(running.started, order["wall"], order["patient"])
+        cpu, memory = self._watch(running, meter, clock)
+        duration = time.monotonic() - running.started
+        meter.close(cpu, memory, evidence.memory_peak() if evidence and counted else 0)
+        if meter.cpu > order["cpu"]:
+            running.verdict = running.verdict or "time_limit"
+        if running.gave_way and evidence:
+            evidence.take_back()
+        report = facts(running, meter, evidence, duration)
+        report["marked"] = all(verdict.is_marked(end, mark) for end, _ in marks)
+        spoilt = self._over or bool(evidence and evidence.passed())
+        wire.write(
+            self._channel.fileno(),
+            wire.pack({**report, "spoilt": spoilt}, [*streams.values()]),
+        )
+        for end, _ in pipes:
+            os.close(end)
+        if not spoilt and self._state() != self._clean:
+            self._place.renew(self._limits)
+            self._clean = self._state()
+        return not spoilt
+
+    def _begin(self, script: str, mark: bytes, ends: list[int]) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen in a moment
+            wire.send(self._line, script.encode() + b"\0" + mark, ends)
+        for at in ends:
+            os.close(at)
+
+    def _pids_of_case(self) -> Iterator[str]:
+        return (pid for pid in self._place.pids() if pid != str(self._pid))
+
+    def _watch(self, running: Running, meter: Meter, clock: Clock) -> tuple[float, int]:
+        """Until it has ended or passed a limit; the seconds and the memory that it used.
+
+        What a short one prints waits in its pipes for its end, and wakes nobody.
+        """
+        poll = self._poll()
+        poll.register(self._channel, select.POLLRDHUP)
+        poll.register(self._line, select.POLLIN)
+        used: tuple[int, float, int] | None = None
+        looked = False
+        while used is None and not running.verdict:
+            for at in self._wait(poll, clock.next_look):
+                if at == self._line.fileno():
+                    used = self._hear(running)
+                elif not running.take(at, self._limits["output"]):
+                    poll.unregister(at)
+            now = time.monotonic()
+            if used is None and now >= clock.next_look:
+                if not looked:
+                    for stream in running.streams:
+                        poll.register(stream, select.POLLIN)
+                looked = True
+                self._job.look(running, meter)
+                clock.look(now)
+                if clock.is_over(now, meter):
+                    running.verdict = running.verdict or "time_limit"
+        if used is None:
+            meter.sample()  # for what it has used until now
+            self._end()
+        for stream in running.streams:
+            while running.take(stream, self._limits["output"]):
+                pass
+        running.wait_status, cpu, memory = used or (None, 0.0, 0)
+        return cpu, memory
+
+    def _hear(self, running: Running) -> tuple[int, float, int] | None:
+        """What the template says of the case that has ended; nothing if it was killed as well."""
+        said = b""
+        with contextlib.suppress(ConnectionResetError):
+            said = self._line.recv(template.REPORT.size)
+        failed = b""
+        with contextlib.suppress(BlockingIOError):
+            failed = os.read(self._saying, _COMPLAINT_SIZE)
+        passed = self._job.evidence.passed() if self._job.evidence else None
+        if failed or not (said or passed):
+            raise RuntimeError(failed[1:].decode(errors="replace") or "the template was killed")
+        if said:
+            status, cpu, memory = template.REPORT.unpack(said)
+            return status, cpu, memory
+        running.verdict = passed
+        return None
+
+    def _end(self) -> None:
+        """Kill the template, and with it whatever the case has started."""
+        self._over = True
+        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+    def _poll(self) -> select.poll:
+        poll = select.poll()
+        poll.register(self._job.reply, select.POLLRDHUP)
+        poll.register(self._place.server, select.POLLIN)  # may die before its death signal is set
+        return poll
+
+    def _wait(self, poll: select.poll, until: float | None) -> list[int]:
+        """What can be read. Does not return if the client or the server is gone."""
+        ready = poll.poll(None if until is None else max(0, until - time.monotonic()) * 1000 + 0.5)
+        for at, event in ready:
+            hung_up = at == self._channel.fileno() and not event & select.POLLIN
+            if hung_up or at in (self._job.reply, self._place.server):
+                os._exit(1)  # nobody waits any more; all that is in the jail ends with its init
+        return [at for at, _ in ready]

@@ -1,0 +1,183 @@
+"""What a program's text becomes before its first case: compiled once, in a jail of its own.
+
+A build is kept under its content: source, files beside it, command, and the compiler as it lies
+on this machine. However many ask for the same at once, one compiles. No case is in reach of it.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from jail import languages
+from jail.inside import wire
+from jail.inside.root import PROGRAM
+from jail.jails import Jails, header_of
+from jail.judge.header import ROOM, Header
+from jail.languages import Language
+from jail.limits import Limits
+from jail.outcome import Outcome, Step
+
+_WALL = 3.0  # times the seconds of processor time that a compiler may take
+
+
+class NotBuilt(Exception):
+    """The compiler was not run to its end: the sandbox failed, or refused."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.error)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a case is run from; without `files` if it did not compile."""
+
+    language: Language
+    script: str
+    files: Mapping[str, bytes]
+    compiled: Step | None = None
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.files)
+
+    @property
+    def executable(self) -> list[str]:
+        return [name for name in self.files if name == "main" and self.compiled]
+
+    @property
+    def size(self) -> int:
+        said = (self.compiled.stdout, self.compiled.stderr) if self.compiled else ()
+        return sum(map(len, [*self.files.values(), *said])) + 4096
+
+    def command(self, python: str, given: Mapping[str, bytes], folder: str = PROGRAM) -> list[str]:
+        """Empty for the warm interpreter."""
+        return languages.arguments(self.language.run, self.script, list(given), python, folder)
+
+
+class Builds:
+    """Keeps builds of this size together; what was not asked for longest goes first."""
+
+    def __init__(self, jails: Jails, most_bytes: int) -> None:
+        self._jails = jails
+        self._most = most_bytes
+        self._size = 0
+        self._kept: OrderedDict[str, Build] = OrderedDict()
+        self._under_way: dict[tuple[str, Limits], _UnderWay] = {}
+        self.header: Header | None = None  # while the sandbox runs, if there is room for it
+        self.compiled = 0  # how many times a compiler was run
+
+    async def of(
+        self, language: str, code: str, given: Mapping[str, bytes], limits: Limits
+    ) -> Build:
+        """Raises `LanguageAbsent`, or `NotBuilt`."""
+        found = languages.find(language, self._jails.lacking)
+        script = languages.script(found, given, code)
+        source = {script: languages.source(found, code)}
+        if not found.compile:
+            return Build(found, script, source)
+        steps = languages.steps(
+            found, script, given, self._jails.config.python, limits.compile_wall * _WALL, 1.0
+        )
+        argv = [str(argument) for argument in _argv(steps[0])]
+        key = _digest(argv, {**given, **source})
+        if build := self._kept.get(key):
+            self._kept.move_to_end(key)
+            return build
+        joined = (key, limits)  # of one that compiles with less, the failure is its own
+        if joined not in self._under_way:
+            if self.header and not given:
+                argv[1:1] = self.header.options(found, source[script], self._jails)
+            step = {**steps[0], "argv": argv}
+            compiling = self._compile(found, script, {**given, **source}, step, limits)
+            self._under_way[joined] = _UnderWay(asyncio.ensure_future(compiling))
+        build = await self._wait_for(joined)
+        if build.ok and key not in self._kept:  # a failure may be the machine's
+            self._keep(key, build)
+        return build
+
+    async def _wait_for(self, joined: tuple[str, Limits]) -> Build:
+        """The last who gives up ends the compiler."""
+        one = self._under_way[joined]
+        one.waiting += 1
+        try:
+            return await asyncio.shield(one.task)
+        finally:
+            one.waiting -= 1
+            if (one.task.done() or not one.waiting) and self._under_way.get(joined) is one:
+                del self._under_way[joined]
+                one.task.cancel()
+
+    async def _compile(
+        self,
+        language: Language,
+        script: str,
+        files: Mapping[str, bytes],
+        step: dict[str, object],
+        limits: Limits,
+    ) -> Build:
+        limits = replace(
+            limits, cpu=limits.compile_wall, compile_wall=limits.compile_wall * _WALL, wall=1.0
+        )
+        header = header_of(limits, files, (), language.env, [step], made=language.made)
+        request = wire.pack(header, [b"", *files.values()])
+        self.compiled += 1
+        outcome = await self._jails.exchange(request, limits, compiles=True)
+        if outcome.compile is None:
+            raise NotBuilt(outcome)
+        ok = outcome.compile.status == "finished" and outcome.compile.return_code == 0
+        made = dict(outcome.files) if ok else {}
+        if ok and not made:
+            raise NotBuilt(replace(outcome, status="refused", error=_nothing_made(outcome)))
+        return Build(language, script, made, outcome.compile)
+
+    def open(self) -> str:
+        """Before the sandbox starts: which folder it is to show to compilers; empty if none."""
+        if self._most < ROOM or "cpp" not in self._jails.languages:
+            return ""
+        self.header = self.header or Header(tempfile.gettempdir())
+        return self.header.folder
+
+    async def close(self) -> None:
+        header, self.header = self.header, None
+        if header:
+            await header.close()
+
+    def _keep(self, key: str, build: Build) -> None:
+        self._kept[key] = build
+        self._size += build.size
+        room = self._most - (self.header.size if self.header else 0)
+        while self._size > room:
+            self._size -= self._kept.popitem(last=False)[1].size
+
+
+@dataclass
+class _UnderWay:
+    task: "asyncio.Task[Build]"
+    waiting: int = 0
+
+
+def _argv(step: Mapping[str, object]) -> list[object]:
+    argv = step["argv"]
+    assert isinstance(argv, list)  # noqa: S101 - as `languages.steps` makes it
+    return argv
+
+
+def _digest(argv: list[str], files: Mapping[str, bytes]) -> str:
+    """Another compiler of the same name is another file."""
+    compiler = shutil.which(argv[0], path=languages.PATH)
+    seen = os.stat(compiler) if compiler else None
+    about = hashlib.sha256(repr((argv, seen and (seen.st_ino, seen.st_mtime_ns))).encode())
+    for name, content in sorted(files.items()):
+        about.update(repr((name, len(content))).encode() + content)
+    return about.hexdigest()
+
+
+def _nothing_made(outcome: Outcome) -> str:
+    refused = "".join(f"; {name}: {why}" for name, why in outcome.refused_files.items())
+    return f"the compiler ended well, and made no program{refused}"

@@ -1,0 +1,183 @@
+"""What a checker or an interactor says of a case: a program too, in a jail that no other can reach.
+
+Its own failure masks the case: it says nothing about the program.
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from io import FileIO
+
+from jail.jails import Jails
+from jail.judge.builds import Build
+from jail.judge.found import Said
+from jail.judge.lane import Errand, Lane
+from jail.judge.models import Checker
+from jail.judge.suite import Case
+from jail.limits import Limits
+from jail.outcome import Step
+
+CHECKER_WALL = 3.0  # times its seconds of processor time
+_PATIENCE = 10.0  # seconds more, for an interactor behind its program
+_OUTPUT = 1 << 20  # bytes, of what it says
+_COMMENT = 1000  # characters
+_WRONG = (1, 2, 4, 8)
+_POINTS, _PARTIAL = 7, range(16, 117)
+# How interpreters and runtimes report that a program failed, and by which code they end it. It is
+# the same as that of a verdict, but a checker that failed has none to give.
+_CRASHES = {
+    "java": (1, re.compile(rb'\AException in thread "main" ')),
+    "go": (2, re.compile(rb"\A(panic|fatal error): ")),
+    "rust": (101, re.compile(rb"\A\s*thread 'main'.* panicked at ")),
+    "nodejs": (1, re.compile(rb"\n\nNode\.js v[\d.]+\s*\Z")),
+}
+_CRASHES["typescript"] = _CRASHES["nodejs"]
+_SAID_POINTS = re.compile(r"points?\s+([-+]?\d+(?:\.\d+)?)")
+# Files as a protocol's programs expect them: (name, which of the case's texts), then arguments.
+_FILES: Mapping[str, Mapping[str, str]] = {
+    "testlib": {"input": "input", "output": "printed", "answer": "expected"},
+    "open_r1": {"input": "input", "answer": "expected", "output": "printed"},
+    "scalebox": {"stdin.txt": "input", "stdout.txt": "expected", "answer.txt": "printed"},
+}
+_ARGUMENTS = {
+    "testlib": ["input", "output", "answer"],
+    "open_r1": ["input", "answer", "output"],
+    "scalebox": [],
+}
+
+
+class Checking:
+    """One checker, or interactor, beside one lane of the program."""
+
+    def __init__(
+        self, jails: Jails, checker: Checker, build: Build, limits: Limits, life: float
+    ) -> None:
+        self._checker = checker
+        self._limits = replace(limits, cpu=checker.timeout, output=_OUTPUT)
+        self._life = life
+        arguments = _ARGUMENTS[checker.protocol]
+        self._lane = Lane(jails, build, self._limits, {}, arguments, life)
+
+    async def check(self, case: Case, printed: bytes) -> Said:
+        ran = await self._lane.run(self._errand(self._files(case, printed)))
+        return said_by(self._checker, ran)
+
+    async def interact(self, case: Case, lane: Lane, errand: Errand) -> tuple[Step, Said, bool]:
+        """Joined by pipes: what one prints, the other reads. The last is whether it ended first."""
+        with _pipes() as (to_program, from_interactor, to_interactor, from_program):
+            theirs = replace(self._errand(self._files(case, b"")), wall=self._life)
+            ours = replace(errand, ends=(to_program, from_program))
+            theirs = replace(theirs, ends=(to_interactor, from_interactor))
+            both = (
+                asyncio.ensure_future(lane.run(ours)),
+                asyncio.ensure_future(self._lane.run(theirs)),
+            )
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                hung_up = not both[0].done()
+                ran = await both[0]
+                return ran, await self._last_word(both[1]), hung_up
+            finally:
+                for one in both:
+                    one.cancel()
+                await asyncio.wait(both)
+
+    async def _last_word(self, speaking: "asyncio.Future[Step]") -> Said:
+        """The program has ended, so that it reads an end of file; one that hangs says nothing."""
+        try:
+            async with asyncio.timeout(_PATIENCE + CHECKER_WALL * self._checker.timeout):
+                return said_by(self._checker, await speaking)
+        except TimeoutError:
+            await self._lane.close()
+            return Said("M", "checker_timeout")
+
+    def _files(self, case: Case, printed: bytes) -> dict[str, bytes]:
+        expected = next(iter(case.expected or ()), b"")
+        texts = {"input": case.input, "printed": printed, "expected": expected}
+        return {name: texts[which] for name, which in _FILES[self._checker.protocol].items()}
+
+    def _errand(self, files: Mapping[str, bytes]) -> Errand:
+        cpu = self._checker.timeout
+        limits = self._limits
+        return Errand(
+            cpu, CHECKER_WALL * cpu, limits.memory, limits.output, patient=True, files=files
+        )
+
+    async def close(self) -> None:
+        await self._lane.close()
+
+
+def said_by(checker: Checker, step: Step) -> Said:
+    """Its exit code, or what it printed, in the words of its protocol."""
+    if step.status == "time_limit":
+        return Said("M", "checker_timeout")
+    if step.status != "finished" or step.return_code is None or step.return_code < 0:
+        return Said("M", "checker_error", _text(step.stderr))
+    if _crashed(checker.language, step):
+        return Said("M", "checker_error", _text(step.stderr))
+    return _PROTOCOLS[checker.protocol](step, step.return_code)
+
+
+def _crashed(language: str, step: Step) -> bool:
+    code, report = _CRASHES.get(language, (None, None))
+    return report is not None and step.return_code == code and bool(report.search(step.stderr))
+
+
+def _testlib(step: Step, code: int) -> Said:
+    comment = _text(step.stderr)
+    if code == 0:
+        return Said("P", comment=comment)
+    if code in _WRONG:
+        return Said("W", "checker", comment)
+    if code == _POINTS and (found := _SAID_POINTS.search(comment)):
+        points = float(found[1])
+        if math.isfinite(points):
+            return Said("W", "points", comment, points)
+    if code in _PARTIAL:
+        share = float(code - _PARTIAL.start)
+        return Said("P" if share == 100.0 else "W", "points", comment, share)
+    return Said("M", "checker_error", comment)
+
+
+def _open_r1(step: Step, code: int) -> Said:
+    """The first word that it prints is a number; the rest is not looked at."""
+    words = step.stdout.split(maxsplit=1)
+    try:
+        points = float(words[0])
+    except (IndexError, ValueError):
+        return Said("M", "checker_error", _text(step.stderr))
+    if code or not math.isfinite(points):
+        return Said("M", "checker_error", _text(step.stderr))
+    right = points in (1.0, 100.0)
+    return Said("P" if right else "W", "" if right else "checker", points=points)
+
+
+def _scalebox(step: Step, code: int) -> Said:
+    if code > 1:
+        return Said("M", "checker_error", _text(step.stderr))
+    return Said("W", "checker") if code else Said("P")
+
+
+_PROTOCOLS: Mapping[str, Callable[[Step, int], Said]] = {
+    "testlib": _testlib,
+    "open_r1": _open_r1,
+    "scalebox": _scalebox,
+}
+
+
+def _text(said: bytes) -> str:
+    return said[: 4 * _COMMENT].decode(errors="replace").strip()[:_COMMENT]
+
+
+@contextlib.contextmanager
+def _pipes() -> Iterator[tuple[FileIO, FileIO, FileIO, FileIO]]:
+    """Two: read and write end of the first, then of the second; all closed in the end."""
+    with contextlib.ExitStack() as held:
+        first, second = os.pipe(), os.pipe()
+        ends = [(at, mode) for pipe in (first, second) for at, mode in zip(pipe, "rw", strict=True)]
+        a, b, c, d = (held.enter_context(FileIO(at, mode)) for at, mode in ends)
+        yield a, b, c, d

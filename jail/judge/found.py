@@ -1,0 +1,128 @@
+"""What is known of a program's cases: a verdict and some figures for each, and few outputs.
+
+Of outputs it holds no more than the result brings back, however much the cases have printed.
+"""
+
+from bisect import insort
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+from jail.judge.models import JudgeRequest, JudgeResult, Kept, Letter
+from jail.models import CommandResult
+
+_INDEX = itemgetter(0)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A verdict, and why."""
+
+    letter: Letter
+    reason: str = ""
+    comment: str = ""
+    points: float | None = None
+
+
+class Ran(Protocol):
+    """How a case ran."""
+
+    @property
+    def return_code(self) -> int | None: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+    @property
+    def cpu(self) -> float: ...
+    @property
+    def duration(self) -> float: ...
+    @property
+    def memory_peak(self) -> int: ...
+
+
+class _Figures(NamedTuple):
+    """What of a run comes back in any case."""
+
+    exit: int = 0
+    cpu_ms: int = 0
+    wall_ms: int = 0
+    memory_kb: int = 0
+
+
+class Found:
+    """Verdicts may come in any order; the result is as if the cases had run one by one."""
+
+    def __init__(self, request: JudgeRequest, count: int, compiled: CommandResult | None) -> None:
+        self._request, self._count = request, count
+        self.compiled = compiled  # the first compile that failed, or the only one
+        self.end = count  # cases from here on are not needed
+        self.rest: Said | None = None  # of those that were needed and not judged; None: cut off
+        self._said: dict[int, tuple[Said, _Figures]] = {}
+        self._failed: list[int] = []
+        self._kept: list[tuple[int, Kept, int]] = []  # with their sizes
+        self._kept_size = 0
+        self._full_from = count
+
+    def enter(self, index: int, said: Said, ran: Ran | None) -> None:
+        """A failure may end it all: what comes behind is not needed then, whether it ran or not."""
+        self._said[index] = said, _figures(ran) if ran else _Figures()
+        if ran:
+            self._keep(index, said, ran)
+        if said.letter in "PM":
+            return
+        insort(self._failed, index)
+        most = self._request.failures_until_stop
+        if most is not None and len(self._failed) >= most:
+            self.end = min(self.end, self._failed[most - 1] + 1)
+
+    @property
+    def knows_none(self) -> bool:
+        """Whether no case has a verdict of its own."""
+        return all(said.letter == "M" for said, _ in self._said.values())
+
+    def _keep(self, index: int, said: Said, ran: Ran) -> None:
+        """Of the first ones, as many as there is room for."""
+        which = self._request.keep
+        if which == "none" or (which != "all" and said.letter == "P") or index >= self._full_from:
+            return
+        one = Kept.of(ran.stdout, ran.stderr, self._request.keep_bytes)
+        size = one.size
+        insort(self._kept, (index, one, size), key=_INDEX)
+        self._kept_size += size
+        while self._kept_size > self._request.keep_total or (
+            which == "first_failure" and len(self._kept) > 1
+        ):
+            self._full_from, _, size = self._kept.pop()
+            self._kept_size -= size
+
+    def result(self) -> JudgeResult:
+        found = [
+            self._said.get(index) if index < self.end else None for index in range(self._count)
+        ]
+        known = {index: each for index, each in enumerate(found) if each}
+        rest = self.rest or Said("S", "total_seconds")
+        for index in range(self.end):
+            if index not in known:
+                found[index] = known[index] = rest, _Figures()
+        said = {index: each for index, (each, _) in known.items()}
+        figures = [each[1] if each else _Figures() for each in found]
+        return JudgeResult(
+            verdicts="".join(each[0].letter if each else "S" for each in found),
+            compile_result=self.compiled,
+            cpu_ms=[each.cpu_ms for each in figures],
+            wall_ms=[each.wall_ms for each in figures],
+            memory_kb=[each.memory_kb for each in figures],
+            exits={index: each.exit for index, each in enumerate(figures) if each.exit},
+            reasons={index: one.reason for index, one in said.items() if one.reason},
+            comments={index: one.comment for index, one in said.items() if one.comment},
+            points={index: one.points for index, one in said.items() if one.points is not None},
+            kept={index: one for index, one, _ in self._kept if index < self.end},
+        )
+
+
+def _figures(ran: Ran) -> _Figures:
+    return _Figures(
+        ran.return_code or 0, round(ran.cpu * 1000), round(ran.duration * 1000),
+        ran.memory_peak >> 10,
+    )  # fmt: skip

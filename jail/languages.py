@@ -1,0 +1,240 @@
+"""How a program in each language is written down, compiled and run, inside the jail.
+
+Python runs in the warm interpreter; all others are executed in the same jail, where
+their toolchain is on the machine, in /usr or a folder that the operator exposes.
+"""
+
+import glob
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from jail.errors import SandboxError
+from jail.limits import Limits
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+CPP = ("g++", "-std=c++17", "-O2", "-pthread")
+_LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu*", "/usr/local/lib")
+# A compiler's life is too short for the second compiler and for threads that collect garbage.
+_SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1")
+# The first is of the main thread, as Codeforces has it; the second of all others, as Java has it.
+_JAVA_STACK = ("-Xss64m", "-XX:ThreadStackSize=1024")
+# Types are taken out and not checked; a package that was not given is looked for as it runs.
+_BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=warning")
+# Sandbox Fusion has this one there always: what MultiPL-E's Java programs use. Debian's is here.
+_JARS = ("/usr/share/java/javatuples.jar",)
+
+
+# Comments and texts, each to its end or the code's, so that nothing is read twice; then what tells
+# which types are at the top.
+_LOOKED_THROUGH = 1 << 18  # characters; other programs wait meanwhile
+_JAVA_WORDS = re.compile(
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)"""
+    r"""|\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?"""
+    r"""|[{};]|\bpublic\b|(?<![.\w$])(?:class|interface|enum|record)\s+(?P<type>[\w$]+)""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Language:
+    """`run` is empty for the warm interpreter; `{python}` stands for its executable.
+
+    `{script}` stands for the code's own file: `file`, or one like it where that name is given away;
+    `{stem}` for that name without its end; `{classpath}` for the folder and all jars given.
+    """
+
+    file: str
+    run: Sequence[str] = ()
+    compile: Sequence[str] = ()
+    install: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    module: str = ""  # what it needs of the interpreter
+    named_in_code: bool = False  # the code decides its file's name
+    libraries: Sequence[str] = ()  # linked with, where the machine has them
+    made: Sequence[str] = ()  # what a run needs of what compiling makes, as patterns
+    opening: str = ""  # put before code that has no such tag, and would be text without
+
+    @property
+    def tools(self) -> list[str]:
+        """The programs that it needs of the machine."""
+        first = [argv[0] for argv in (self.compile, self.run) if argv]
+        return [tool for tool in first if not tool.startswith(("{", "./"))]
+
+    def limits(self, given: Limits) -> Limits:
+        """Machine code recurses on the stack of its process: as deep as its memory allows."""
+        return replace(given, stack=given.memory) if self.run[:1] == ("./main",) else given
+
+
+LANGUAGES = {
+    "python": Language("main.py"),
+    "pytest": Language(
+        "test_main.py",
+        ("{python}", "-m", "pytest", "-p", "no:cacheprovider", "{script}"),
+        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        module="pytest",
+    ),
+    "bash": Language("main.sh", ("bash", "{script}"), install="bash"),
+    "cpp": Language(
+        "main.cpp",
+        ("./main",),
+        (*CPP, "{script}", "-o", "main"),
+        "g++",
+        made=("main",),
+        libraries=("crypto", "ssl"),
+    ),
+    "c": Language(
+        "main.c",
+        ("./main",),
+        ("gcc", "-std=c17", "-O2", "-pthread", "{script}", "-o", "main", "-lm"),
+        "gcc",
+        made=("main",),
+    ),
+    "nodejs": Language("main.js", ("node", "{script}"), install="nodejs"),
+    "typescript": Language(
+        "main.ts",
+        ("node", "./main.js"),
+        ("esbuild", "{script}", *_BUNDLED, "--outfile=main.js"),
+        "esbuild nodejs",
+        made=("main.js",),
+    ),
+    "go": Language(
+        "main.go", ("./main",), ("go", "build", "-o", "main", "{script}"), "golang", made=("main",)
+    ),
+    "java": Language(
+        "Main.java",
+        ("java", "-XX:+UseSerialGC", *_JAVA_STACK, "-cp", "{classpath}", "-ea", "{stem}"),
+        ("javac", *_SHORT_JAVA, "-cp", "{classpath}", "{script}"),
+        "default-jdk",
+        made=("*.class",),
+        named_in_code=True,
+    ),
+    "rust": Language(
+        "main.rs", ("./main",), ("rustc", "{script}", "-o", "main"), "rustc", made=("main",)
+    ),
+    "perl": Language("main.pl", ("perl", "{script}"), install="perl"),
+    "ruby": Language("main.rb", ("ruby", "{script}"), install="ruby"),
+    "lua": Language("main.lua", ("lua", "{script}"), install="lua5.4"),
+    "php": Language("main.php", ("php", "-f", "{script}"), install="php-cli", opening="<?php\n"),
+    "R": Language("main.R", ("Rscript", "{script}"), install="r-base-core"),
+    "julia": Language("main.jl", ("julia", "{script}"), install="julia"),
+    "racket": Language("main.rkt", ("racket", "{script}"), install="racket"),
+}
+
+
+class LanguageAbsent(SandboxError):
+    """A language that this sandbox does not know, or whose toolchain is not installed."""
+
+    reason = "language"
+
+
+def find(name: str, lacking: Collection[str] = ()) -> Language:
+    """The language, if it can run here, in an interpreter that lacks these modules."""
+    language = LANGUAGES.get(name)
+    if language is None:
+        raise LanguageAbsent(
+            f"language {name!r} is not one of this sandbox's: {', '.join(sorted(LANGUAGES))}"
+        )
+    if language.module in lacking:
+        raise LanguageAbsent(
+            f"language {name!r} needs the module {language.module!r} in the interpreter that "
+            f"PENSTOCK_SANDBOX_PYTHON names; install it there: pip install {language.module}"
+        )
+    for tool in language.tools:
+        if shutil.which(tool, path=PATH) is None:
+            raise LanguageAbsent(
+                f"language {name!r} needs {tool!r} in {PATH}; install it on the sandbox's "
+                f"machine, e.g. apt-get install {language.install}"
+            )
+    return language
+
+
+def installed(lacking: Collection[str] = ()) -> list[str]:
+    """The languages that can run here."""
+
+    def present(language: Language) -> bool:
+        if language.module in lacking:
+            return False
+        return all(shutil.which(tool, path=PATH) for tool in language.tools)
+
+    return [name for name, language in LANGUAGES.items() if present(language)]
+
+
+def script(language: Language, given: Collection[str], code: str) -> str:
+    """The name of the code's file, given the names of the other files."""
+    stem, suffix = os.path.splitext(language.file)
+    if language.named_in_code:  # a file has the name of its public class
+        return (_public_type(code) or stem) + suffix
+    taken = {part for name in given for part in name.split("/")}
+    while stem + suffix in taken:
+        stem += "_"
+    return stem + suffix
+
+
+def _public_type(code: str) -> str:
+    """The public class, interface, enum or record at the top of Java's code, unless one is Main."""
+    depth, public, found = 0, False, ""
+    for word in _JAVA_WORDS.finditer(code, 0, _LOOKED_THROUGH):
+        if word[0] in "{}":
+            depth = max(0, depth + (1 if word[0] == "{" else -1))
+        elif depth == 0 and word["type"] == "Main":
+            return ""
+        elif depth == 0 and word["type"] and public:
+            found = found or word["type"]
+        public = depth == 0 and (word[0] == "public" or (public and word[0] not in "{};"))
+    return found
+
+
+def source(language: Language, code: str) -> bytes:
+    """The code as its file has it."""
+    tagged = not language.opening or "<?php" in code or "<?=" in code
+    return (code if tagged else language.opening + code).encode(errors="surrogatepass")
+
+
+def steps(
+    language: Language,
+    script: str,
+    given: Collection[str],
+    python: str,
+    compile_wall: float,
+    wall: float,
+) -> list[dict[str, object]]:
+    """The jail's steps, in order, given the names of the other files."""
+
+    def step(command: Sequence[str], seconds: float) -> dict[str, object]:
+        return {
+            "argv": arguments(command, script, given, python),
+            "script": script,
+            "wall": seconds,
+        }
+
+    linked = [f"-l{name}" for name in language.libraries if _linkable(name)]
+    if linked:
+        linked.insert(0, "-Wl,--as-needed")  # a program that uses none of them loads none
+    run = step(language.run, wall)
+    if not language.compile:
+        return [run]
+    return [{**step([*language.compile, *linked], compile_wall), "compiles": True}, run]
+
+
+def arguments(
+    command: Sequence[str], script: str, given: Collection[str], python: str, folder: str = ""
+) -> list[str]:
+    """The command as it is executed, next to the program, or with it in this folder."""
+    own = [folder, "."] if folder else ["."]
+    classpath = ":".join([*own, *_JARS, *(name for name in given if name.endswith(".jar"))])
+    stem = os.path.splitext(script)[0]
+    script = f"{folder}/{script}" if folder else script
+    stands = {"python": python, "script": script, "classpath": classpath, "stem": stem}
+    filled = [argument.format(**stands) for argument in command]
+    if folder:
+        filled = [f"{folder}{one[1:]}" if one.startswith("./") else one for one in filled]
+    return filled
+
+
+@cache
+def _linkable(library: str) -> bool:
+    return any(glob.glob(f"{folder}/lib{library}.so") for folder in _LIBRARIES)

@@ -1,0 +1,55 @@
+"""Session sandboxes of this machine: many in one fork server, spoken with by any process."""
+
+from jail.sessions.api import (
+    Change,
+    CommandRequest,
+    Entry,
+    Exit,
+    Finished,
+    Network,
+    Output,
+    Process,
+    ProcessInfo,
+    Session,
+    SessionInfo,
+    SessionRequest,
+    Sessions,
+    Terminal,
+    Usage,
+)
+from jail.sessions.client import LocalSessions
+from jail.sessions.errors import (
+    ProcessGone,
+    SessionError,
+    SessionExists,
+    SessionGone,
+    SessionRefused,
+    SessionTrouble,
+    TooManySessions,
+)
+
+__all__ = [
+    "Change",
+    "CommandRequest",
+    "Entry",
+    "Exit",
+    "Finished",
+    "LocalSessions",
+    "Network",
+    "Output",
+    "Process",
+    "ProcessGone",
+    "ProcessInfo",
+    "Session",
+    "SessionError",
+    "SessionExists",
+    "SessionGone",
+    "SessionInfo",
+    "SessionRefused",
+    "SessionRequest",
+    "SessionTrouble",
+    "Sessions",
+    "Terminal",
+    "TooManySessions",
+    "Usage",
+]

@@ -1,0 +1,75 @@
+"""What the hub and its callers say to each other: one call a connection, in frames.
+
+A frame is a JSON header and raw bytes, as the jail's own wire has them. The first one of a call
+says what is wanted; what follows depends on that, and a frame with `errno` or `error` ends it.
+"""
+
+import asyncio
+import signal
+from typing import Any
+
+from jail.inside import wire
+from jail.sessions.errors import SessionRefused
+
+VERSION = 4  # of what is said; another version has another hub
+PIECE = 1 << 18  # bytes of content in one frame
+_MOST = (4 << 20) + PIECE  # a command with all its arguments, or a piece
+_LISTED = 64 << 20  # what a hub may answer: a long listing
+_START = 12  # bytes of a frame that say how long it is
+
+Frame = tuple[dict[str, Any], bytes]
+
+
+def check_size(size: Any) -> None:
+    """Of a terminal. Raises `SessionRefused`."""
+    if not (len(size) == 2 and all(isinstance(n, int) and 0 < n < 1 << 16 for n in size)):
+        raise SessionRefused(f"terminal is {size!r:.50}; columns and rows are 1 to 65535")
+
+
+def check_signal(number: Any) -> None:
+    """Raises `SessionRefused`."""
+    if not (isinstance(number, int) and 0 <= number < signal.NSIG):
+        raise SessionRefused(f"signal is {number!r:.50}; it must be 0 to {signal.NSIG - 1}")
+
+
+def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
+    return wire.pack(header, [body])
+
+
+# What a caller says last of a session that it was given: one that it never heard of is ended.
+KNOWN = packed({"known": True})
+
+
+async def send(writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes = b"") -> None:
+    writer.write(packed(header, body))
+    await writer.drain()
+
+
+async def send_call(
+    writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes = b""
+) -> None:
+    """What a caller says. Raises `SessionRefused` for more than a hub takes: it would hang up."""
+    if (length := len(frame := packed(header, body))) > _MOST:
+        raise SessionRefused(
+            f"this call has {length:,} bytes, and a hub takes {_MOST:,}; send a file"
+        )
+    writer.write(frame)
+    await writer.drain()
+
+
+async def receive(reader: asyncio.StreamReader, most: int = _LISTED) -> Frame:
+    """Raises `ConnectionError` where the other side has gone, or says too much."""
+    try:
+        start = await reader.readexactly(_START)
+        length = wire.length(start) or 0
+        if length > most:
+            raise ConnectionError(f"a frame of {length:,} bytes; at most {most:,} are taken")
+        header, (body,) = wire.unpack(start + await reader.readexactly(length - _START))
+    except asyncio.IncompleteReadError:
+        raise ConnectionError("the connection was closed") from None
+    return header, body
+
+
+async def receive_call(reader: asyncio.StreamReader) -> Frame:
+    """What a caller says: no more than a command or a piece."""
+    return await receive(reader, _MOST)

@@ -1,0 +1,60 @@
+"""What is dear takes turns: each test in one of them, and no turn much dearer than another."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.harness import budget, selection
+
+FILE = selection.ROOT / "tests" / "test_a.py"
+COSTS = {f"tests/test_a.py::dear_{n}": budget.Cost(1 + n / 10, 2) for n in range(20)}
+ALL = [f"{name}[{case}]" for name in COSTS for case in "ab"] + ["tests/test_a.py::cheap"]
+
+
+class Item(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+@pytest.fixture(autouse=True)
+def costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "kept", lambda: COSTS)
+    monkeypatch.setattr(selection, "_changed", frozenset)
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, turn: int) -> list[str]:
+    monkeypatch.setattr(selection, "turn", lambda: turn)
+    items = [Item(nodeid=name, path=FILE, name=name) for name in ALL]
+    others = selection._of_other_turns(items)
+    return [item.nodeid for item in items if item not in others]
+
+
+def test_each_dear_test_has_one_turn_and_the_cheap_ones_have_all(monkeypatch) -> None:
+    turns = [chosen(monkeypatch, turn) for turn in range(selection.TURNS)]
+    assert all("tests/test_a.py::cheap" in names for names in turns)
+    dear = [name for names in turns for name in names if "dear" in name]
+    assert sorted(dear) == sorted(ALL[:-1])
+    spent = [sum(COSTS[n.partition("[")[0]].case for n in names if "dear" in n) for names in turns]
+    assert max(spent) < 1.1 * min(spent)
+
+
+def test_a_file_that_was_changed_waits_for_no_turn(monkeypatch) -> None:
+    monkeypatch.setattr(selection, "_changed", lambda: frozenset({"tests/test_a.py"}))
+    assert chosen(monkeypatch, 3) == ALL
+
+
+def test_the_first_pages_are_read_at_each_turn_and_each_other_page_at_one(monkeypatch) -> None:
+    monkeypatch.setattr(selection, "turn", lambda: 2)
+    pages = ["README.md", *(f"docs/guide/page-{n}.md" for n in range(10))]
+    items = [
+        Item(
+            nodeid=f"tests/docs/test_blocks.py::blocks[{page}]",
+            path=Path("tests/docs/test_blocks.py"),
+            callspec=SimpleNamespace(params={"document": selection.ROOT / page}),
+        )
+        for page in pages
+    ]
+    others = selection._of_other_turns(items)
+    left = [page for page, item in zip(pages, items, strict=True) if item not in others]
+    assert left[0] == "README.md"
+    assert len(left) == 3

@@ -1,0 +1,53 @@
+"""What a judge remembers of its cases: no more than comes back, in whatever order they end."""
+
+import random
+
+import pytest
+
+from jail.judge.found import Found, Said
+from jail.judge.models import JudgeRequest
+from jail.outcome import Step
+
+MANY = 400
+
+
+def step(printed: bytes) -> Step:
+    return Step("finished", 0, printed, b"", 0.1, 0.1, 1 << 20, 1)
+
+
+def found(letters: str, order: list[int], **given: object) -> Found:
+    request = JudgeRequest.read({"code": "", "cases": [{}] * len(letters)} | given)
+    found = Found(request, len(letters), None)
+    for index in order:
+        letter = letters[index]
+        found.enter(index, Said(letter), step(f"{index} ".encode() * 20))  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize("keep", ["none", "first_failure", "failures", "all"])
+@pytest.mark.parametrize("stop", ["none", 3])
+def test_the_result_does_not_depend_on_the_order_of_the_cases(keep: str, stop: str | int) -> None:
+    draw = random.Random(keep + str(stop))
+    letters = "".join(draw.choices("PPPPWTM", k=MANY))
+    given = {"keep": keep, "stop": stop, "keep_total": 1000, "keep_bytes": 16}
+    in_turn = found(letters, [*range(MANY)], **given).result()
+    assert len(in_turn.kept) <= 1000 // 32 + 1
+    for _ in range(10):
+        order = draw.sample(range(MANY), MANY)
+        assert found(letters, order, **given).result() == in_turn
+
+
+def test_it_holds_no_output_that_does_not_come_back() -> None:
+    request = JudgeRequest.read({"code": "", "cases": [{}] * MANY, "keep": "all"})
+    kept = Found(request, MANY, None)
+    for index in range(MANY):
+        kept.enter(index, Said("W"), step(bytes(100_000)))
+    assert all(isinstance(number, int) for _, figures in kept._said.values() for number in figures)
+    assert sum(one.size for _, one, _ in kept._kept) <= request.keep_total
+
+
+def test_what_was_not_judged_is_cut_off_or_lost() -> None:
+    assert found("PPP", [0]).result().reasons == {1: "total_seconds", 2: "total_seconds"}
+    lost = found("PPP", [2])
+    lost.rest = Said("M", "jail_lost")
+    assert lost.result().verdicts == "MMP"

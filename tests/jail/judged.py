@@ -1,0 +1,28 @@
+"""Programs to judge, in a sandbox that the tests of judging share."""
+
+from typing import Any
+
+from jail import LocalSandbox
+from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
+from jail.judge.suite import InlineSuite
+
+Cases = list[tuple[str, str | None]]
+
+
+async def judge(sandbox: LocalSandbox, code: str, cases: Cases, **given: Any) -> JudgeResult:
+    """With limits of time that a busy machine does not reach, and all outputs kept."""
+    request = JudgeRequest(
+        code=code,
+        cases=[JudgeCase(input=text, expected=expected) for text, expected in cases],
+        **{"wall_timeout": 100.0, "compile_timeout": 100.0, "keep": "all", **given},
+    )
+    return await sandbox.judge(request, InlineSuite.of(request.cases or []))
+
+
+def in_turn(first: str, then: str) -> str:
+    """A program that does the one in cases whose input is 0, the other in the rest."""
+
+    def indented(code: str) -> str:
+        return "".join(f"    {line}\n" for line in code.strip().split("\n"))
+
+    return f"import os\nif input() == '0':\n{indented(first)}else:\n{indented(then)}"

@@ -1,0 +1,111 @@
+"""Checkers and interactors that fail themselves say nothing of the program that they judge."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from jail import LocalSandbox
+from jail.judge import checking
+from jail.judge.checking import said_by
+from jail.judge.found import Said
+from jail.judge.models import Checker
+from jail.judge.trial import _of_both
+from jail.outcome import Step
+
+from .judged import Cases, judge
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox() -> AsyncIterator[LocalSandbox]:
+    sandbox = LocalSandbox()
+    yield sandbox
+    await sandbox.close()
+
+
+CHECKERS = {  # and what it says of an output of 1
+    "raise ValueError(1)": ("M", "checker_error"),
+    "import nothing_of_this_name": ("M", "checker_error"),
+    "this is no Python": ("M", "checker_error"),
+    "raise SystemExit(1)": ("W", "checker"),
+    "assert False, 'not sorted'": ("W", "checker"),
+    "from __future__ import annotations\nimport sys; sys.exit(len(sys.argv) != 4)": ("P", ""),
+}
+
+
+@pytest.mark.parametrize("code", CHECKERS)
+async def test_a_python_checker_that_raises_has_no_verdict(
+    sandbox: LocalSandbox, code: str
+) -> None:
+    checker = {"code": code, "language": "python"}
+    result = await judge(sandbox, "print(1)", [("", "1")], checker=checker)
+    assert (result.verdicts, result.reasons.get(0, "")) == CHECKERS[code], result
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "said"),
+    [
+        ("java", 1, b'Exception in thread "main" java.lang.ArithmeticException: / by zero\n'),
+        ("go", 2, b"panic: runtime error: index out of range\n\ngoroutine 1 [running]:\n"),
+        ("rust", 101, b"\nthread 'main' panicked at src/main.rs:1:13:\nexplicit panic\n"),
+        ("nodejs", 1, b"/run/program/main.js:1\n\nError: x\n    at y\n\nNode.js v20.19.2\n"),
+    ],
+)
+async def test_what_other_languages_say_of_a_failure_is_known(
+    language: str, code: int, said: bytes
+) -> None:
+    checker = Checker(code="", language=language)
+
+    def verdict(stderr: bytes) -> str:
+        return said_by(checker, Step("finished", code, b"", stderr, 0.0, 0.0, 0, 0)).letter
+
+    assert (verdict(said), verdict(b"the program printed: " + said[:-1] + b"!")) == ("M", "W")
+
+
+@pytest.mark.parametrize("points", ["nan", "inf", "-inf", "1e999"])
+async def test_points_are_numbers(sandbox: LocalSandbox, points: str) -> None:
+    checker = {"code": f"print('{points}')", "language": "python", "protocol": "open_r1"}
+    result = await judge(sandbox, "print(1)", [("", "1")], checker=checker)
+    assert (result.verdicts, result.reasons, result.points) == ("M", {0: "checker_error"}, {})
+    long = Step("finished", 7, b"", b"points " + b"9" * 400, 0.0, 0.0, 0, 0)
+    assert said_by(Checker(code=""), long).letter == "M"
+
+
+async def test_who_failed_first_is_to_blame() -> None:
+    late, failed, broken = Said("T"), Said("E"), Said("M", "checker_error")
+    assert _of_both(late, broken, hung_up=True) is broken, "it left the program to wait"
+    assert _of_both(late, broken, hung_up=False) is late, "it met the end of one that was killed"
+    assert _of_both(failed, broken, hung_up=False) is failed
+    assert _of_both(late, Said("M", "checker_timeout"), hung_up=False).letter == "M"
+    assert _of_both(failed, Said("W"), hung_up=True).letter == "W", "it hung up on a wrong one"
+    assert _of_both(failed, Said("P"), hung_up=True) is failed
+
+
+ECHO = "while True: print(input(), flush=True)"
+INTERACTORS = {  # the interactor, the program, and what becomes of the case
+    "hangs awake": ("while True: pass", ECHO, "M", "checker_timeout"),
+    "hangs asleep": ("import time; time.sleep(1000)", ECHO, "M", "checker_timeout"),
+    "fails": ("raise ValueError(1)", "import sys; sys.stdin.read()", "M", "checker_error"),
+    "waits for a program that waits": ("input()", "input()", "T", "run_timeout"),
+    "waits for a program that has ended": ("input()", "", "W", "checker"),
+    "waits for a program that fails": ("input()", "raise SystemExit(3)", "W", "checker"),
+    "meets one that computes without end": ("input()", "while True: pass", "T", "run_timeout"),
+}
+
+
+@pytest.mark.parametrize("how", INTERACTORS)
+async def test_an_interactor_that_hangs_or_fails_is_not_its_programs_fault(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "hangs asleep":
+        monkeypatch.setattr(checking, "_PATIENCE", 0.1)
+    code, program, letter, reason = INTERACTORS[how]
+    interactor = {"code": code, "language": "python", "timeout": 0.5}
+    cases: Cases = [("", None)]
+    result = await judge(
+        sandbox, program, cases, mode="interactive", interactor=interactor,
+        run_timeout=0.5, wall_timeout=None,
+    )  # fmt: skip
+    assert (result.verdicts, result.reasons[0]) == (letter, reason), result

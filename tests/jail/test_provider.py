@@ -1,0 +1,124 @@
+"""`LocalSandbox` stands behind the worker's protocol."""
+
+import asyncio
+import base64
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import worker
+from jail import CAPS, LocalSandbox, ServerConfig
+from jail.models import CodeRequest
+from tests.harness.remains import until_processes
+
+
+@pytest.fixture
+async def local() -> AsyncIterator[LocalSandbox]:
+    sandbox = LocalSandbox()
+    yield sandbox
+    await sandbox.close()
+
+
+async def test_it_is_a_sandbox_of_the_worker(local: LocalSandbox) -> None:
+    sandbox: worker.Sandbox = local
+    assert sandbox.name == "local"
+    assert {"python", "bash"} <= sandbox.languages
+
+
+async def test_a_program_that_succeeds(local: LocalSandbox) -> None:
+    request = CodeRequest(
+        code="import sys; print(sys.stdin.read()); print(open('d/f').read())",
+        stdin="in",
+        files={"d/f": base64.b64encode(b"file").decode()},
+        fetch_files=["d/f"],
+        correlation_id="c1",
+    )
+    result = await local.run(request)
+    assert (result.ok, result.status, result.stdout) == (True, "Success", "in\nfile\n")
+    assert result.files == {"d/f": base64.b64encode(b"file").decode()}
+    assert (result.isolation, result.correlation_id) == ("ns", "c1")
+    assert result.running_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "reason", "seconds"),
+    [
+        ("1 / 0", "user", "exit", 60),
+        ("import os; os.kill(os.getpid(), 11)", "user", "signal", 60),
+        ("while True: pass", "limit", "run_timeout", 1),
+        ("x = bytearray(1500 << 20)", "limit", "memory_limit", 60),
+        ("while True: print('x' * 10_000)", "limit", "output_limit", 60),
+        ("import os\nwhile True: os.fork()", "limit", "process_limit", 60),
+    ],
+)
+async def test_whose_doing_the_end_was(
+    local: LocalSandbox, code: str, kind: str, reason: str, seconds: float
+) -> None:
+    result = await local.run(CodeRequest(code=code, run_timeout=seconds, memory_limit_mb=1000))
+    assert (result.error_kind, result.error_reason, result.status) == (kind, reason, "Failed")
+
+
+async def test_a_program_whose_fork_server_dies_says_nothing_about_itself(
+    local: LocalSandbox,
+) -> None:
+    await local.run(CodeRequest(code="print(1)"))
+    server = await local._jails._live_server()
+    name = f"sleeper-{secrets.token_hex(8)}"
+    sleeps = CodeRequest(code=f"exec -a {name} sleep 1000", language="bash", run_timeout=600)
+    running = asyncio.ensure_future(local.run(sleeps))
+    await until_processes(name, count=1)
+    os.kill(server.ready["pid"], signal.SIGKILL)
+    with pytest.raises(worker.SandboxBroken) as broken:
+        await running
+    assert (broken.value.reason, broken.value.retryable) == ("jail_lost", True)
+    assert (await local.run(CodeRequest(code="print(2)"))).stdout == "2\n"
+
+
+async def test_what_it_cannot_do_is_a_failure_of_the_sandbox_not_worth_repeating(
+    local: LocalSandbox,
+) -> None:
+    for request in (
+        CodeRequest(code="x", language="swift"),
+        CodeRequest(code="x", memory_limit_mb=CAPS.memory >> 20 << 1),
+        CodeRequest(code="x", files={"a/" + "b" * 1000: ""}),
+    ):
+        with pytest.raises(worker.SandboxUnfit):
+            await local.run(request)
+
+
+async def test_a_machine_without_isolation_is_unfit() -> None:
+    with pytest.raises(worker.SandboxUnfit, match="unavailable"):
+        await LocalSandbox(ServerConfig(python="/nowhere")).run(CodeRequest(code="x"))
+
+
+async def test_preloaded_modules_are_there_at_once() -> None:
+    sandbox = LocalSandbox(ServerConfig(preload=("decimal",)))
+    try:
+        result = await sandbox.run(CodeRequest(code="import sys; print('decimal' in sys.modules)"))
+    finally:
+        await sandbox.close()
+    assert result.stdout == "True\n"
+
+
+async def test_an_interpreter_that_was_found_by_another_folder_runs_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `../.venv/bin/python` names it, in a folder that no jail has."""
+    typed = f"{tmp_path}/{os.path.relpath(sys.executable, tmp_path)}"
+    monkeypatch.setattr(sys, "executable", typed)
+    sandbox = LocalSandbox(ServerConfig(python=typed))
+    try:
+        assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
+    finally:
+        await sandbox.close()
+
+
+async def test_a_module_to_preload_that_is_not_there_is_named() -> None:
+    sandbox = LocalSandbox(ServerConfig(preload=("no_such_module",)))
+    with pytest.raises(worker.SandboxUnfit, match=r"PENSTOCK_SANDBOX_PRELOAD.*no_such_module"):
+        await sandbox.run(CodeRequest(code="x"))

@@ -1,0 +1,61 @@
+"""What a sandbox changes, and its client has not fetched, is bounded."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from jail.sessions import Change
+from worker.e2b import filesystem
+from worker.e2b.boxes import Box
+from worker.e2b.filesystem import Filesystem
+from worker.e2b.problems import Problem
+from worker.e2b.wire import TAKE
+
+
+class Session:
+    """Its one folder changes as often as it is told."""
+
+    name = "one"
+
+    def __init__(self) -> None:
+        self.changes: asyncio.Queue[int] = asyncio.Queue()
+
+    async def list(self, path: str, *, user: str = "") -> list[Any]:
+        return []
+
+    async def watch(self, path: str, *, recursive: bool = False, user: str = ""):
+        yield None
+        while True:
+            for _ in range(await self.changes.get()):
+                yield Change("create", "/tmp/" + "x" * 744)
+            self.changes.task_done()
+
+
+async def ask(call: Any, box: Box, **said: Any) -> dict[str, Any]:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(said).encode(), "more_body": False}
+
+    answer = await call(Request({"type": "http", TAKE: abs}, receive), box, "")
+    return dict(json.loads(answer.body))
+
+
+async def test_changes_that_nobody_fetches_are_bounded(monkeypatch):
+    monkeypatch.setattr(filesystem._HELD, "most", 10_000)
+    session: Any = Session()
+    service, box = Filesystem(), Box(session, "base", "token")
+    watcher = (await ask(service.create_watcher, box, path="/tmp"))["watcherId"]
+    for _ in range(3):  # what is fetched counts no more
+        session.changes.put_nowait(9)
+        await session.changes.join()
+        assert filesystem._HELD.bytes == 9_000
+        assert len((await ask(service.events, box, watcherId=watcher))["events"]) == 9
+        assert filesystem._HELD.bytes == 0
+    session.changes.put_nowait(11)
+    await asyncio.wait([service._watchers["one", watcher].task], timeout=100)
+    with pytest.raises(Problem, match="above 10,000 bytes"):
+        await ask(service.events, box, watcherId=watcher)
+    assert filesystem._HELD.bytes == 0
+    service.forget("one")

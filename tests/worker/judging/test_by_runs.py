@@ -1,0 +1,218 @@
+"""Judging over a sandbox that only runs programs: one request a case."""
+
+import pytest
+
+from jail import LocalSandbox
+from jail.judge.models import JudgeRequest, JudgeResult
+from jail.judge.suite import Case, InlineSuite
+from jail.models import CodeRequest, CodeResult
+from tests.worker.scripted_answers import Answer, outcome
+from worker import RetryPolicy, SandboxFusion
+from worker.judging.job import judge, judge_job
+from worker.run.turn import JobAtHand
+
+QUICK = RetryPolicy(attempts=3, first=0.001)
+FINE = Answer.ok("42\n")
+
+
+def compile_error() -> Answer:
+    body = outcome("Failed", "Finished", 1, stderr="no such thing")
+    return Answer(body=body | {"compile_result": body["run_result"], "run_result": None})
+
+
+async def judged(
+    fusion, count: int = 4, policy: RetryPolicy = QUICK, suite: InlineSuite | None = None, **given
+) -> JudgeResult:
+    cases = [{"input": str(n), "expected": "42"} for n in range(count)]
+    request = JudgeRequest.read({"code": "…", "language": "cpp", "cases": cases} | given)
+    sandbox = SandboxFusion(fusion.url, margin=1.0)
+    try:
+        suite = suite or InlineSuite.of(request.cases or [])
+        return await judge(request, suite, JobAtHand(), sandbox, policy)
+    finally:
+        await sandbox.close()
+
+
+async def test_each_case_is_a_request_with_its_input(fusion) -> None:
+    result = await judged(fusion)
+
+    assert result.verdicts == "PPPP"
+    assert [body["stdin"] for body in fusion.bodies] == ["0", "1", "2", "3"]
+
+
+async def test_every_end_has_its_letter(fusion) -> None:
+    fusion.script.extend([FINE, Answer.ok("41"), Answer.exit(3), Answer.late()])
+
+    result = await judged(fusion, keep="failures")
+
+    assert result.verdicts == "PWET"
+    assert result.exits == {2: 3}
+    assert result.reasons == {2: "exit", 3: "run_timeout"}
+    assert result.kept[1].stdout == "41"
+    assert sorted(result.kept) == [1, 2, 3]
+
+
+async def test_what_does_not_compile_is_asked_for_once(fusion) -> None:
+    fusion.script.append(compile_error())
+
+    result = await judged(fusion)
+
+    assert (result.verdicts, fusion.requests) == ("CCCC", 1)
+    assert result.compile_result is not None
+    assert result.compile_result.stderr == "no such thing"
+
+
+@pytest.mark.parametrize(("stop", "verdicts"), [("first", "PWSS"), (2, "PWWS"), ("none", "PWWP")])
+async def test_a_stop_skips_the_others(fusion, stop, verdicts) -> None:
+    fusion.script.extend([FINE, Answer.ok("1"), Answer.ok("2")])
+
+    assert (await judged(fusion, stop=stop)).verdicts == verdicts
+    assert fusion.requests == 4 - verdicts.count("S")
+
+
+async def test_what_is_cut_off_by_the_total_is_skipped(fusion) -> None:
+    fusion.default = Answer.ok("42\n", seconds=0.02)
+    result = await judged(fusion, total_seconds=0.01)
+
+    assert (result.verdicts, result.reasons[1]) == ("PSSS", "total_seconds")
+
+
+async def test_a_failure_in_between_repeats_no_case(fusion) -> None:
+    fusion.script.extend([FINE, FINE, Answer.refusal(503)])
+
+    result = await judged(fusion)
+
+    assert (result.verdicts, result.attempts) == ("PPPP", 2)
+    assert [body["stdin"] for body in fusion.bodies] == ["0", "1", "2", "2", "3"]
+
+
+async def test_what_is_known_stays_known_if_the_sandbox_does_not_come_back(fusion) -> None:
+    fusion.script.extend([FINE, Answer.ok("41")])
+    fusion.default = Answer.refusal(503)
+
+    result = await judged(fusion, 50)
+
+    assert (result.verdicts, result.error_kind) == ("PW" + 48 * "M", "infrastructure")
+    assert result.masked_because
+    assert fusion.requests == 2 + 3 * QUICK.attempts, "three cases say that it does not come back"
+
+
+async def test_a_case_that_the_sandbox_cannot_run_masks_no_other(fusion) -> None:
+    fusion.script.extend([FINE, *[Answer.sandbox_error()] * QUICK.attempts])
+
+    assert (await judged(fusion)).verdicts == "PMPP"
+
+
+async def test_a_checker_needs_a_sandbox_that_judges(fusion) -> None:
+    result = await judged(fusion, checker={"code": "int main() {}"})
+
+    assert (result.verdicts, result.error_reason) == ("MMMM", "no_checker")
+    assert fusion.requests == 0
+
+
+async def test_a_suite_without_a_redis_is_masked(fusion) -> None:
+    request = JudgeRequest.read({"code": "", "suite": {"sha256": "0" * 64, "count": 3}})
+
+    result = await judge_job(request, JobAtHand(), SandboxFusion(fusion.url), QUICK)
+
+    assert (result.verdicts, result.error_reason) == ("MMM", "suite_missing")
+
+
+LONG = "12345678 " * 200_000  # more than a sandbox keeps of an output that nobody compares
+
+
+@pytest.mark.parametrize(
+    ("printed", "verdict"), [(LONG, "P"), (LONG + "9", "W"), ("0" + LONG, "W"), (2 * LONG, "W")]
+)
+async def test_an_output_may_be_as_long_as_what_is_expected(fusion, printed, verdict) -> None:
+    fusion.default = Answer.ok(printed)
+    suite = InlineSuite([Case(expected=(LONG.encode(),))])
+
+    assert (await judged(fusion, 1, suite=suite)).verdicts == verdict
+
+
+class Keeping:
+    """A sandbox that keeps less than it is asked for."""
+
+    name, languages = "small", frozenset({"cpp"})
+
+    def __init__(self, result: CodeResult) -> None:
+        self._result = result
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        return self._result
+
+    async def close(self) -> None: ...
+
+
+def printed(text: str, keeps: int) -> CodeResult:
+    return CodeResult.read(Answer.ok(text).body).bounded(keeps)
+
+
+FLOOD = {"status": "Failed", "error_kind": "limit", "error_reason": "output_limit"}
+KILLED = outcome("Failed", "Finished", -9)
+KILLED["run_result"] |= {"limit": "output"}  # as the embedded sandbox says it over HTTP
+
+
+async def test_a_cut_output_without_its_scripts_mark_is_masked() -> None:
+    given = {"code": "…", "mode": "check", "cases": [{"check": "assert f()"}] * 2}
+    request = JudgeRequest.read(given)
+    sandbox = Keeping(printed("1 2 3", 4))
+    sandbox.languages = frozenset({"python"})
+
+    suite = InlineSuite.of(request.cases or [])
+    assert (await judge(request, suite, JobAtHand(), sandbox, QUICK)).verdicts == "MM"
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "verdict", "reason"),
+    [
+        (printed("1 2 3", 4), "1 2 3", "M", "output_cut"),
+        (printed("1 2 3", 4), "1 2 4", "M", "output_cut"),
+        (printed("1 2 3", 4), "1 3 3", "W", ""),
+        (printed("1 2 3", 5), "1 2 3", "P", ""),
+        (CodeResult.read(FLOOD), LONG, "M", "output_cut"),
+        (CodeResult.read(FLOOD), "1", "L", "output_limit"),
+        (CodeResult.read(KILLED), LONG, "M", "output_cut"),
+        (CodeResult.read(KILLED), "1", "L", "output_limit"),
+    ],
+)
+async def test_an_output_that_was_cut_is_masked_unless_its_beginning_is_wrong(
+    result, expected, verdict, reason
+) -> None:
+    suite = InlineSuite([Case(expected=(expected.encode(),))])
+    request = JudgeRequest.read(
+        {"code": "…", "language": "cpp", "suite": {"sha256": "0" * 64, "count": 1}}
+    )
+
+    found = await judge(request, suite, JobAtHand(), Keeping(result), QUICK)
+
+    assert (found.verdicts, found.reasons.get(0, "")) == (verdict, reason)
+    assert ("PENSTOCK_SANDBOX_OUTPUT_MB" in found.message) == (verdict == "M")
+
+
+@pytest.mark.parametrize("checked", [{"mode": "check"}, {"mode": "function", "function": "f"}])
+@pytest.mark.parametrize(
+    ("code", "verdicts", "reasons"),
+    [
+        ("def f(): return 1", "PE", {1: "exit"}),
+        ("raise SystemExit", "EE", {0: "ended_early", 1: "ended_early"}),
+        ("import os; os._exit(0)", "EE", {0: "ended_early", 1: "ended_early"}),
+    ],
+)
+async def test_assertions_pass_only_if_they_were_reached(checked, code, verdicts, reasons) -> None:
+    cases = [{"check": "assert f() == 1"}, {"check": "print(2, end=''); assert f() == 2"}]
+    request = JudgeRequest.read({"code": code, "cases": cases, "keep": "all"} | checked)
+    suite = InlineSuite.of(request.cases or [])
+    sandbox = OnlyRuns()
+    try:
+        result = await judge(request, suite, JobAtHand(), sandbox, QUICK)
+    finally:
+        await sandbox.close()
+
+    assert (result.verdicts, result.reasons) == (verdicts, reasons)
+    assert result.kept[1].stdout in ("", "2"), "no mark is in what was printed"
+
+
+class OnlyRuns(LocalSandbox):
+    judged_languages = frozenset()

@@ -1,0 +1,145 @@
+"""Suites in Redis, by their content: what is there already is not sent again.
+
+    manifest   how many cases each pack has, and the digest of each pack
+    pack       some cases, 256 kB together at most; a text above 64 kB is in blobs of its own
+    blob       at most 1 MiB, compressed above 4 kB
+
+A digest names every value, so that two problems share what they have in common, and nobody can
+put other content in a value's place. All expire; a client sends what is missing once more, and a
+worker that misses something says so in its result: `suite_missing`.
+"""
+
+import json
+import math
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from ground import RedisTarget, chunks, connect, tagged
+from ground.backoff import backoff
+from jail.judge.packed import Packed, digest_of
+from worker.errors import QueueUnavailable
+
+TTL = 3600  # seconds; renewed when a suite is sent, and when a worker takes it up
+RENEW = TTL / 4
+MISSING = "suite_missing"
+
+_COMPRESS_ABOVE = 4096
+_AT_ONCE = 4  # values in one write to Redis
+
+
+def value_of(raw: bytes) -> bytes:
+    """As Redis keeps it."""
+    if len(raw) > _COMPRESS_ABOVE:
+        small = zlib.compress(raw, 1)
+        if len(small) < len(raw):
+            return b"z" + small
+    return b"r" + raw
+
+
+def content_of(value: bytes | None, digest: str) -> bytes | None:
+    """What was kept under that digest; None if it is missing, or is something else."""
+    if not value:
+        return None
+    try:
+        raw = zlib.decompress(value[1:]) if value[:1] == b"z" else value[1:]
+    except zlib.error:
+        return None
+    return raw if digest_of(raw) == digest else None
+
+
+def suite_key(digest: str) -> str:
+    """Of a manifest."""
+    return tagged("suite", digest)
+
+
+def blob_key(digest: str) -> str:
+    """Of a pack or a text."""
+    return tagged("blob", digest)
+
+
+class SuiteStore:
+    """A client's side: sends suites to one Redis, each once. For threads."""
+
+    def __init__(self, target: RedisTarget, queue: str, patience: float) -> None:
+        self._target, self._queue, self._patience = target, queue, patience
+        self._client = connect(target)
+        self._guard = threading.Lock()
+        self._sent: dict[str, float] = {}
+        self._failed: tuple[Exception | None, float] = None, -math.inf  # the last attempt that did
+
+    def send(self, packed: Packed, *, again: bool = False) -> None:
+        """Return when all of it is there. Raises `QueueUnavailable`."""
+        began, attempt = time.monotonic(), 0
+        while True:
+            problem = self._attempt(packed, began, again=again)
+            if problem is None:
+                return
+            attempt += 1
+            wait = backoff(attempt, 0.1, 5.0)
+            if time.monotonic() + wait > began + self._patience:
+                raise QueueUnavailable(self._queue, str(self._target), problem) from None
+            time.sleep(wait)
+
+    def _attempt(self, packed: Packed, began: float, *, again: bool) -> Exception | None:
+        """What it failed by. Of many samples of one problem the first sends it, and the others
+        wait: for another's failures no longer than they are patient."""
+        left = min(max(0.0, began + self._patience - time.monotonic()), threading.TIMEOUT_MAX)
+        if not self._guard.acquire(timeout=left):
+            if problem := self._problem_since(began):
+                return problem
+            self._guard.acquire()
+        try:
+            sent = self._sent.get(packed.ref.sha256, -math.inf)
+            if not again and time.monotonic() < sent + RENEW:
+                return None
+            return self._problem_since(began) or self._tried(packed)
+        finally:
+            self._guard.release()
+
+    def _problem_since(self, began: float) -> Exception | None:
+        """What another's attempt failed by, for one whose patience is over."""
+        problem, at = self._failed
+        return problem if at >= began and time.monotonic() >= began + self._patience else None
+
+    def _tried(self, packed: Packed) -> Exception | None:
+        try:
+            self._send(packed)
+        except (RedisError, OSError) as problem:
+            self._failed = problem, time.monotonic()
+            return problem
+        self._sent[packed.ref.sha256] = time.monotonic()
+        return None
+
+    def _send(self, packed: Packed) -> None:
+        keys = {blob_key(digest): raw for digest, raw in packed.blobs.items()}
+        keys[suite_key(packed.ref.sha256)] = packed.manifest  # last: what it names is there then
+        with self._client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.expire(key, TTL)
+            there = pipe.execute()
+        missing = [key for key, found in zip(keys, there, strict=True) if not found]
+        for some in chunks(missing, _AT_ONCE):
+            with self._client.pipeline(transaction=False) as pipe:
+                for key in some:
+                    pipe.set(key, value_of(keys[key]), ex=TTL)
+                pipe.execute()
+
+
+def manifest_of(raw: bytes) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Its packs, and the digests of all that it needs."""
+    read = json.loads(raw)
+    return [(count, digests) for count, digests in read["packs"]], list(read["blobs"])
+
+
+def digests_in(row: Iterable[Any]) -> Iterator[str]:
+    """Of a case in a pack: the blobs in which its larger texts lie."""
+    for kept in row:
+        if isinstance(kept, dict):
+            yield from kept["blobs"]
+        elif isinstance(kept, list):
+            yield from digests_in(kept)

@@ -1,0 +1,1 @@
+"""One attempt after the other: what a job runs, where, and with whose permit."""
