@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from tests.harness.selection import turn
 from tests.harness import nursery
 
 WITHIN = 100.0
@@ -96,10 +97,10 @@ def lines_reached(function: str, scenario: Callable[..., object], *arguments: An
 def run_at_every_line(
     scenario: Callable[..., object], *arguments: Any, of: Sequence[str], every: int = 1
 ) -> int:
-    """For every so many-th line that it runs of these functions or classes, run it to be killed
-    there. How often it was: the order of threads, and with it the lines, may be another."""
+    """For every so many-th line that it runs of these functions or classes, others at each commit,
+    run it to be killed there. How often it was: threads, and with them the lines, change order."""
     reached = [lines_reached(function, scenario, *arguments) for function in of]
-    points = [point for points in reached for point in points][::every]
+    points = [point for points in reached for point in points][turn() % every :: every]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         outcomes = list(pool.map(lambda point: run(scenario, *arguments, at=point), points))
     killed = sum(outcome.killed for outcome in outcomes)
