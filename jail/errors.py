@@ -2,7 +2,6 @@
 
     PenstockError
     ├── RequestRefused          the request cannot be run as it stands; refused at the door
-    ├── AnswerUnreadable        what came back is no answer of a sandbox
     ├── SandboxError            the embedded sandbox cannot serve
     │   ├── SandboxUnavailable  this machine cannot isolate as asked; says what is missing
     │   └── LimitRefused        a limit beyond its cap, or without sense
@@ -24,10 +23,6 @@ from ground.errors import PenstockError
 
 class RequestRefused(PenstockError):
     """The request cannot be run as it stands."""
-
-
-class AnswerUnreadable(PenstockError):
-    """What came back is no answer of a sandbox."""
 
 
 class SandboxError(PenstockError):
@@ -89,6 +84,11 @@ class SandboxTimeout(SandboxFailure):
 
 class SandboxBroken(SandboxFailure):
     """The sandbox answered, and the answer is not the outcome of a program."""
+
+
+def unreadable(why: str) -> SandboxBroken:
+    """What came back is no answer of a sandbox."""
+    return SandboxBroken(why, reason="unreadable")
 
 
 class SandboxUnfit(SandboxFailure):

@@ -7,6 +7,7 @@ the program's result.
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -24,7 +25,7 @@ from pydantic import (
 
 from ground.errors import PenstockError
 from ground.schema import Versioned
-from jail.errors import AnswerUnreadable, RequestRefused, SandboxFailure
+from jail.errors import RequestRefused, SandboxFailure, unreadable
 
 
 def utf8(limit: int) -> AfterValidator:
@@ -85,7 +86,7 @@ def truncate(text: str, limit: int = OUTPUT_LIMIT) -> tuple[str, bool]:
 class Message(Versioned):
     """JSON on the wire, of this schema version or the one before it."""
 
-    REFUSAL: ClassVar[type[PenstockError]]
+    REFUSAL: ClassVar[Callable[[str], PenstockError]]
 
     @classmethod
     def read(cls, message: dict[str, Any]) -> Self:
@@ -167,7 +168,7 @@ Files = Annotated[
 class CodeRequest(Message):
     """A program to run. File names may be nested, and never lead out by `..`."""
 
-    REFUSAL: ClassVar[type[PenstockError]] = RequestRefused
+    REFUSAL: ClassVar[Callable[[str], PenstockError]] = RequestRefused
 
     code: Annotated[str, utf8(MAX_CODE)]
     language: Language = "python"
@@ -277,7 +278,7 @@ class CodeResult(Message):
     failed: mask the sample, its reward is not 0. `error_reason` is a word for machines.
     """
 
-    REFUSAL: ClassVar[type[PenstockError]] = AnswerUnreadable
+    REFUSAL: ClassVar[Callable[[str], PenstockError]] = staticmethod(unreadable)
 
     status: Status
     message: str = ""

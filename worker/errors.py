@@ -11,13 +11,21 @@
         ├── ResultExpired       Redis has forgotten it
         └── ResultUnreadable    what came back in its place is no result
 
-What a sandbox raises is in `jail/errors.py`. A program that crashes, exits non-zero or runs out
+What a sandbox raises is of `jail/errors.py`, and has its earlier name here too. A program that
+crashes, exits non-zero or runs out
 of time raises nothing: that is a `CodeResult`.
 """
 
 import shlex
 
 from ground.errors import PenstockError
+from jail.errors import RequestRefused as RequestRefused
+from jail.errors import SandboxBroken as SandboxBroken
+from jail.errors import SandboxBusy as SandboxBusy
+from jail.errors import SandboxFailure as SandboxFailure
+from jail.errors import SandboxTimeout as SandboxTimeout
+from jail.errors import SandboxUnfit as SandboxUnfit
+from jail.errors import SandboxUnreachable as SandboxUnreachable
 
 
 class NotAllowed(PenstockError):

@@ -5,7 +5,6 @@ import json
 from ground.backoff import retry_after_seconds
 from ground.errors import VersionError
 from jail.errors import (
-    AnswerUnreadable,
     SandboxBroken,
     SandboxBusy,
     SandboxFailure,
@@ -43,7 +42,7 @@ def read_answer(raw: bytes, limit: int, who: str) -> CodeResult:
         if len(raw) > limit and raw.lstrip()[:1] == b"{":
             return _flood(limit)
         return CodeResult.read(json.loads(raw))
-    except (ValueError, RecursionError, AnswerUnreadable, VersionError) as wrong:
+    except (ValueError, RecursionError, SandboxBroken, VersionError) as wrong:
         why = f"{type(wrong).__name__}: {wrong!s:.200}"
         raise SandboxBroken(
             f"{who} answered 200 without a program's outcome: {why}", reason="unreadable"

@@ -4,12 +4,13 @@ The request is strict: a worker that ignored a key would give a verdict that nob
 The result stays small: a letter a case, numbers in arrays, and of the outputs a head and a tail.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ground.errors import PenstockError
-from jail.errors import AnswerUnreadable, RequestRefused, SandboxFailure
+from jail.errors import RequestRefused, SandboxFailure, unreadable
 from jail.models import (
     MAX_CODE,
     MAX_STDIN,
@@ -130,7 +131,7 @@ class JudgeRequest(Message):
                  `worker.judging.progress.listening`
     """
 
-    REFUSAL: ClassVar[type[PenstockError]] = RequestRefused
+    REFUSAL: ClassVar[Callable[[str], PenstockError]] = RequestRefused
 
     code: Annotated[str, utf8(MAX_CODE)]
     language: Language = "python"
@@ -312,7 +313,7 @@ class JudgeResult(Message):
     a case did not run. `exits`, `reasons`, `comments`, `points` and `kept` are sparse: by index.
     """
 
-    REFUSAL: ClassVar[type[PenstockError]] = AnswerUnreadable
+    REFUSAL: ClassVar[Callable[[str], PenstockError]] = staticmethod(unreadable)
 
     verdicts: Annotated[str, Field(pattern="^[PWECTLMS]*$")]
     compile_result: CommandResult | None = None

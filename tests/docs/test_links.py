@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tests.architecture.source import PACKAGES
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -42,7 +44,7 @@ def test_every_test_that_a_page_names_exists() -> None:
 
 def test_every_file_that_the_internals_name_exists() -> None:
     named = re.findall(
-        r"`((?:ground|limiter|worker|buffer|penstock)/[\w/.]+)`",
+        r"`((?:ground|limiter|jail|worker|buffer|penstock)/[\w/.]+)`",
         (ROOT / "docs" / "inside" / "internals.md").read_text(),
     )
     assert len(named) > 60
@@ -50,7 +52,7 @@ def test_every_file_that_the_internals_name_exists() -> None:
 
 
 def test_every_page_that_the_code_names_exists() -> None:
-    places = ["ground", "limiter", "buffer", "worker", "penstock", "bench", "examples", "tests"]
+    places = [*PACKAGES, "bench", "examples", "tests"]
     files = [path for place in places for path in (ROOT / place).rglob("*.py")]
     files += [ROOT / name for name in ("Makefile", "Dockerfile", "compose.yaml", "pyproject.toml")]
     named = set(re.findall(r"\bdocs/[\w/-]+\.md\b", _all(files)))

@@ -16,7 +16,9 @@ from typing import Any
 
 WITHIN = 100.0
 _ROOT = Path(__file__).parents[2]
-_OURS = tuple(str(_ROOT / room) for room in ("ground", "limiter", "worker", "buffer", "tests"))
+_OURS = tuple(
+    str(_ROOT / room) for room in ("ground", "limiter", "jail", "worker", "buffer", "tests")
+)
 Way = Callable[[], Coroutine[Any, Any, Any]]
 
 

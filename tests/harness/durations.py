@@ -6,6 +6,8 @@ time is that of the test's process and of all that it started, as a control grou
 one, of the children it waited for, which leaves out servers and jails.
 """
 
+import atexit
+import contextlib
 import itertools
 import os
 import time
@@ -74,14 +76,24 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _own_group() -> Path | None:
-    """What counts this process and all that it starts, for root with cgroup v1."""
+    """What counts this process and all that it starts, for root with cgroup v1, if processor time
+    is only counted there and not limited."""
     group = Path(f"/sys/fs/cgroup/cpuacct/penstock-tests-{os.getpid()}")
+    if (group.parent / "cpu.shares").exists():
+        return None
     try:
         group.mkdir(exist_ok=True)
         (group / "cgroup.procs").write_text(str(os.getpid()))
     except OSError:
         return None
+    atexit.register(_leave, group)
     return group / "cpuacct.usage"
+
+
+def _leave(group: Path) -> None:
+    with contextlib.suppress(OSError):  # what it started may still end
+        (group.parent / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
 
 
 _GROUP = _own_group()

@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from tests.harness.selection import turn
 from tests.harness import nursery
+from tests.harness.selection import turn
 
 WITHIN = 100.0
 _AT_ONCE = 4

@@ -39,7 +39,7 @@ FIRST_PAGES = {
     "README.md",
     *(f"docs/guide/{name}.md" for name in ("start", "rq", "gates", "sandbox", "rewards")),
 }
-DEAR = 0.4  # units of processor time, see `budget.py`
+DEAR = 0.3  # units of processor time, see `budget.py`
 TURNS = 5
 _USERS = {"root", "user"}
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import ground
+from tests.architecture.source import PACKAGES
 from tests.harness import commands, patient
 from tests.harness.servers import PrivateRedis, free_port, until
 
@@ -201,7 +202,7 @@ def _well(port: str) -> bool:
 
 def test_every_subcommand_that_serves_is_among_these() -> None:
     """What listens calls `listen`; nothing else in our code does."""
-    rooms = [Path(ground.__file__).parents[1] / room for room in ("buffer", "penstock", "worker")]
+    rooms = [Path(ground.__file__).parents[1] / room for room in PACKAGES]
     found = {
         file.relative_to(room.parent).as_posix()
         for room in rooms

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from ground.errors import VersionError
-from jail.errors import AnswerUnreadable, RequestRefused, SandboxBroken, SandboxBusy
+from jail.errors import RequestRefused, SandboxBroken, SandboxBusy
 from jail.models import (
     LANGUAGES,
     MAX_CODE,
@@ -135,7 +135,7 @@ def test_base64_may_be_in_lines():
 def test_what_is_no_object_is_refused(message):
     with pytest.raises(RequestRefused, match="CodeRequest is a JSON object, not"):
         CodeRequest.read(message)
-    with pytest.raises(AnswerUnreadable, match="CodeResult is a JSON object, not"):
+    with pytest.raises(SandboxBroken, match="CodeResult is a JSON object, not"):
         CodeResult.read(message)
 
 
@@ -145,7 +145,7 @@ def test_the_constructor_refuses_as_reading_does():
 
 
 def test_a_result_that_makes_no_sense_is_unreadable():
-    with pytest.raises(AnswerUnreadable, match="status: Input should be 'Success'"):
+    with pytest.raises(SandboxBroken, match="status: Input should be 'Success'"):
         CodeResult.read({"status": "Excellent"})
 
 

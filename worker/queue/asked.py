@@ -13,7 +13,7 @@ from functools import partial
 from importlib import metadata
 from typing import Any, TypeVar, cast
 
-from jail.errors import AnswerUnreadable
+from jail.errors import SandboxBroken
 from jail.judge.asking import CaseSource, JudgeOptions, cases_of, queued_request
 from jail.judge.models import JudgeRequest, JudgeResult
 from worker.errors import JobFailed, ResultUnreadable
@@ -115,7 +115,7 @@ def read_judged(outcome: Any, request: JudgeRequest) -> JudgeResult:
         )
     try:
         return JudgeResult.read(json_of(outcome))
-    except AnswerUnreadable as wrong:
+    except SandboxBroken as wrong:
         raise ResultUnreadable(str(wrong)) from None
 
 

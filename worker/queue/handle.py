@@ -11,7 +11,7 @@ from typing import Any
 from ground import SettingError
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer, own
 from ground.settings import is_number
-from jail.errors import AnswerUnreadable
+from jail.errors import SandboxBroken
 from jail.models import CodeResult
 from worker.errors import QueueError, ResultUnreadable
 from worker.queue.order import Order
@@ -97,7 +97,7 @@ def read_outcome(outcome: Any) -> CodeResult:
     """The result in it, or its error raised."""
     try:
         return CodeResult.read(json_of(outcome))
-    except AnswerUnreadable as wrong:
+    except SandboxBroken as wrong:
         raise ResultUnreadable(str(wrong)) from None
 
 

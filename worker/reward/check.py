@@ -13,7 +13,7 @@ from typing import Any
 
 from ground import PenstockError
 from ground.process import from_thread
-from jail.errors import AnswerUnreadable, RequestRefused
+from jail.errors import RequestRefused, SandboxBroken
 from jail.judge.asking import JudgeOptions
 from jail.judge.completion import code_as_verl, language_named
 from jail.judge.formats import Cases, checked_case
@@ -261,7 +261,7 @@ class _Program:
             if code is True and not reached:  # it ended itself before its check
                 code, metadata["status"] = -2, "runtime_error"
             return code, metadata
-        except AnswerUnreadable as unreadable:
+        except SandboxBroken as unreadable:
             wrong = f"Internal execution error: {unreadable}"
             return -1, metadata | {"status": "internal_error", "api_request_error": wrong}
 

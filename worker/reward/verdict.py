@@ -8,7 +8,7 @@ True  success          False  wrong_answer
 
 from typing import Any
 
-from jail.errors import AnswerUnreadable
+from jail.errors import unreadable
 from worker.reward.api import Answer
 
 Code = bool | int
@@ -68,7 +68,7 @@ def same_output(printed: str, expected: str) -> bool:
 def _parts(metadata: dict[str, Any], answer: Answer) -> tuple[Answer, Answer]:
     compiled, ran = (answer.get(name) or {} for name in ("compile_result", "run_result"))
     if not isinstance(compiled, dict) or not isinstance(ran, dict):
-        raise AnswerUnreadable("the answer's compile_result or run_result is no JSON object")
+        raise unreadable("the answer's compile_result or run_result is no JSON object")
     metadata |= {
         "api_response": answer,
         "api_status": answer.get("status"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jail.errors import AnswerUnreadable, SandboxBroken
+from jail.errors import SandboxBroken
 from jail.judge import JudgeRequest, JudgeResult, Kept
 from worker import RequestRefused
 
@@ -87,7 +87,7 @@ def test_a_hundred_cases_make_a_result_of_less_than_two_kilobytes() -> None:
 
 
 def test_an_unknown_letter_is_no_verdict() -> None:
-    with pytest.raises(AnswerUnreadable):
+    with pytest.raises(SandboxBroken):
         JudgeResult(verdicts="PX")
 
 
