@@ -1,8 +1,9 @@
 -- seal.lua: complete a batch: the discarded ids it reports and the figures it carries.
 -- KEYS   root
 -- ARGV   receipt size raw_read custom_meta_info masked(tokens), then for each age: age groups
--- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); sealed is 0 for a batch
---        that is empty or lost groups with its lease: it is undone, the rest stays for the next
+-- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); without figures, and sealed
+--        is 0, for a batch that is empty or lost groups with its lease: it is undone, the rest stays for the
+--        next; or for one that is acknowledged already
 -- include: give_back.lua
 local MOST_REPORTED = 1000 -- in one batch; the rest are the next one's
 return whole(function()
@@ -12,6 +13,10 @@ return whole(function()
     local again = {1, done[3]}
     for figure in string.gmatch(done[2], '%S+') do again[#again + 1] = figure end
     return again
+  end
+  if done[1] ~= 'leased' then -- it ended; a repeat that comes late changes nothing of that
+    if done[1] == 'returning' then give_back(RECEIPT, BATCH_STEP) end
+    return {0, '[]'}
   end
   local waiting = redis.call('EXISTS', batch .. ':discarded') == 0 and redis.call('LLEN', at('unreported')) or 0
   if waiting > MOST_REPORTED then
@@ -25,10 +30,9 @@ return whole(function()
   local reply = {1, told}
   for i = 1, 7 do reply[i + 2] = seen[i] or '0' end
   local size = redis.call('LLEN', batch .. ':groups')
-  if size == 0 or size ~= tonumber(SIZE) or redis.call('HGET', batch, 'state') ~= 'leased' then
+  if size == 0 or size ~= tonumber(SIZE) then
     give_back(RECEIPT, BATCH_STEP)
-    reply[1] = 0
-    return reply
+    return {0, '[]'}
   end
   redis.call('HSET', batch, 'discarded', told, 'meta_info', CUSTOM_META_INFO,
     'figures', table.concat(reply, ' ', 3))

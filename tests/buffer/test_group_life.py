@@ -174,6 +174,21 @@ async def test_a_large_batch_is_acknowledged_once(make: Callable[..., Bench]) ->
     assert (await bench.buffer.stats())["consumed"] == MANY
 
 
+async def test_a_seal_that_comes_twice_leaves_an_acknowledged_batch_as_it_is(
+    make: Callable[..., Bench],
+) -> None:
+    bench, batch = await taken_at_once(make)
+    bench.redis.rpush(bench.key("unreported"), '"told by the next"')
+    for parts in (2, 2, 1):  # consuming twice, then consumed
+        assert await bench.buffer._task.call("ack", batch.receipt) == parts
+        reply = await bench.buffer._task.call("seal", batch.receipt, MANY, 0, "", 0)
+        assert reply[0] == 0
+        assert not bench.redis.exists(bench.key("ready"))
+        assert await bench.buffer.unreported() == ["told by the next"]
+    await bench.buffer.ack(batch)
+    assert await sizes(bench) == (0, 0, MANY)
+
+
 async def test_a_large_batch_comes_back_in_its_old_order(make: Callable[..., Bench]) -> None:
     bench, batch = await taken_at_once(make)
     assert await bench.buffer._task.call("release", batch.receipt) == 2
