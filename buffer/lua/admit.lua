@@ -4,7 +4,8 @@
 -- ARGV   ask owner want(0: it waits no more) lives_ms(how long it is waited for; 0: it does not wait)
 --        then for each wish: id_json id round
 -- REPLY  {version(-1 before any is published) lease_ms max_age due_ms(when time alone may bring slots to the
---        first in the line; -1 for others; -2 while a publication has steps left, which catch_up.lua does)
+--        first in the line; -1 for others; -2 for the first, and for one that does not wait, while a publication
+--        has steps left, which catch_up.lua does)
 --        then for each slot: id fence gid id_json start attempt missing parts(a JSON list of what was parked)};
 --        repeating an ask repeats its slots, as long as their first lease
 -- include: due.lua
@@ -130,20 +131,21 @@ return whole(function()
     local first, last = string.match(redis.call('GET', at('granted:' .. ASK)) or '', '^(%d+) (%d+)$')
     if first then tell_slots(tonumber(first), tonumber(last)) end
   end
+  local busy = policy and not settled()
   if #reply == 4 and want > 0 then
     local n = policy and granted() or 0
     if n > 0 then tell_slots(fence + 1, fence + n) end
     if n == 0 and LIVES_MS ~= '0' then
       wait_in_line()
-      if wanted_before(1) == 0 then reply[4] = next_due() end
+      if wanted_before(1) == 0 then reply[4] = busy and -2 or next_due() end
     else
+      if n == 0 and busy then reply[4] = -2 end
       leave_line(n)
     end
     count('slots_granted', n)
   elseif want == 0 then
     leave_line(0)
   end
-  if #reply == 4 and policy and not settled() then reply[4] = -2 end
   touched = true -- others in the line may have their turn
   return reply
 end)

@@ -601,6 +601,21 @@ async def test_generators_complete_what_a_dead_trainers_publication_began(
     assert (await bench.buffer.versions()).outstanding == {0: 901}
 
 
+async def test_only_the_first_in_the_line_completes_what_a_publication_began(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(group_size=1, dialect="v1")
+    await bench.buffer.set_policy(Policy(groups_per_version=1000, max_age=2))
+    await bench.buffer.write_many([item(f"g{n}", "u") for n in range(900)])
+    await bench.buffer._task.call("publish", 10, "", "trainer", 0)  # and dies then
+
+    async def told(ask: str, lives_ms: int) -> int:
+        return int((await bench.buffer._task.call("admit", ask, "somebody", 1, lives_ms))[3])
+
+    assert [await told(ask, 60_000) for ask in ("first", "second", "third")] == [-2, -1, -1]
+    assert await told("one that does not wait", 0) == -2
+
+
 async def test_a_batch_of_the_line_before_cannot_be_acknowledged(bench: Bench) -> None:
     for n, slot in enumerate(await bench.buffer.admit(2)):
         await fill(bench, slot, f"g{n}")
