@@ -197,7 +197,7 @@ _META = ("id", "state", "n", "bytes", "closed", "start", "reward_sum", "rewarded
 def _info(gid: bytes, score: float, reason: str, meta: list[Any], paused: int) -> GroupInfo:
     instance, _, round_number = gid.decode().rpartition(":")
     name, state, items, size, closed_at, start, total, rewarded, why, assumed, orphan, said = meta
-    # The score of what is leased or kept says when that ends.
+    # The score of what is leased says when its first lease ends, that of what is kept when it goes.
     closed = closed_at and state not in (b"open", b"ready")
     since = float(closed_at) if closed else score
     return GroupInfo(
