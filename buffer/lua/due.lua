@@ -26,15 +26,22 @@ local function time_out(gid, last)
   end
 end
 
--- Closed groups whose time is over. A script that stopped may have left them without one of their own.
+-- Closed groups whose time is over. Redis has deleted them by then, or what is known of them expires; but a
+-- script that stopped may have left some of it without a time of its own.
 local function forget_kept(gids)
   if #gids == 0 then return end
-  local anyone = redis.call('EXISTS', at('quarantine')) == 1
-  for _, gid in ipairs(gids) do
-    if anyone then leave_quarantine(gid) end
-    if CLOSED[redis.call('HGET', meta_of(gid), 'state')] then
-      redis.call('UNLINK', group_of(gid))
-      redis.call('PEXPIRE', meta_of(gid), set.late_ms)
+  if redis.call('EXISTS', at('quarantine')) == 1 then
+    for _, gid in ipairs(gids) do leave_quarantine(gid) end
+  end
+  local groups, metas = {}, {}
+  for i, gid in ipairs(gids) do groups[i], metas[i] = group_of(gid), meta_of(gid) end
+  local has_items = redis.call('EXISTS', unpack(groups)) > 0
+  if has_items or redis.call('EXISTS', unpack(metas)) > 0 then
+    for i, meta in ipairs(metas) do
+      if (has_items or redis.call('PTTL', meta) == -1) and CLOSED[redis.call('HGET', meta, 'state')] then
+        redis.call('UNLINK', groups[i])
+        redis.call('PEXPIRE', meta, set.late_ms)
+      end
     end
   end
   redis.call('ZREM', at('kept'), unpack(gids))

@@ -17,12 +17,14 @@ local CLOSED = {consumed = true, quarantined = true, invalid = true, expired = t
 
 -- Close a group for good. It stays readable for `keep` ms under `kept`, and no longer counts. What is
 -- known of it outlives the late window: an item that comes then is late, or the next round's. Closed a
--- second time, after a script that stopped, it counts no second time.
+-- second time, after a script that stopped, it counts no second time. Answers whether it was the batch's of
+-- this receipt to close.
 local function close(gid, state, done, keep, receipt, under)
   local meta = policy and redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'state', 'id', 'began', 'finished',
     'receipt', 'listed', 'start', 'counted', 'slot')
     or redis.call('HMGET', meta_of(gid), 'bytes', 'n', 'state', 'id', 'began', 'finished', 'receipt', 'listed')
-  if receipt and meta[7] ~= receipt then return end -- it is another batch's by now, or dropped
+  local is_its = meta[7] == receipt and (meta[3] == 'leased' or meta[3] == 'consumed')
+  if receipt and not is_its then return false end -- it is another batch's by now, dropped or ready again
   if done then redis.call('ZADD', at(done), now, gid) end
   redis.call('ZADD', at('kept'), now + keep, gid)
   if state == 'quarantined' then
@@ -60,6 +62,7 @@ local function close(gid, state, done, keep, receipt, under)
   end
   redis.call('PEXPIRE', meta_of(gid), math.max(keep, set.late_ms))
   redis.call('PEXPIRE', group_of(gid), keep)
+  return is_its
 end
 
 -- Close a group whose items no trainer gets; its id is reported with the next batch.
@@ -164,11 +167,11 @@ local function consume(receipt, most)
   local unsaved = under and policy.saved and tonumber(under) >= policy.saved
   redis.call('HSET', batch, 'state', 'consuming')
   local gids = redis.call('LRANGE', batch .. ':groups', used, used + most)
-  local more = table.remove(gids, most + 1)
+  local more, keep, closed = table.remove(gids, most + 1), unsaved and set.idle_ttl_ms or set.retain_ms, {}
   for _, gid in ipairs(gids) do
-    close(gid, 'consumed', 'delivered', unsaved and set.idle_ttl_ms or set.retain_ms, receipt, under)
+    if close(gid, 'consumed', 'delivered', keep, receipt, under) then closed[#closed + 1] = gid end
   end
-  if unsaved then hold(gids, under) end
+  if unsaved then hold(closed, under) end
   trim(2 * #gids)
   if more then
     redis.call('HSET', batch, 'used', used + #gids)

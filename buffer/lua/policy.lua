@@ -215,14 +215,17 @@ local function pay()
   pcall(save_sums)
 end
 
--- What is counted and not written, since a command is refused, is kept for the next script.
+-- What is counted and not written, since a command is refused, is kept for the next script: of ids as many as
+-- `unreported` would hold.
 local function owe()
   if owed then add_owed() end
   for part, fields in pairs(sums) do
     if not next(fields) then sums[part] = nil end
   end
-  if next(sums) or #reports > 0 then
-    redis.call('HSET', at('state'), 'owed', cjson.encode({sums = sums, reports = reports}))
+  local newest = {}
+  for i = math.max(1, #reports - set.done_max + 1), #reports do newest[#newest + 1] = reports[i] end
+  if next(sums) or #newest > 0 then
+    redis.call('HSET', at('state'), 'owed', cjson.encode({sums = sums, reports = newest}))
   end
 end
 
@@ -235,7 +238,7 @@ local function whole(body)
     for _, key in ipairs({group_of(unplaced), meta_of(unplaced)}) do pcall(redis.call, 'PEXPIRE', key, set.open_ttl_ms) end
   end
   local saved, why = pcall(save)
-  if not saved then owe() end
+  if not saved then pcall(owe) end -- may that not be written either, the first error says why
   if done and saved then return reply end
   if done then reply = why end
   return type(reply) == 'table' and reply or redis.error_reply(tostring(reply)) -- raised again it would lose its code

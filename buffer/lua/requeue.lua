@@ -28,7 +28,7 @@ return whole(function()
   if meta[1] == 'leased' then return 1 end
   if CLOSED[meta[1]] then bring_back() end
   let_go(GID)
-  for _, index in ipairs({'kept', 'delivered', 'discarded'}) do redis.call('ZREM', at(index), GID) end
+  for _, index in ipairs({'kept', 'delivered', 'discarded', 'leased'}) do redis.call('ZREM', at(index), GID) end
   leave_quarantine(GID)
   redis.call('HDEL', meta_of(GID), 'closed', 'reason')
   return 1

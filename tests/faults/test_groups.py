@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -629,6 +630,75 @@ def test_what_could_not_be_written_of_a_thousand_groups_is_written_in_the_end(
     assert (stats["stored"], stats["stale"], stats["unreported"]) == (many, many, many)
     assert stats["bytes"] == 0
     assert office.run(office.buffer.versions()).outstanding == {}
+
+
+@pytest.mark.parametrize("kind", ["plain", "wait"])
+def test_what_is_requeued_of_a_batch_whose_ack_stopped_comes_once_more(
+    faulty: Faulty, runner: asyncio.Runner, kind: str
+) -> None:
+    """A person makes a group ready again between an ack that stopped and its repeat."""
+    office, came = Office(faulty, kind, runner), 0
+
+    def begin() -> None:
+        office.begin()
+        taken(office)
+
+    for number in faults_of(office.ack, begin, faulty, 1):
+        with saying(f"stopped at call {number}"):
+            ready = [name for name in ("a", "b") if "kept" in office.places(name)]
+            for name in ready:
+                office.run(office.buffer.requeue(name))
+            ready = [name for name in ready if "ready" in office.places(name)]
+            office.ack()
+            for name in ready:
+                assert office.places(name) == ["ready"]
+            stats = office.run(office.buffer.stats())
+            assert (stats["consumed"], stats.get("requeued", 0)) == (2, len(ready))
+            office.take(3)
+            again = {str(instance) for instance, _ in office.batch.groups}
+            assert set(ready) <= again
+            came += len(ready)
+    assert came, "some stop was between two groups"
+
+
+def test_what_is_owed_names_no_more_groups_than_are_remembered(
+    faulty: Faulty, runner: asyncio.Runner
+) -> None:
+    office = Office(faulty, "plain", runner)
+    few = {"done_max": 3, "min_timeout_group_size_ratio": 1.0}
+    office.run(office.buffer.configure(CONFIG.model_copy(update=few)))
+    for name in ("ha", "hb", "hc", "hd", "he"):
+        office.write(f"{name}0")
+        office.time_passes(1)
+    faulty.fail("RPUSH")
+    tried(office, Office.time_passes, Office.sweep)
+    faulty.fail()
+    owed = json.loads(faulty.client.hget(office.key("state"), "owed"))
+    assert [json.loads(name) for name in owed["reports"]] == ["hc", "hd", "he"]
+
+
+def test_a_script_says_what_stopped_it_if_it_may_not_write_what_it_counted_either(
+    faulty: Faulty, runner: asyncio.Runner
+) -> None:
+    office = Office(faulty, "plain", runner)
+    office.write("a0")
+    faulty.client.delete(office.task.group_key("a:0"))
+    office.time_passes(TIMEOUT + 1)
+    faulty.fail("ZADD HINCRBY HSET")
+    with pytest.raises(Injected, match="ZADD"):
+        office.sweep()
+
+
+def test_what_redis_has_let_expire_costs_a_sweep_no_command_a_group(
+    faulty: Faulty, runner: asyncio.Runner
+) -> None:
+    office = Office(faulty, "plain", runner)
+    used(office)
+    faulty.client.delete(*(office.task.group_key(f"{name}:0") for name in ("a", "b")))
+    office.time_passes(CONFIG.retain + 1)
+    faulty.fail("UNLINK PEXPIRE")
+    office.run(office.buffer._task.call("sweep", 100, 0, 0))
+    assert not faulty.client.exists(office.key("kept"))
 
 
 def tried(office: Office, *steps: Step) -> None:

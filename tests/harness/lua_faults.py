@@ -25,14 +25,14 @@ T = TypeVar("T")
 INJECTED = "injected"
 _START = 1_700_000_000_000_000
 _ORDER = "test:order"
-# The order: the number of the call that fails, or the name of the command that fails each time,
-# or nothing; and the time.
+# The order: the number of the call that fails, or the names of the commands that fail each
+# time, with commas around them; and the time.
 _WRAPPED = f"""
 local real, calls = redis, 0
 local fault, seconds, micros = string.match(redis.call('GET', '{_ORDER}'), '^(%S*) (%d+) (%d+)$')
 local function asked(command)
   calls = calls + 1
-  return tonumber(fault) == calls or fault == command
+  return tonumber(fault) == calls or string.find(fault, ',' .. command .. ',', 1, true)
 end
 local redis = setmetatable({{}}, {{ __index = real }})
 local function refused(command)
@@ -105,8 +105,8 @@ class Faulty:
         self._fault = 0
 
     def fail(self, fault: int | str = 0, *, spared: Collection[str] = ()) -> None:
-        """From now on this call of each script fails, or each call of this command; 0: none.
-        Scripts that are spared run to their end."""
+        """From now on this call of each script fails, or each call of this command, or of
+        these with a blank between them; 0: none. Scripts that are spared run to their end."""
         self._fault = fault
         self._spared = spared
         self.reached = False
@@ -120,7 +120,8 @@ class Faulty:
         if script is None:
             return self.client.execute_command(*command, **options)
         fault = 0 if script.name in self._spared else self._fault
-        order = f"{fault or ''} {self.now // 10**6} {self.now % 10**6}"
+        chosen = f",{fault.replace(' ', ',')}," if isinstance(fault, str) else str(fault)
+        order = f"{chosen} {self.now // 10**6} {self.now % 10**6}"
         if order != self._order:
             self.client.set(_ORDER, order)
             self._order = order
