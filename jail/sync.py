@@ -46,13 +46,13 @@ class SyncSandbox:
         with self._starting:
             if self._closed:
                 return
-            ending = self._begun(self._end())
             self._closed = True
-        ending.result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread:
-            self._thread.join()
-        self._loop.close()
+        try:
+            self._begun(self._end()).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if self._thread:
+                self._thread.join()
 
     async def _end(self) -> None:
         await self._sandbox.close()
@@ -82,6 +82,18 @@ class SyncSandbox:
 
     def _begun(self, work: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":
         if self._thread is None:
-            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+            self._thread = threading.Thread(target=self._serve, daemon=True)
             self._thread.start()
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _serve(self) -> None:
+        """Until `close`. If that failed or was interrupted, nobody who still waits is left so."""
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self._loop.run_until_complete(asyncio.wait(left))
+        finally:
+            self._loop.close()

@@ -1,11 +1,13 @@
 """Jobs in the embedded sandbox: of a worker's own, and one that stock workers' jobs share."""
 
 import asyncio
+import concurrent.futures
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +18,12 @@ import pytest
 from ground import SettingError
 from jail import LocalSandbox
 from jail.errors import SandboxBroken, SandboxFailure, SandboxUnfit, SandboxUnreachable
-from jail.judge.models import JudgeCase, JudgeRequest
+from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from jail.judge.suite import Case, InlineSuite
-from jail.models import CodeRequest
+from jail.models import CodeRequest, CodeResult
 from jail.sessions import shared
 from jail.sessions.shared import Keeper, SharedSandbox
+from jail.sync import SyncSandbox
 from tests.harness.remains import processes_in, processes_named
 from tests.harness.servers import until, url_of
 from tests.worker.concurrent import stock
@@ -66,6 +69,39 @@ def test_a_blocking_sandbox_that_is_closed_fails_what_runs_and_says_what_to_do()
             running.result()
         with pytest.raises(SandboxUnfit, match=r"closed; make another one: LocalSandbox\(\)"):
             sandbox.run(CodeRequest(code=""))
+
+
+@pytest.mark.parametrize("problem", [OSError, KeyboardInterrupt])
+def test_a_blocking_sandbox_whose_end_fails_leaves_no_thread_and_nobody_waiting(
+    problem: type[BaseException],
+) -> None:
+    class Endless:
+        async def run(self, request: CodeRequest) -> CodeResult:
+            began.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def judge(self, request: JudgeRequest, suite: Any) -> JudgeResult:
+            raise NotImplementedError
+
+        async def close(self) -> None:
+            if problem is OSError:
+                raise OSError
+            signal.pthread_kill(caller, signal.SIGINT)
+            await asyncio.Event().wait()
+
+    began, caller = threading.Event(), threading.get_ident()
+    sandbox = SyncSandbox(Endless())
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(sandbox.run, CodeRequest(code=""))
+        assert began.wait(100)
+        with pytest.raises(problem):
+            sandbox.close()
+        with pytest.raises(concurrent.futures.CancelledError):
+            running.result()
+    assert sandbox._loop.is_closed()
+    assert sandbox._thread
+    assert not sandbox._thread.is_alive()
 
 
 def test_a_concurrent_worker_runs_programs_in_a_sandbox_of_its_own(real_redis, tmp_path) -> None:
