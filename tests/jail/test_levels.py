@@ -1,5 +1,6 @@
 """A machine that cannot isolate is refused, with the reason; nothing weaker is taken silently."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from jail import Jails, Outcome, Program, SandboxUnavailable, ServerConfig, Step
+from jail import Jails, Outcome, Program, SandboxUnavailable, ServerConfig, Step, inside
 from jail.inside import confine, janitor
 from jail.isolation import levels, probes, selftest
 
@@ -197,6 +198,23 @@ async def test_a_self_test_that_does_not_end_is_told_from_one_that_fails(
 
     with pytest.raises(SandboxUnavailable, match=problem):
         await selftest.check(run)
+
+
+@pytest.mark.parametrize(
+    ("bare", "tried"),
+    [("/elsewhere", True), (inside.__file__, False), (str(Path(inside.__file__).parent), False)],
+)
+@in_one_loop
+async def test_the_probe_of_locks_is_left_out_only_if_what_it_locks_lies_bare(
+    bare: str, tried: bool
+) -> None:
+    async def run(_: Program) -> Outcome:
+        said = "\n".join(json.dumps([probe.name, "refused"]) for probe in probes.PROBES)
+        step = Step("finished", 0, said.encode(), b"", 1.0, 1.0, 1, 1)
+        return Outcome("finished", "ns", run=step)
+
+    table = await selftest.check(run, bare={bare: "no overlay"})
+    assert (probes.MEETS_LOCKS in {found.probe for found in table}) is tried
 
 
 @in_one_loop
