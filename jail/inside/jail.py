@@ -85,7 +85,9 @@ class Namespaces:
     def _lay_overlays(self) -> None:
         """So that locks of one jail's programs are in nobody's way."""
         for share in self._shares:
-            share.lay_over()
+            # Others look names up in the machine's folders, which may have lost one by now.
+            with contextlib.suppress(FileNotFoundError):
+                share.lay_over()
         root.hide(self._hidden)
         syscalls.mount(root.EMPTY, root.BARE, None, syscalls.MS_BIND)
 

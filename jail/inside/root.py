@@ -28,6 +28,7 @@ PROGRAM = "/run/program"  # where it lies while it runs on case after case
 LAYERS = "/run/layers"  # of images, where sessions start from those
 IMAGE = "/run/image"  # such a session's root, before it is that
 BARE = "/run/bare"  # the machine's folders themselves; no jail shows them
+ETC = BARE + "/etc"
 EMPTY = "/run/empty"
 TERMINALS = "/dev/pts"  # empty, but in a session
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -83,15 +84,24 @@ def write_maps(inside_user: int, inside_group: int, user: int, group: int) -> No
 
 
 class Share(NamedTuple):
-    """A folder of the machine that programs see through an overlay, or one file in it."""
+    """A folder of the machine that programs see through an overlay, or one file in it. Or it is
+    seen as it is, because no overlay can be had."""
 
     path: str  # for programs
-    bare: str  # the folder itself
+    bare: str  # the folder itself; of what is seen as it is, that
     file: str = ""
+    overlaid: bool = True
 
     def lay_over(self) -> None:
         """A new overlay, over any that is there. It keeps what the kernel notes about files that
-        are open, such as locks; their content is in memory once, as before."""
+        are open, such as locks; their content is in memory once, as before.
+
+        Raises `FileNotFoundError` if the machine has deleted the file, or the folder that
+        this is mounted on."""
+        if not self.overlaid:
+            # The flags come with it, and what is mounted below.
+            syscalls.mount(self.bare, self.path, None, syscalls.MS_BIND | syscalls.MS_REC)
+            return
         at = IMAGE if self.file else self.path
         # The kernel wants two folders where nothing can be written.
         syscalls.mount("shared", at, "overlay", _READ_ONLY, f"lowerdir={self.bare}:{EMPTY}")
@@ -108,8 +118,9 @@ def build(
     """Pivot into a tmpfs, show what programs may read, and let go of the host's tree. What is
     `hidden` of that is empty.
 
-    Returns the `shares` for each jail's own overlays; what is `covered`, for it lies in a folder
-    of which each jail has a new one; and what is `bare`, with the reason: no overlay can be had.
+    Returns the `shares` that each jail lays over these once more; what is `covered`, for it lies
+    in a folder of which each jail has a new one; and what is `bare`, with the reason: no overlay
+    can be had.
     """
     machine = _Machine([*exposed, headers])
     syscalls.mount("root", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")  # noqa: S108
@@ -123,6 +134,12 @@ def build(
     syscalls.mount("home", HOME, "tmpfs", flags, "size=16m,mode=1777")
     for folder in (BARE, EMPTY, IMAGE):
         os.makedirs(folder)
+    # Copies, which only jails have to be kept apart in. The kernel lets no jail lay an overlay over
+    # a folder that others have mounted in, so this one leaves out what is mounted below.
+    for folder in ("/etc", ETC):
+        os.mkdir(folder)
+    syscalls.mount("/etc", ETC, None, syscalls.MS_BIND)
+    syscalls.set_mount_flags(ETC, _ATTRIBUTES)
     for name in SYSTEM:
         machine.show_system(name)
     for name in settings(OLD + "/etc"):
@@ -131,8 +148,8 @@ def build(
     covered = [path for path in exposed if path.startswith(_WRITTEN)]
     for path in exposed:
         machine.show(path)
-    for path in covered:
-        machine.show(path, COVERED + path)
+    # What lies in one of them comes with that.
+    covered = [path for path in covered if machine.show(path, COVERED + path)]
     if headers:
         machine.show(headers, HEADERS)
     if layers:
@@ -156,7 +173,7 @@ def build(
         syscalls.mount("none", path, None, flags | more)
     return {
         "shares": [share for share in machine.shares if not share.path.startswith(_WRITTEN)],
-        "covered": [path for path in covered if os.path.exists(COVERED + path)],
+        "covered": covered,
         "hidden": hidden,
         "bare": machine.bare,
     }
@@ -175,7 +192,7 @@ class _Machine:
     def __init__(self, named: list[str]) -> None:
         """Before the host's tree has another place: until then its links lead where they should."""
         self._real = {path: os.path.realpath(path) for path in named}
-        self.shares = [Share("/etc", "/etc")]  # copies, which only jails have to be kept apart in
+        self.shares = [Share("/etc", ETC)]
         self.bare: dict[str, str] = {}
         with open("/proc/self/mountinfo", "rb") as mounts:
             points = {line.split()[4].decode("unicode_escape") for line in mounts}
@@ -188,15 +205,17 @@ class _Machine:
         elif os.path.isdir(host):
             self.show(f"/{name}")
 
-    def show(self, source: str, path: str = "") -> None:
-        """A file or folder of the host, if it is there, with all that is mounted below it."""
+    def show(self, source: str, path: str = "") -> bool:
+        """A file or folder of the host, if it is there, with all that is mounted below it.
+        Whether it was not shown before."""
         host, path = OLD + self._real.get(source, source), path or source
         if not os.path.exists(host) or os.path.exists(path):
-            return
+            return False
         _make_place(host, path)
         for point in (host, *(each for each in self._mounts if each.startswith(f"{host}/"))):
             if os.path.exists(point):
                 self._share(point, path + point[len(host) :])
+        return True
 
     def _share(self, host: str, path: str) -> None:
         folder, file = (host, "") if os.path.isdir(host) else os.path.split(host)
@@ -211,10 +230,12 @@ class _Machine:
             share.lay_over()
         except OSError as problem:
             self.bare[path.removeprefix(COVERED)] = str(problem).replace(OLD, "")
-            syscalls.mount(host, path, None, syscalls.MS_BIND | syscalls.MS_REC)
-            syscalls.set_mount_flags(path, _ATTRIBUTES)
-        else:
-            self.shares.append(share)
+            share = Share(path, f"{share.bare}-alone", overlaid=False)
+            show(host, share.bare)
+            syscalls.set_mount_flags(share.bare, _ATTRIBUTES)
+            share.lay_over()
+        # In this order: a jail's overlay hides what is mounted below it until that is laid again.
+        self.shares.append(share)
 
 
 def show(source: str, path: str) -> None:
@@ -232,19 +253,21 @@ def _make_place(source: str, path: str) -> None:
 
 
 def hide(paths: list[str]) -> None:
-    """An empty file lies over each."""
+    """An empty file lies over each that is still there: the machine may delete some meanwhile."""
     for path in paths:
-        syscalls.mount(NOTHING, path, None, syscalls.MS_BIND)
-        syscalls.set_mount_flags(path, _ATTRIBUTES)
+        with contextlib.suppress(FileNotFoundError):
+            syscalls.mount(NOTHING, path, None, syscalls.MS_BIND)
+            syscalls.set_mount_flags(path, _ATTRIBUTES)
 
 
 def _copy(source: str, path: str) -> None:
     """Settings are small, and some are single files, which no overlay can lie over alone."""
-    found = os.lstat(source)
-    if stat.S_ISLNK(found.st_mode):
-        os.symlink(os.readlink(source), path)
-        return
-    with contextlib.suppress(PermissionError):  # what this user may not read
+    # What this user may not read, or what is deleted meanwhile, is left out.
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        found = os.lstat(source)
+        if stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(source), path)
+            return
         if stat.S_ISDIR(found.st_mode):
             os.makedirs(path)
             for name in os.listdir(source):

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from jail import Jails, LimitRefused, Program
-from jail.inside import wire, zygote
+from jail import Jails, LimitRefused, Program, launch
+from jail.inside import root, wire, zygote
+from jail.isolation import probes
 from jail.limits import CAPS
 
 from .conftest import QUICK, STARTS, config_for
@@ -267,7 +269,7 @@ def test_what_is_mounted_below_a_folder_is_seen_and_locks_there_are_reported(
     (open_folder / "below").mkdir()
     started = subprocess.run(
         [sys.executable, "-c", WITH_A_MOUNT_BELOW, str(open_folder), start],
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,
@@ -277,6 +279,104 @@ def test_what_is_mounted_below_a_folder_is_seen_and_locks_there_are_reported(
     # Who owns the namespace of mounts can lay an overlay over each; others over none of them.
     without_overlay = [] if start == "root" else [str(open_folder)]
     assert json.loads(started.stdout) == ["seen", without_overlay], started
+
+
+WITH_BARE_MOUNTS = """
+import asyncio, json, os, sys
+from dataclasses import replace
+from tests.jail import restricted
+from tests.jail.conftest import config_for
+from jail import Jails, Program
+from jail.inside import syscalls
+folder, start, *files = sys.argv[1:]
+config = replace(config_for(start), expose=(folder, "/etc/profile"))
+restricted.enter_user_namespace()
+syscalls.unshare(syscalls.NEW_NS)
+syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+for path in (folder + "/alone", "/etc/profile"):
+    syscalls.mount(folder + "/seen", path, None, syscalls.MS_BIND)
+# No overlay lies over one that lies over another.
+lower, empty = folder + "/lower", folder + "/empty"
+for _ in range(2):
+    syscalls.mount("deep", folder + "/deep", "overlay", 0, f"lowerdir={lower}:{empty}")
+    lower = folder + "/deep"
+code = '''
+import json, os
+def shown(path):
+    return open(path).read(), os.statvfs(path).f_flag & (os.ST_RDONLY | os.ST_NOSUID | 4) == 7
+print(json.dumps([shown(path) for path in {!r}]))
+'''
+async def main():
+    async with Jails(config, use_cgroups=False) as jails:
+        outcome = await jails.run(Program(code.format(files)))
+        print(json.dumps([json.loads(outcome.stdout), sorted(jails.bare), len(jails.findings)]))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not Path("/etc/profile").is_file(), reason="there is no such file here")
+@pytest.mark.parametrize("start", STARTS)
+def test_what_no_overlay_can_lie_over_is_seen_below_those_of_a_jail(
+    start: str, open_folder: Path
+) -> None:
+    for name in ("lower", "empty", "deep"):
+        (open_folder / name).mkdir()
+    alone, deep = open_folder / "alone", open_folder / "deep" / "file"
+    for file, text in (
+        (open_folder / "seen", "seen"),
+        (open_folder / "lower" / "file", "seen"),
+        (alone, "hidden"),
+        (deep, "hidden"),
+    ):
+        file.write_text(text)
+    files = [str(alone), str(deep), "/etc/profile"]
+    started = subprocess.run(
+        [sys.executable, "-c", WITH_BARE_MOUNTS, str(open_folder), start, *files],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in started.stderr:
+        pytest.skip(f"no user namespaces here at all: {started.stderr.strip()}")
+    shown, bare, tried = json.loads(started.stdout)
+    assert shown == [["seen", True]] * 3, started
+    assert {str(alone), str(deep.parent), "/etc/profile"} <= {*bare}, started
+    # What the probe of locks tries lies below none of these.
+    assert tried == len(probes.at("ns")), started
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.asyncio
+async def test_what_the_machine_deletes_after_the_start_ends_no_later_jail(
+    start: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, plugins = open_folder / "alone", open_folder / "folder" / "entry_points.txt"
+    plugins.parent.mkdir()
+    for file in (alone, plugins):
+        file.write_text("x")
+    monkeypatch.setattr(launch, "_own_plugins", lambda prefixes: [str(plugins)])
+    # A folder of a program's own covers all of these, so each jail shows them once more.
+    exposed = tuple(map(str, (alone, plugins.parent, plugins)))
+    config = replace(config_for(start), expose=exposed)
+    async with Jails(config, use_cgroups=False) as jails:
+        hidden = await jails.run(Program(f"print(open({str(plugins)!r}).read())", limits=QUICK))
+        shutil.rmtree(plugins.parent)
+        alone.unlink()
+        later = [await jails.run(Program("print(1)", limits=QUICK)) for _ in range(5)]
+    assert hidden.stdout == b"\n", hidden
+    assert [outcome.stdout for outcome in later] == [b"1\n"] * 5, later
+
+
+def test_what_is_deleted_as_settings_are_copied_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("x")
+    monkeypatch.setattr(os, "listdir", lambda folder: ["gone", "file"])
+    root._copy(f"{tmp_path}/there", f"{tmp_path}/copy")
+    assert (tmp_path / "copy" / "file").read_text() == "x"
+    assert not (tmp_path / "copy" / "gone").exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root of the machine makes devices")
