@@ -1,12 +1,13 @@
 """What the rooms stand on: settings, connections, the embedded server, Lua, logs.
 
-What needs redis-py is imported when it is first named: the hub of a machine's sandboxes, and the
-help of the command, need no Redis.
+What needs redis-py or pydantic is imported when it is first named: the hub of a machine's
+sandboxes and the help of the command need no Redis, and a gate needs no settings.
 """
 
 from typing import TYPE_CHECKING
 
 from ground.errors import (
+    ExtraMissing,
     PenstockError,
     RedisError,
     RedisUnavailable,
@@ -18,9 +19,6 @@ from ground.keys import check_name, in_run, new_owner, tagged
 from ground.lazy import lazily as _lazily
 from ground.logs import configure_logging, correlated, correlation_id, visible
 from ground.redis.url import RedisTarget, parse_redis_url
-from ground.schema import Versioned
-from ground.server.binary import bundled_server, find_server, server_of
-from ground.settings import GroundSettings, HttpSettings, Settings, load_named, redis_url
 from ground.tasks import cancellations, heed_cancellation
 
 if TYPE_CHECKING:
@@ -35,7 +33,10 @@ if TYPE_CHECKING:
         connect_async,
         target_of,
     )
+    from ground.schema import Versioned
+    from ground.server.binary import bundled_server, find_server, server_of
     from ground.server.server import EmbeddedServer, make_private, running_server, running_url
+    from ground.settings import GroundSettings, HttpSettings, Settings, load_named, redis_url
 
 __all__ = [
     "AnyClient",
@@ -43,6 +44,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "EmbeddedServer",
+    "ExtraMissing",
     "GroundSettings",
     "HttpSettings",
     "PenstockError",
@@ -109,10 +111,19 @@ _LAZY = {
     "connect": "ground.redis.connect",
     "connect_async": "ground.redis.connect",
     "target_of": "ground.redis.connect",
+    "Versioned": "ground.schema",
+    "bundled_server": "ground.server.binary",
+    "find_server": "ground.server.binary",
+    "server_of": "ground.server.binary",
     "EmbeddedServer": "ground.server.server",
     "make_private": "ground.server.server",
     "running_server": "ground.server.server",
     "running_url": "ground.server.server",
+    "GroundSettings": "ground.settings",
+    "HttpSettings": "ground.settings",
+    "Settings": "ground.settings",
+    "load_named": "ground.settings",
+    "redis_url": "ground.settings",
 }
 
 __getattr__ = _lazily(__name__, _LAZY)

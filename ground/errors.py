@@ -2,6 +2,7 @@
 
     PenstockError
     ├── SettingError           a setting cannot work; names it and what would
+    ├── ExtraMissing           a package is not installed; names the extra that brings it
     ├── RedisError
     │   ├── RedisUnavailable   nobody answers at that address, or not in time
     │   └── RedisUnfit         a server answers, and cannot be used as it is set up
@@ -35,6 +36,14 @@ class SettingError(PenstockError):
     def __init__(self, setting: str, problem: str) -> None:
         super().__init__(f"{setting}: {problem}")
         self.setting = setting
+
+
+class ExtraMissing(PenstockError, ImportError):
+    """Something needs a package that a plain install does not bring."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs the extra `{extra}`: pip install 'penstock-rl[{extra}]'")
+        self.extra = extra
 
 
 class RedisError(PenstockError):

@@ -8,7 +8,6 @@ every key; a test holds the list and the code together.
 import os
 import re
 import socket
-import uuid
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 
@@ -32,7 +31,7 @@ def tagged(kind: str, name: str, part: str = "") -> str:
 def new_owner() -> str:
     """The name of what this process does for itself, `host:pid:random`: it says where to look,
     and no other has it, before or after."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
 
 
 def check_run(run: str) -> str:

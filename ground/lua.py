@@ -170,6 +170,7 @@ def _expanded(package: str, name: str, form: str, seen: set[tuple[str, str]]) ->
     return _INCLUDE.sub(included, _text(package, name))
 
 
+@cache
 def _text(package: str, name: str) -> str:
     return (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 

@@ -4,17 +4,22 @@ A value out of range is refused with a sentence that names the variable.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from importlib import import_module
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from ground.errors import SettingError
 from ground.keys import check_run
@@ -22,13 +27,15 @@ from ground.keys import check_run
 PREFIX = "PENSTOCK_"
 
 
-class Settings(BaseSettings):
-    """The base of every package's settings."""
+class Settings(BaseModel):
+    """The base of every package's settings. What is not given is read from the environment."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True,
-        populate_by_name=True, allow_inf_nan=False,
-    )  # fmt: skip
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**(_from_environment(type(self)) | given))
 
     @classmethod
     def load(cls, **given: Any) -> Self:
@@ -41,13 +48,20 @@ class Settings(BaseSettings):
             return cls(**(_from_files(cls) | given))
         except ValidationError as refusal:
             raise _named(cls, refusal.errors()[0]) from None
-        except SettingsError as unreadable:  # a list or table that is not JSON
-            field = re.search(r'field "(\w+)"', str(unreadable))
-            name = variable(cls, field[1]) if field else PREFIX.rstrip("_")
-            raise SettingError(name, "must be written as JSON") from None
 
 
-def _from_files(model: type[BaseSettings]) -> dict[str, str]:
+def _from_environment(model: type[Settings]) -> dict[str, str]:
+    """What is set, by field. A variable may be in small letters; an empty one is not set."""
+    values = {name.upper(): value for name, value in os.environ.items() if value}
+    found = {}
+    for field, info in model.model_fields.items():
+        names = [*(alias.upper() for alias in _aliases(info)), PREFIX + field.upper()]
+        if name := next((name for name in names if name in values), None):
+            found[field] = values[name]
+    return found
+
+
+def _from_files(model: type[Settings]) -> dict[str, str]:
     """The secrets that `<VARIABLE>_FILE` names, if the variable itself is not set."""
     found = {}
     for field, info in model.model_fields.items():
@@ -66,7 +80,7 @@ def _from_files(model: type[BaseSettings]) -> dict[str, str]:
     return found
 
 
-def _named(model: type[BaseSettings], error: ErrorDetails) -> SettingError:
+def _named(model: type[Settings], error: ErrorDetails) -> SettingError:
     """The sentence for one error. Shows the value only if it belongs to one public field."""
     name = str(error["loc"][0]) if error["loc"] else model.__name__
     info = model.model_fields.get(_field_of(model, name))
@@ -76,7 +90,7 @@ def _named(model: type[BaseSettings], error: ErrorDetails) -> SettingError:
     return SettingError(_set_by(model, name), said.replace("Input should be", "must be") + shown)
 
 
-def _set_by(model: type[BaseSettings], name: str) -> str:
+def _set_by(model: type[Settings], name: str) -> str:
     """The variable that the value came from: of a field with several, the first that is set."""
     info = model.model_fields.get(_field_of(model, name))
     names = [alias.upper() for alias in _aliases(info)] if info else []
@@ -84,7 +98,7 @@ def _set_by(model: type[BaseSettings], name: str) -> str:
     return next((alias for alias in names if alias in found), variable(model, name))
 
 
-def _field_of(model: type[BaseSettings], name: str) -> str:
+def _field_of(model: type[Settings], name: str) -> str:
     """The field that a name, its own or an alias, stands for."""
     for field, info in model.model_fields.items():
         if name in (field, *_aliases(info)):
@@ -98,7 +112,7 @@ def _aliases(info: FieldInfo) -> list[str]:
     return [info.validation_alias] if isinstance(info.validation_alias, str) else []
 
 
-def variable(model: type[BaseSettings], field: str) -> str:
+def variable(model: type[Settings], field: str) -> str:
     """The environment variable that sets a field; an alias of a field is its own variable."""
     info = model.model_fields.get(field)
     if info is None:
@@ -106,7 +120,7 @@ def variable(model: type[BaseSettings], field: str) -> str:
     return next(iter(_aliases(info)), PREFIX + field).upper()
 
 
-def variables(model: type[BaseSettings]) -> list[str]:
+def variables(model: type[Settings]) -> list[str]:
     """Every variable that a model reads, the files of its secrets among them."""
     names = []
     for field, info in model.model_fields.items():
@@ -213,13 +227,3 @@ def load_named(setting: str, name: str, known: Mapping[str, str]) -> Any:
             names = ", ".join(sorted(known))
             problem = f"{name!r} is neither of {names} nor the dotted name of a callable: {reason}"
         raise SettingError(setting, problem) from missing
-
-
-def is_whole(value: object) -> bool:
-    """Whether an argument is a whole number: numpy's are, True is not."""
-    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
-
-
-def is_number(value: object) -> bool:
-    """The same for any number."""
-    return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))

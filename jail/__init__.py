@@ -1,11 +1,19 @@
-"""The embedded sandbox: hostile programs on this machine, without Docker."""
+"""The embedded sandbox: hostile programs on this machine, without Docker.
 
+What starts programs is imported when it is first named, with the models of requests.
+"""
+
+from typing import TYPE_CHECKING
+
+from ground.lazy import lazily as _lazily
 from jail.errors import LimitRefused, SandboxError, SandboxUnavailable
-from jail.jails import Jails
 from jail.launch import ServerConfig
 from jail.limits import CAPS, DEFAULTS, Limits
 from jail.outcome import Outcome, Program, Step
-from jail.sandbox import LocalSandbox
+
+if TYPE_CHECKING:
+    from jail.jails import Jails
+    from jail.sandbox import LocalSandbox
 
 __all__ = [
     "CAPS",
@@ -21,3 +29,5 @@ __all__ = [
     "ServerConfig",
     "Step",
 ]
+
+__getattr__ = _lazily(__name__, {"Jails": "jail.jails", "LocalSandbox": "jail.sandbox"})

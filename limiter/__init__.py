@@ -1,5 +1,11 @@
-"""Cluster-wide gates: no crash leaks a permit, no waiter polls."""
+"""Cluster-wide gates: no crash leaks a permit, no waiter polls.
 
+Its settings are imported when they are first named: pydantic takes as long as all the rest.
+"""
+
+from typing import TYPE_CHECKING
+
+from ground.lazy import lazily as _lazily
 from limiter.errors import (
     GateError,
     GateInUse,
@@ -19,7 +25,6 @@ from limiter.gates import (
     remove_gate,
 )
 from limiter.permit import Permit, Report, SyncPermit, Wait
-from limiter.settings import LimiterSettings
 from limiter.status import (
     AdaptiveStatus,
     AmountStatus,
@@ -31,6 +36,9 @@ from limiter.status import (
 )
 from limiter.sync_gate import SyncGate
 from limiter.terms import Adaptive, Cost
+
+if TYPE_CHECKING:
+    from limiter.settings import LimiterSettings
 
 __all__ = [
     "Adaptive",
@@ -64,3 +72,6 @@ __all__ = [
     "named_gate",
     "remove_gate",
 ]
+
+
+__getattr__ = _lazily(__name__, {"LimiterSettings": "limiter.settings"})

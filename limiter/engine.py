@@ -5,12 +5,11 @@ An engine renews its process's leases. Grants by other processes reach it by an 
 
 import itertools
 import logging
+import os
 import sys
 import threading
-import uuid
 import weakref
 from collections.abc import Callable
-from multiprocessing import parent_process, util
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -35,7 +34,7 @@ class GateEngine(Engine):
 
     def __init__(self, target: RedisTarget, retire: Callable[["GateEngine"], bool]) -> None:
         self.process = new_owner()
-        self._token, self._numbers = uuid.uuid4().hex[:16], itertools.count(1)
+        self._token, self._numbers = os.urandom(8).hex(), itertools.count(1)
         # Their gates and permits keep them, and `busy` while there is something to do. So a turn
         # costs only what the gates in use cost.
         self._units: WeakValueDictionary[str, GateUnit] = WeakValueDictionary()
@@ -44,7 +43,7 @@ class GateEngine(Engine):
         super().__init__(target, SCRIPTS, log)
 
     def new_id(self) -> str:
-        """An id that no other permit has, anywhere. A counter, not `uuid4`: its system call drops
+        """An id that no other permit has, anywhere. A counter, not chance: its system call drops
         the GIL, and the thread could send a release before the acquire it should ride with."""
         return f"{self._token}:{next(self._numbers):x}"
 
@@ -108,8 +107,11 @@ def engine_for(target: RedisTarget, gate: str = "") -> GateEngine:
 
 
 def _started(target: RedisTarget) -> GateEngine:
-    if not _engines.all and parent_process() is not None:
-        util.Finalize(None, _end_child, exitpriority=_AFTER_ITS_CHILDREN)
+    if not _engines.all and "multiprocessing" in sys.modules:  # so it is in all its children
+        from multiprocessing import parent_process, util
+
+        if parent_process() is not None:
+            util.Finalize(None, _end_child, exitpriority=_AFTER_ITS_CHILDREN)
     return GateEngine(target, _retire)
 
 

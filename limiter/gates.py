@@ -3,14 +3,16 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ground import AnyRedis, SettingError, connect, load_script, tagged, target_of
 from limiter.commands import INDEX, GateCommands
 from limiter.errors import GateInUse, UnknownGate
 from limiter.gate import Gate
-from limiter.settings import LimiterSettings
 from limiter.terms import REQUESTS, Adaptive, Terms, check_manner, check_terms, read_amounts
+
+if TYPE_CHECKING:
+    from limiter.settings import LimiterSettings
 
 
 class TokenBucket(Gate):
@@ -118,11 +120,15 @@ class StartingGate(Gate):
     def from_settings(
         cls,
         redis: AnyRedis,
-        settings: LimiterSettings | None = None,
+        settings: "LimiterSettings | None" = None,
         **options: Any,
     ) -> Self:
         """The fleet's gate, its limit by PENSTOCK_MAX_STARTING; `options` as on the constructor."""
-        return cls(redis, limit=(settings or LimiterSettings.load()).max_starting, **options)
+        if settings is None:
+            from limiter.settings import LimiterSettings
+
+            settings = LimiterSettings.load()
+        return cls(redis, limit=settings.max_starting, **options)
 
 
 _REMOVE = load_script("limiter", "remove")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, Protocol
 
 from ground import SettingError
+from ground.numbers import is_whole
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer
-from ground.settings import is_whole
 from limiter.errors import GateError, PermitLost
 from limiter.terms import MOST, REQUESTS, Cost, cost_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ground import SettingError
-from ground.settings import is_number, is_whole
+from ground.numbers import is_number, is_whole
 
 LATENESS = 0.02  # seconds by which a grant may be late: what is earned meanwhile must fit in
 MOST = 10**9  # more cannot be held, and far above it Lua's numbers are no longer whole

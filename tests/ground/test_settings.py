@@ -10,7 +10,6 @@ from ground import GroundSettings, SettingError, Settings
 class Example(Settings):
     limit: int = Field(8, ge=1, validation_alias=AliasChoices("PENSTOCK_LIMIT", "MAX_STARTING"))
     token: SecretStr | None = Field(None, min_length=8)
-    hosts: list[str] = Field(default_factory=list)
     low: int = 1
     high: int = 2
 
@@ -28,7 +27,7 @@ class Demanding(Settings):
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
-    for name in ("LIMIT", "TOKEN", "HOSTS", "LOW", "HIGH", "NEEDED", "REDIS_URL", "RUN"):
+    for name in ("LIMIT", "TOKEN", "LOW", "HIGH", "NEEDED", "REDIS_URL", "RUN"):
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
 
 
@@ -95,9 +94,14 @@ def test_the_name_that_was_used_is_the_one_refused(monkeypatch, name):
     assert refusal(Example).startswith(f"{name}: ")
 
 
-def test_a_list_that_is_not_json_is_refused_by_its_variable(monkeypatch):
-    monkeypatch.setenv("PENSTOCK_HOSTS", "one,two")
-    assert refusal(Example) == "PENSTOCK_HOSTS: must be written as JSON"
+def test_a_variable_in_small_letters_is_read_too(monkeypatch):
+    monkeypatch.setenv("penstock_run", "seven")
+    assert GroundSettings.load().run == "seven"
+
+
+def test_settings_made_without_load_read_the_environment_too(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_RUN", "seven")
+    assert GroundSettings().run == "seven"
 
 
 def test_a_secret_out_of_range_is_refused_without_being_shown(monkeypatch):

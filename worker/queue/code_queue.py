@@ -16,8 +16,8 @@ from ground import (
     check_name,
     target_of,
 )
+from ground.numbers import is_number
 from ground.redis.answers import LoopAnswer
-from ground.settings import is_number
 from jail.judge.asking import CaseSource, JudgeOptions
 from jail.judge.models import JudgeResult
 from jail.models import CodeResult

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from ground import SettingError
+from ground.numbers import is_number
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer, own
-from ground.settings import is_number
 from jail.errors import SandboxBroken
 from jail.models import CodeResult
 from worker.errors import QueueError, ResultUnreadable

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from ground import RedisTarget, SettingError, tracing
+from ground.numbers import is_number
 from ground.redis.answers import Answer
-from ground.settings import is_number
 from ground.shares import check_share
 from jail.errors import RequestRefused
 from jail.judge.models import JudgeRequest
