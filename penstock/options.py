@@ -1,7 +1,6 @@
 """Options that every subcommand takes, before or after its name, and the settings they make."""
 
 import os
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,12 +29,7 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(visible(text), err=err)
 
 
-def for_data() -> "Console":
-    """Tables on stdout: as wide as the terminal, and whole where none reads."""
-    return console(width=None if sys.stdout.isatty() else 200)
-
-
-def console(*, stderr: bool = False, width: int | None = None) -> "Console":
+def console(*, stderr: bool = False) -> "Console":
     """A console on which names are shown as they are: no markup, no escapes of a terminal."""
     from rich.console import Console  # here: most commands draw nothing
     from rich.segment import Segment
@@ -49,7 +43,7 @@ def console(*, stderr: bool = False, width: int | None = None) -> "Console":
                 text, style, control = segment
                 yield segment if control else Segment(visible(text), style)
 
-    return Plain(stderr=stderr, width=width, markup=False, emoji=False)
+    return Plain(stderr=stderr, markup=False, emoji=False)
 
 
 def settings_options(function: _Command) -> _Command:

@@ -2,11 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from jail.judge.models import VERDICTS, JudgeResult
-from penstock.options import console, for_data
+from penstock.options import console, say
+from penstock.tables import Styled, Table
 
-_COLOURS = {"P": "green", "M": "yellow", "S": "dim"}
+_COLOURS: dict[str, dict[str, Any]] = {
+    "P": {"fg": "green"},
+    "M": {"fg": "yellow"},
+    "S": {"dim": True},
+}
+_RED = {"fg": "red"}
 _SHOWN = 60  # characters of what a failed case printed
 
 
@@ -16,8 +23,11 @@ def judging_bar(count: int) -> Iterator[Callable[[int], None] | None]:
 
     Until it is at one, the bar says how long it takes.
     """
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    try:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    except ModuleNotFoundError:  # it comes with the extra `top`; the verdicts need no bar
+        yield None
+        return
     shown = console(stderr=True)
     if not shown.is_terminal:
         yield None
@@ -35,27 +45,20 @@ def judging_bar(count: int) -> Iterator[Callable[[int], None] | None]:
 
 def print_verdicts(result: JudgeResult) -> None:
     """A row for each case, and what they come to."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("case", "cpu ms", "wall ms", "memory MB"):
-        table.add_column(heading, justify="right")
-    for heading in ("verdict", ""):
-        table.add_column(heading)
+    figures = "case", "cpu ms", "wall ms", "memory MB"
+    table = Table(*figures, "verdict", "", right=figures)
     for index, letter in enumerate(result.verdicts):
-        verdict = Text(VERDICTS[letter], style=_COLOURS.get(letter, "red"))
+        verdict = Styled(VERDICTS[letter], _COLOURS.get(letter, _RED))
         numbers = (_at(numbers, index) for numbers in (result.cpu_ms, result.wall_ms))
         memory = f"{result.memory_kb[index] / 1024:.0f}" if _at(result.memory_kb, index) else ""
-        table.add_row(str(index), *numbers, memory, verdict, _why(result, index))
-    out = for_data()
-    out.print(table)
+        table.add(str(index), *numbers, memory, verdict, _why(result, index))
+    table.show()
     if "C" in result.verdicts and result.compile_result is not None:
-        out.print((result.compile_result.stderr or result.compile_result.stdout or "").strip())
-    out.print(f"{result.passed} of {len(result.verdicts)} cases passed")
+        say((result.compile_result.stderr or result.compile_result.stdout or "").strip())
+    say(f"{result.passed} of {len(result.verdicts)} cases passed")
     if "M" in result.verdicts:
         said = f": {result.message}" if result.message else ""
-        out.print(f"{result.verdicts.count('M')} are masked ({result.masked_because}){said}")
+        say(f"{result.verdicts.count('M')} are masked ({result.masked_because}){said}")
 
 
 def verdicts_exit_code(result: JudgeResult, not_known: int) -> int:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
-from rich.table import Table
 
 from buffer import RolloutBuffer
 from penstock.changes import Author, Changed, Changes
@@ -16,8 +15,9 @@ from penstock.commands.completion import tasks
 from penstock.fleet import FleetReader, Group
 from penstock.fleet.buffers import read_groups
 from penstock.in_order import run_in_order
-from penstock.options import examples, for_data, given_settings, say, settings_options
+from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import fleets_redis
+from penstock.tables import Table
 
 _T = TypeVar("_T")
 STATES = ("open", "ready", "leased", "kept", "quarantined")
@@ -66,7 +66,7 @@ def list_groups(task: str | None, state: tuple[str, ...], limit: int, as_json: b
     if as_json:
         click.echo(json.dumps([asdict(group) for group in groups], indent=2))
     elif groups:
-        for_data().print(_table(groups))
+        _table(groups).show()
     else:
         click.echo("no such group in this run", err=True)
 
@@ -162,18 +162,18 @@ def show_versions(task: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
-        for_data().print(_versions_table(rows))
+        _versions_table(rows).show()
     else:
         click.echo("no task in this run has a policy on versions", err=True)
 
 
 def _versions_table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("task", "version", "line", "taken", "under way by age", "ready by age", "slots",
-                    "parked", "again", "asks", "waits for", "dropped", "dropped most"):  # fmt: skip
-        table.add_column(heading)
+    table = Table(
+        "task", "version", "line", "taken", "under way by age", "ready by age", "slots",
+        "parked", "again", "asks", "waits for", "dropped", "dropped most",
+    )  # fmt: skip
     for row in rows:
-        table.add_row(
+        table.add(
             row["task"], str(row["version"]), str(row["line"]), str(row["taken"]),
             _counted(row["outstanding"]), _counted(row["ready"]), str(row["slots"]),
             str(row["parked"]), str(row["again"]), str(row["waiting"]),
@@ -204,15 +204,14 @@ def _with_reader(asked: Callable[[FleetReader], Awaitable[_T]]) -> _T:
 
 
 def _table(groups: list[Group]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading, justify in (("task", "left"), ("group", "left"), ("round", "right"),
-                             ("state", "left"), ("items", "right"), ("bytes", "right"),
-                             ("age", "right"), ("reason", "left")):  # fmt: skip
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table = Table(
+        "task", "group", "round", "state", "items", "bytes", "age", "reason",
+        right=("round", "items", "bytes", "age"),
+    )  # fmt: skip
     now = time.time()
     for group in groups:
         age = f"{max(0.0, now - group.since):.0f} s" if group.since else ""
-        table.add_row(
+        table.add(
             group.task, str(group.instance_id), str(group.round), group.state, str(group.items),
             str(group.bytes), age, group.reason,
         )  # fmt: skip

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from jail.images import ImageError, ImageSettings, ImageStore
 from jail.settings import SandboxSettings
-from penstock.options import examples, for_data, given_settings, say, settings_options
+from penstock.options import examples, given_settings, say, settings_options
+from penstock.tables import Table
 
 
 @click.group(
@@ -74,12 +74,12 @@ def list_images(as_json: bool) -> None:
     if not images:
         click.echo(f"no image is in {store.folder}", err=True)
         return
-    table = Table("image", "layers", "size", "age", "in use", box=None, pad_edge=False)
+    table = Table("image", "layers", "size", "age", "in use")
     for image in images:
         used = "yes" if store.in_use(image) else ""
         age = _age(time.time() - image.added)
-        table.add_row(image.name, str(len(image.layers)), _size(image.bytes), age, used)
-    for_data().print(table)
+        table.add(image.name, str(len(image.layers)), _size(image.bytes), age, used)
+    table.show()
 
 
 @command.command(

@@ -8,15 +8,15 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ground import GroundSettings
 from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import sandboxes as sandbox_names
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
-from penstock.options import examples, for_data, given_settings, say, settings_options
+from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import fleets_redis
+from penstock.tables import Table, terminal_width
 from worker.lifecycle import LifecycleSettings
 from worker.lifecycle.registry.records import Record, Registered
 from worker.lifecycle.registry.registry import Registry, runs
@@ -59,8 +59,7 @@ def list_sandboxes(as_json: bool) -> None:
             json.dumps([_plain(run, registered) for run, registered in seen.items()], indent=2)
         )
     elif any(registered.count for registered in seen.values()):
-        shown = for_data()
-        shown.print(_table(seen, wide=shown.width >= 120))
+        _table(seen, wide=terminal_width() >= 120).show()
         _print_troubles(seen.values())
     else:
         click.echo("no sandbox is registered", err=True)
@@ -196,17 +195,15 @@ def _plain(run: str, registered: Registered) -> dict[str, Any]:
 
 def _table(seen: dict[str, Registered], *, wide: bool) -> Table:
     """In 80 columns the name for `kill`, and when it ends; with more room, its owner."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("run", "sandbox", "state"):
-        table.add_column(heading, no_wrap=heading != "run", overflow="fold")
-    for heading in ("age", "lease"):
-        table.add_column(heading, no_wrap=True, justify="right")
-    for heading in ("session", *(("provider", "owner") if wide else ())):
-        table.add_column(heading, overflow="fold")
+    figures = "age", "lease"
+    table = Table(
+        "run", "sandbox", "state", *figures, "session", *(("provider", "owner") if wide else ()),
+        right=figures, whole=("sandbox", "state", *figures),
+    )  # fmt: skip
     for run, registered in seen.items():
         for record in registered.records:
             cells = _cells(record, registered.now)
-            table.add_row(run, *(cells if wide else cells[:-2]))
+            table.add(run, *(cells if wide else cells[:-2]))
     return table
 
 

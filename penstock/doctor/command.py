@@ -4,21 +4,24 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ground import GroundSettings
 from penstock.doctor.finding import Finding
 from penstock.doctor.isolation import check_isolation
 from penstock.doctor.packages import check_names, check_python, check_versions
 from penstock.doctor.redis import check_redis
-from penstock.options import examples, for_data, given_settings, settings_options
+from penstock.options import examples, given_settings, settings_options
+from penstock.tables import Styled, Table, coloured
 
 Report = dict[str, list[Finding]]
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_COLOURS: dict[str, dict[str, Any]] = {
+    "ok": {"fg": "green"},
+    "warn": {"fg": "yellow"},
+    "fail": {"fg": "red", "bold": True},
+}
 
 
 @click.command(
@@ -43,7 +46,8 @@ def command(as_json: bool, quiet: bool) -> int:
     if as_json:
         click.echo(_as_json(report, healthy, quiet))
     else:
-        show(report, for_data(), quiet=quiet)
+        table_of(report, quiet=quiet).show()
+        click.echo(coloured(_verdict(report)))
     return 0 if healthy else 1
 
 
@@ -58,36 +62,28 @@ def examine(settings: GroundSettings) -> Report:
     return {about: found[about] for about in ("python", "redis", "sandbox")}
 
 
-def show(report: Report, console: Console, *, quiet: bool = False) -> None:
-    """A table; coloured, and folded to the width, only where a terminal reads it."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+def table_of(report: Report, *, quiet: bool = False) -> Table:
+    table = Table("", "", "")
     for about, findings in report.items():
         shown = [f for f in findings if not quiet or f.verdict != "ok"]
         if shown:
-            table.add_row(Text(about, style="bold"))
+            table.add(Styled(about, {"bold": True}), "", "")
         for finding in shown:
-            verdict = Text(finding.verdict, style=_COLOURS[finding.verdict])
-            table.add_row(verdict, finding.about, Text(finding.fact))
+            verdict = Styled(finding.verdict, _COLOURS[finding.verdict])
+            table.add(verdict, finding.about, finding.fact)
             if finding.remedy:
-                table.add_row("", "", Text(f"→ {finding.remedy}", style="italic"))
-    with console.capture() as captured:
-        if table.row_count:
-            console.print(table)
-        console.print(_verdict(report))
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+                table.add("", "", Styled(f"→ {finding.remedy}", {"italic": True}))
+    return table
 
 
-def _verdict(report: Report) -> Text:
+def _verdict(report: Report) -> Styled:
     verdicts = [finding.verdict for finding in _all(report)]
     failed, warned = verdicts.count("fail"), verdicts.count("warn")
     if failed:
-        return Text(f"Not ready: {failed} failed, {warned} warned.", style="bold red")
+        return Styled(f"Not ready: {failed} failed, {warned} warned.", _COLOURS["fail"])
     if warned:
-        return Text(f"Ready, with {warned} to look at.", style="yellow")
-    return Text("Ready.", style="green")
+        return Styled(f"Ready, with {warned} to look at.", _COLOURS["warn"])
+    return Styled("Ready.", _COLOURS["ok"])
 
 
 def _all(report: Report) -> list[Finding]:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ground import SettingError
 from limiter import (
@@ -27,7 +26,6 @@ from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, 
 from penstock.gates.permits import permits, revoke
 from penstock.options import (
     examples,
-    for_data,
     given_settings,
     read_weights,
     say,
@@ -35,6 +33,7 @@ from penstock.options import (
 )
 from penstock.queues.shares import table_of_shares
 from penstock.startup import fleets_redis
+from penstock.tables import Table
 
 
 @click.group(
@@ -83,7 +82,7 @@ def list_gates(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(gate) for gate in gates], indent=2))
     elif gates:
-        for_data().print(_table(gates))
+        _table(gates).show()
     else:
         click.echo("no gate has been used on this Redis", err=True)
 
@@ -184,7 +183,7 @@ def share(name: str, weights: dict[str, float | None], as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(asdict(shares), indent=2))
     else:
-        for_data().print(table_of_shares(shares))
+        table_of_shares(shares).show()
     return 0
 
 
@@ -328,13 +327,10 @@ def _say(gate: GateStatus) -> None:
 
 
 def _table(gates: list[GateStatus]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("gate")
-    for heading in ("limit", "rate/s", "burst", "in flight", "waiting", "oldest", "granted"):
-        table.add_column(heading, justify="right")
-    table.add_column("state")
+    figures = "limit", "rate/s", "burst", "in flight", "waiting", "oldest", "granted"
+    table = Table("gate", *figures, "state", right=figures)
     for gate in gates:
-        table.add_row(
+        table.add(
             gate.name,
             limit_of(gate),
             rate_of(gate),

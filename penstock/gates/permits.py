@@ -4,13 +4,13 @@ import json
 from dataclasses import asdict
 
 import click
-from rich.table import Table
 
 from limiter import LeaseStatus, UnknownGate, existing_gate
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
-from penstock.options import examples, for_data, given_settings, say, settings_options
+from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import fleets_redis
+from penstock.tables import Table
 
 
 @click.command(
@@ -36,7 +36,7 @@ def permits(name: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps([asdict(lease) for lease in leases], indent=2))
     elif leases:
-        for_data().print(_table_of_permits(leases))
+        _table_of_permits(leases).show()
     else:
         click.echo(f"{name}: no permit is in flight", err=True)
     return 0
@@ -70,11 +70,8 @@ def revoke(name: str, permit: str) -> int:
 
 
 def _table_of_permits(leases: tuple[LeaseStatus, ...]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("permit", "process"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("held", "ends in"):
-        table.add_column(heading, justify="right")
+    figures = "held", "ends in"
+    table = Table("permit", "process", *figures, right=figures)
     for lease in leases:
-        table.add_row(lease.id, lease.process, f"{lease.held:.1f} s", f"{lease.expires_in:.1f} s")
+        table.add(lease.id, lease.process, f"{lease.held:.1f} s", f"{lease.expires_in:.1f} s")
     return table

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Literal
 
 import click
-from rich.table import Table
 
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import queues
@@ -14,14 +13,14 @@ from penstock.fleet import FleetReader, Queue
 from penstock.in_order import run_in_order
 from penstock.options import (
     examples,
-    for_data,
     given_settings,
     read_weights,
     say,
     settings_options,
 )
-from penstock.queues.shares import table, table_of_shares
+from penstock.queues.shares import table_of_shares
 from penstock.startup import fleets_redis
+from penstock.tables import Table
 from worker import CodeQueue
 from worker.queue.dropped import REASONS, Dropped, dropped_of
 
@@ -70,7 +69,7 @@ def list_queues(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(queue) for queue in queues], indent=2))
     elif queues:
-        for_data().print(_table_of_queues(queues))
+        _table_of_queues(queues).show()
     else:
         click.echo("no queue has been used on this Redis", err=True)
 
@@ -118,7 +117,7 @@ def share(
     if as_json:
         click.echo(json.dumps(asdict(shares), indent=2))
     else:
-        for_data().print(table_of_shares(shares))
+        table_of_shares(shares).show()
 
 
 @command.command(
@@ -146,7 +145,7 @@ def dropped(queue: str, most: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
     elif found:
-        for_data().print(_table_of_dropped(found))
+        _table_of_dropped(found).show()
     else:
         say(f"{queue}: no job was dropped in the last week", err=True)
 
@@ -197,18 +196,18 @@ def _change(queue: str, *, paused: bool) -> int:
 
 
 def _table_of_dropped(found: list[Dropped]) -> Table:
-    rows = Table("job", "when", "by worker", "why", box=None, pad_edge=False)
+    rows = Table("job", "when", "by worker", "why")
     for one in found:
         when = datetime.fromtimestamp(one.at).astimezone().isoformat(" ", "seconds")
-        rows.add_row(one.job, when, one.worker, REASONS.get(one.why, one.why))
+        rows.add(one.job, when, one.worker, REASONS.get(one.why, one.why))
     return rows
 
 
 def _table_of_queues(queues: tuple[Queue, ...]) -> Table:
-    rows = table("queue", "waiting", "running", "workers", "oldest")
-    rows.add_column("state")
+    figures = "waiting", "running", "workers", "oldest"
+    rows = Table("queue", *figures, "state", right=figures)
     for queue in queues:
         oldest = f"{queue.oldest:.0f} s" if queue.depth else ""
         counts = map(str, (queue.depth, queue.running, queue.workers))
-        rows.add_row(queue.name, *counts, oldest, queue.verdict)
+        rows.add(queue.name, *counts, oldest, queue.verdict)
     return rows

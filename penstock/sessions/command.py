@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ground import GroundSettings, PenstockError
 from jail.sessions import (
@@ -29,7 +28,8 @@ from jail.sessions import (
     Terminal,
     Usage,
 )
-from penstock.options import examples, for_data, given_settings, say, settings_options
+from penstock.options import examples, given_settings, say, settings_options
+from penstock.tables import Table, terminal_width
 from worker.lifecycle.registry.registry import Registry
 
 _SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"
@@ -59,8 +59,7 @@ def list_sessions(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
-        shown = for_data()
-        shown.print(_table(rows, wide=shown.width >= 120))
+        _table(rows, wide=terminal_width() >= 120).show()
     else:
         click.echo("no session sandbox lives on this machine", err=True)
 
@@ -91,22 +90,19 @@ async def _usage(sessions: LocalSessions, info: SessionInfo) -> Usage | None:
 
 
 def _table(rows: Sequence[dict[str, Any]], *, wide: bool) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("sandbox", no_wrap=True)
-    table.add_column("image", no_wrap=True)
-    for heading in ("age", "memory", "processes"):
-        table.add_column(heading, no_wrap=True, justify="right")
+    figures = "age", "memory", "processes"
+    table = Table(
+        "sandbox", "image", *figures, "last command", *(["machine"] if wide else []),
+        right=figures, whole=("sandbox", "image", *figures),
+    )  # fmt: skip
     most = 60 if wide else 24
-    table.add_column("last command", overflow="ellipsis", no_wrap=True)
-    if wide:
-        table.add_column("machine", overflow="fold")
     for row in rows:
         cells = [
             row["name"], row["image"], f"{row['age']:.0f} s", f"{row['memory'] >> 20} MB",
             str(row["processes"]), _short(row["last_command"], most),
             *([row["machine"]] if wide else []),
         ]  # fmt: skip
-        table.add_row(*cells)
+        table.add(*cells)
     return table
 
 

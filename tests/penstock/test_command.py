@@ -1,6 +1,7 @@
 """The `penstock` command as a process: how it ends, and where it writes."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -18,12 +19,12 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from rich.table import Table
 from rich.text import Text
 
 import ground
 from penstock.cli import COMMANDS, command
 from penstock.options import console
+from penstock.tables import Table, cells_of
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, fill_disk_of, server_that_may_fail_to_save
 from tests.harness.terminal import Terminal
@@ -123,11 +124,24 @@ def test_names_in_a_table_are_shown_as_they_are_and_steer_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     table = Table("group")
-    table.add_row("[/bold] :skull: \x1b]0;owned\x07")
-    console().print(table, Text("a\x9b2J"))
+    table.add("[/bold] :skull: \x1b]0;owned\x07\nb")
+    table.show()
+    console().print(Text("a\x9b2J"))
     shown = capsys.readouterr().out
-    assert r"[/bold] :skull: \u001b]0;owned\u0007" in shown
+    assert r"[/bold] :skull: \u001b]0;owned\u0007 b" in shown
     assert r"a\u009b2J" in shown
+
+
+def test_a_table_folds_its_widest_columns_at_the_width_of_a_terminal_and_is_else_whole() -> None:
+    table = Table("name", "held", "why", right=("held",), whole=("name",))
+    table.add("a-name-that-is-to-be-copied", "7 s", "many words " * 5 + "你好" * 6)
+    (heading, row) = map(click.unstyle, table.lines(math.inf))
+    assert heading.split() == ["name", "held", "why"]
+    assert "你好" * 6 in row
+    narrow = [click.unstyle(line) for line in table.lines(60)]
+    assert all(cells_of(line) <= 60 for line in narrow)
+    assert narrow[1].startswith("a-name-that-is-to-be-copied   7 s  many words")
+    assert "".join(narrow).count("你") == 6
 
 
 def test_a_hostile_queue_or_group_reaches_the_terminal_as_text(real_redis, shared_server) -> None:
