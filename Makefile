@@ -148,7 +148,7 @@ python:
 $(VENV)/.runs: pyproject.toml | python
 	@echo "installing Penstock into $(VENV), this once; half a minute or so"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/$(PIP) install --editable . || { $(NO_PACKAGES); }
+	@$(BIN)/$(PIP) install --editable '.[all]' || { $(NO_PACKAGES); }
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.runs
@@ -159,14 +159,14 @@ $(VENV)/.installed: $(VENV)/.runs
 $(LOWEST)/.installed: pyproject.toml | python
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
-	$(LOWEST)/bin/$(PIP) install --constraint $(LOWEST)/constraints.txt --editable '.[dev,fast]'
+	$(LOWEST)/bin/$(PIP) install --constraint $(LOWEST)/constraints.txt --editable '.[dev]'
 	@touch $@
 
 # verl, and torch to compute with; `TORCH=` leaves torch out, and its tests are skipped. The rest of
 # what verl needs is 6 GB, and stubbed by the tests.
 $(VERL)/.installed: pyproject.toml | python
 	$(PYTHON) -m venv --clear $(VERL)
-	$(VERL)/bin/$(PIP) install --editable . pytest-asyncio pytest-timeout numpy hydra-core codetiming
+	$(VERL)/bin/$(PIP) install --editable '.[all]' pytest-asyncio pytest-timeout numpy hydra-core codetiming
 	$(VERL)/bin/$(PIP) install --no-deps verl==0.9.1
 	$(if $(TORCH),$(VERL)/bin/$(PIP) install $(TORCH))
 	@touch $@
@@ -182,7 +182,7 @@ $(FUSION)/.installed: pyproject.toml | python
 # A host of worker/hosts, with the version that its page names; the dependencies of hosts disagree.
 .venv-host-%/.installed: $(HOST_TESTS)/requirements/%.txt pyproject.toml | python
 	$(or $(PYTHON_FOR_$*),$(PYTHON)) -m venv --clear .venv-host-$*
-	.venv-host-$*/bin/$(PIP) install --editable . pytest-asyncio pytest-timeout hypothesis --requirement $<
+	.venv-host-$*/bin/$(PIP) install --editable '.[all]' pytest-asyncio pytest-timeout hypothesis --requirement $<
 	set -e; grep -v '^#' $(HOST_TESTS)/requirements/$*.alone 2> /dev/null | \
 	  xargs -r .venv-host-$*/bin/$(PIP) install --no-deps
 	@touch $@

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ground import SettingError
-from ground.http import HttpGuard, listen, require_token, serve_on
+from ground.extras import needed_by
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from worker.hosts.settings import HostSettings
@@ -77,6 +77,9 @@ def command(
     PENSTOCK_OPENENV_TOKEN, or a file that PENSTOCK_OPENENV_TOKEN_FILE names, clients need that
     bearer token.
     """
+    with Loading(), needed_by("penstock openenv"):
+        from ground.http import HttpGuard, listen, require_token, serve_on
+
     url = given_settings().redis_url
     token = HostSettings.load().openenv_token
     require_token(host, token, "PENSTOCK_OPENENV_TOKEN", without=without_token)

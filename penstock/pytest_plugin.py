@@ -25,7 +25,10 @@ InProcessWorker = Callable[..., list["Job"]]
 @pytest.fixture
 def penstock_redis() -> Iterator["redis.Redis"]:
     """A fake Redis with Lua, empty, and this test's own."""
-    import fakeredis
+    from ground.extras import needed_by
+
+    with needed_by("the fixture penstock_redis"):
+        import fakeredis
 
     client = fakeredis.FakeRedis(server=fakeredis.FakeServer())
     yield client

@@ -29,6 +29,7 @@ from buffer.generator.trajectory import (
     failed,
     partial_of,
 )
+from ground.extras import needed_by
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,8 @@ class BaseGenerator:
         admission: Admission | None,
     ) -> str:
         sampling = {**SAMPLING_PARAMS, "max_tokens": self.max_tokens}
-        import openai  # noqa: F401 - once, before the workers are forked
+        with needed_by("the generator of single turns"):
+            import openai  # noqa: F401 - once, before the workers are forked
 
         arguments = (self.remote_engine_url, rollout, reward, sampling, self._signals)
         crew = Crew(arguments, self.num_process)

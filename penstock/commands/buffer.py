@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from buffer import BufferSettings
+from ground.extras import needed_by
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from penstock.startup import running_redis
@@ -51,7 +52,7 @@ Examples:
 @settings_options
 def serve(without_token: bool, **given: Any) -> None:
     """Serve all tasks of a run. Start as many servers on one Redis as you like."""
-    with Loading():
+    with Loading(), needed_by("penstock buffer serve"):
         from buffer.http.app import serve as serve_until_told
 
     ground = given_settings()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, get_args
 import click
 
 from ground import GroundSettings
-from ground.http import HttpGuard, listen, require_token, serve_on
-from ground.http.guard import AsgiApp
+from ground.extras import needed_by
 from jail import Jails, LocalSandbox, SandboxUnavailable
 from jail.errors import SandboxFailure
 from jail.isolation.levels import Level
@@ -24,6 +23,7 @@ from penstock.sessions.command import list_sessions, shell
 from worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
+    from ground.http import AsgiApp
     from worker.e2b import Service
 
 _GRACE = 15  # seconds that programs have to finish once the server must end
@@ -214,7 +214,8 @@ def serve(
     nothing, /metrics is for Prometheus. With PENSTOCK_SANDBOX_TOKEN, or a file that
     PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
     """
-    with Loading():
+    with Loading(), needed_by("penstock sandbox serve"):
+        from ground.http import HttpGuard, listen, require_token, serve_on
         from jail.judge.run import Judging
         from jail.serve import App, Line
 
@@ -249,7 +250,7 @@ class _E2b(NamedTuple):
     """The second door: E2B's clients, and the session sandboxes of this machine."""
 
     listener: socket.socket
-    app: AsgiApp
+    app: "AsgiApp"
     service: "Service | None"  # where a Redis is named
     warm: Callable[[Callable[..., Any]], AbstractAsyncContextManager[None]]
 
@@ -264,7 +265,8 @@ class _E2b(NamedTuple):
 def _e2b(
     host: str, port: int, settings: SandboxSettings, without_token: bool, ground: GroundSettings
 ) -> _E2b:
-    with Loading():
+    with Loading(), needed_by("penstock sandbox serve --e2b"):
+        from ground.http import listen, require_token
         from jail.sessions import LocalSessions
         from jail.sessions.settings import SessionSettings
         from worker.e2b import Boxes, E2bSettings, Service, app, kept_warm

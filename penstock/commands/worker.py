@@ -12,6 +12,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import DequeueStrategy
 
 from ground import SettingError, connect
+from ground.extras import needed_by
 from ground.redis.url import SETTING
 from ground.settings import HttpSettings
 from limiter import UnknownGate
@@ -159,7 +160,8 @@ def _chosen(**options: str | None) -> "WorkerSettings":
 
 
 def _open_door(worker: "ConcurrentWorker", host: str, port: int) -> None:
-    from penstock.commands.worker_door import open_door
+    with needed_by("--metrics-port"):
+        from penstock.commands.worker_door import open_door
 
     where, bound = open_door(worker, host, port, HttpSettings.load().metrics_token)
     click.echo(f"/healthz and /metrics on {where}:{bound}", err=True)

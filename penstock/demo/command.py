@@ -10,20 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from ground import GroundSettings, PenstockError, SettingError
+from ground.extras import needed_by
 from jail.settings import SandboxSettings
 from penstock.demo.drawing import drawn, page
 from penstock.demo.record import DemoFailed, Outcome
-from penstock.demo.screen import Screen
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import require_one_primary, running_redis
 from worker.errors import QueueError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 NEXT = """  penstock up                            all of it, with a page to look at
   echo 'print(6 * 7)' | penstock run -   beside it: a program through its queue
@@ -57,7 +59,11 @@ PENSTOCK_DATA_DIR if that is set, and deletes what it created.
 @settings_options
 def command(jobs: int, picture: Path | None, as_json: bool) -> int:
     """One small RL step on real workers and a real sandbox; one is killed, nothing is lost."""
-    with Loading():  # here: a client of models takes half a second, and `--help` needs none
+    # Here: a client of models takes half a second, and `--help` needs none.
+    with Loading(), needed_by("penstock demo"):
+        from rich.console import Console
+
+        from penstock.demo.screen import Screen
         from penstock.demo.story import jobs_of, play
 
     talk = Console(stderr=True)
@@ -116,8 +122,10 @@ def _writable(file: Path, *, named: bool) -> Path:
         ) from None
 
 
-def summary(outcome: Outcome) -> Table:
+def summary(outcome: Outcome) -> "Table":
     """The closing table."""
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="bold")
     table.add_column()

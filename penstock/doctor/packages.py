@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from ground import PenstockError
+from ground.extras import EXTRAS
 from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.release import __version__
 
@@ -52,7 +53,8 @@ def check_python(version: tuple[int, int] | None = None) -> Finding:
 
 
 def check_versions() -> Iterator[Finding]:
-    """Each direct dependency against its lower bound, and the range tested where that matters."""
+    """Each direct dependency against its lower bound, and the range tested where that matters. What
+    extras bring is examined if it is here."""
     yield ok("penstock", __version__)
     try:
         lines = metadata.requires(DISTRIBUTION) or ()
@@ -64,10 +66,23 @@ def check_versions() -> Iterator[Finding]:
             f"pip install --no-deps --editable {shlex.quote(str(home))}",
         )
         return
-    for line in lines:
-        needed = Requirement(line)
-        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+    for needed in {one.name: one for one in map(Requirement, lines)}.values():
+        if _is_for(needed, "") or (
+            any(_is_for(needed, extra) for extra in set(EXTRAS.values())) and _is_here(needed.name)
+        ):
             yield _check_version(needed)
+
+
+def _is_for(needed: Requirement, extra: str) -> bool:
+    """Whether this machine needs it with that extra; an empty one is a plain install."""
+    return needed.marker is None or needed.marker.evaluate({"extra": extra})
+
+
+def _is_here(name: str) -> bool:
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def _check_version(needed: Requirement) -> Finding:

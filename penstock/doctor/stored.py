@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from buffer.metrics import generation_seconds
+from buffer.counters import generation_seconds
 from ground import RedisTarget
 from penstock.doctor.finding import Finding, ok, warn
 from penstock.fleet.model import Worker

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from buffer import RolloutBuffer
 from buffer.catalog import GroupInfo
+from buffer.counters import COUNTERS, STATES, generation_seconds
 from buffer.link import Link
-from buffer.metrics import COUNTERS, STATES, generation_seconds
 from buffer.versions.publishing import Versions
 from ground import tagged
 from penstock.fleet.model import Group, Task

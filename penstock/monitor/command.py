@@ -2,8 +2,8 @@
 
 import click
 
-from ground.http import listen, require_token, serve_until_told
-from penstock.monitor.app import make_app
+from ground.extras import needed_by
+from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from penstock.settings import MonitorSettings
 from penstock.startup import fleets_redis, require_one_primary
@@ -27,6 +27,10 @@ Examples:
 @settings_options
 def command(host: str | None, port: int | None, without_token: bool) -> None:
     """Serve a web page with queues, workers, gates, groups and jobs, live."""
+    with Loading(), needed_by("penstock monitor"):
+        from ground.http import listen, require_token, serve_until_told
+        from penstock.monitor.app import make_app
+
     ground = given_settings()
     require_one_primary(ground)
     given = {"monitor_host": host, "monitor_port": port}

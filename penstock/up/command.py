@@ -9,19 +9,24 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ground import GroundSettings, SettingError, heed_cancellation
+from ground.extras import needed_by
 from ground.redis.connect import UNWELL
 from penstock.doctor.packages import require_own_packages
 from penstock.fleet import FleetReader
+from penstock.interrupts import Loading
 from penstock.options import console, examples, given_settings, settings_options
 from penstock.startup import require_one_primary
 from penstock.up.fleet import Home, Plan, Services, monitor_address
 from penstock.up.redis import Redis
-from penstock.up.screen import Screen
 from penstock.up.service import Service
+
+if TYPE_CHECKING:
+    from penstock.up.screen import Screen
 
 
 @click.command(
@@ -49,19 +54,23 @@ A service that ends is started again, after a pause that doubles. State and logs
 @settings_options
 def command(workers: int, permits: int | None) -> int:
     """Run everything on this machine; Ctrl-C ends it cleanly."""
+    with Loading(), needed_by("penstock up"):
+        import ground.http  # noqa: F401 - of what it starts
+        from penstock.up.screen import Screen
+
     settings = given_settings()
     require_own_packages()
     require_one_primary(settings)
     plan = Plan(workers, permits or 4 * (os.cpu_count() or 1))
     with _alone_in(settings.data_dir) as home:
-        return asyncio.run(_Up(plan, settings, home).run())
+        return asyncio.run(_Up(plan, settings, home, Screen(console(stderr=True))).run())
 
 
 class _Up:
-    def __init__(self, plan: Plan, settings: GroundSettings, home: Home) -> None:
+    def __init__(self, plan: Plan, settings: GroundSettings, home: Home, screen: "Screen") -> None:
         self._settings = settings
         self._home = home
-        self._screen = Screen(console(stderr=True))
+        self._screen = screen
         self._redis = Redis(settings, self._screen.say)
         self._plan = plan
         self._services: list[Service] = []

@@ -31,9 +31,10 @@ MODULES = (
     *IMPORTED, "aiohttp", "fastapi", "httptools", "openai", "rich.console", "rich.table", "uvicorn",
     "penstock.cli", "penstock.commands.sandboxes", "penstock.commands.worker",
     "penstock.demo.agents", "penstock.demo.command", "penstock.demo.story",
-    "penstock.doctor.command", "penstock.gates.command", "penstock.monitor.command",
-    "penstock.queues.command", "penstock.top.command", "buffer.http.app", "worker.reward",
-    "worker.e2b.app", "jail.serve",
+    "penstock.demo.screen", "penstock.doctor.command", "penstock.gates.command",
+    "penstock.monitor.command", "penstock.monitor.app", "penstock.queues.command",
+    "penstock.top.command", "penstock.top.live", "penstock.up.screen", "buffer.http.app",
+    "worker.reward", "worker.e2b.app", "jail.serve",
 )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def home(request: pytest.FixtureRequest) -> Iterator[Path]:
     (wheel,) = around.glob("*.whl")
     _must([str(python), "-m", "venv", str(home / "venv")])
     pip = [str(home / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    _must([*pip, "install", str(wheel), "numpy"])
+    _must([*pip, "install", f"{wheel}[all]", "numpy"])
     if os.getuid() == 0:
         os.chown(home, USER, USER)
     yield home

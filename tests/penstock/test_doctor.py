@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import click
 import fakeredis
 import pytest
-from rich.console import Console
 
 from buffer import RolloutBuffer, TaskConfig
 from ground import EmbeddedServer, bundled_server, connect, parse_redis_url
 from limiter import TokenBucket
 from penstock.doctor import require_own_packages
-from penstock.doctor.command import show
+from penstock.doctor.command import table_of
 from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.doctor.packages import NAMES, check_names, check_python, check_versions
 from penstock.doctor.redis import check_server
@@ -368,7 +368,9 @@ def test_python_is_judged_by_its_version() -> None:
 
 def test_every_direct_dependency_is_examined() -> None:
     found = by_name(list(check_versions()))
-    assert {"penstock", "redis", "rq", "click", "rich", "pydantic"} <= set(found)
+    assert {"penstock", "redis", "rq", "click", "rich", "pydantic"} <= set(found), (
+        "what extras bring is examined if it is here"
+    )
     assert {f.verdict for f in found.values()} <= {"ok", "warn"}
 
 
@@ -427,10 +429,10 @@ def test_a_kernel_that_refuses_namespaces_is_a_warning_that_names_the_setting() 
 
 def test_the_table_fits_a_narrow_terminal() -> None:
     report = {"python": [ok("Python", "3.11"), fail("rq", "absent", "pip install " + "rq " * 40)]}
-    console = Console(width=60, force_terminal=True, color_system=None, record=True)
-    with console.capture():
-        show(report | {"redis": [warn("clock", "late", "run NTP")]}, console)
-    assert all(len(line) <= 60 for line in console.export_text().splitlines())
+    table = table_of(report | {"redis": [warn("clock", "late", "run NTP")]})
+    lines = [click.unstyle(line) for line in table.lines(60)]
+    assert all(len(line) <= 60 for line in lines), lines
+    assert "ok      Python  3.11" in lines
 
 
 # Where it is run from

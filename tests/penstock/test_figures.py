@@ -2,7 +2,7 @@
 
 import re
 
-from buffer.metrics import COUNTERS as OF_THE_BUFFER
+from buffer.counters import COUNTERS as OF_THE_BUFFER
 from penstock.fleet.figures import _GATE_TOTALS, _JOB_OUTCOMES, _STEP_TOTALS
 from tests.architecture.source import ROOT
 from worker.lifecycle.registry.records import COUNTERS as OF_SANDBOXES

@@ -19,9 +19,11 @@ import httpx
 import pytest
 
 from ground import GroundSettings
+from penstock.options import console
 from penstock.up import service
 from penstock.up.command import _Up
 from penstock.up.fleet import Home, Plan
+from penstock.up.screen import Screen
 from tests.harness import leash, patient
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, free_port, until
@@ -284,7 +286,8 @@ def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path: Path) -> N
 
 async def test_a_disk_that_is_full_ends_nothing_and_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
-    up = _Up(Plan(0, 1), GroundSettings(data_dir=tmp_path), Home(tmp_path))
+    screen = Screen(console(stderr=True))
+    up = _Up(Plan(0, 1), GroundSettings(data_dir=tmp_path), Home(tmp_path), screen)
     up._redis.url = "redis://localhost"
     up._screen.say = said.append  # type: ignore[method-assign]
     (tmp_path / "up.json.new").mkdir()  # nothing can be written there

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ground.extras import needed_by
 from worker.rollout.dump import RolloutDump
 from worker.rollout.request import RolloutRequest
 from worker.rollout.rollout import Rollout
@@ -128,8 +129,15 @@ class _Shown(contextlib.AbstractContextManager["_Shown"]):
 
 
 def _progress(console: "Console | None") -> "Progress":
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    with needed_by("a batch's progress bar"):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
     console = console or Console(stderr=True)
     return Progress(

@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-import uvloop
-
 from jail.errors import SandboxError, SandboxUnavailable
 from jail.images import ImageError, ImageSettings
 from jail.jails import Jails
@@ -33,6 +31,11 @@ from jail.sessions.wire import Frame, check_signal, check_size, receive_call
 from jail.settings import SandboxSettings
 
 log = logging.getLogger(__name__)
+
+try:
+    from uvloop import run
+except ModuleNotFoundError:  # it is faster, and comes with the extra `serve`
+    from asyncio import run  # type: ignore[assignment]
 
 _UNFIT = 5.0  # seconds for which a hub that cannot serve says why
 
@@ -330,4 +333,4 @@ def main(folder: str, name: str, listening: str, sandbox: str, sessions: str, im
         with socket.socket(fileno=int(listening)) as at:
             await hub.serve(at)
 
-    uvloop.run(serve())
+    run(serve())
