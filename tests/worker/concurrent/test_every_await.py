@@ -5,6 +5,7 @@ The first await is none: the task is cancelled before it has run at all.
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import threading
 from collections.abc import Iterator
@@ -33,6 +34,15 @@ GATED: dict[str, Any] = {
     "gate_limit": 8,
 }  # a killed program keeps its permit for as long as it may run
 WITHIN = 100.0
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def its_connections_end_with_it() -> Iterator[None]:
+    """A worker that is cancelled leaves its sandbox's open, which end with its process; here it is
+    a thread, and the next test would be blamed."""
+    yield
+    gc.collect()
 
 
 # What is run
