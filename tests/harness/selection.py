@@ -39,8 +39,8 @@ FIRST_PAGES = {
     "README.md",
     *(f"docs/guide/{name}.md" for name in ("start", "rq", "gates", "sandbox", "rewards")),
 }
-DEAR = 0.3  # units of processor time, see `budget.py`
-TURNS = 5
+DEAR = 0.25  # units of processor time, see `budget.py`
+TURNS = 10
 _USERS = {"root", "user"}
 
 
