@@ -135,17 +135,21 @@ def _environment(url: str) -> dict[str, str]:
 
 
 def install(revision: str) -> list[Side]:
-    """The other one and this one, with packages of the same versions."""
+    """The other one and this one, with packages of the same versions: those that either needs."""
     commit = _commit(revision)
-    tree = HOME / commit[:8]
+    home = HOME / commit[:8]
+    tree = home / "tree"
     if not tree.exists():
         _say("git", "worktree", "prune")
         _say("git", "worktree", "add", "--quiet", "--detach", str(tree), commit)
-    sides = [_installed(tree, HOME / f"{commit[:8]}.venv"), _installed(ROOT, HOME / "here.venv")]
+    sides = [
+        _installed(one, home / name, [tree, ROOT])
+        for one, name in ((tree, "there"), (ROOT, "here"))
+    ]
     first, second = (_packages(side) for side in sides)
     if first != second:
         raise click.ClickException(
-            f"their packages differ, so remove {HOME}: {sorted(first ^ second)}"
+            f"their packages differ, so remove {home}: {sorted(first ^ second)}"
         )
     return sides
 
@@ -159,14 +163,14 @@ def _commit(revision: str) -> str:
     raise click.ClickException(f"there is no commit {revision} here; {remedy}")
 
 
-def _installed(tree: Path, folder: Path) -> Side:
+def _installed(tree: Path, folder: Path, needed_by: Sequence[Path]) -> Side:
     python = str(folder / "bin/python")
     install = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     if not (folder / "made").exists():
         shutil.rmtree(folder, ignore_errors=True)
         _say(sys.executable, "-m", "venv", str(folder))
-        # What this tree needs suits an older one too, and the versions are the same.
-        _say(*install, "--constraint", str(ROOT / ".ci/constraints.txt"), f"{ROOT}[fast]")
+        for one in needed_by:
+            _say(*install, "--constraint", str(ROOT / ".ci/constraints.txt"), f"{one}[fast]")
         _say(python, "-m", "pip", "--quiet", "uninstall", "--yes", "penstock-rl")
         (folder / "made").touch()
     with tempfile.TemporaryDirectory() as built:

@@ -682,7 +682,7 @@ async def test_an_older_segment_does_not_replace_a_newer_one(bench: Bench) -> No
 
 async def test_a_published_version_wakes_who_waits_for_it(bench: Bench) -> None:
     waiting = asyncio.create_task(bench.buffer.published(10, wait=20))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # it waits by now; if not, it still has to hear of it
     await bench.buffer.publish(11)
     assert await waiting == 11
     assert await bench.buffer.published(11, wait=0.0) == 11

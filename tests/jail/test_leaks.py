@@ -80,7 +80,7 @@ async def at_rest(server: int, spares: int) -> dict[str, int]:
         now = held(server)
         if (now["children"], sockets_of(server)) == (spares, spares + 1):
             return now
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # it looks again
     raise AssertionError(f"after 100 s: {now}, with {sockets_of(server)} sockets")
 
 
@@ -98,7 +98,7 @@ async def grown(server: int, before: dict[str, int]) -> dict[str, int]:
         more = {what: n for what, n in held(server).items() if n > before[what]}
         if not more:
             break
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # it looks again
     return more
 
 

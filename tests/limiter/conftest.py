@@ -59,7 +59,7 @@ def no_engine_is_left_running_hot() -> Iterator[None]:
 
 def _idle() -> bool:
     before, began = time.process_time(), time.monotonic()
-    time.sleep(0.2)
+    time.sleep(0.2)  # what its processor time is measured over
     return time.process_time() - before < 0.7 * (time.monotonic() - began)
 
 

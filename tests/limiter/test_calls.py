@@ -72,7 +72,7 @@ def test_who_waits_asks_once_however_long_it_takes(real_redis, calls):
     waiting = loop.create_task(holder.acquire())
     loop.run_until_complete(settled(holder, waiting=1))
     calls.taken()
-    loop.run_until_complete(asyncio.sleep(0.5))
+    loop.run_until_complete(asyncio.sleep(0.5))  # in which one who polls would ask
     assert calls.taken() == 0
     held.release()
     permit = loop.run_until_complete(asyncio.wait_for(waiting, 100))
@@ -90,7 +90,7 @@ async def test_a_contended_permit_costs_one_acquire(real_redis, calls):
     async def work():
         for _ in range(5):
             async with gate:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # others come meanwhile
 
     await asyncio.gather(*(work() for _ in range(20)))
     await gate.status()

@@ -67,7 +67,7 @@ async def test_cancelled_from_without_at_any_moment_it_leaves_the_gate_as_it_was
         task = asyncio.create_task(way(gate))
         behind = asyncio.create_task(waits_behind(gate))
         for _ in range(ticks):
-            await asyncio.sleep(0.0002)
+            await asyncio.sleep(0.0002)  # any moment will do
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -82,7 +82,9 @@ async def test_a_grant_in_the_instant_of_the_timeout_is_given_back(redis):
     for moment in range(40):
         holder = await gate.acquire()
         waiting = asyncio.create_task(gate.acquire(timeout=0.01))
-        await asyncio.sleep(0.009 + 0.0001 * (moment % 20))
+        await asyncio.sleep(
+            0.009 + 0.0001 * (moment % 20)
+        )  # just before the timeout, and just after
         holder.release()
         try:
             (await waiting).release()

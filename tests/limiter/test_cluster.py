@@ -174,7 +174,8 @@ async def test_tasks_that_come_and_go_are_all_served_over_a_failover(redis_clust
             left -= over.is_set()
 
     tasks = [asyncio.create_task(goes_on()) for _ in range(6)]
-    await asyncio.sleep(0.1)
+    while not observer.peak:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
     await asyncio.to_thread(redis_cluster.fail_over, 1)
     over.set()
     await asyncio.gather(*tasks)
@@ -223,7 +224,7 @@ async def test_an_engine_ends_when_its_gate_and_its_permits_are_gone(
         (await in_line(gate, 1)).cancel()
     ours = [gate._client.unit.engine for gate in gates]
     del gate, gates  # no gate any more, and the permits left
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # longer than _KEPT
     await permits[0].renew()  # they keep theirs
     assert not any(each.stopped for each in ours)
     for permit in permits:

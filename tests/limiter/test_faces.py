@@ -23,7 +23,7 @@ def test_thirty_two_threads_are_never_more_than_four_inside(gate):
     def worker(_: int) -> None:
         for _ in range(rounds):
             with gate, observer:
-                time.sleep(0.0005)
+                time.sleep(0.0005)  # others come meanwhile
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(worker, range(32)))
@@ -38,7 +38,7 @@ async def test_a_hundred_coroutines_are_never_more_than_four_inside(gate):
     async def worker():
         async with gate:
             with observer:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # others come meanwhile
 
     await asyncio.gather(*(worker() for _ in range(100)))
     assert observer.peak == 4
@@ -50,7 +50,7 @@ def test_event_loops_of_several_threads_share_a_gate(gate):
     async def worker():
         async with gate:
             with observer:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # others come meanwhile
 
     async def loop():
         await asyncio.gather(*(worker() for _ in range(20)))

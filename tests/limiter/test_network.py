@@ -106,7 +106,7 @@ async def test_a_holder_cut_off_knows_it_before_its_permit_is_anothers(
         await settled(near, waiting=1)
         proxy.freeze()
         try:
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(SOON)  # until it is cancelled
         finally:
             ended.set()
 

@@ -137,7 +137,7 @@ async def test_nobody_polls_behind_a_dead_waiter(real_redis, shared_server, gate
         child.kill()
     until(lambda: gate.sync.status().dropped == 1, "the dead one's end")
     calls = real_redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # in which one who polls would ask
     assert real_redis.info("commandstats")["cmdstat_evalsha"]["calls"] < calls + 20
     permit.release()
     (await served(behind)).release()
@@ -147,9 +147,9 @@ async def test_an_idle_process_does_nothing(real_redis, shared_server, gate_at):
     """Also when the heartbeat that was planned finds nothing to renew."""
     gate = gate_at(shared_server.target, lease=0.6)
     (await gate.acquire()).release()
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(0.4)  # longer than half a lease: a heartbeat was planned
     before = time.process_time()
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(0.4)  # what its processor time is measured over
     assert time.process_time() - before < 0.2
 
 

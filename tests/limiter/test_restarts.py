@@ -74,7 +74,7 @@ async def test_a_permit_whose_room_was_given_away_with_the_data_is_lost(durable,
         assert taken.fence > permit.fence
         renewing = asyncio.create_task(permit.renew())
         try:
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(SOON)  # until it is cancelled
         except asyncio.CancelledError:
             was_cancelled.set()
             with pytest.raises(PermitLost):

@@ -37,7 +37,7 @@ def test_six_jobs_at_a_limit_of_three_take_two_rounds_and_keep_their_order(redis
 
 
 def slow_square(number: int) -> int:
-    time.sleep(ROUND)
+    time.sleep(ROUND)  # a round of the seed's own
     return number * number
 
 
@@ -68,7 +68,7 @@ def works_at_a_shared_gate(url: str, jobs: int) -> int:
     def job(_: int) -> None:
         with gate.hold(timeout=100):
             inside()
-            time.sleep(0.01)
+            time.sleep(0.01)  # others come meanwhile
             server.decr("inside")
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -94,7 +94,7 @@ async def test_the_cap_is_exact_whatever_the_number_of_workers(redis, workers):
     async def worker():
         async with gate:
             with observer:
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)  # others come meanwhile
 
     await asyncio.gather(*(worker() for _ in range(workers)))
     assert observer.peak == min(4, workers)

@@ -338,7 +338,7 @@ async def test_a_cut_connection_costs_nobody_a_permit(proxy, shared_server, gate
 
     workers = [asyncio.create_task(goes_on()) for _ in range(3)]
     for _ in range(10):
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # any moment will do for a cut
         proxy.cut()
     stopping = True
     await asyncio.gather(*workers)

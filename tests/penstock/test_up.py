@@ -155,7 +155,7 @@ async def test_a_service_that_is_to_end_while_it_is_started_is_ended_too(tmp_pat
     class Slow(Sleeper):
         async def _start(self) -> asyncio.subprocess.Process:
             begun.set()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # it is told to end meanwhile
             return await super()._start()
 
     slow = Slow("slow", [], {}, tmp_path / "log", print)

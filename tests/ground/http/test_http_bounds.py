@@ -29,7 +29,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
             return
         size += len(message["body"])
     if scope["path"] == "/slow":
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # longer than any bound of these tests
     body = str(size).encode()
     head = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": head})
@@ -132,7 +132,7 @@ async def test_a_body_that_keeps_coming_has_time(monkeypatch: pytest.MonkeyPatch
         writer.write(START + JSON + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % MB)
         for _ in range(16):
             writer.write(b"a" * (MB // 16))
-            await asyncio.sleep(0.04)
+            await asyncio.sleep(0.04)  # a body that is slower than BODY_SECONDS
         assert (await rest_of(reader)).endswith(b"\r\n\r\n1048576")
 
 

@@ -153,7 +153,7 @@ def storm(
     children = [client(share) for _ in range(clients)]
     try:
         for number in range(kills):
-            time.sleep(draw.uniform(0.3, 1.0))
+            time.sleep(draw.uniform(0.3, 1.0))  # how often something happens, not a wait for it
             match number % victims:
                 case 0:
                     slot = draw.randrange(clients)

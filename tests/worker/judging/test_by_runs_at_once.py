@@ -151,7 +151,9 @@ class Drawn:
         self.at_once += 1
         self.peak = max(self.peak, self.at_once)
         try:
-            await asyncio.sleep(self._draw.choice([0.0, 0.001, 0.003]))
+            await asyncio.sleep(
+                self._draw.choice([0.0, 0.001, 0.003])
+            )  # so that they end in any order
         finally:
             self.at_once -= 1
         if self._draw.random() < self._fails:

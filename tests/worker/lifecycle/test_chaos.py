@@ -47,7 +47,7 @@ async def works(url: str, address: str, starts: int, seed: int) -> None:
             async with asyncio.timeout(draw.uniform(0.05, 0.5) if draw.random() < 0.15 else None):
                 async with life.open() as sandbox:
                     await sandbox.is_alive()
-                    await asyncio.sleep(draw.uniform(0, 0.1))
+                    await asyncio.sleep(draw.uniform(0, 0.1))  # any moment will do
         doomed.reached("one")
 
     await asyncio.gather(*(one() for _ in range(starts)))

@@ -50,7 +50,7 @@ def about_to_end(life, sandbox):
 async def outage(server: PrivateRedis) -> None:
     """Longer than any lease of an owner."""
     server.freeze()
-    await asyncio.sleep(1.5 * LEASE)
+    await asyncio.sleep(1.5 * LEASE)  # a server's clock goes on while it is frozen
     server.thaw()
 
 

@@ -52,7 +52,7 @@ async def test_a_frozen_owner_within_its_lease_keeps_its_sandbox(private_redis, 
         owner.freeze()
         for _ in range(10):
             await reaper.look(wait=False)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # ten looks of a reaper, while its lease runs
         assert cloud.live == 1
         owner.thaw()
         assert owner.wait_for("done")["alive"]

@@ -77,7 +77,7 @@ async def one_by_one(url: str, provider: str, seed: int) -> None:
             await asyncio.to_thread(child.wait_for, "begins")
             if number % 3 == 2:  # of these at least, the kill meets a sandbox that is open
                 await asyncio.to_thread(child.wait_for, "open")
-            await asyncio.sleep(draw.uniform(0.0, 0.6))
+            await asyncio.sleep(draw.uniform(0.0, 0.6))  # any moment will do for a kill
             child.kill()
 
 
