@@ -153,7 +153,7 @@ async def cases(_: str, count: int, watch: Stopwatch) -> None:
 
 
 def _sandbox() -> tuple[Any, Callable[[str], Awaitable[None]]]:
-    from jail import LocalSandbox
+    from worker.sandbox.local import LocalSandbox  # its first name, which every release has
     from worker import CodeRequest
 
     sandbox = LocalSandbox()

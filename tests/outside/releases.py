@@ -1,0 +1,80 @@
+"""This release and the last one, each installed by itself from its wheel."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import leash
+
+ROOT = Path(__file__).parents[2]
+HOME = ROOT / "build" / "releases"
+PARTS = Path(__file__).parent / "parts.py"
+# As long as nothing is tagged: the tree before its ways were made one.
+LAST = os.environ.get("PENSTOCK_LAST_RELEASE", "c035fe3e")
+
+
+@dataclass(frozen=True)
+class Release:
+    name: str
+    bin: Path
+
+    def begin(self, words: list[str], url: str, folder: Path) -> "subprocess.Popen[bytes]":
+        """`penstock …` of this release, on the leash; what it says is appended to a log."""
+        return self._begin(["-m", "penstock", *words], url, folder, words[0])
+
+    def part(self, words: list[str], url: str, folder: Path) -> "subprocess.Popen[bytes]":
+        return self._begin([str(PARTS), *words], url, folder, f"{words[0]}-{words[3]}")
+
+    def _begin(self, words: list[str], url: str, folder: Path, name: str) -> Any:
+        kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
+        own = {
+            "PENSTOCK_REDIS_URL": url, "PENSTOCK_LOCAL_SANDBOXES": str(folder / "boxes"),
+            "PENSTOCK_SANDBOX_LEASE": "5", "PENSTOCK_JOB_LEASE": "5",
+        }  # fmt: skip
+        with (folder / f"{name}-{self.name}.log").open("ab") as log:
+            command = [str(self.bin / "python"), *words]
+            return leash.start(command, cwd=folder, env=kept | own, stdout=log, stderr=log)
+
+
+def both() -> tuple[Release, Release]:
+    return _installed("last", LAST), _installed("this", None)
+
+
+def _installed(name: str, revision: str | None) -> Release:
+    """The environment of a revision is kept; that of this tree is made each time."""
+    folder = HOME / (revision or "here")
+    if revision is None or not (folder / "made").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        tree = ROOT if revision is None else _unpacked(revision, folder / "tree")
+        _say(sys.executable, "-m", "venv", str(folder / "venv"))
+        _say(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=tree)
+        (wheel,) = folder.glob("*.whl")
+        pip = [str(folder / "venv/bin/python"), "-m", "pip", "--quiet", "install"]
+        _say(*pip, f"{wheel}[fast,serve]")
+        (folder / "made").touch()
+    return Release(name, folder / "venv/bin")
+
+
+def _unpacked(revision: str, folder: Path) -> Path:
+    asked = subprocess.run(
+        ["git", "archive", revision], cwd=ROOT, stdout=-1, stderr=-1, check=False
+    )
+    if asked.returncode != 0:
+        why = f"this clone lacks the last release, {revision}: run `git fetch --unshallow --tags`"
+        pytest.fail(why, pytrace=False) if os.environ.get("CI") else pytest.skip(why)
+    with tarfile.open(fileobj=BytesIO(asked.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def _say(*command: str, **more: Any) -> None:
+    ran = subprocess.run(command, stdout=-1, stderr=-2, text=True, check=False, **more)
+    assert ran.returncode == 0, f"{command}\n{ran.stdout}"
