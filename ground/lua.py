@@ -13,10 +13,12 @@ such group need their `how_many_…`. `REST` is the index of the first argument 
 named ones.
 
 `-- include: name.lua` on a line of its own is replaced by that file of the same
-folder, once; `-- include: limiter:line.lua` by one of another package. With
-`-- include: ungated.lua or gated.lua` a script has two forms: the plain one, and one for
-`load_script(…, form="gated")`, where the keys and arguments in the header of `gated.lua`
-come before the script's own.
+folder, once; `-- include: limiter:line.lua` by one of another package. A script may have
+forms, so that a plain one has no line of what its caller does not use:
+`-- include: step.lua if full` counts for `load_script(…, "full")` alone, and
+`-- include: plain_line.lua or weighed_line.lua if full` has another file for the others. With
+`-- include: ungated.lua or gated.lua` the form has the file's name. The keys and arguments in
+the header of a file that a form chose come before the script's own.
 
 Scripts are called by their digest and sent whole only to a server that has not seen them.
 """
@@ -33,7 +35,7 @@ from redis.exceptions import NoScriptError
 
 Command = tuple[Any, ...]
 
-_INCLUDE = re.compile(r"^-- include: (\S+?)(?:\.lua or (\S+))?\.lua$", re.MULTILINE)
+_INCLUDE = re.compile(r"^-- include: (\S+)\.lua(?: or (\S+)\.lua)?(?: if (\w+))?$", re.MULTILINE)
 _HEADER = re.compile(r"^-- (KEYS|ARGV)\b *(.*(?:\n--  +.*)*)$", re.MULTILINE)
 _REMARK = re.compile(r"\([^()]*\)")
 _ROWS = re.compile(r"for each ?([a-z_]*): ([a-z_ ]+),?")
@@ -79,18 +81,23 @@ class Script:
 
 
 @cache
-def load_script(package: str, name: str, form: str = "") -> Script:
-    """The script `<package>/lua/<name>.lua`; in another form if its includes offer one."""
+def load_script(package: str, name: str, *forms: str) -> Script:
+    """The script `<package>/lua/<name>.lua`; in other forms if its includes offer them."""
     file = f"{package}/lua/{name}.lua"
-    header, before = _header(package, name), _header(package, form) if form else {}
+    header = _header(package, name)
     if "KEYS" not in header:
         raise ValueError(f"{file} has no `-- KEYS` line in its header")
-    keys = (*before.get("KEYS", "").split(), *header["KEYS"].split())
-    arguments = f"{before.get('ARGV', '')} {header.get('ARGV', '')}".strip()
-    body = _expanded(package, name, form, {(package, name)})
-    source = _locals(file, keys, arguments) + body
+    chosen: list[tuple[str, str]] = []
+    body = _expanded(package, name, forms, {(package, name)}, chosen)
+    headers = [*(_header(*each) for each in chosen), header]
+    keys, arguments = (
+        " ".join(filter(None, (each.get(kind, "") for each in headers)))
+        for kind in ("KEYS", "ARGV")
+    )
+    source = _locals(file, keys.split(), arguments) + body
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(f"{file} ({form})" if form else file, source, digest, keys)
+    label = f"{file} ({' '.join(forms)})" if forms else file
+    return Script(label, source, digest, tuple(keys.split()))
 
 
 def as_text(reply: Any) -> str:
@@ -158,14 +165,26 @@ def _iterator(name: str, first: str, width: int, after: str) -> str:
     )
 
 
-def _expanded(package: str, name: str, form: str, seen: set[tuple[str, str]]) -> str:
+def _expanded(
+    package: str,
+    name: str,
+    forms: tuple[str, ...],
+    seen: set[tuple[str, str]],
+    chosen: list[tuple[str, str]],
+) -> str:
     def included(line: re.Match[str]) -> str:
-        owner, _, file = (form if form and line[2] == form else line[1]).rpartition(":")
-        wanted = (owner or package, file)
+        file, other, form = line.groups()
+        special = (form or other) in forms
+        if form and not (other or special):
+            return ""
+        owner, _, name = (other if other and special else file).rpartition(":")
+        wanted = (owner or package, name)
         if wanted in seen:
             return ""
         seen.add(wanted)
-        return _expanded(*wanted, form, seen)
+        if special:
+            chosen.append(wanted)
+        return _expanded(*wanted, forms, seen, chosen)
 
     return _INCLUDE.sub(included, _text(package, name))
 

@@ -11,17 +11,16 @@ from ground import Script, load_script, tagged
 from ground.lua import Command
 from limiter.terms import Terms
 
-_ACQUIRE, _RELEASE, _CANCEL, _RENEW, _REVOKE, _SWEEP, _CONFIGURE, _STATUS = (
-    load_script("limiter", name)
-    for name in ("acquire", "release", "cancel", "renew", "revoke", "sweep", "configure", "status")
-)
+# The scripts on a permit's path have a plain form, which meets no costs, shares or adaptive limits.
+_PLAIN = [load_script("limiter", name) for name in ("acquire", "release", "sweep")]
+_FULL = [load_script("limiter", name, "full") for name in ("acquire", "release", "sweep")]
+_CANCEL, _RENEW, _REVOKE, _CONFIGURE, _STATUS = _REST = [
+    load_script("limiter", name, "full")
+    for name in ("cancel", "renew", "revoke", "configure", "status")
+]
 INDEX = "penstock:gates"
-SCRIPTS = {
-    script.sha: script
-    for script in (
-        _ACQUIRE, _RELEASE, _CANCEL, _RENEW, _REVOKE, _SWEEP, _CONFIGURE, _STATUS,
-    )
-}  # fmt: skip
+SCRIPTS = {script.sha: script for script in (*_PLAIN, *_FULL, *_REST)}
+NOT_PLAIN = b"full"  # what a plain form replies if the gate needs the full one
 
 
 class GateCommands:
@@ -35,7 +34,17 @@ class GateCommands:
         )
         self._name = name
         self.head = (*terms.args(), process)
-        self._begins = {each.sha: each.command(self.keys, self.head) for each in SCRIPTS.values()}
+        self._use(_PLAIN if terms.plain else _FULL)
+
+    def use_full(self) -> None:
+        """From now on the gate may be of any kind."""
+        self._use(_FULL)
+
+    def _use(self, path: list[Script]) -> None:
+        self._acquire, self._release, self._sweep = (
+            script.command(self.keys, self.head) for script in path
+        )
+        self.plain = path is _PLAIN
 
     def acquire(
         self,
@@ -46,16 +55,24 @@ class GateCommands:
         weighs: bool = False,
         shares: bool = False,
         released: Sequence[tuple[str, int | str]] = (),
+        any_kind: bool = False,
     ) -> Command:
         """Each ask: id, lane and, if some have one (`shares`), its share; score ('' if new); term
-        in microseconds and, if some have one (`weighs`), its cost."""
-        rows = chain(*released, *asks)
+        in microseconds and, if some have one (`weighs`), its cost. With `any_kind` it has the full
+        form, which no gate refuses."""
+        if (weighs or shares) and self.plain:
+            self.use_full()
         how = int(join) + 2 * weighs + 4 * shares
-        return (*self._begins[_ACQUIRE.sha], alive_us, how, len(released), *rows)
+        begins = _FULL[0].command(self.keys, self.head) if any_kind else self._acquire
+        return (*begins, alive_us, how, len(released), *chain(*released, *asks))
 
     def release(self, permits: Iterable[tuple[str, int | str]]) -> Command:
         """Each permit is its id and its fence, which a report may follow (`step.lua`)."""
-        return self._command(_RELEASE, *_flat(permits))
+        return (*self._release, *_flat(permits))
+
+    def give_back(self, permit: str, receipt: int | str) -> Command:
+        """`release` of one permit, at a gate of any kind."""
+        return self._command(_FULL[1], permit, receipt)
 
     def cancel(self, counter: str, ids: Iterable[str]) -> Command:
         return self._command(_CANCEL, counter, *ids)
@@ -69,7 +86,7 @@ class GateCommands:
         return self._command(_REVOKE, id, call)
 
     def sweep(self) -> Command:
-        return self._command(_SWEEP)
+        return self._sweep
 
     def configure(self, changes: dict[str, str]) -> Command:
         return self._command(_CONFIGURE, *_flat(changes.items()))
@@ -82,7 +99,7 @@ class GateCommands:
         return self._command(_STATUS)
 
     def _command(self, script: Script, *args: Any) -> Command:
-        return (*self._begins[script.sha], *args)
+        return (*script.command(self.keys, self.head), *args)
 
 
 def _flat(rows: Iterable[tuple[Any, ...]]) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from ground import as_text, chunks
 from ground.redis.inbox import Entries
 from ground.redis.unit import Exchange
+from limiter.commands import NOT_PLAIN
 from limiter.errors import LimitTimeout
 from limiter.ledger import NEVER, Ask, Call, Ledger, log
 from limiter.permit import Lease, Wait
@@ -96,9 +97,11 @@ class GateUnit(Ledger):
             command = self.commands.renew(permits, self.term_us)
             yield Exchange(command, partial(self.read_renewal, leases))
         for asks in chunks(list(self.line.values()), _CHUNK):
-            yield self._acquire(asks)
+            yield self._acquire(asks, beating=True)
 
-    def _acquire(self, asks: list[Ask], released: Permits = ()) -> Exchange:
+    def _acquire(
+        self, asks: list[Ask], released: Permits = (), *, beating: bool = False
+    ) -> Exchange:
         """All of them join the line, or none does."""
         term = self.term_us
         rows = [(ask.id, ask.row, ask.score, ask.term(term)) for ask in asks]
@@ -106,6 +109,7 @@ class GateUnit(Ledger):
             rows, term, join=asks[0].join, released=released,
             weighs=any(ask.charge is not None for ask in asks),
             shares=any(ask.share for ask in asks),
+            any_kind=beating,
         )  # fmt: skip
         return Exchange(command, partial(self.read_asks, asks, released), asks)
 
@@ -135,8 +139,18 @@ class GateUnit(Ledger):
         if b"wake" in entry:
             self.look_at = min(self.look_at, since + wake / 1e6)
 
+    def refused_form(self, reply: Any) -> bool:
+        """Whether the gate needs the full form of the scripts, which is used from now on. Nothing
+        has changed in Redis, and what was asked is still due."""
+        if reply != NOT_PLAIN:
+            return False
+        self.commands.use_full()
+        return True
+
     def read_time(self, reply: list[Any], sent: float) -> None:
         """A reply begins with the server's time, when to look again, and this process's grants."""
+        if self.refused_form(reply):
+            return
         # The server read its clock after `sent`. So its time T is no earlier here than this says.
         at, wake, grants = int(reply[0]), int(reply[1]), reply[2]
         self.server_ahead = at / 1e6 - sent
@@ -149,6 +163,8 @@ class GateUnit(Ledger):
             self.look_at = look_at
 
     def read_asks(self, asks: list[Ask], released: Permits, reply: list[Any], sent: float) -> None:
+        if self.refused_form(reply):
+            return
         self.agreement.see(int(reply[3]))
         if self.agreement.unsettled:
             self.agreement.compare(reply[4:7])
@@ -195,6 +211,8 @@ class GateUnit(Ledger):
         self.read_time(reply, sent)
 
     def read_release(self, released: Permits, reply: list[Any], sent: float) -> None:
+        if self.refused_form(reply):
+            return
         for id, _ in released:
             self.releases.pop(id, None)
         self.read_time(reply, sent)

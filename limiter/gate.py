@@ -235,7 +235,7 @@ class Gate:
         Harmless when repeated. `report` is what it tells a gate that adapts.
         """
         receipt = f"{fence} {report}" if report else fence
-        await self._called(lambda ledger: ledger.commands.release([(permit, receipt)]))
+        await self._called(lambda ledger: ledger.commands.give_back(permit, receipt))
 
     async def revoke(self, permit: str) -> LeaseStatus:
         """Take a permit from its holder at once, and say who that was.

@@ -177,7 +177,7 @@ class Ledger:
 
     def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None:
         """Release it, and answer when Redis has done so: for a process that then ends."""
-        command = self.commands.release([(lease.id, lease.receipt)])
+        command = self.commands.give_back(lease.id, lease.receipt)
         call = Call(command, answer, lease.deadline)
 
         def give_back() -> None:

@@ -74,7 +74,7 @@ class SyncGate:
 
     def free(self, permit: str, fence: int, report: Report = Report.NOTHING) -> None:
         receipt = f"{fence} {report}" if report else fence
-        self._called(lambda ledger: ledger.commands.release([(permit, receipt)]))
+        self._called(lambda ledger: ledger.commands.give_back(permit, receipt))
 
     def revoke(self, permit: str) -> LeaseStatus:
         reply = self._called(lambda ledger: ledger.commands.revoke(permit, ledger.engine.new_id()))

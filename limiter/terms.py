@@ -58,6 +58,13 @@ class Terms:
     burst: int | None = None
     amounts: tuple[Amount, ...] = ()
 
+    @property
+    def plain(self) -> bool:
+        """Whether limit and rate stand as they are set, and there are no other amounts."""
+        return not (
+            self.amounts or isinstance(self.limit, Adaptive) or isinstance(self.rate, Adaptive)
+        )
+
     def args(self) -> tuple[str, str, str]:
         """As the scripts read them: the amounts stand behind the burst."""
         amounts = "".join(each.text() for each in self.amounts)

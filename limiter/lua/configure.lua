@@ -45,7 +45,7 @@ local function adapt()
     stands = call('HGET', GATE, 'start')
   end
   if not steering then call('HSET', GATE, 'exact', stands) end
-  call('HSET', GATE, 'adapts', adapts, 'shown', stands, adapts, stands)
+  call('HSET', GATE, 'adapts', adapts, adapts, stands)
   read_steering()
   steering.settle_in('set')
 end

@@ -7,11 +7,10 @@ local leases, holders = {}, {}
 local stamp
 
 -- The fence only grows. After a loss of data it goes on from the clock, which is ahead of it.
-local function grant(id, process, term, cost)
+local function lease(id, process, term)
   gate.fence = math.max(gate.fence + 1, now)
   if gate.rate > 0 then gate.tokens = gate.tokens - 1 end
   gate.live, gate.granted = gate.live + 1, gate.granted + 1
-  if gate.weighing then gate.weighing.charge(id, cost) end
   stamp = stamp or format('|%.0f', now)
   local n = #leases
   leases[n + 1], leases[n + 2] = now + term, id
@@ -24,52 +23,6 @@ local function write_grants()
     call('ZADD', LEASES, unpack(leases))
     call('HSET', HOLDERS, unpack(holders))
     leases, holders = {}, {}
-  end
-end
-
--- Looked up once: a change of the line sets it to nil again. False if nobody waits.
-local front
-local function first_waiter()
-  if front == nil then front = call('ZRANGE', QUEUE, 0, 0)[1] or false end
-  return front
-end
-
--- Its process, its term, and its cost if it has one.
-local function read_waiter(record)
-  if not record then return nil end
-  local process, term = string.match(record, '^(.-)|(%d+)|')
-  return process, tonumber(term)
-end
-
-local function leave(ids)
-  if #ids == 0 then return end
-  call('HDEL', WAITERS, unpack(ids)) -- a place without a record is dropped when its turn comes
-  call('ZREM', QUEUE, unpack(ids))
-  front = nil
-end
-
--- A plain gate has the functions above. These take their place, since each local that a function
--- uses costs every script a little.
-if gate.weighing or gate.sharing then
-  function read_waiter(record)
-    if not record then return nil end
-    if gate.sharing then record = gate.sharing.plain(record) end
-    local process, term = string.match(record, '^(.-)|(%d+)|')
-    return process, tonumber(term), gate.weighing and string.match(record, '|%d+|(.+)|%d+$')
-  end
-end
-
-if gate.sharing then
-  function first_waiter()
-    if front == nil then front = gate.sharing.first() or false end
-    return front
-  end
-
-  function leave(ids, records)
-    if #ids == 0 then return end
-    gate.sharing.leave(ids, records)
-    call('HDEL', WAITERS, unpack(ids))
-    front = nil
   end
 end
 
@@ -89,59 +42,24 @@ local function notify(process, what, text)
   call('EXPIRE', inbox, 3600)
 end
 
--- Move the first living waiters into the leases, as far as there is room: at most a
--- thousand a call, dead ones included, with one message to each process. The caller's own
--- grants (`id fence id fence …`) are in the reply.
-local own = ''
-local function hand_over()
-  if steering then steering.step() end
-  local left, messages, dropped = 1000, {}, 0
-  local sharing, weighing = gate.sharing, gate.weighing
-  local following = weighing and weighing.walk(read_waiter, alive, sharing and sharing.candidates)
-  while left > 0 and (following or room() > 0) do
-    local ids = following and following() or sharing and sharing.next(math.min(room(), left))
-      or call('ZRANGE', QUEUE, 0, math.min(room(), left) - 1)
-    if not following then front = ids[1] or false end
-    if not ids[1] then break end
-    left = left - #ids
-    local records, paid, price, paying = call('HMGET', WAITERS, unpack(ids)), 0, 1, nil
-    for i, id in ipairs(ids) do
-      local process, term, cost = read_waiter(records[i])
-      if process and alive(process) then
-        local fence = grant(id, process, term, cost)
-        messages[process] = format('%s%s %.0f ', messages[process] or '', id, fence)
-        if sharing then
-          if weighing then price = weighing.price(cost) end
-          paid, paying = paid + price, records[i]
-        end
-      else
-        dropped = dropped + 1
-      end
-    end
-    if paying then sharing.served(paying, paid, price) end
-    leave(ids, records)
-  end
+local own = '' -- the caller's own grants, for its reply: `id fence id fence …`
+
+-- Write what was granted, with one message to each process.
+local function send_grants(messages, dropped)
   write_grants()
   own, messages[PROCESS] = own .. (messages[PROCESS] or ''), nil
   for process, grants in pairs(messages) do notify(process, 'grants', grants) end
   count('dropped', dropped)
 end
 
--- Microseconds until time alone may let somebody in: a token, or a lease's end. -1: never.
-local function next_change()
-  if gate.paused then return gate.held or -1 end
-  local wait
-  if gate.weighing then
-    wait = gate.weighing.wait
-    if not gate.weighing.full then return wait or 0 end
-  else
-    if room() > 0 then return 0 end
-    if gate.live < gate.limit then return math.ceil((1 - gate.tokens) * 1000000 / gate.rate) end
-  end
+-- Microseconds until the first lease ends; nil if there is none.
+local function lease_ends()
   local first = call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
-  local ends = first[2] and math.max(0, first[2] - now)
-  return wait and ends and math.min(wait, ends) or wait or ends or -1
+  return first[2] and math.max(0, first[2] - now)
 end
+
+local front -- the first waiter, looked up once; a change of the line sets it to nil again
+-- include: plain_line.lua or weighed_line.lua if full
 
 local NEVER = 9007199254740991
 

@@ -13,7 +13,6 @@
 --
 -- Each script makes these functions, and pays for each local of ours that they use: so few functions,
 -- and what an operator asks is in `share_terms.lua`.
-local LANE = 8796093022208 -- 2^43 tickets to a lane
 gate.sharing = false -- false: one line for all
 
 -- A function of its own: its functions find there what they use, which costs less than in the script's.

@@ -1,6 +1,9 @@
 -- state.lua: what every script of a gate begins with: its clock, its settings, its room, its leases.
 -- It needs the keys gate leases holders queue waiters alive, and the arguments limit, rate, burst
 -- ('' for none, and behind it the amounts: `4 tokens=1700/170`) and process.
+--
+-- The scripts on a permit's path have two forms. The plain one has no line about costs, shares or limits that
+-- adapt: see `plain_terms.lua`. The full one serves every gate.
 local call, format = redis.call, string.format
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -11,33 +14,7 @@ local function read()
 end
 
 local fields = read()
-if not fields[1] then
-  -- A gate that is new, or was lost with the server's data, is made with what its
-  -- caller was constructed with, in one command. Its bucket starts empty: a burst is earned, not given.
-  local burst, amounts = string.match(BURST, '^(%d*) ?(.*)$')
-  local terms, names = {}, {}
-  local function set(field, value) terms[#terms + 1], terms[#terms + 2] = field, value end
-  for _, adapts in ipairs({ 'limit', 'rate' }) do
-    local text = adapts == 'limit' and LIMIT or RATE
-    local start, min, max = string.match(text, '^(%S+) (%S+) (%S+)$')
-    set(adapts, start or text)
-    if start then
-      set('more', 1) set('adapts', adapts) set('exact', start) set('shown', start)
-      set('start', start) set('min', min) set('max', max)
-      if adapts == 'rate' then burst = math.max(1, math.ceil(start / 10)) end
-    end
-  end
-  set('burst', burst) set('tokens', 0) set('refilled', now) set('made', now)
-  for name, rate, most in string.gmatch(amounts, '([%w_]+)=(%S+)/(%d+)') do
-    names[#names + 1] = name
-    set('rate:' .. name, rate) set('burst:' .. name, most)
-  end
-  if names[1] then set('more', 1) set('weighs', 1) set('amounts', table.concat(names, ' ')) end
-  call('HSET', GATE, unpack(terms))
-  fields = read()
-end
--- What most gates do not have: nil of those.
-local more = fields[14] and call('HMGET', GATE, 'adapts', 'weighs', 'shares', 'lanes', 'clock:0')
+-- include: plain_terms.lua or full_terms.lua if full
 -- '' is no limit, and no rate. What is no number, by somebody's hand, lets nobody in.
 local limit = fields[1] == '' and math.huge or tonumber(fields[1])
 local rate = (fields[2] or '') == '' and 0 or tonumber(fields[2])
@@ -66,13 +43,16 @@ local function room()
   return free
 end
 
+local LANE = 8796093022208 -- 2^43 tickets to a lane
+
 local function count(what, by)
   if by > 0 then call('HINCRBY', GATE, what, by) end
 end
 
--- include: step.lua
--- include: weigh.lua
--- include: shares.lua
+-- include: step.lua if full
+-- include: weigh.lua if full
+-- include: shares.lua if full
+-- include: plain_ends.lua or full_ends.lua if full
 
 -- Write the gate's changed fields, in one command.
 local function save()
@@ -85,18 +65,9 @@ local function save()
   if gate.granted + gate.released > 0 then set('released', (fields[9] or 0) + gate.released) end
   if gate.ticket > (tonumber(fields[10]) or 0) then set('ticket', gate.ticket) end
   if gate.head then set('head', gate.head) set('head_wakes', gate.head_wakes) end
-  if steering then steering.save(set) end
-  if gate.weighing then gate.weighing.save(set) end
-  if gate.sharing then gate.sharing.save(set) end
+  save_kind(set)
   if n > 0 then call('HSET', GATE, unpack(changed)) end
 end
-
-local function free(ids)
-  if #ids == 0 then return end
-  call('HDEL', HOLDERS, unpack(ids)) -- the lease last: it ends by itself, should the script stop here
-  call('ZREM', LEASES, unpack(ids))
-end
-if gate.weighing then free = gate.weighing.freeing(free) end
 
 -- At most a thousand, to keep the call short; the rest counts as held until the next call.
 local function expire()
@@ -105,8 +76,7 @@ local function expire()
   local dead = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 1000)
   free(dead)
   count('expired', #dead)
-  gate.live = gate.live - #dead
-  if gate.weighing then gate.live = gate.live + gate.weighing.extra end
+  gate.live = gate.live - #dead + extra_units()
 end
 
 local function fence_in(holder) return holder and string.match(holder, '^%d+') end
@@ -125,11 +95,7 @@ local function release(permits)
     if fence and (fence == fences[n] or fence == fence_in(fences[n])) then
       local stays = fence ~= fences[n] and string.match(fences[n], ' %+(%d+)')
       if stays then call('ZADD', LEASES, now + stays, ids[n]) else held[#held + 1] = ids[n] end
-      if steering then
-        steering.hear(fence, string.match(fences[n], ' (%S*)') or '', gate.weighing and gate.weighing.held(ids[n]))
-      end
-      if gate.weighing then gate.weighing.settle(fences[n]) end
-      if gate.weighing and gate.sharing then gate.sharing.settle(fences[n]) end
+      read_receipt(ids[n], fence, fences[n])
     elseif not fence and call('ZSCORE', LEASES, ids[n]) then -- a script stopped as it gave this one back
       held[#held + 1] = ids[n]
     end

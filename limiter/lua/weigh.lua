@@ -148,7 +148,7 @@ if more and more[2] then
   end
 
   -- Permits that end. `expire` counts those in flight afterwards.
-  local function uncharge(ids)
+  function w.uncharge(ids)
     if w.extra == 0 or #ids == 0 then return end
     for _, units in ipairs(call('HMGET', COSTS, unpack(ids))) do
       if units then w.extra = w.extra - units + 1 end
@@ -156,12 +156,9 @@ if more and more[2] then
     call('HDEL', COSTS, unpack(ids))
   end
 
-  function w.freeing(free)
-    return function(ids)
-      if w.extra ~= 0 and #ids > 0 then begin_change() end
-      free(ids)
-      uncharge(ids)
-    end
+  -- Before permits end that may have cost more than one.
+  function w.begin_end()
+    if w.extra ~= 0 then begin_change() end
   end
 
   -- A permit has cost less or more than was taken: `requests=-20 tokens=311` is given back.
@@ -176,24 +173,13 @@ if more and more[2] then
   -- limit keeps out until they have taken `passing` times its units. Then it waits alone. None passes
   -- somebody who waits for time: what it takes would be missed there. With shares `candidates` says
   -- who may go, and is asked again after each.
+  --
+  -- `passed` of `passed_by` is kept in the hash, so all calls of all processes pass one first waiter by
+  -- `passing * its units` together. At most LOOKED waiters that do not fit are looked at in a call.
   function w.walk(read_waiter, alive, candidates)
-    local ids, records, n, skipped, first, budget = {}, {}, 0, 0, nil, 0
+    local ids, records, n = {}, {}, 0 -- of the line from `skipped` on, and how many of them were looked at
+    local skipped, first, budget = 0, nil, 0 -- who is passed, and by how many units more
     w.full, w.wait = false, nil
-
-    local function following()
-      n = n + 1
-      if not ids[n] and not (candidates and n > 1) then
-        ids, n = candidates and candidates(passed_by, LOOKED) or call('ZRANGE', QUEUE, skipped, skipped + 49), 1
-        records = ids[1] and call('HMGET', WAITERS, unpack(ids))
-      end
-      return ids[n]
-    end
-
-    local function pass(units)
-      if units > budget then return false end
-      passed, budget = passed + units, budget - units
-      return true
-    end
 
     return function()
       if gate.paused then return {} end
@@ -203,14 +189,23 @@ if more and more[2] then
       end
       if candidates then ids, n, skipped, first, budget = {}, 0, 0, nil, 0 end
       while skipped < LOOKED and (not first or budget > 0) do
-        local id = following()
-        if not id then break end
-        local process, _, cost = read_waiter(records[n])
+        n = n + 1
+        if not ids[n] then
+          if candidates and n > 1 then break end
+          ids, n = candidates and candidates(passed_by, LOOKED) or call('ZRANGE', QUEUE, skipped, skipped + 49), 1
+          if not ids[1] then break end
+          records = call('HMGET', WAITERS, unpack(ids))
+        end
+        local id, process, _, cost = ids[n], read_waiter(records[n])
         if not process or not alive(process) then return { id } end
         local t = takes(cost)
         local why = obstacle(t)
         if why == 'time' then break end
-        if not why and (not first or pass(t.units)) then return { id } end
+        if not why and not first then return { id } end
+        if not why and t.units <= budget then
+          passed, budget = passed + t.units, budget - t.units
+          return { id }
+        end
         if not first then
           first = id
           if passed_by ~= id then passed, passed_by = 0, id end

@@ -19,7 +19,9 @@ from redis.exceptions import NoScriptError, ResponseError
 from buffer.link import Link
 from ground import Script, load_script, target_of
 from ground.lua import Command
+from limiter.commands import SCRIPTS as GATE_SCRIPTS
 from tests.architecture.source import ROOT, scripts
+from worker.concurrent.commands import SCRIPTS as WORK_SCRIPTS
 
 T = TypeVar("T")
 INJECTED = "injected"
@@ -60,8 +62,12 @@ return {calls, reply}
 """
 
 
+FORMS = (("gated", "full"), ("full",), ())
+SENT = GATE_SCRIPTS | WORK_SCRIPTS  # those that have forms, in the forms that are sent
+
+
 def every_script(package: str) -> dict[str, Script]:
-    """Each script of a package that is called, in each of its forms, by its digest."""
+    """Each script of a package that is called, in each form that is sent, by its digest."""
     found = [script for file in scripts() for script in _forms(file, package)]
     return {script.sha: script for script in found}
 
@@ -70,8 +76,9 @@ def _forms(file: Any, package: str) -> Iterator[Script]:
     text, of = file.read_text(), ".".join(file.relative_to(ROOT).parts[:-2])
     if "-- REPLY" not in text or not f"{of}.".startswith(f"{package}."):
         return
-    for form in ("", *re.findall(r"^-- include: \S+ or (\w+)\.lua$", text, re.MULTILINE)):
-        yield load_script(of, file.stem, form)
+    forms = [load_script(of, file.stem, *form) for form in FORMS]
+    sent = [script for script in forms if script.sha in SENT]
+    yield from sent or forms[-1:]
 
 
 def commands_of(*packages: str) -> list[str]:

@@ -5,15 +5,14 @@ everything else is the product's own text.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import ground
 from ground.lua import Command
-from limiter.commands import SCRIPTS, GateCommands
+from limiter.commands import NOT_PLAIN, SCRIPTS, GateCommands
 from limiter.terms import Terms
 
 _TIME = "call('TIME')"
@@ -38,17 +37,26 @@ class ClockedGate:
     def commands(self, process: str) -> GateCommands:
         return GateCommands(self.name, self.terms, process)
 
+    def on_path(self, process: str, command: Callable[[GateCommands], Command]) -> list[Any]:
+        """The reply to what has a plain form; in the full one if the gate asks for it."""
+        commands = self.commands(process)
+        reply = self.run(command(commands))
+        if reply == NOT_PLAIN:
+            commands.use_full()
+            reply = self.run(command(commands))
+        return reply
+
     def run(self, command: Command) -> list[Any]:
         """The reply to a command, at the time of this gate's clock."""
-        return self.run_text(SCRIPTS[command[1]].source, command)
-
-    def run_text(self, source: str, command: Command) -> list[Any]:
+        source = SCRIPTS[command[1]].source
         assert source.count(_TIME) == 1, "a script reads the clock once"
         self.redis.hset(
             self._clock, mapping={"s": self.now // 1_000_000, "us": self.now % 1_000_000}
         )
         text = source.replace(_TIME, f"call('HMGET', '{self._clock}', 's', 'us')")
         reply: list[Any] = self.redis.execute_command("EVAL", text, *command[2:])
+        if reply == NOT_PLAIN:
+            return reply
         assert int(reply[0]) == self.now
         self._own.setdefault(command[12], []).extend(_grants(reply[2]))
         return reply
@@ -77,16 +85,15 @@ class ClockedGate:
         join: bool = True,
         released: Sequence[tuple[str, int]] = (),
     ) -> tuple[list[int], list[str]]:
-        command = self.commands(process).acquire(
+        reply = self.on_path(process, lambda commands: commands.acquire(
             rows, int(alive * 1e6), join=join, released=released,
             weighs=any(isinstance(term, str) for *_, term in rows),
             shares=any(isinstance(lane, str) for _, lane, *_ in rows),
-        )  # fmt: skip
-        reply = self.run(command)
+        ))  # fmt: skip
         return reply[7::2], [text(s) for s in reply[8::2]]
 
     def release(self, process: str, *permits: tuple[str, int | str]) -> int:
-        return int(self.run(self.commands(process).release(permits))[3])
+        return int(self.on_path(process, lambda commands: commands.release(permits))[3])
 
     def renew(self, process: str, *permits: Permit, alive: float = 1.0) -> list[bool]:
         reply = self.run(self.commands(process).renew(permits, int(alive * 1e6)))
@@ -101,7 +108,7 @@ class ClockedGate:
 
     def sweep(self, process: str) -> int:
         """Microseconds after which this process is to look again; -1 for never."""
-        return int(self.run(self.commands(process).sweep())[1])
+        return int(self.on_path(process, lambda commands: commands.sweep())[1])
 
     def configure(self, process: str, **changes: str) -> None:
         self.run(self.commands(process).configure(changes))
@@ -188,24 +195,18 @@ class ClockedGate:
         return ground.tagged("gate", self.name, part)
 
 
-class ReleasedGate(ClockedGate):
-    """A client of the last release: its scripts, on the same keys."""
-
-    def run(self, command: Command) -> list[Any]:
-        name = SCRIPTS[command[1]].name.rpartition("/")[2]
-        text = (Path(__file__).parent / "released" / name).read_text()
-        return self.run_text(text, command)
-
-
-class UpgradedGate(ReleasedGate):
-    """Clients of the last release and of this one at once, by turns of a dice."""
+class EitherForm(ClockedGate):
+    """Processes of both forms at once, by turns of a dice: a plain gate makes no difference."""
 
     def __init__(self, redis: Any, terms: Terms, name: str = "g") -> None:
         super().__init__(redis, terms, name)
         self._draw = Random(name)
 
-    def run(self, command: Command) -> list[Any]:
-        return self._draw.choice([ClockedGate, ReleasedGate]).run(self, command)
+    def commands(self, process: str) -> GateCommands:
+        commands = super().commands(process)
+        if self._draw.random() < 0.5:
+            commands.use_full()
+        return commands
 
 
 @dataclass(frozen=True)

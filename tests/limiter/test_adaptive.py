@@ -9,7 +9,7 @@ import pytest
 from ground import SettingError
 from limiter import Adaptive, TokenBucket, existing_gate
 from limiter.terms import Terms
-from tests.limiter.clocked import ClockedGate, ReleasedGate
+from tests.limiter.clocked import ClockedGate
 from tests.limiter.gate_machine import PROCESSES, STEP, GateMachine
 
 SECOND = 1_000_000
@@ -281,31 +281,3 @@ async def test_a_gate_that_adapts_begins_at_start_only_without_its_data(redis):
     assert (await existing_gate(redis, "g").status()).limit == cut
     redis.flushall()
     assert (await gate.status()).limit == 4
-
-
-@pytest.fixture
-def released(redis, gate) -> ReleasedGate:
-    gate.acquire("p", "first")
-    gate.release("p", ("first", f"{gate.holders['first']} -"))
-    old = ReleasedGate(redis, Terms(limit=99))
-    old.now = gate.now
-    return old
-
-
-def test_a_client_of_the_last_release_keeps_to_the_limit_that_was_found(gate, released):
-    fences = released.acquire("old", *"abcdef", alive=60, term=60)
-    assert [fence > 0 for fence in fences] == [True] * 4 + [False] * 2
-    assert gate.acquire("p", "g", alive=60) == [-3]
-    id, fence = next(iter(gate.holders.items()))
-    gate.release("p", (id, f"{fence} t"))
-    assert limit_of(gate) == 2
-    released.release("old", ("b", fences[1]))
-    assert len(gate.leases) == 2
-    assert gate.line == ["e", "f", "g"]
-
-
-def test_a_limit_that_the_last_releases_tool_sets_pins(gate, released):
-    released.configure("operator", limit="11")
-    gate.acquire("p", *"abcdefghijkl")
-    assert len(gate.leases) == 11
-    assert gate.fields["adapts"] == ""

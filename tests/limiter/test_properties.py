@@ -9,21 +9,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.limiter.clocked import UpgradedGate
+from tests.limiter.clocked import EitherForm
 from tests.limiter.gate_machine import GateMachine
 from tests.limiter.line_machine import LineMachine
 
 
-class UpgradingMachine(GateMachine):
-    """A plain gate, used by clients of the last release and of this one."""
+class EitherFormMachine(GateMachine):
+    """A plain gate, used by processes that send the plain form and by those that send the full."""
 
-    kind_of_gate = UpgradedGate
-
-    def receipt(self, id: str, fence: int, word: str) -> str:
-        return str(fence)  # the last release has no reports
-
-    def revoke(self, picks: list[int]) -> None:
-        """The last release does not know of it, and would count such a permit in again."""
+    kind_of_gate = EitherForm
 
 
 def explore(kind: type[GateMachine], redis: Any, examples: int, steps: int) -> None:
@@ -39,7 +33,7 @@ def explore(kind: type[GateMachine], redis: Any, examples: int, steps: int) -> N
     )
 
 
-KINDS = [GateMachine, UpgradingMachine]
+KINDS = [GateMachine, EitherFormMachine]
 
 
 @pytest.mark.parametrize("kind", KINDS)

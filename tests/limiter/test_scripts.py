@@ -1,11 +1,28 @@
 """Each script by itself, on a clock that stands still."""
 
+import re
+
 import pytest
 
+from ground import load_script
 from limiter.terms import Terms
 from tests.limiter.clocked import ClockedGate
 
 SECOND = 1_000_000
+
+
+FEATURES = re.compile(r"weigh|shar|steer|adapt|cost|lane_at|amounts", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", ["acquire", "release", "sweep"])
+def test_the_scripts_of_a_plain_gate_have_no_line_of_what_it_does_not_use(name):
+    def lines(*form: str) -> list[str]:
+        source = load_script("limiter", name, *form).source
+        code = [line.partition("--")[0] for line in source.splitlines()]
+        return [line for line in code if FEATURES.search(line)]
+
+    assert lines() == []
+    assert lines("full") != []
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from ground import SettingError
 from limiter import LimitTimeout, TokenBucket, existing_gate, remove_gate
 from limiter.terms import Amount, Terms
 from tests.harness import killing
-from tests.limiter.clocked import ClockedGate, ReleasedGate
-from tests.limiter.in_flight import in_line, settled
+from tests.limiter.clocked import ClockedGate
+from tests.limiter.in_flight import in_line, served, settled
 
 SECOND = 1_000_000
 SOON = 100.0
@@ -301,25 +301,6 @@ def test_a_big_first_one_is_passed_for_a_while_whatever_its_share(redis):
     assert "big-1" in line.gate.leases
 
 
-# With processes of the last release
-
-
-def test_a_client_of_the_last_release_strands_nobody_who_has_a_share(redis, line):
-    released = ReleasedGate(redis, Terms(limit=1))
-    released.now = line.gate.now
-    line.join("training", 2)
-    line.join("", 1)
-    released.acquire("old", "old-1", alive=600, term=600)
-    released.release("old", ("first", line.gate.holders["first"]))
-    assert set(line.gate.leases) == {"none-1"}
-    released.release("old", ("none-1", line.gate.holders["none-1"]))
-    released.release("old", ("old-1", line.gate.holders["old-1"]))
-    assert line.gate.leases == {}
-    line.gate.sweep("p")
-    assert set(line.gate.leases) == {"training-1"}
-    assert line.gate.turns(0).keys() == {"training"}
-
-
 # At the faces
 
 
@@ -366,6 +347,19 @@ async def test_a_gate_that_uses_no_share_has_the_same_keys_and_fields(redis):
     (await waiter).release()
     assert status.shares is None
     assert {b"more", b"shares", b"lanes"}.isdisjoint(redis.hgetall("penstock:gate:{g}"))
+
+
+async def test_a_process_that_took_a_gate_for_a_plain_one_learns_that_it_is_not(redis):
+    gate = TokenBucket(redis, "g", limit=1)
+    (await gate.acquire()).release()
+    await gate.configure(weights={"alice": 2})  # as an operator does, from elsewhere
+    held = await gate.acquire(timeout=SOON)
+    waiter = await in_line(gate, 1, timeout=SOON)
+    held.release()
+    (await served(waiter)).release()
+    await settled(gate, in_flight=0)
+    status = await gate.status()
+    assert (status.granted, status.released) == (3, 3)
 
 
 async def test_what_is_settled_reaches_the_share(redis):

@@ -18,7 +18,7 @@ from limiter.commands import GateCommands
 _NAMES = ("claim", "finish", "return", "drop", "beat")
 _PLAIN = {name: load_script("worker.concurrent", name) for name in (*_NAMES, "reap")}
 _REJOIN = load_script("worker.queue", "rejoin")
-_GATED = {name: load_script("worker.concurrent", name, "gated") for name in _NAMES}
+_GATED = {name: load_script("worker.concurrent", name, "gated", "full") for name in _NAMES}
 SCRIPTS: dict[str, Script] = {
     script.sha: script for script in (*_PLAIN.values(), *_GATED.values(), *GATE_SCRIPTS.values())
 }
@@ -90,7 +90,7 @@ class WorkCommands:
 
     def free_permit(self, permit: str, fence: int, report: Report) -> Command:
         assert self._gate is not None  # noqa: S101 - there are no permits without a gate
-        return self._gate.release([(permit, f"{fence} {report}" if report else fence)])
+        return self._gate.give_back(permit, f"{fence} {report}" if report else fence)
 
     def _either(
         self, name: str, keys: tuple[str, ...], args: tuple[Any, ...], *, whole: bool = False

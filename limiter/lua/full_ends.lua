@@ -1,0 +1,29 @@
+-- full_ends.lua: how permits end that may have a cost, a share, and a report on the service.
+-- include: state.lua
+
+local function save_kind(set)
+  if steering then steering.save(set) end
+  if gate.weighing then gate.weighing.save(set) end
+  if gate.sharing then gate.sharing.save(set) end
+end
+
+-- Units in flight beyond one for each permit.
+local function extra_units() return gate.weighing and gate.weighing.extra or 0 end
+
+-- What a permit's release says: see `release`.
+local function read_receipt(id, fence, receipt)
+  local weighing = gate.weighing
+  if steering then
+    steering.hear(fence, string.match(receipt, ' (%S*)') or '', weighing and weighing.held(id))
+  end
+  if weighing then weighing.settle(receipt) end
+  if weighing and gate.sharing then gate.sharing.settle(receipt) end
+end
+
+local function free(ids)
+  if #ids == 0 then return end
+  if gate.weighing then gate.weighing.begin_end() end
+  call('HDEL', HOLDERS, unpack(ids)) -- the lease last: it ends by itself, should the script stop here
+  call('ZREM', LEASES, unpack(ids))
+  if gate.weighing then gate.weighing.uncharge(ids) end
+end
