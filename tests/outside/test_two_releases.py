@@ -154,7 +154,7 @@ def groups_are_whole(fleet: Fleet, groups: int) -> None:
 
 
 def in_flight(redis: PrivateRedis) -> int:
-    found = TokenBucket(redis.target, "both").sync.status()
+    found = TokenBucket(redis.target, "both", limit=6, lease=5.0).sync.status()
     return found.in_flight + found.waiting
 
 
