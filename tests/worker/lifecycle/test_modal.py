@@ -97,7 +97,7 @@ async def test_one_that_was_made_though_the_answer_was_a_refusal_is_found_and_en
 async def test_what_is_remembered_of_sandboxes_is_bounded(life, modal_cloud, monkeypatch):
     from worker.lifecycle.modal import provider as module
 
-    monkeypatch.setattr(module, "_CONNECTED", 2)
+    monkeypatch.setattr("worker.lifecycle.clouds.cloud._CONNECTED", 2)
     monkeypatch.setattr(module, "_KNOWN", 1)
     provider = module.ModalProvider()
     refs = [
@@ -118,7 +118,7 @@ async def test_a_command_outlasts_that_its_sandbox_gives_way_to_another(
 ):
     from worker.lifecycle.modal import provider as module
 
-    monkeypatch.setattr(module, "_CONNECTED", 1)
+    monkeypatch.setattr("worker.lifecycle.clouds.cloud._CONNECTED", 1)
     provider = module.ModalProvider()
     ref = await provider.create(SandboxSpec(), name="used", tags={}, ttl=60)
     sandbox = await provider._sandbox(ref.id)  # as a call does, just before it uses it
@@ -168,7 +168,7 @@ async def test_credentials_that_modal_does_not_know_are_refused_too(life, modal_
 
 async def test_a_reaper_ends_what_a_dead_worker_left_at_modal(life, modal_cloud, modal_provider):
     sandbox = await life.start()
-    life.keeper.drop(sandbox.name, sandbox._box.take)
+    life.keeper.drop(sandbox._box)
     life.registry.condemn(sandbox.name, "", "its owner died")
     reaper = Reaper(life.target, settings=quick(), ours=modal_provider)
     await reaper.look(wait=False)

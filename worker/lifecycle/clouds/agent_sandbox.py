@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from ground import SettingError
-from ground.backoff import retry_after_seconds
-from ground.recent import Recent
 from worker.lifecycle.clouds import shell
-from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+from worker.lifecycle.clouds.cloud import LATER, Cloud, refused, wait_after
+from worker.lifecycle.provider import Kind, SandboxRef, SandboxSpec, Verdict
 from worker.lifecycle.settings import LifecycleSettings
 
 try:
@@ -32,10 +31,7 @@ except ImportError as missing:
         " pip install 'penstock-rl[agent-sandbox]'"
     ) from missing
 
-_CONNECTED = 1000  # sandboxes that one process remembers
-_LATER = 5.0  # seconds, where the answer has no Retry-After
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_FOLDER = "."  # its files are passed by paths from where commands start
 _OPTIONS = ("volume_claim_templates", "pod_metadata", "annotations", "labels")
 _LONGEST = 10 * 365 * 86400
 
@@ -48,7 +44,23 @@ class ClaimGone(Exception):
     """There is no such claim, or it is being deleted."""
 
 
-class AgentSandboxProvider(shell.FilesByCommands):
+def _by_status(problem: ApiException) -> Verdict | None:
+    over_quota = problem.status == 403 and "exceeded quota" in str(problem.body)
+    match problem.status:
+        case 409:
+            return Verdict(Kind.EXISTS)
+        case 429:
+            return Verdict(Kind.THROTTLED, wait_after(problem.headers), nothing_made=True)
+        case 403 if over_quota:
+            return Verdict(Kind.THROTTLED, LATER, nothing_made=True)
+        case 401 | 403:
+            return refused("Let this account create, get, list, watch and delete sandboxclaims")
+        case 400 | 404 | 422:
+            return refused("Check the namespace, and that agent-sandbox is installed")
+    return None
+
+
+class AgentSandboxProvider(Cloud):
     """A spec's `image` names a SandboxWarmPool.
 
     `options` may be `volume_claim_templates`, `pod_metadata`, `annotations` and `labels` of the
@@ -56,15 +68,29 @@ class AgentSandboxProvider(shell.FilesByCommands):
     """
 
     name = "agent-sandbox"
+    folder = "."  # its files are passed by paths from where commands start
+    gone = (ClaimGone,)
+    doubtful = (failures.SandboxError, httpx.HTTPError)
+    verdicts = (
+        (ApiException, _by_status),
+        # The second is of one that was deleted while it started.
+        ((ClaimGone, failures.SandboxMetadataError), Verdict(Kind.GONE)),
+        (
+            (failures.SandboxWarmPoolNotFoundError, failures.SandboxTemplateNotFoundError),
+            Verdict(Kind.FATAL, advice="Check the image: it names a SandboxWarmPool"),
+        ),
+        (ClaimRefused, refused()),
+        (ConfigException, refused("Run it in the cluster, or set KUBECONFIG")),
+    )
 
     def __init__(self, settings: LifecycleSettings | None = None) -> None:
+        super().__init__()
         self._settings = settings or LifecycleSettings.load()
         if not self._settings.agent_sandbox_url:
             raise SettingError(
                 "PENSTOCK_AGENT_SANDBOX_URL", "is not set: it is the address of the sandbox router"
             )
         self._made: Any = None
-        self._opened: Recent[Any] = Recent(_CONNECTED)
 
     @property
     def scope(self) -> str:
@@ -93,35 +119,27 @@ class AgentSandboxProvider(shell.FilesByCommands):
         return SandboxRef(name, name)
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        """Ready is what runs a command."""
         async with asyncio.timeout(timeout):
             await self._helper.wait_for_claim_ready(ref.id, self._namespace, math.ceil(timeout))
-            await shell.ready(_Inside(await self._sandbox(ref.id)), _FOLDER)
+            await super().wait_ready(ref, timeout)
 
-    async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
-        """The router answers for it."""
-        return ref
+    async def reach(self, id: str) -> Any:
+        await self._claim(id)  # for the client waits for one that is absent
+        return await self._client.get_sandbox(id, self._namespace)
 
-    async def close_runtime(self, ref: SandboxRef) -> None:
-        """Close our connection to it."""
-        if (sandbox := self._opened.pop(ref.id, None)) is not None:
-            await sandbox.close_connection()
+    async def disconnect(self, sandbox: Any) -> None:
+        await sandbox.close_connection()
 
-    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
-        try:
-            return await shell.run(_Inside(await self._sandbox(ref.id)), command, _FOLDER)
-        except (failures.SandboxError, httpx.HTTPError):
-            self._opened.pop(ref.id, None)
-            await self._claim(ref.id)  # says so if it has ended
-            raise
-
-    async def is_alive(self, ref: SandboxRef) -> bool:
-        try:
-            claim = await self._claim(ref.id)
-        except Exception:  # noqa: BLE001 - after any error, the sandbox was not seen alive
-            return False
-        conditions = (claim.get("status") or {}).get("conditions") or []
+    async def lives(self, id: str) -> bool:
+        conditions = ((await self._claim(id)).get("status") or {}).get("conditions") or []
         return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+    async def look_up(self, name: str) -> SandboxRef:
+        await self._claim(name)
+        return SandboxRef(name, name)
+
+    def inside(self, sandbox: Any) -> "_Inside":
+        return _Inside(sandbox)
 
     async def terminate(self, id: str) -> None:
         self._opened.pop(id, None)
@@ -132,32 +150,10 @@ class AgentSandboxProvider(shell.FilesByCommands):
             await asyncio.sleep(pause)
             pause = min(1.0, pause * 2)
 
-    async def find(self, name: str) -> SandboxRef | None:
-        try:
-            await self._claim(name)
-        except ClaimGone:
-            return None
-        return SandboxRef(name, name)
-
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
         selector = ",".join(f"{key}={text}" for key, text in _labels(tags).items())
         for name in await self._helper.list_sandbox_claims(self._namespace, selector or None):
             yield SandboxRef(name, name)
-
-    def classify(self, problem: BaseException) -> Verdict:
-        match problem:
-            case ApiException():
-                return _verdict(problem)
-            case ClaimGone() | failures.SandboxMetadataError():  # deleted while it started
-                return Verdict(Kind.GONE)
-            case failures.SandboxWarmPoolNotFoundError() | failures.SandboxTemplateNotFoundError():
-                return Verdict(Kind.FATAL, advice="Check the image: it names a SandboxWarmPool")
-            case ClaimRefused():
-                return Verdict(Kind.FATAL, nothing_made=True)
-            case ConfigException():
-                advice = "Run it in the cluster, or set KUBECONFIG"
-                return Verdict(Kind.FATAL, nothing_made=True, advice=advice)
-        return Verdict(Kind.RETRY)
 
     async def close(self) -> None:
         self._opened.clear()
@@ -184,14 +180,6 @@ class AgentSandboxProvider(shell.FilesByCommands):
             raise ClaimGone(f"there is no claim {name} in namespace {self._namespace}")
         return dict(found)
 
-    async def _sandbox(self, id: str) -> Any:
-        known = self._opened.use(id)
-        if known is None:
-            await self._claim(id)  # for the client waits for one that is absent
-            known = await self._client.get_sandbox(id, self._namespace)
-            self._opened.put(id, known)
-        return known
-
 
 class _Inside:
     def __init__(self, sandbox: Any) -> None:
@@ -216,23 +204,3 @@ def _labels(tags: Mapping[str, str]) -> dict[str, str]:
         else f"sha-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
         for key, text in tags.items()
     }
-
-
-def _verdict(problem: ApiException) -> Verdict:
-    over_quota = problem.status == 403 and "exceeded quota" in str(problem.body)
-    match problem.status:
-        case 409:
-            return Verdict(Kind.EXISTS)
-        case 429:
-            seconds = retry_after_seconds(str((problem.headers or {}).get("Retry-After", "")))
-            wait = _LATER if seconds is None else seconds
-            return Verdict(Kind.THROTTLED, wait, nothing_made=True)
-        case 403 if over_quota:
-            return Verdict(Kind.THROTTLED, _LATER, nothing_made=True)
-        case 401 | 403:
-            advice = "Let this account create, get, list, watch and delete sandboxclaims"
-            return Verdict(Kind.FATAL, nothing_made=True, advice=advice)
-        case 400 | 404 | 422:
-            advice = "Check the namespace, and that agent-sandbox is installed"
-            return Verdict(Kind.FATAL, nothing_made=True, advice=advice)
-    return Verdict(Kind.RETRY)

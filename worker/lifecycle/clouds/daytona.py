@@ -4,16 +4,14 @@ A sandbox gets its name and labels in the request that makes it. By default it w
 minutes without a request: that is turned off, and its time to live ends it.
 """
 
-import asyncio
 import math
 import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from ground.backoff import retry_after_seconds
-from ground.recent import Recent
 from worker.lifecycle.clouds import shell
-from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+from worker.lifecycle.clouds.cloud import LATER, NAME, Cloud, refused, wait_after
+from worker.lifecycle.provider import Kind, SandboxRef, SandboxSpec, Verdict
 
 try:
     import daytona
@@ -36,10 +34,7 @@ except ImportError as missing:
     ) from missing
 
 _CLOUD = "https://app.daytona.io/api"
-_NAME = "penstock-name"
-_CONNECTED = 1000  # sandboxes that one process remembers
 _CREDENTIALS = "Set DAYTONA_API_KEY"
-_LATER = 5.0  # seconds, where the answer has no Retry-After
 _ENDED = ("destroyed", "destroying")
 
 
@@ -47,7 +42,13 @@ class DaytonaRefused(Exception):
     """The request asks for what Daytona does not have."""
 
 
-class DaytonaProvider(shell.FilesByCommands):
+def _over_quota(problem: DaytonaForbiddenError) -> Verdict:
+    if "exceeded" in str(problem).lower():
+        return Verdict(Kind.THROTTLED, LATER, nothing_made=True)
+    return refused()
+
+
+class DaytonaProvider(Cloud):
     """A spec's `image` is one of a registry; without one, the sandbox is of the default snapshot.
 
     `options` are the parameters of the SDK's `create`: `snapshot`, `network_block_all` and so on.
@@ -55,11 +56,30 @@ class DaytonaProvider(shell.FilesByCommands):
     """
 
     name = "daytona"
+    gone = (DaytonaNotFoundError, DaytonaGoneError)
+    doubtful = (DaytonaError,)
+    verdicts = (
+        (DaytonaAuthenticationError, refused(_CREDENTIALS)),
+        (
+            DaytonaRateLimitError,
+            lambda met: Verdict(Kind.THROTTLED, wait_after(met.headers), nothing_made=True),
+        ),
+        (DaytonaForbiddenError, _over_quota),
+        (
+            DaytonaServiceUnavailableError,
+            lambda met: Verdict(Kind.THROTTLED, wait_after(met.headers)),
+        ),
+        (DaytonaConflictError, Verdict(Kind.EXISTS)),
+        (DaytonaFileNotFoundError, Verdict(Kind.RETRY)),
+        (gone, Verdict(Kind.GONE)),
+        (DaytonaRefused, refused("Check the names of image and snapshot")),
+        ((DaytonaBadRequestError, DaytonaUnprocessableEntityError), refused()),
+    )
 
     def __init__(self, config: Any = None) -> None:
+        super().__init__()
         self._config = config
         self._made: Any = None
-        self._opened: Recent[Any] = Recent(_CONNECTED)
 
     @property
     def scope(self) -> str:
@@ -73,7 +93,7 @@ class DaytonaProvider(shell.FilesByCommands):
     ) -> SandboxRef:
         params = _params(spec)
         params.name, params.env_vars = name, {**(params.env_vars or {}), **spec.env}
-        params.labels = {**(params.labels or {}), **tags, _NAME: name}
+        params.labels = {**(params.labels or {}), **tags, NAME: name}
         params.ttl_minutes = math.ceil(ttl / 60)
         if params.auto_stop_interval is None:
             params.auto_stop_interval = 0
@@ -84,82 +104,36 @@ class DaytonaProvider(shell.FilesByCommands):
         self._opened.put(made.id, made)
         return SandboxRef(made.id, name)
 
-    async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        """Ready is what runs a command."""
-        async with asyncio.timeout(timeout):
-            await shell.ready(_Inside(await self._sandbox(ref.id)))
+    async def reach(self, id: str) -> Any:
+        found = await self._daytona.get(id)
+        if _state(found) in _ENDED:
+            raise DaytonaGoneError(f"sandbox {id} has ended")
+        return found
 
-    async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
-        """Daytona answers for it."""
-        return ref
+    async def lives(self, id: str) -> bool:
+        return _state(await self._daytona.get(id)) == "started"
 
-    async def close_runtime(self, ref: SandboxRef) -> None:
-        self._opened.pop(ref.id, None)
+    async def look_up(self, name: str) -> SandboxRef:
+        return SandboxRef((await self.reach(name)).id, name)
 
-    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
-        try:
-            return await shell.run(_Inside(await self._sandbox(ref.id)), command)
-        except DaytonaError:
-            self._opened.pop(ref.id, None)
-            await self._sandbox(ref.id)  # says so if it has ended
-            raise
-
-    async def is_alive(self, ref: SandboxRef) -> bool:
-        try:
-            return _state(await self._daytona.get(ref.id)) == "started"
-        except Exception:  # noqa: BLE001 - after any error, the sandbox was not seen alive
-            return False
+    def inside(self, sandbox: Any) -> "_Inside":
+        return _Inside(sandbox)
 
     async def terminate(self, id: str) -> None:
         self._opened.pop(id, None)
         try:
             await (await self._daytona.get(id)).delete(wait=True)
-        except (DaytonaNotFoundError, DaytonaGoneError):
+        except self.gone:
             return  # it has ended
-
-    async def find(self, name: str) -> SandboxRef | None:
-        """Also one that failed as it started, or has stopped: it exists until it is ended."""
-        try:
-            found = await self._daytona.get(name)
-        except (DaytonaNotFoundError, DaytonaGoneError):
-            return None
-        return None if _state(found) in _ENDED else SandboxRef(found.id, name)
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
         query = daytona.ListSandboxesQuery(labels=dict(tags))
         async for each in self._daytona.list(query):
             if _state(each) not in _ENDED:
-                yield SandboxRef(each.id, each.labels.get(_NAME, ""))
-
-    def classify(self, problem: BaseException) -> Verdict:
-        match problem:
-            case DaytonaAuthenticationError():
-                return Verdict(Kind.FATAL, nothing_made=True, advice=_CREDENTIALS)
-            case DaytonaRateLimitError():
-                return Verdict(Kind.THROTTLED, _retry_after(problem), nothing_made=True)
-            case DaytonaForbiddenError() if "exceeded" in str(problem).lower():  # a quota
-                return Verdict(Kind.THROTTLED, _LATER, nothing_made=True)
-            case DaytonaServiceUnavailableError():
-                return Verdict(Kind.THROTTLED, _retry_after(problem))
-            case DaytonaConflictError():
-                return Verdict(Kind.EXISTS)
-            case DaytonaFileNotFoundError():
-                return Verdict(Kind.RETRY)
-            case DaytonaNotFoundError() | DaytonaGoneError():
-                return Verdict(Kind.GONE)
-            case DaytonaRefused():
-                advice = "Check the names of image and snapshot"
-                return Verdict(Kind.FATAL, nothing_made=True, advice=advice)
-            case (
-                DaytonaForbiddenError()
-                | DaytonaBadRequestError()
-                | DaytonaUnprocessableEntityError()
-            ):
-                return Verdict(Kind.FATAL, nothing_made=True)
-        return Verdict(Kind.RETRY)
+                yield SandboxRef(each.id, each.labels.get(NAME, ""))
 
     async def close(self) -> None:
-        self._opened.clear()
+        await super().close()
         made, self._made = self._made, None
         if made is not None:
             await made.close()
@@ -170,15 +144,6 @@ class DaytonaProvider(shell.FilesByCommands):
         if self._made is None:
             self._made = daytona.AsyncDaytona(self._config)
         return self._made
-
-    async def _sandbox(self, id: str) -> Any:
-        known = self._opened.use(id)
-        if known is None:
-            known = await self._daytona.get(id)
-            if _state(known) in _ENDED:
-                raise DaytonaGoneError(f"sandbox {id} has ended")
-            self._opened.put(id, known)
-        return known
 
 
 class _Inside:
@@ -222,9 +187,3 @@ def _params(spec: SandboxSpec) -> Any:
 
 def _state(sandbox: Any) -> str:
     return str(getattr(sandbox.state, "value", sandbox.state))
-
-
-def _retry_after(problem: DaytonaError) -> float:
-    found = {name.lower(): text for name, text in problem.headers.items()}
-    seconds = retry_after_seconds(str(found.get("retry-after", "")))
-    return _LATER if seconds is None else seconds

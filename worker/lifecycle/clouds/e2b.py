@@ -4,15 +4,14 @@ A sandbox there has no name: the name is in its metadata, with the tags, from it
 creation that is repeated carries the same idempotency key, so that it makes no second sandbox.
 """
 
-import asyncio
 import hashlib
 import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from ground.recent import Recent
 from worker.lifecycle.clouds import shell
-from worker.lifecycle.provider import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
+from worker.lifecycle.clouds.cloud import LATER, NAME, Cloud, refused
+from worker.lifecycle.provider import Kind, SandboxRef, SandboxSpec, Verdict
 
 try:
     import e2b
@@ -23,10 +22,7 @@ except ImportError as missing:
     ) from missing
 
 _CLOUD = "e2b.app"
-_NAME = "penstock-name"
-_CONNECTED = 1000  # sandboxes that one process remembers
 _CREDENTIALS = "Set E2B_API_KEY"
-_LATER = 5.0  # seconds; the SDK has waited as the server's Retry-After says, and keeps it to itself
 _TAKEN = (409, 422)  # its idempotency key was used: by an earlier request, with another body too
 _REFUSED = (400, 401, 403, 404)
 
@@ -39,17 +35,37 @@ class E2bNameTaken(Exception):
     """A living sandbox has the name."""
 
 
-class E2bProvider(shell.FilesByCommands):
+def _by_status(problem: e2b.SandboxException) -> Verdict | None:
+    if problem.status_code in _TAKEN:
+        return Verdict(Kind.EXISTS)
+    return refused("Check the template's name") if problem.status_code in _REFUSED else None
+
+
+class E2bProvider(Cloud):
     """A spec's `image` is a template. Its `options` are those of `e2b.AsyncSandbox.create`.
 
     `connection`: what the SDK takes in place of its variables, `api_key` or `domain`, say.
     """
 
     name = "e2b"
+    verdicts = (
+        (e2b.AuthenticationException, refused(_CREDENTIALS)),
+        (
+            # The SDK has waited as the server's Retry-After says, and keeps that to itself.
+            (e2b.RateLimitException, e2b.ServiceBusyException),
+            Verdict(Kind.THROTTLED, LATER, nothing_made=True),
+        ),
+        ((e2b.SandboxNotFoundException, e2b.SandboxNotRunningException), Verdict(Kind.GONE)),
+        (E2bNameTaken, Verdict(Kind.EXISTS)),
+        ((E2bRefused, e2b.InvalidArgumentException), refused()),
+        (TypeError, Verdict(Kind.FATAL)),  # an option that the SDK does not know
+        (e2b.TemplateException, Verdict(Kind.FATAL, advice="Build the template again")),
+        (e2b.SandboxException, _by_status),
+    )
 
     def __init__(self, **connection: Any) -> None:
+        super().__init__()
         self._connection = connection
-        self._opened: Recent[e2b.AsyncSandbox] = Recent(_CONNECTED)
 
     @property
     def scope(self) -> str:
@@ -65,7 +81,7 @@ class E2bProvider(shell.FilesByCommands):
         if spec.name and await self.find(name):  # its idempotency key may have been used before
             raise E2bNameTaken(f"a sandbox called {name} lives")
         options = dict(spec.options)
-        metadata = {**(options.pop("metadata", None) or {}), **tags, _NAME: name}
+        metadata = {**(options.pop("metadata", None) or {}), **tags, NAME: name}
         key = None if spec.name else hashlib.sha256(name.encode()).hexdigest()
         made = await e2b.AsyncSandbox.create(
             spec.image or None, timeout=math.ceil(ttl), metadata=metadata,
@@ -74,27 +90,16 @@ class E2bProvider(shell.FilesByCommands):
         self._opened.put(made.sandbox_id, made)
         return SandboxRef(made.sandbox_id, name)
 
-    async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        """Ready is what runs a command."""
-        async with asyncio.timeout(timeout):
-            await shell.ready(_Inside(await self._sandbox(ref.id)))
+    async def reach(self, id: str) -> e2b.AsyncSandbox:
+        """With the shortest of timeouts: to connect may prolong a sandbox, and shortens none."""
+        return await e2b.AsyncSandbox.connect(id, timeout=1, **self._connection)
 
-    async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
-        """E2B answers for it."""
-        return ref
-
-    async def close_runtime(self, ref: SandboxRef) -> None:
-        self._opened.pop(ref.id, None)
-
-    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
-        return await shell.run(_Inside(await self._sandbox(ref.id)), command)
-
-    async def is_alive(self, ref: SandboxRef) -> bool:
-        try:
-            info = await e2b.AsyncSandbox.get_info(ref.id, **self._connection)
-        except Exception:  # noqa: BLE001 - after any error, the sandbox was not seen alive
-            return False
+    async def lives(self, id: str) -> bool:
+        info = await e2b.AsyncSandbox.get_info(id, **self._connection)
         return info.state is e2b.SandboxState.RUNNING
+
+    def inside(self, sandbox: e2b.AsyncSandbox) -> "_Inside":
+        return _Inside(sandbox)
 
     async def terminate(self, id: str) -> None:
         self._opened.pop(id, None)
@@ -104,8 +109,8 @@ class E2bProvider(shell.FilesByCommands):
             if problem.status_code != 400:  # what cannot be the id of a sandbox
                 raise
 
-    async def find(self, name: str) -> SandboxRef | None:
-        found = [ref async for ref in self.list({_NAME: name})]
+    async def look_up(self, name: str) -> SandboxRef | None:
+        found = [ref async for ref in self.list({NAME: name})]
         return found[0] if found else None
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
@@ -114,42 +119,7 @@ class E2bProvider(shell.FilesByCommands):
         pages = e2b.AsyncSandbox.list(query, **self._connection)
         while pages.has_next:
             for info in await pages.next_items():
-                yield SandboxRef(info.sandbox_id, info.metadata.get(_NAME, ""))
-
-    def classify(self, problem: BaseException) -> Verdict:
-        match problem:
-            case e2b.AuthenticationException():
-                return Verdict(Kind.FATAL, nothing_made=True, advice=_CREDENTIALS)
-            case e2b.RateLimitException() | e2b.ServiceBusyException():
-                return Verdict(Kind.THROTTLED, retry_after=_LATER, nothing_made=True)
-            case e2b.SandboxNotFoundException() | e2b.SandboxNotRunningException():
-                return Verdict(Kind.GONE)
-            case E2bNameTaken():
-                return Verdict(Kind.EXISTS)
-            case E2bRefused() | e2b.InvalidArgumentException():
-                return Verdict(Kind.FATAL, nothing_made=True)
-            case TypeError():  # an option that the SDK does not know
-                return Verdict(Kind.FATAL)
-            case e2b.TemplateException():
-                return Verdict(Kind.FATAL, advice="Build the template again")
-            case e2b.SandboxException(status_code=int() as status) if status in _TAKEN:
-                return Verdict(Kind.EXISTS)
-            case e2b.SandboxException(status_code=int() as status) if status in _REFUSED:
-                return Verdict(Kind.FATAL, nothing_made=True, advice="Check the template's name")
-        return Verdict(Kind.RETRY)
-
-    async def close(self) -> None:
-        """The SDK keeps its connections for the whole process."""
-        while self._opened:
-            self._opened.popitem()
-
-    async def _sandbox(self, id: str) -> e2b.AsyncSandbox:
-        known = self._opened.use(id)
-        if known is None:
-            # With the shortest of timeouts: to connect may prolong a sandbox, and shortens none.
-            known = await e2b.AsyncSandbox.connect(id, timeout=1, **self._connection)
-            self._opened.put(id, known)
-        return known
+                yield SandboxRef(info.sandbox_id, info.metadata.get(NAME, ""))
 
 
 class _Inside:

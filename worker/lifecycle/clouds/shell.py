@@ -1,4 +1,4 @@
-"""Commands and files in a sandbox whose provider can run a line of a shell, and pass files.
+"""Commands in a sandbox whose provider can run a line of a shell, and pass files.
 
 Most SDKs return text, some mix both outputs, and some wait for what a command left in the
 background. So a script inside runs the command with its outputs in files, ends it with its group
@@ -10,33 +10,16 @@ import errno
 import math
 import shlex
 import uuid
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
-from worker.lifecycle.provider import Command, ExecResult, FileRefused, SandboxRef
+from worker.lifecycle.provider import Command, ExecResult, FileRefused
 
 MOST = 64 << 20  # bytes of a file, an input or an output
 SPARE = 20.0  # seconds beyond a command's own timeout, in which the script says how it ended
 FILE_WITHIN = 300.0
 _INLINE = 48 << 10  # bytes that travel with the line, or with what it prints
 _LONGEST_LINE = 96 << 10  # Linux takes 128 KiB as one argument
-
-_ABSENT, _IS_FOLDER, _CLOSED, _LARGE = 66, 67, 68, 69
-_MET = {
-    _ABSENT: FileNotFoundError(errno.ENOENT, "No such file or directory"),
-    _IS_FOLDER: IsADirectoryError(errno.EISDIR, "Is a directory"),
-    _CLOSED: PermissionError(errno.EACCES, "Permission denied"),
-    _LARGE: FileRefused(errno.EFBIG, f"Larger than {MOST:,} bytes; read it in parts"),
-}
-_NO_FOLDER = f'test -d "$1" && exit {_IS_FOLDER}'
-_FITS = f'test "$(wc -c < "$1")" -le {MOST} || exit {_LARGE}'
-# Looked at again: of one that has grown meanwhile, not all was passed.
-_READ = (
-    f'test -e "$1" || exit {_ABSENT}; {_NO_FOLDER}; test -r "$1" || exit {_CLOSED}; '
-    f'{_FITS}; cat -- "$1" || exit; {_FITS}'
-)
-_WRITE = f'{_NO_FOLDER}; mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 
 # $1: where its files lie. $2: seconds for the command. $3: its folder. $4: its input in base64, or
 # `-` if it is in a file. Then the command. File 3 is what the line prints; nothing that runs on
@@ -157,45 +140,6 @@ def _read(at: str, printed: str) -> _Answer:
         return _Answer(int(fields[0]), True, fields[2])
     out, err = (base64.b64decode(part) for part in rest.split(at)[:2])
     return _Answer(int(fields[0]), False, fields[2], out, err)
-
-
-async def ready(inside: Inside, folder: str = "/tmp") -> None:  # noqa: S108
-    """Raises where no command can be run in it."""
-    ran = await run(inside, Command(["true"]), folder)
-    if ran.exit_code != 0:
-        raise NoAnswer(f"`true` cannot be run inside: {ran.stderr!r:.300}")
-
-
-class FilesByCommands(ABC):
-    """The files of a provider whose sandboxes are reached only by commands."""
-
-    @abstractmethod
-    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult: ...
-
-    async def _exec_reading(self, ref: SandboxRef, command: Command) -> ExecResult:
-        """What it prints is a file, which must be whole."""
-        return await self.exec(ref, command)
-
-    async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        command = Command(["sh", "-c", _READ, "sh", path], FILE_WITHIN)
-        return _done(ref, await self._exec_reading(ref, command), "read", path).stdout
-
-    async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
-        check_size(path, content)
-        command = Command(["sh", "-c", _WRITE, "sh", path], FILE_WITHIN, stdin=content)
-        _done(ref, await self.exec(ref, command), "write", path)
-
-
-def _done(ref: SandboxRef, ended: ExecResult, what: str, path: str) -> ExecResult:
-    """Raises what `open` would have raised."""
-    if ended.timed_out:
-        raise OSError(f"sandbox {ref.name}: timeout, cannot {what} {path}")
-    if ended.exit_code != 0:
-        met = _MET.get(ended.exit_code or 0)
-        if met is not None:
-            raise type(met)(met.errno, met.strerror, path)
-        raise FileRefused(errno.EIO, ended.stderr.decode(errors="replace").strip(), path)
-    return ended
 
 
 def check_size(what: str, content: bytes) -> None:

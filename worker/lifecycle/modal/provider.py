@@ -13,6 +13,7 @@ from typing import Any
 
 from ground.recent import Recent
 from worker.lifecycle.clouds import shell
+from worker.lifecycle.clouds.cloud import LATER, NAME, Cloud, refused
 from worker.lifecycle.provider import (
     Command,
     ExecResult,
@@ -34,7 +35,7 @@ except ImportError as missing:
     ) from missing
 
 APP = "penstock"
-_CONNECTED, _KNOWN = 1000, 100_000  # sandboxes that one process remembers
+_KNOWN = 100_000  # names of sandboxes that one process remembers
 # By a shell, whose 127 and 126 say that a program is missing, or cannot be executed.
 _RUN = 'cd -- "${1:-.}" || exit 126; shift; exec "$@"'
 _PIECE = 1 << 20
@@ -44,20 +45,42 @@ _LAST_WORDS = 2.0
 _MANY_WORDS = 1 << 16
 _CREDENTIALS = "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run `modal token new`"
 
-_FATAL = (
-    failures.AuthError, failures.PermissionDeniedError, failures.InvalidError,
-    failures.ImageBuildError, failures.VersionError,
-)  # fmt: skip
-
 
 class ModalRefused(Exception):
     """Modal knows no such image, app or secret."""
 
 
-class ModalProvider(shell.FilesByCommands):
+def _exhausted(problem: Exception) -> Verdict:
+    """It has other meanings than a rate limit: no capacity, an answer that is too large."""
+    refused = "rate limit" in str(problem).lower()
+    return Verdict(Kind.THROTTLED, LATER, nothing_made=refused)
+
+
+class ModalProvider(Cloud):
     """`options` of a spec are those of `modal.Sandbox.create`; its `command` is what it runs."""
 
     name = "modal"
+    gone = (failures.NotFoundError,)
+    verdicts = (
+        (failures.AuthError, refused(_CREDENTIALS)),
+        (failures.AlreadyExistsError, Verdict(Kind.EXISTS)),
+        (ModalRefused, refused("Check the image's name")),
+        (
+            (
+                failures.NotFoundError, failures.SandboxTerminatedError, failures.ConflictError,
+                failures.SandboxTimeoutError,
+            ),
+            Verdict(Kind.GONE),
+        ),
+        (failures.ResourceExhaustedError, _exhausted),
+        (
+            (
+                failures.PermissionDeniedError, failures.InvalidError, failures.ImageBuildError,
+                failures.VersionError,
+            ),
+            refused(),
+        ),
+    )  # fmt: skip
 
     @property
     def scope(self) -> str:
@@ -65,10 +88,10 @@ class ModalProvider(shell.FilesByCommands):
         return self.name if self._app_name == APP else f"{self.name}:{self._app_name}"
 
     def __init__(self, app: str = APP, *, client: Any = None) -> None:
+        super().__init__()
         self._app_name = app
         self._client = client
         self._app: Any = None
-        self._opened: Recent[Any] = Recent(_CONNECTED)  # sandboxes, with what they keep open
         self._names: Recent[str] = Recent(_KNOWN)
 
     async def create(
@@ -81,20 +104,13 @@ class ModalProvider(shell.FilesByCommands):
         try:
             made = await modal.Sandbox.create.aio(
                 *command, app=await self._its_app(), name=name, image=_image(spec, options),
-                tags={**tags, "penstock-name": name}, timeout=math.ceil(ttl),
+                tags={**tags, NAME: name}, timeout=math.ceil(ttl),
                 env=dict(spec.env) or None, client=self._client, **options,
             )  # fmt: skip
         except failures.NotFoundError as missing:
             raise ModalRefused(str(missing)) from missing
-        self._connected(made)
+        self._opened.put(made.object_id, made)
         return SandboxRef(made.object_id, name)
-
-    async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        """Ready is what runs a command."""
-        async with asyncio.timeout(timeout):
-            ran = await self.exec(ref, Command(["true"], timeout))
-        if ran.exit_code != 0:
-            raise failures.SandboxTerminatedError(f"{ref.id} cannot run `true`: {ran.stderr!r}")
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
         """Where its ports are reached from outside, if it has any."""
@@ -104,10 +120,18 @@ class ModalProvider(shell.FilesByCommands):
         urls = {str(port): tunnel.url for port, tunnel in tunnels.items()}
         return SandboxRef(ref.id, ref.name, {**ref.meta, "tunnels": urls})
 
-    async def close_runtime(self, ref: SandboxRef) -> None:
-        """Close our connections to it."""
-        if (sandbox := self._opened.pop(ref.id, None)) is not None:
-            await sandbox.detach.aio()
+    async def reach(self, id: str) -> Any:
+        return await modal.Sandbox.from_id.aio(id, client=self._client)
+
+    async def disconnect(self, sandbox: Any) -> None:
+        await sandbox.detach.aio()
+
+    async def lives(self, id: str) -> bool:
+        return await (await self._sandbox(id)).poll.aio() is None
+
+    async def look_up(self, name: str) -> SandboxRef:
+        found = await modal.Sandbox.from_name.aio(self._app_name, name, client=self._client)
+        return SandboxRef(found.object_id, name)
 
     async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
         return await self._exec(ref, command)
@@ -141,32 +165,19 @@ class ModalProvider(shell.FilesByCommands):
         refused = "not_executable" if denied else ""
         return ExecResult(None if timed_out else code, bytes(out), bytes(err), timed_out, refused)
 
-    async def _exec_reading(self, ref: SandboxRef, command: Command) -> ExecResult:
+    async def exec_reading(self, ref: SandboxRef, command: Command) -> ExecResult:
         return await self._exec(ref, command, whole=True)
-
-    async def is_alive(self, ref: SandboxRef) -> bool:
-        try:
-            return await (await self._sandbox(ref.id)).poll.aio() is None
-        except Exception:  # noqa: BLE001 - after any error, the sandbox was not seen alive
-            return False
 
     async def terminate(self, id: str) -> None:
         sandbox = self._opened.pop(id, None)
         self._names.pop(id, None)
         try:
             if sandbox is None:
-                sandbox = await modal.Sandbox.from_id.aio(id, client=self._client)
+                sandbox = await self.reach(id)
             await sandbox.terminate.aio(wait=True)
-            await sandbox.detach.aio()
-        except failures.NotFoundError:
+            await self.disconnect(sandbox)
+        except self.gone:
             return  # it has ended
-
-    async def find(self, name: str) -> SandboxRef | None:
-        try:
-            found = await modal.Sandbox.from_name.aio(self._app_name, name, client=self._client)
-        except failures.NotFoundError:
-            return None
-        return SandboxRef(found.object_id, name)
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxRef]:
         app = await self._its_app()
@@ -175,34 +186,9 @@ class ModalProvider(shell.FilesByCommands):
             id = sandbox.object_id
             name = self._names.use(id)
             if name is None:  # a listing has no names; each sandbox is asked once
-                name = (await sandbox.get_tags.aio()).get("penstock-name", "")
+                name = (await sandbox.get_tags.aio()).get(NAME, "")
                 self._names.put(id, name)
             yield SandboxRef(id, name)
-
-    def classify(self, problem: BaseException) -> Verdict:
-        match problem:
-            case failures.AuthError():
-                return Verdict(Kind.FATAL, nothing_made=True, advice=_CREDENTIALS)
-            case failures.AlreadyExistsError():
-                return Verdict(Kind.EXISTS)
-            case ModalRefused():
-                return Verdict(Kind.FATAL, nothing_made=True, advice="Check the image's name")
-            case failures.NotFoundError() | failures.SandboxTerminatedError():
-                return Verdict(Kind.GONE)
-            case failures.ConflictError() | failures.SandboxTimeoutError():
-                return Verdict(Kind.GONE)
-            case failures.ResourceExhaustedError():
-                # It has other meanings too: no capacity, an answer that is too large.
-                refused = "rate limit" in str(problem).lower()
-                return Verdict(Kind.THROTTLED, retry_after=5.0, nothing_made=refused)
-        if isinstance(problem, _FATAL):
-            return Verdict(Kind.FATAL, nothing_made=True)
-        return Verdict(Kind.RETRY)
-
-    async def close(self) -> None:
-        while self._opened:
-            _, sandbox = self._opened.popitem()
-            await sandbox.detach.aio()
 
     async def _its_app(self) -> Any:
         if self._app is None:
@@ -210,18 +196,6 @@ class ModalProvider(shell.FilesByCommands):
                 self._app_name, client=self._client, create_if_missing=True
             )
         return self._app
-
-    async def _sandbox(self, id: str) -> Any:
-        known = self._opened.use(id)
-        if known is None:
-            known = await modal.Sandbox.from_id.aio(id, client=self._client)
-            self._connected(known)
-        return known
-
-    def _connected(self, sandbox: Any) -> None:
-        # What gives way is not detached: a call that continues in it keeps it, and needs its
-        # connection to the end; Modal's client closes that once nothing refers to it.
-        self._opened.put(sandbox.object_id, sandbox)
 
 
 def _image(spec: SandboxSpec, options: dict[str, Any]) -> Any:

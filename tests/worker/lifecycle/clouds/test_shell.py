@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.worker.lifecycle.conftest import until
-from worker.lifecycle import Command, ExecResult, FileRefused, SandboxRef
+from worker.lifecycle import Command, FileRefused, SandboxRef
 from worker.lifecycle.clouds import shell
+from worker.lifecycle.clouds.cloud import Cloud
 
 REF = SandboxRef("id", "name")
 SHELLS = [["sh", "-c"], ["bash", "-lc"]]
@@ -42,12 +43,24 @@ class Here:
         return Path(path).read_bytes()
 
 
-class Files(shell.FilesByCommands):
+class Files(Cloud):
+    """The files of one folder."""
+
     def __init__(self, here: Here) -> None:
+        super().__init__()
         self.here = here
 
-    async def exec(self, ref: SandboxRef, command: Command) -> ExecResult:
-        return await shell.run(self.here, command)
+    async def reach(self, id: str) -> Here:
+        return self.here
+
+    async def lives(self, id: str) -> bool:
+        return True
+
+    async def look_up(self, name: str) -> SandboxRef:
+        return REF
+
+    def inside(self, sandbox: Here) -> Here:
+        return sandbox
 
 
 @pytest.fixture(params=SHELLS, ids=lambda words: words[0])
