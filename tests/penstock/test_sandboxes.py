@@ -65,7 +65,7 @@ def left(shared_server, real_redis, cloud):
         lives.append(life)
         made = [from_thread(life.start()) for _ in range(count)]
         for sandbox in made:
-            life.keeper.drop(sandbox.name, sandbox._box.take)
+            life.keeper.drop(sandbox._box)
             real_redis.zadd(life.registry._keys[1], {sandbox.name: 1})
         return [sandbox.name for sandbox in made]
 

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakValueDictionary
@@ -164,13 +164,12 @@ class Boxes:
 
     async def _open(self, request: SessionRequest, fork_of: Session | None = None) -> Session:
         """Registered, where there is a Redis. What failed on this side may be tried again."""
+        open = fork_of.fork if fork_of else self.sessions.open
         try:
-            if self._registered:
-                await self._registered.open(request, fork_of.name if fork_of else "")
-                return self.sessions.named(request.name)
-            if fork_of:
-                return await fork_of.fork(request)
-            return await self.sessions.open(request)
+            if self._registered is None:
+                return await open(request)
+            async with self._registered.started(request.name, request.ttl) as tags:
+                return await open(replace(request, tags={**request.tags, **tags}))
         except (SessionTrouble, SessionGone) as trouble:
             if fork_of and not self.here(fork_of.name):
                 raise

@@ -7,23 +7,21 @@ started again takes up what lives. What happens while Redis is down is noted aft
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from ground import AnyRedis
-from jail.sessions import LocalSessions, SessionInfo, SessionRequest
+from jail.sessions import LocalSessions, SessionInfo
 from limiter import GateError
-from worker.e2b.problems import EXPECTED, Problem
+from worker.e2b.problems import Problem
 from worker.lifecycle import (
     LifecycleSettings,
     OpenSandbox,
     SandboxLifecycle,
-    SandboxSpec,
-    StartFailed,
-    StartRefused,
+    SandboxLost,
 )
 from worker.lifecycle.local import LocalProvider
 
@@ -51,22 +49,22 @@ class Registered:
         self._opening: set[str] = set()
         self._notes: set[asyncio.Task[Any]] = set()
 
-    async def open(self, request: SessionRequest, fork_of: str = "") -> None:
-        """Under a STARTING permit. Raises what the hub says, or `Problem` where no permit came."""
-        options: dict[str, Any] = {"session": request} | ({"fork_of": fork_of} if fork_of else {})
-        spec = SandboxSpec(name=request.name, ttl=request.ttl, options=options)
-        self._opening.add(request.name)
+    @asynccontextmanager
+    async def started(self, name: str, ttl: float) -> AsyncIterator[Mapping[str, str]]:
+        """Around the opening of a session with this name; gives the tags that it must have. Raises
+        `Problem` if no permit came, or no record could be written."""
+        self._opening.add(name)
         self._changed()
         try:
-            self._kept[request.name] = await self.lifecycle.start(spec)
-        except GateError as problem:
+            async with self.lifecycle.recorded(name, ttl=ttl) as sandbox:
+                yield sandbox.tags
+            self._kept[name] = sandbox
+        except (GateError, RedisError) as problem:
             raise Problem("unavailable", f"no sandbox could start in time: {problem}") from None
-        except (StartFailed, StartRefused) as failed:
-            if isinstance(why := failed.__cause__, EXPECTED):
-                raise why from None
-            raise Problem("unavailable", str(failed)) from None
+        except (SandboxLost, TimeoutError) as problem:
+            raise Problem("unavailable", f"it ended as it started: {problem}") from None
         finally:
-            self._opening.discard(request.name)
+            self._opening.discard(name)
             self._changed()
 
     @asynccontextmanager

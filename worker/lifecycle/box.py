@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
+import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -34,7 +35,7 @@ class Box:
 
     name: str = field(default_factory=new_name)
     fence: str = ""
-    fleet: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)  # by which a sweep finds it
     permits: tuple[StartingPermit, ...] = ()
     ref: SandboxRef | None = None
     creating: "asyncio.Task[SandboxRef] | None" = None
@@ -42,10 +43,34 @@ class Box:
     report: Report = Report.NOTHING  # what its permits say of the provider, to a gate that adapts
     lost: str = ""  # why, once it is
     taken: bool = False  # by a reaper or an operator, as against dead
-    sure_until: float = 0.0  # of the loop's clock: nobody can have taken it before
-    create_deadline: float = 0.0  # of the loop's clock: when its creation is given up
+    sure_until: float = 0.0  # of the monotonic clock: nobody can have taken it before
+    create_deadline: float = 0.0  # of the monotonic clock: when its creation is given up
     _on_taken: Callable[[], object] | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def left(self) -> float:
+        """Seconds until its creation is given up."""
+        return max(0.0, self.create_deadline - time.monotonic())
+
+    def is_asked_for(self) -> None:
+        """The provider is about to be asked for it. Raises `SandboxLost` if a reaper may have
+        looked for it by name already, and found nothing."""
+        if time.monotonic() > self.sure_until:
+            raise SandboxLost(
+                self.name,
+                "this process was frozen for longer than its lease (PENSTOCK_SANDBOX_LEASE)",
+            )
+        self.phase = Phase.ASKED_FOR
+
+    async def answered(self) -> None:
+        """A creation under way cannot be called back: only its answer says what to end."""
+        if self.creating is None or self.ref is not None:
+            return
+        await asyncio.wait([self.creating], timeout=self.left())
+        if not self.creating.done():
+            self.creating.cancel()
+        elif not self.creating.cancelled() and self.creating.exception() is None:
+            self.ref = self.creating.result()
 
     def take(self) -> None:
         """Another process ends it, or has ended it. From any thread."""

@@ -9,7 +9,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
-    AsyncExitStack,
     asynccontextmanager,
     contextmanager,
 )
@@ -17,18 +16,16 @@ from typing import Any
 
 from ground import AnyRedis, GroundSettings, SettingError, target_of
 from ground.process import aside, from_thread, on_process_loop, process_loop
-from limiter import GateError, LimiterSettings, Report, StartingGate
-from worker.lifecycle.box import Box, Phase, checked, held
-from worker.lifecycle.errors import shown
+from limiter import LimiterSettings, StartingGate
+from worker.lifecycle.box import Phase, checked, held
+from worker.lifecycle.errors import SandboxLost, shown
+from worker.lifecycle.keeper import Keeper
 from worker.lifecycle.provider import Provider, SandboxSpec, provider_named
-from worker.lifecycle.registry.keeper import Keeper
-from worker.lifecycle.registry.records import StartingPermit
 from worker.lifecycle.registry.registry import Registry
 from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox
 from worker.lifecycle.sessions import Sessions
 from worker.lifecycle.settings import LifecycleSettings
-from worker.lifecycle.starting import Attempts, Starter
-from worker.lifecycle.teardown import Teardown
+from worker.lifecycle.starting import Start
 
 log = logging.getLogger("penstock.worker")
 
@@ -68,21 +65,16 @@ class SandboxLifecycle:
         self.target = target_of(redis)
         limit = LimiterSettings.load().max_starting if max_starting is None else max_starting
         lease = self.settings.sandbox_lease
-        self._gates = [StartingGate(self.target, GATE, limit=limit, lease=lease)]
+        gates = [StartingGate(self.target, GATE, limit=limit, lease=lease)]
         if self.settings.max_starting_run is not None:
             own = StartingGate(
                 self.target, GATE, limit=self.settings.max_starting_run, lease=lease, run=self.run
             )
             # Take the fleet-wide permit last, so nobody holds one while queueing for its run's.
-            self._gates.insert(0, own)
+            gates.insert(0, own)
         self.registry = Registry(self.target, self.run, fleet=self.settings.fleet)
-        self.keeper = Keeper(self.registry, self.settings.sandbox_lease)
-        self._attempts = Attempts(
-            self.provider, self.registry, self.keeper, self._gates, self.settings,
-            Teardown(self.provider, self.registry, self.keeper, self.settings, self._free),
-        )  # fmt: skip
-        self._starter = Starter(self._attempts, self._gates, self.settings)
-        self._sessions = Sessions(self)
+        self.keeper = Keeper(self.provider, self.registry, gates, self.settings)
+        self._sessions = Sessions(self.keeper, self.start)
 
     @classmethod
     def from_settings(cls, provider: Provider | str, **options: Any) -> "SandboxLifecycle":
@@ -110,7 +102,7 @@ class SandboxLifecycle:
     ) -> OpenSandbox:
         """For callers that cannot use a block; `stop` ends it. Cancelled at any moment, it
         leaves nothing behind."""
-        opening = _Opening(self._starter, self._attempts, spec or SandboxSpec(), instance, attempts)
+        opening = Start(self.keeper, spec or SandboxSpec(), instance, attempts)
         loop = process_loop()
         future = asyncio.run_coroutine_threadsafe(opening.run(), loop)
         try:
@@ -123,16 +115,50 @@ class SandboxLifecycle:
     async def stop(self, sandbox: OpenSandbox) -> bool:
         """Never raises: whether it is confirmed gone; if not, the reaper has it by now."""
         # Shielded: also a caller that is cancelled meanwhile has its sandbox ended.
-        future = asyncio.run_coroutine_threadsafe(self._end(sandbox._box), process_loop())
+        ended = self.keeper.ended(sandbox._box)
+        future = asyncio.run_coroutine_threadsafe(ended, process_loop())
         return await asyncio.shield(asyncio.wrap_future(future))
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
         """STARTING permits for sandboxes that you start yourself, without a record."""
-        async with AsyncExitStack() as permits:
-            for gate in self._gates:
-                await permits.enter_async_context(gate)
+        permits = await self.keeper.permits()
+        try:
             yield
+        finally:
+            for permit in permits:
+                permit.release()
+
+    @asynccontextmanager
+    async def recorded(
+        self, name: str = "", *, ttl: float | None = None
+    ) -> AsyncIterator[OpenSandbox]:
+        """Around a creation that you do yourself, at this lifecycle's provider.
+
+            async with lifecycle.recorded(ttl=600) as sandbox:
+                await make_one(sandbox.name, sandbox.tags)
+
+        STARTING permits and a record come before the block. After it the sandbox is ready, and
+        `stop` ends it. If the block fails, what it has made is ended, unless the provider says
+        that one of that name existed.
+        """
+        settings, permits = self.settings, await self.keeper.permits()
+        patience = settings.init_wall_budget
+        seconds = settings.attempt(patience)
+        async with self.keeper.recorded(
+            permits, name=name, instance="", seconds=seconds, ttl=ttl, patience=patience
+        ) as box, held(box), asyncio.timeout(box.left()):  # fmt: skip
+            box.is_asked_for()
+            try:
+                yield OpenSandbox(self.provider, box)
+            except Exception as problem:
+                if self.keeper.refused(box, problem):
+                    box.phase = Phase.NOT_MADE
+                raise
+            box.ref = await on_process_loop(self.provider.find(box.name))
+            if box.ref is None:
+                raise SandboxLost(box.name, "it was not made under this name, or has ended")
+            box.phase = Phase.OPEN
 
     async def take_up(self, living: Mapping[str, float]) -> list[OpenSandbox]:
         """Keep sandboxes that live at the provider, by name with the seconds that they still
@@ -141,32 +167,14 @@ class SandboxLifecycle:
         found = [
             box
             for name, seconds in living.items()
-            if (box := await self._found_again(name, seconds)) is not None
+            if (box := await on_process_loop(self.keeper.found_again(name, seconds))) is not None
         ]
         rows = [(box.name, box.fence, self.keeper.lease) for box in found]
         held = await aside(lambda: self.registry.renew(rows)) if rows else []
         kept = [box for box, is_held in zip(found, held, strict=True) if is_held]
         for box in kept:
-            self.keeper.keep(box.name, box.fence, box.take)
+            self.keeper.keep(box)
         return [OpenSandbox(self.provider, box) for box in kept]
-
-    async def _found_again(self, name: str, seconds: float) -> Box | None:
-        if record := await aside(lambda: self.registry.record(name)):
-            usable = record.state == "READY" and record.scope == self.provider.scope
-            return Box(name, record.fence, ref=record.ref, phase=Phase.OPEN) if usable else None
-        fence, fleet = await aside(
-            lambda: self.registry.open(
-                name, self.keeper.owner, self.keeper.lease, provider=self.provider.name,
-                scope=self.provider.scope, instance="", permits=(),
-                dies_after=seconds + self.settings.sandbox_grace,
-            )
-        )  # fmt: skip
-        ref = await on_process_loop(self.provider.find(name))
-        if ref is None:  # it has ended meanwhile
-            await aside(lambda: self.registry.forget(name, fence, "ended"))
-            return None
-        ready = await aside(lambda: self.registry.advance(name, fence, "READY", ref))
-        return Box(name, fence, fleet, ref=ref, phase=Phase.OPEN) if ready else None
 
     async def prolong(self, sandbox: OpenSandbox, seconds: float) -> bool:
         """Have the provider end it this many seconds from now. False if another process has
@@ -196,52 +204,6 @@ class SandboxLifecycle:
             await on_process_loop(self.provider.close())
         finally:
             self.registry.close()
-
-    async def _end(self, box: Box) -> bool:
-        return await self._attempts.let_go(box)
-
-    async def _free(self, permit: StartingPermit, report: Report) -> None:
-        for gate in self._gates:
-            if gate.name == permit.gate:
-                await gate.free(permit.id, permit.fence, report)
-                return
-        raise GateError(f"gate {permit.gate!r} is not one of this lifecycle's")
-
-
-class _Opening:
-    """One start on the process's loop, whose caller may stop waiting at any moment."""
-
-    def __init__(
-        self,
-        starter: Starter,
-        attempts: Attempts,
-        spec: SandboxSpec,
-        instance: str,
-        most: int | None,
-    ) -> None:
-        self._starter = starter
-        self._attempts = attempts
-        self._work = (spec, instance, most)
-        self._task: asyncio.Task[Any] | None = None
-        self._box: Box | None = None
-        self._abandoned = False
-
-    async def run(self) -> Box:
-        self._task = asyncio.current_task()
-        if self._abandoned:
-            raise asyncio.CancelledError
-        self._box = await self._starter.start(*self._work)
-        if self._abandoned:
-            self._attempts.let_go(self._box)
-        return self._box
-
-    def abandon(self) -> None:
-        """Nobody waits for it any more. Called on the loop."""
-        self._abandoned = True
-        if self._box is not None:
-            self._attempts.let_go(self._box)
-        elif self._task is not None:
-            self._task.cancel()
 
 
 @asynccontextmanager

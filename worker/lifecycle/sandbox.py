@@ -34,25 +34,28 @@ class OpenSandbox:
     """Made by `SandboxLifecycle`. Its opener ends it."""
 
     def __init__(self, provider: Provider, box: Box) -> None:
-        assert box.ref is not None  # noqa: S101 - it is ready
         self._provider = provider
         self._box = box
-        self._ref: SandboxRef = box.ref
 
     @property
     def id(self) -> str:
         """The provider's."""
-        return self._ref.id
+        return self.ref.id
 
     @property
     def name(self) -> str:
         """As `penstock sandboxes ls` shows it."""
-        return self._ref.name
+        return self._box.name
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """What the sandbox carries at its provider, so that it can be found there."""
+        return self._box.tags
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """What the provider said about it, such as the address of its runtime."""
-        return self._ref.meta
+        return self.ref.meta
 
     @property
     def provider(self) -> Provider:
@@ -60,7 +63,10 @@ class OpenSandbox:
 
     @property
     def ref(self) -> SandboxRef:
-        return self._ref
+        """Where it is at its provider."""
+        if self._box.ref is None:
+            raise SandboxLost(self.name, "it is not made so far")
+        return self._box.ref
 
     @property
     def lost(self) -> bool:
@@ -89,7 +95,7 @@ class OpenSandbox:
 
         async def work() -> ExecResult:
             async with asyncio.timeout(timeout + _SPARE):
-                return await self._provider.exec(self._ref, command)
+                return await self._provider.exec(self.ref, command)
 
         with tracing.span(f"exec {self._provider.name}") as span:
             span.set("penstock.sandbox", self.name)
@@ -100,7 +106,7 @@ class OpenSandbox:
 
     async def read_file(self, path: str) -> bytes:
         """Its content. Raises as `open` does: `FileNotFoundError`, `IsADirectoryError`, …"""
-        return await self._asked(lambda: self._provider.read_file(self._ref, path))
+        return await self._asked(lambda: self._provider.read_file(self.ref, path))
 
     async def write_file(self, path: str, content: bytes | str) -> None:
         """Make or replace a file, and the folders above it. Raises as `open` does."""
@@ -108,11 +114,11 @@ class OpenSandbox:
             data = content.encode() if isinstance(content, str) else content
         except UnicodeEncodeError as problem:
             raise FileRefused(errno.EINVAL, f"the text is no UTF-8: {problem}", path) from None
-        await self._asked(lambda: self._provider.write_file(self._ref, path, data))
+        await self._asked(lambda: self._provider.write_file(self.ref, path, data))
 
     async def is_alive(self) -> bool:
         """Never raises."""
-        return not self.lost and await on_process_loop(self._provider.is_alive(self._ref))
+        return not self.lost and await on_process_loop(self._provider.is_alive(self.ref))
 
     async def _asked(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._box.lost:

@@ -7,45 +7,29 @@ idles for too long, or whose users all died, is the reaper's.
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import RedisTarget, connect_async
+from ground import connect_async
 from ground.process import aside, on_process_loop
 from jail.errors import SandboxUnfit
 from worker.lifecycle.box import Box, held
-from worker.lifecycle.provider import Provider, SandboxSpec
+from worker.lifecycle.keeper import Keeper
+from worker.lifecycle.provider import SandboxSpec
 from worker.lifecycle.reaper.reaper import Reaper
-from worker.lifecycle.registry.keeper import Keeper
 from worker.lifecycle.registry.records import Record, Turn
-from worker.lifecycle.registry.registry import Registry
 from worker.lifecycle.sandbox import OpenSandbox
-from worker.lifecycle.settings import LifecycleSettings
-
-
-class Lifecycle(Protocol):
-    """What sessions need of the lifecycle whose they are."""
-
-    settings: LifecycleSettings
-    provider: Provider
-    run: str
-    target: RedisTarget
-    registry: Registry
-    keeper: Keeper
-
-    async def start(
-        self, spec: SandboxSpec | None = None, *, attempts: int | None = None, instance: str = ""
-    ) -> OpenSandbox: ...
 
 
 class Sessions:
     """The sessions of one lifecycle's run."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
-        self._lifecycle = lifecycle
+    def __init__(self, keeper: Keeper, start: Callable[..., Awaitable[OpenSandbox]]) -> None:
+        self._keeper, self._start = keeper, start
+        self._registry = keeper.registry
 
     @asynccontextmanager
     async def use(self, instance: str, spec: SandboxSpec) -> AsyncIterator[OpenSandbox]:
@@ -59,11 +43,10 @@ class Sessions:
 
     async def enter(self, instance: str, spec: SandboxSpec) -> OpenSandbox:
         """Join the session, or open it if nobody has; it is kept until `leave`."""
-        life = self._lifecycle
-        mine = f"opening-{uuid.uuid4().hex[:24]}"
+        keeper, mine = self._keeper, f"opening-{uuid.uuid4().hex[:24]}"
         while True:
             turn = await aside(
-                lambda: life.registry.session(instance, mine, life.keeper.owner, life.keeper.lease)
+                lambda: self._registry.session(instance, mine, keeper.owner, keeper.lease)
             )
             if turn.what == "ready" and turn.record is not None:
                 return self._joined(turn.record)
@@ -73,33 +56,32 @@ class Sessions:
 
     async def leave(self, sandbox: OpenSandbox) -> None:
         """The turn is over: the session idles from now on, or is given up where it is lost."""
-        life, box = self._lifecycle, sandbox._box
-        idle = life.settings.session_idle
+        keeper, box = self._keeper, sandbox._box
+        idle = keeper.settings.session_idle
         try:
             if box.lost:
                 # It is dead, not only lost to us: the next caller must not get it.
-                await self._tell(lambda: life.registry.condemn(box.name, box.fence, box.lost))
+                await self._tell(lambda: self._registry.condemn(box.name, box.fence, box.lost))
             else:
-                await self._tell(lambda: life.registry.renew([(box.name, box.fence, idle)]))
+                await self._tell(lambda: self._registry.renew([(box.name, box.fence, idle)]))
         finally:
-            life.keeper.drop(box.name, box.take)
+            keeper.drop(box)
 
     async def end(self, instance: str) -> bool:
         """End it, here and now or else by the reaper; whether there was one."""
-        registry = self._lifecycle.registry
-        name = await aside(lambda: registry.session_of(instance))
+        name = await aside(lambda: self._registry.session_of(instance))
         return bool(name) and await on_process_loop(self._ended(name))
 
     async def _ended(self, name: str) -> bool:
-        life = self._lifecycle
-        reaper = Reaper(life.target, settings=life.settings, ours=life.provider)
+        keeper, registry = self._keeper, self._registry
+        reaper = Reaper(registry.target, settings=keeper.settings, ours=keeper.provider)
         try:
-            return bool(await reaper.end(life.run, [name], "its session ended"))
+            return bool(await reaper.end(registry.run, [name], "its session ended"))
         finally:
             await reaper.close()
 
     def _joined(self, record: Record) -> OpenSandbox:
-        own = self._lifecycle.provider.scope
+        own = self._keeper.provider.scope
         if record.scope != own:
             raise SandboxUnfit(
                 f"session {record.instance!r} is in a sandbox of {record.scope}, and this process"
@@ -108,34 +90,33 @@ class Sessions:
                 reason="session_out_of_reach",
             )
         box = Box(record.name, record.fence, ref=record.ref)
-        self._lifecycle.keeper.keep(box.name, box.fence, box.take)
-        return OpenSandbox(self._lifecycle.provider, box)
+        self._keeper.keep(box)
+        return OpenSandbox(self._keeper.provider, box)
 
     async def _opened(self, turn: Turn, instance: str, spec: SandboxSpec) -> OpenSandbox:
         """Open it, since it is our turn. Waiters get a notice when it is open or has failed."""
-        life, nobody = self._lifecycle, Box(turn.name, turn.fence)
-        life.keeper.keep(turn.name, turn.fence, nobody.take)
+        nobody = Box(turn.name, turn.fence)
+        self._keeper.keep(nobody)
         sandbox = None
         try:
-            sandbox = await life.start(spec, instance=instance)
-            await self._settled(turn, nobody)
+            sandbox = await self._start(spec, instance=instance)
+            await self._settled(nobody)
         except BaseException:
             # Opened, and given to nobody: from now on it idles.
-            ending = self._settled(turn, nobody) if sandbox is None else self.leave(sandbox)
+            ending = self._settled(nobody) if sandbox is None else self.leave(sandbox)
             await asyncio.shield(ending)
             raise
         return sandbox
 
-    async def _settled(self, turn: Turn, nobody: Box) -> None:
-        life = self._lifecycle
-        life.keeper.drop(turn.name, nobody.take)
-        forget = aside(lambda: life.registry.forget(turn.name, turn.fence, "settled"))
+    async def _settled(self, nobody: Box) -> None:
+        self._keeper.drop(nobody)
+        forget = aside(lambda: self._registry.forget(nobody.name, nobody.fence, "settled"))
         with contextlib.suppress(RedisError, OSError):  # its lease ends, with the same effect
             await asyncio.shield(forget)
 
     async def _until_opened(self, turn: Turn) -> None:
         """Until its opener is done, or may be dead."""
-        registry = self._lifecycle.registry
+        registry = self._registry
         client: Any = connect_async(registry.target, timeout=None)
         try:
             async with asyncio.timeout(turn.seconds + 0.05):

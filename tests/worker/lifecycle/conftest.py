@@ -80,7 +80,7 @@ def reaper(redis: ground.Client, cloud: CloudThread) -> Callable[..., Reaper]:
 
 
 def gate_of(life: SandboxLifecycle) -> StartingGate:
-    return life._gates[-1]
+    return life.keeper.gates[-1]
 
 
 async def waiting_at(gate: StartingGate, count: int) -> None:

@@ -18,7 +18,7 @@ async def test_sandboxes_of_several_runs_start_and_end_on_a_cluster(
         async with life.open(), life.session("sample-7"):
             assert cloud.live >= 2
         dead = await life.start()
-        life.keeper.drop(dead.name, dead._box.take)
+        life.keeper.drop(dead._box)
         life.registry.condemn(dead.name, "", "its owner died")
     assert runs(target) == sorted(names)
     for run in names:

@@ -17,8 +17,17 @@ from tests.worker.lifecycle.conftest import gate_of, quick
 from worker.lifecycle import LifecycleSettings, SandboxLifecycle, SandboxSpec
 from worker.lifecycle.reaper.reaper import Reaper
 
-START = ["worker.lifecycle.starting:Starter", "worker.lifecycle.starting:Attempts"]
-TEARDOWN = ["worker.lifecycle.teardown:Teardown", "worker.lifecycle.teardown:guarded"]
+START = [
+    "worker.lifecycle.starting:Start",
+    *(
+        f"worker.lifecycle.keeper:Keeper.{name}"
+        for name in ("permits", "recorded", "_record", "advance", "_freed")
+    ),
+]
+TEARDOWN = [
+    *(f"worker.lifecycle.keeper:Keeper.{name}" for name in ("ended", "_torn_down", "_terminated")),
+    "worker.lifecycle.teardown:guarded",
+]
 REAP = [
     "worker.lifecycle.reaper.reaper:Reaper",
     "worker.lifecycle.reaper.reaping:Reaping",

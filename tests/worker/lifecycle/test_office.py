@@ -23,7 +23,7 @@ async def watched(private_redis, cloud):
     settings = quick(sandbox_lease=LEASE, reap_interval=10.0)
     life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
     sandbox = await life.start()
-    life.keeper.drop(sandbox.name, sandbox._box.take)
+    life.keeper.drop(sandbox._box)
     reaper = Reaper(server.url, run="test", settings=settings)
     async with asyncio.timeout(100):
         # Until it acts, and says when the sandbox's own lease ends.

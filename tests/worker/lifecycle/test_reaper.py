@@ -75,7 +75,7 @@ async def test_an_owner_that_renews_late_keeps_what_nobody_has_claimed(lifecycle
     life = lifecycle()
     sandbox = await life.start()
     box = sandbox._box
-    life.keeper.drop(box.name, box.take)
+    life.keeper.drop(box)
     leases_end(life.target)
     assert life.registry.renew([(box.name, box.fence, 30.0)]) == [True]
     await reaper().look(wait=False)
@@ -86,7 +86,7 @@ async def test_an_owner_that_renews_late_keeps_what_nobody_has_claimed(lifecycle
 async def test_of_what_was_claimed_its_last_owner_changes_nothing(lifecycle, cloud, reaper):
     life = lifecycle()
     sandbox = await life.start()
-    life.keeper.drop(sandbox.name, sandbox._box.take)
+    life.keeper.drop(sandbox._box)
     cloud.set(terminate=["fail", "fail"])
     assert sandbox.name in (await reaper().end("test", [sandbox.name], "by hand")).failed
     mine = (sandbox.name, sandbox._box.fence)
@@ -145,7 +145,7 @@ async def test_two_reapers_at_once_end_each_sandbox_once_and_no_living_one(
     life = lifecycle(limit=8)
     living, *dead = await asyncio.gather(*(life.start() for _ in range(6)))
     for sandbox in dead:
-        life.keeper.drop(sandbox.name, sandbox._box.take)
+        life.keeper.drop(sandbox._box)
         life.registry.condemn(sandbox.name, "", "by hand")
     first, second = reaper(), reaper()
     await asyncio.gather(first.look(wait=False), second.look(wait=False))
@@ -234,7 +234,7 @@ async def test_a_registry_that_cannot_be_read_keeps_the_reaper_from_no_other(
 ):
     life = lifecycle()
     sandbox = await life.start()
-    life.keeper.drop(sandbox.name, sandbox._box.take)
+    life.keeper.drop(sandbox._box)
     life.registry.condemn(sandbox.name, "", "by hand")
     redis.set("penstock:sandbox:{broken}", "no hash")
     redis.sadd("penstock:sandboxes", "broken")
@@ -276,7 +276,7 @@ async def test_permits_of_a_process_killed_while_it_started_come_back(private_re
     server = private_redis(aof=False)
     cloud.set(never_ready=1.0)
     life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
-    at = killing.after("worker.lifecycle.starting:Attempts._advance")
+    at = killing.after("worker.lifecycle.keeper:Keeper.advance")
     with killing.Child(opens_and_waits, server.url, cloud.address, 600, at=at) as owner:
         assert owner.outcome().killed
     assert (await gate_of(life).status()).in_flight == 1
@@ -361,10 +361,10 @@ async def test_a_starter_that_stood_still_for_longer_than_its_lease_asks_for_not
     private_redis, cloud
 ):
     server = private_redis(aof=False)
-    at = killing.freezing(killing.before("worker.lifecycle.starting:Attempts._bring_up"))
+    at = killing.freezing(killing.before("worker.lifecycle.starting:Start._bring_up"))
     life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
     with killing.Child(starts_once, server.url, cloud.address, 80.0, 8.0, at=at) as owner:
-        owner.wait_for("worker.lifecycle.starting:Attempts._bring_up")
+        owner.wait_for("worker.lifecycle.starting:Start._bring_up")
         await empty(life, Reaper(server.url, settings=soon()))
         owner.thaw()
         assert "SandboxLost" in owner.wait_for("failed")["why"]

@@ -63,7 +63,7 @@ async def test_who_waits_for_an_opener_that_fails_opens_it_himself(lifecycle, cl
 async def test_an_opener_that_is_killed_gives_way(private_redis, cloud):
     server = private_redis(aof=False)
     life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
-    at = killing.before("worker.lifecycle.starting:Starter.start")
+    at = killing.before("worker.lifecycle.starting:Start.run")
     with killing.Child(uses_a_session, server.url, cloud.address, 1.0, at=at) as opener:
         assert opener.outcome().killed
     async with asyncio.timeout(100), life.session("sample-7") as sandbox:

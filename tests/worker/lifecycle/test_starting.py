@@ -102,7 +102,7 @@ async def test_a_limit_is_changed_while_it_is_used(lifecycle, cloud, whose):
     cloud.set(together=2)
     of_the_run = {} if whose == "the fleet's" else {"max_starting_run": 1}
     life = lifecycle(limit=8 if of_the_run else 1, startup_timeout=20.0, **of_the_run)
-    gate = life._gates[0]
+    gate = life.keeper.gates[0]
     first = asyncio.create_task(life.start())
     others = [asyncio.create_task(life.start()) for _ in range(4)]
     await waiting_at(gate, 4)

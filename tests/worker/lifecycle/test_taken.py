@@ -9,6 +9,7 @@ import pytest
 from jail.errors import SandboxFailure
 from tests.worker.lifecycle.conftest import gate_of, until
 from worker.lifecycle import SandboxLost
+from worker.lifecycle.box import Box
 
 BEAT_OFTEN = 9.0  # a lease: its owner beats every 3 s, and a slow machine keeps it
 
@@ -137,8 +138,10 @@ async def test_of_several_who_lose_a_sandbox_each_is_told(lifecycle, cloud, reap
     life, told = lifecycle(sandbox_lease=BEAT_OFTEN), threading.Event()
     sandbox = await life.start()
     name, fence = sandbox.name, sandbox._box.fence
-    life.keeper.keep(name, fence, fails)
-    life.keeper.keep(name, fence, told.set)
+    for call in (fails, told.set):
+        user = Box(name, fence)
+        user.on_taken(call)
+        life.keeper.keep(user)
     await reaper().end("test", [name], "by hand")
     await until(told.is_set)
     assert sandbox.lost
@@ -175,9 +178,9 @@ async def test_after_a_thread_that_could_not_start_the_next_one_beats(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="new thread"):
-            life.keeper.keep("mine", "1", renewals.clear)
+            life.keeper.keep(Box("mine", "1"))
     monkeypatch.setattr(life.registry, "renew", renewals.append)
-    life.keeper.keep("other", "2", renewals.clear)
+    life.keeper.keep(other := Box("other", "2"))
     await until(lambda: renewals)
     assert renewals[0] == [("other", "2", BEAT_OFTEN)]
-    life.keeper.drop("other", renewals.clear)
+    life.keeper.drop(other)

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from jail.sessions import (
 from jail.sessions.launch import valid
 from jail.sessions.session import MOST, LocalSession
 from jail.sessions.settings import LONGEST, SessionSettings
-from worker.lifecycle.local.folder import end_earlier, mark_of
+from worker.lifecycle.local.folder import mark_of
 from worker.lifecycle.provider import (
     FILE_ERRORS,
     Command,
@@ -43,8 +42,7 @@ from worker.lifecycle.provider import (
     Verdict,
 )
 
-_OPTIONS = ("disk_mb", "idle", "network", "processes", "session", "fork_of")
-_WHOLE = ("session", "fork_of")
+_OPTIONS = ("disk_mb", "idle", "network", "processes")
 _REFUSED = ("not_found", "not_executable", "no_folder")
 _SOON = 1.0  # seconds until there may be room for another
 
@@ -61,8 +59,7 @@ class LocalProvider:
     """`image` names one of `penstock images`. Without, a sandbox has the machine's own programs.
 
     A spec's `options` may be `disk_mb`, `processes`, `idle`, in seconds, and `network`: the list
-    of `host:port` that it may reach. In their place, `session` is a whole `SessionRequest`.
-    `fork_of` names a sandbox here, whose files are copied.
+    of `host:port` that it may reach.
     """
 
     name = "local"
@@ -95,23 +92,16 @@ class LocalProvider:
     ) -> SandboxRef:
         if unknown := sorted(set(spec.options) - set(_OPTIONS)):
             raise SessionRefused(f"options: {unknown[0]!r:.100} is none of {', '.join(_OPTIONS)}")
-        request = self._request(spec, name, tags, min(ttl, LONGEST))
-        if parent := spec.options.get("fork_of"):
-            await self._sessions.named(parent).fork(request)
-        else:
-            await self._sessions.open(request)
-        return self._ref(name)
-
-    def _request(
-        self, spec: SandboxSpec, name: str, tags: Mapping[str, str], ttl: float
-    ) -> SessionRequest:
-        options = {key: spec.options[key] for key in spec.options if key not in _WHOLE}
+        options = dict(spec.options)
         if allow := options.pop("network", None):
             options["network"] = Network(allow)
-        asked = spec.options.get("session") or SessionRequest(
-            env=spec.env, memory_mb=spec.memory_mb, image=spec.image, **options
-        )
-        return replace(asked, name=name, tags={**asked.tags, **tags}, ttl=ttl)
+        await self._sessions.open(
+            SessionRequest(
+                name=name, tags=tags, env=spec.env, memory_mb=spec.memory_mb, image=spec.image,
+                ttl=min(ttl, LONGEST), **options,
+            )
+        )  # fmt: skip
+        return self._ref(name)
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
         """It is ready when it is made."""
@@ -166,9 +156,7 @@ class LocalProvider:
         return True
 
     async def terminate(self, id: str) -> None:
-        name = _name_here(id)
-        await self._sessions.end(name)
-        await asyncio.to_thread(end_earlier, self._root / name)
+        await self._sessions.end(_name_here(id))
 
     async def find(self, name: str) -> SandboxRef | None:
         try:
@@ -183,7 +171,7 @@ class LocalProvider:
 
     def classify(self, problem: BaseException) -> Verdict:
         match problem:
-            case SessionGone():  # of a creation: the one to be forked, or the hub with all it had
+            case SessionGone():  # of a creation: the hub, with all it had
                 return Verdict(Kind.GONE, nothing_made=True)
             case SessionExists():
                 return Verdict(Kind.EXISTS)
