@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jail.limits import DEFAULTS, Limits
 
@@ -43,6 +43,7 @@ class Step:
     memory_peak: int
     processes_peak: int
     marked: bool = True  # False: a script was to come to its end, and ended before
+    stdout_cut: ClassVar[bool] = False  # a program that prints more than is kept has hit a limit
 
 
 @dataclass(frozen=True)

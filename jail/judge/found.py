@@ -34,6 +34,8 @@ class Ran(Protocol):
     @property
     def stderr(self) -> bytes: ...
     @property
+    def stdout_cut(self) -> bool: ...
+    @property
     def cpu(self) -> float: ...
     @property
     def duration(self) -> float: ...
@@ -86,7 +88,7 @@ class Found:
         which = self._request.keep
         if which == "none" or (which != "all" and said.letter == "P") or index >= self._full_from:
             return
-        one = Kept.of(ran.stdout, ran.stderr, self._request.keep_bytes)
+        one = Kept.of(ran.stdout, ran.stderr, self._request.keep_bytes, cut=ran.stdout_cut)
         size = one.size
         insort(self._kept, (index, one, size), key=_INDEX)
         self._kept_size += size

@@ -29,6 +29,7 @@ from jail.models import (
 MAX_CASES = 10_000
 MAX_INLINE = 256 << 10  # bytes of all cases that travel with the request; more go as a suite
 WALL_FACTOR = 3.0
+MAX_KEPT = 16 << 20  # bytes of outputs that come back
 LONGEST = 3600.0  # seconds for all cases, if the request does not say less
 
 VERDICTS = {
@@ -150,8 +151,8 @@ class JudgeRequest(Message):
     overrides: dict[int, CaseLimits] = Field(default_factory=dict, max_length=MAX_CASES)
     stop: Literal["none", "first"] | Annotated[int, Field(ge=1)] = "none"
     keep: Literal["none", "first_failure", "failures", "all"] = "first_failure"
-    keep_bytes: Annotated[int, Field(ge=0, le=1 << 20)] = 1024
-    keep_total: Annotated[int, Field(ge=0, le=16 << 20)] = 64 << 10
+    keep_bytes: Annotated[int, Field(ge=0, le=MAX_KEPT // 2)] = 1024
+    keep_total: Annotated[int, Field(ge=0, le=MAX_KEPT)] = 64 << 10
     total_seconds: Seconds | None = None
     progress: bool = False
     labels: dict[Label, Label] = Field(default_factory=dict, max_length=64)
@@ -258,18 +259,19 @@ class Kept(BaseModel):
     stdout: str = ""
     stdout_tail: str = ""
     stdout_bytes: int = 0
+    stdout_cut: bool = False  # the sandbox itself kept only the beginning
     stderr: str = ""
     stderr_tail: str = ""
     stderr_bytes: int = 0
 
     @classmethod
-    def of(cls, stdout: bytes, stderr: bytes, keep_bytes: int) -> "Kept":
+    def of(cls, stdout: bytes, stderr: bytes, keep_bytes: int, *, cut: bool = False) -> "Kept":
         """`keep_bytes` of each end."""
         (head, tail), (error_head, error_tail) = (
             _ends(stream, keep_bytes) for stream in (stdout, stderr)
         )
         return cls(
-            stdout=head, stdout_tail=tail, stdout_bytes=len(stdout),
+            stdout=head, stdout_tail=tail, stdout_bytes=len(stdout), stdout_cut=cut,
             stderr=error_head, stderr_tail=error_tail, stderr_bytes=len(stderr),
         )  # fmt: skip
 
@@ -292,7 +294,8 @@ class Kept(BaseModel):
     @property
     def whole(self) -> bool:
         """Whether nothing of stdout is left out."""
-        return not self.stdout_tail and bool(self.stdout or not self.stdout_bytes)
+        left_out = self.stdout_cut or self.stdout_tail
+        return not left_out and bool(self.stdout or not self.stdout_bytes)
 
 
 def _joined(head: str, tail: str, size: int) -> str:

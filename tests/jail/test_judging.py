@@ -89,6 +89,7 @@ async def test_the_weaker_levels_judge_as_well(level: Level) -> None:
             result = await judge(sandbox, SUM[language], cases, language=language)
             assert result.verdicts == "WWPW", result
             assert result.isolation == level
+        assert sandbox._judging.builds.compiled == 1
         for code, verdicts in CHECKED.items():
             await check_assertions(sandbox, code, verdicts)
         talks = {"mode": "interactive", "interactor": {"code": "", "language": "python"}}

@@ -15,27 +15,18 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
-from ground import GroundSettings, PenstockError, SettingError
-from ground.process import from_thread, on_process_loop
+from ground import PenstockError, SettingError
+from ground.process import from_thread
 from jail.errors import RequestRefused
-from jail.fusion.endpoints import run_code_url
 from jail.judge.asking import INLINE, JudgeOptions, request_here
 from jail.judge.completion import code_of
 from jail.judge.formats import Cases, read_cases
 from jail.judge.models import JudgeCase, JudgeResult
-from worker.judging.job import judge as judge_here
-from worker.queue.code_queue import CodeQueue
-from worker.reward.api import HERE, runs_on_queue
-from worker.reward.judged import judge
+from worker.place import Place, place_of
 from worker.reward.scoring import score_of
-from worker.run.choice import sandbox_here
-from worker.run.execution import RetryPolicy
-from worker.run.turn import JobAtHand
-from worker.settings import WorkerSettings, worker_settings
 
 log = logging.getLogger("penstock.reward")
 
@@ -100,10 +91,7 @@ class Grader:
             raise SettingError("Grader", str(refusal)) from None
         if not self.timeout > 0:  # nor is NaN
             raise SettingError("timeout", f"must be above 0, not {self.timeout!r}")
-        if self.on is None or runs_on_queue(self.on):  # refused now; it does not connect
-            self._opened(self.on or "redis://localhost")
-        elif self.on != HERE:
-            _require_server(self.on)
+        self._place("redis://localhost" if self.on is None else self.on)  # refused now
 
     async def grade(self, text: Any, truth: Any) -> Grade:
         """The grade of a completion, text or messages. Raises nothing but cancellation."""
@@ -142,42 +130,30 @@ class Grader:
 
     async def _graded(self, code: str, truth: Any, language: str) -> Grade:
         cases = await _cases_here(truth)
-        options = self._options(language)
-        try:
-            result = await self._judged(code, cases, options)
-        except RequestRefused as refusal:
-            # What is wrong without the model's part of it is not the model's fault.
-            request_here("", cases, self._options(self.language or "python"))
-            return Grade(0.0, "compile_error", str(refusal))
+        options, of_model = self._options(language), JudgeOptions()
+        if self.language is None and language != "python":
+            options, of_model = self._options("python"), JudgeOptions(language=language)
+        result = await self._place(self.on).judge(code, cases, options, of_model)
         grade = self._grade_of(result)
-        if grade.reason == "language" and self.language is None and language != "python":
-            return Grade(0.0, "language", grade.message)  # a language that nobody runs
         if grade.masked:
             log.warning("a program has no grade: %s", grade.message or grade.reason)
         return grade
 
-    async def _judged(self, code: str, cases: Cases, options: JudgeOptions) -> JudgeResult:
-        redis = self._redis()
-        if redis is not None:
-            return await judge(code, cases, self._opened(redis), options)
-        return await on_process_loop(_judged_here(self.on or HERE, code, cases, options))
-
-    def _opened(self, redis: str) -> CodeQueue:
-        return _queue(redis, self.queue, self.share, self.patience)
-
-    def _redis(self) -> str | None:
-        if self.on is not None:
-            return self.on if runs_on_queue(self.on) else None
-        url = GroundSettings.load().redis_url
-        return None if url is None else url.get_secret_value()
+    def _place(self, on: str | None) -> Place:
+        return place_of(on, queue=self.queue, share=self.share, patience=self.patience)
 
     def _grade_of(self, result: JudgeResult) -> Grade:
         found = score_of(result, all_or_nothing=self.all_or_nothing)
         if found.value is None:
             reason = found.reason.partition(":")[0] or "unknown"
             return Grade(None, reason, result.message)
-        failed = next((case for case in found.cases if case.known and not case.passed), None)
-        return Grade(found.value, (failed.reason or failed.verdict) if failed else "")
+        failed = next(
+            (at for at, case in enumerate(found.cases) if case.known and not case.passed), None
+        )
+        if failed is None:
+            return Grade(found.value)
+        reason = result.reasons.get(failed) or found.cases[failed].verdict
+        return Grade(found.value, reason, result.message)
 
     def _options(self, language: str) -> JudgeOptions:
         given: dict[str, Any] = {
@@ -278,33 +254,6 @@ async def _cases_here(truth: Any) -> Cases:
     if len(text) <= INLINE:
         return problem.read()
     return await asyncio.to_thread(problem.read)
-
-
-@cache
-def _queue(redis: str, name: str, share: str | None, patience: float) -> CodeQueue:
-    return CodeQueue(redis, name, share=share, patience=patience)
-
-
-def _require_server(urls: str) -> None:
-    try:
-        for url in urls.split() or [""]:
-            run_code_url(url)
-    except SettingError:
-        raise SettingError(
-            "on", "names no place for programs: redis://…, http://host:8080, or local"
-        ) from None
-
-
-async def _judged_here(where: str, code: str, cases: Cases, options: JudgeOptions) -> JudgeResult:
-    """On this process's loop, which keeps the sandbox for all callers."""
-    if where == HERE:
-        settings = WorkerSettings.load(sandbox=HERE)
-    else:
-        settings = WorkerSettings.load(sandbox="fusion", sandbox_fusion_url=where)
-    sandbox = sandbox_here(settings)
-    request, suite = request_here(code, cases, options)
-    policy = RetryPolicy(attempts=worker_settings().sandbox_attempts)
-    return await judge_here(request, suite, JobAtHand(), sandbox, policy)
 
 
 def _unreadable(refusal: RequestRefused) -> Grade:

@@ -12,14 +12,12 @@ from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 
-from ground.process import on_process_loop
 from jail.errors import RequestRefused
-from jail.models import CodeRequest, CodeResult
+from jail.models import CodeRequest
 from worker.hosts.grading import Grader, cases_of
 from worker.hosts.session import CodeSession
+from worker.place import HERE, Place, place_of
 from worker.queue.code_queue import CodeQueue
-from worker.run.choice import sandbox_here
-from worker.settings import WorkerSettings
 from worker.tool.call import Answer
 
 OnFailure = Literal["raise", "none"]
@@ -73,7 +71,7 @@ class CodeEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
     ) -> None:
         super().__init__()
         self._grader = grader or Grader()
-        self._queue = queue
+        self._place = place_of(queue or HERE)
         self._timeout, self._patience = timeout, patience
         self._sessions, self._on_failure = sessions, on_failure
         self._session: CodeSession | None = None
@@ -113,7 +111,7 @@ class CodeEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
             answer = await self._session.run(action.code)
         else:
             seconds = timeout_s or self._timeout
-            answer = await _ran(self._queue, action.code, seconds, seconds + self._patience)
+            answer = await _ran(self._place, action.code, seconds, seconds + self._patience)
         if answer.masked:
             return self._failed(answer.reason, answer.text)
         return CodeObservation(output=answer.text, metadata=answer.metrics)
@@ -147,7 +145,7 @@ class CodeEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
 
 
 async def _ran(
-    queue: CodeQueue | None,
+    place: Place,
     code: str,
     timeout: float,  # noqa: ASYNC109 - the program's
     deadline: float,
@@ -157,18 +155,10 @@ async def _ran(
     except RequestRefused as refusal:
         return Answer.of_refusal(str(refusal), _LONGEST)
     try:
-        if queue is not None:
-            result = await queue.run(request, timeout=deadline)
-        else:
-            result = await on_process_loop(_ran_here(request))
+        result = await place.run(request, timeout=deadline)
         return Answer.of_result(result, timeout, _LONGEST)
     except Exception as failure:  # noqa: BLE001 - `of_failure` sorts the kinds
         return Answer.of_failure(failure, _LONGEST)
-
-
-async def _ran_here(request: CodeRequest) -> CodeResult:
-    """On this process's loop, which keeps the sandbox for all episodes."""
-    return await sandbox_here(WorkerSettings.load(sandbox="local")).run(request)
 
 
 def app(*, most: int = 64, **settings: Any) -> Any:

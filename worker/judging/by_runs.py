@@ -283,6 +283,7 @@ class _Ran:
     return_code: int | None
     stdout: bytes
     stderr: bytes
+    stdout_cut: bool
     cpu: float
     duration: float
     memory_peak: int
@@ -294,7 +295,8 @@ def _ran(result: CodeResult) -> _Ran | None:
         return None
     stdout, stderr = (text.encode(errors="replace") for text in (result.stdout, result.stderr))
     return _Ran(
-        ran.return_code, stdout, stderr, getattr(ran, "cpu_time", None) or 0.0,
+        ran.return_code, stdout, stderr, ran.stdout_truncated,
+        getattr(ran, "cpu_time", None) or 0.0,
         ran.execution_time or 0.0, getattr(ran, "memory_peak", None) or 0,
     )  # fmt: skip
 

@@ -1,8 +1,9 @@
 """Rewards for programs: what passes is scored, what our side broke is masked."""
 
+from worker.place import Runner
 from worker.reward.api import call_sandbox_api
 from worker.reward.check import RewardUnknown, check_correctness, compute_score
-from worker.reward.scoring import Case, CaseResult, Runner, Score, score
+from worker.reward.scoring import Case, CaseResult, Score, score
 from worker.reward.semaphore import GateSemaphore
 from worker.reward.settings import RewardSettings
 

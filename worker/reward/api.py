@@ -6,27 +6,22 @@ meanwhile; verl asks again only after 504.
 
 import json
 import logging
-import re
 import time
-from functools import cache
 from typing import Any
 
-from ground import PenstockError, SettingError
+from ground import PenstockError
 from ground.process import from_thread
 from jail.errors import RequestRefused, SandboxBroken, SandboxFailure
 from jail.models import CodeRequest
-from jail.protocol import Sandbox
+from worker.place import InProcess, place_of
 from worker.queue.code_queue import CodeQueue
 from worker.reward.semaphore import handed_back
-from worker.run.choice import sandbox_here
 from worker.run.execution import RetryPolicy
-from worker.settings import WorkerSettings, worker_settings
+from worker.settings import worker_settings
 
 log = logging.getLogger("penstock.reward")
 
 Answer = dict[str, Any]
-HERE = "local"
-_REDIS = re.compile(r"(rediss?(\+\w+)?|unix)://", re.IGNORECASE)
 
 
 def call_sandbox_api(
@@ -60,31 +55,18 @@ def call_sandbox_api(
 def _outcome(
     sandbox: str | CodeQueue, code: str, given: dict[str, Any]
 ) -> tuple[Answer | None, str | None]:
-    if not sandbox:
-        raise SettingError(
-            "sandbox_fusion_url",
-            "is empty: name a sandbox, http://host:8080, a queue's Redis, redis://host:6379, or "
-            "the embedded sandbox, local",
-        )
+    place = place_of(sandbox or "", setting="sandbox_fusion_url")
     CodeRequest(code="", **given)  # what is wrong with this is not the program's fault
     try:
         request = CodeRequest(code=code, **given)
     except RequestRefused as refusal:
         return _uncompilable(str(refusal)), None
-    if queue := queue_of(sandbox):
-        return _answer_of(queue, request)
-    return _asked(str(sandbox), request), None
-
-
-def runs_on_queue(sandbox_fusion_url: str | CodeQueue) -> bool:
-    """Whether workers run the programs, and take the permits themselves."""
-    given = sandbox_fusion_url
-    return isinstance(given, CodeQueue) or bool(given and _REDIS.match(given))
-
-
-def embedded() -> Sandbox:
-    """The sandbox of this process."""
-    return sandbox_here(WorkerSettings.load(sandbox=HERE))
+    if isinstance(place, InProcess) and place.server:
+        return _asked(place, request), None
+    result = from_thread(place.run(request))
+    if result.error_kind == "infrastructure" and not (result.run_result or result.compile_result):
+        return None, f"API Call Failed: {result.error_reason}: {result.message}"
+    return result.dump(), None
 
 
 def _uncompilable(why: str) -> Answer:
@@ -93,31 +75,16 @@ def _uncompilable(why: str) -> Answer:
     return {"status": "Failed", "message": why, "compile_result": compiled, "run_result": None}
 
 
-def queue_of(given: str | CodeQueue) -> CodeQueue | None:
-    """The queue that is meant; None for a server's URL."""
-    if not runs_on_queue(given):
-        return None
-    return _opened(given) if isinstance(given, str) else given
+def _asked(place: InProcess, request: CodeRequest) -> Answer:
+    """The server's answer as it came, which verl reads otherwise than we do.
 
-
-@cache
-def _opened(url: str) -> CodeQueue:
-    return CodeQueue(url)
-
-
-def _answer_of(queue: CodeQueue, request: CodeRequest) -> tuple[Answer | None, str | None]:
-    result = queue.sync.run(request)
-    if result.error_kind == "infrastructure" and not (result.run_result or result.compile_result):
-        return None, f"API Call Failed: {result.error_reason}: {result.message}"
-    return result.dump(), None
-
-
-def _asked(url: str, request: CodeRequest) -> Answer:
+    The caller's thread waits between two attempts: a semaphore of its own blocks a thread.
+    """
     policy = RetryPolicy(attempts=worker_settings().sandbox_attempts)
     attempt = 0
     while True:
         attempt += 1
-        answer, failure = from_thread(_attempt(url, request))
+        answer, failure = from_thread(_attempt(place, request))
         wait = policy.wait_after(failure, attempt) if failure else None
         if wait is None and answer is not None:
             return answer
@@ -129,17 +96,14 @@ def _asked(url: str, request: CodeRequest) -> Answer:
             time.sleep(wait)
 
 
-async def _attempt(url: str, request: CodeRequest) -> tuple[Answer | None, SandboxFailure | None]:
+async def _attempt(
+    place: InProcess, request: CodeRequest
+) -> tuple[Answer | None, SandboxFailure | None]:
     """The answer, and what speaks for another attempt: both, where the sandbox says it failed."""
     from jail.fusion.client import SandboxFusion
 
-    if url == HERE:
-        try:
-            return (await embedded().run(request)).dump(), None
-        except SandboxFailure as failure:
-            return None, failure
-    sandbox = sandbox_here(WorkerSettings.load(sandbox="fusion", sandbox_fusion_url=url))
-    assert isinstance(sandbox, SandboxFusion)  # noqa: S101 - as the settings say
+    sandbox = place.sandbox()
+    assert isinstance(sandbox, SandboxFusion)  # noqa: S101 - as the place's settings say
     try:
         answer = json.loads(await sandbox.ask(request))
     except SandboxFailure as failure:

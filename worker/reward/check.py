@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ground import PenstockError
+from ground import PenstockError, SettingError
 from ground.process import from_thread
 from jail.errors import RequestRefused, SandboxBroken
 from jail.judge.asking import JudgeOptions
@@ -19,10 +19,9 @@ from jail.judge.completion import code_as_verl, language_named
 from jail.judge.formats import Cases, checked_case
 from jail.judge.models import JudgeResult
 from jail.judge.program import marked, program_of
-from worker.errors import QueueError
+from worker.place import Place, place_of
 from worker.queue.code_queue import CodeQueue
-from worker.reward.api import HERE, Answer, call_sandbox_api, embedded, queue_of
-from worker.reward.judged import judge, masked, takes
+from worker.reward.api import Answer, call_sandbox_api
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.settings import RewardSettings
 from worker.reward.verdict import Code, blank, is_unknown, judged
@@ -129,13 +128,14 @@ def check_correctness(
     if not len(inputs) == len(outputs) == len(asserts):
         return _mismatched(len(inputs))
     function = function if language == "python" else None
-    queue = queue_of(sandbox_fusion_url)
+    place = _judge_of(sandbox_fusion_url)
+    workers_hold = place is not None and place.takes_permits
     program = _Program(
-        generation, function, sandbox_fusion_url, None if queue else concurrent_semaphore,
+        generation, function, sandbox_fusion_url, None if workers_hold else concurrent_semaphore,
         timeout, memory_limit_mb, language,
     )  # fmt: skip
-    if queue is not None or sandbox_fusion_url == HERE:
-        judged = _judged_at_once(program, queue, inputs, outputs, asserts)
+    if place is not None:
+        judged = _judged_at_once(program, place, inputs, outputs, asserts)
         if judged is not None:
             return judged
     return _all_tried(program, inputs, outputs, asserts)
@@ -166,14 +166,24 @@ def _list(value: Any) -> list[Any] | None:
     return list(value) if isinstance(value, list | tuple) else None
 
 
+def _judge_of(sandbox: str | CodeQueue) -> Place | None:
+    """The place that judges all cases at once. None: a server, or what is none, which verl's call
+    is made to for each case."""
+    try:
+        place = place_of(sandbox or "")
+    except SettingError:
+        return None
+    return None if place.server else place
+
+
 def _judged_at_once(
     program: "_Program",
-    queue: CodeQueue | None,
+    place: Place,
     inputs: list[Any],
     outputs: list[Any],
     asserts: list[str],
 ) -> tuple[list[Any], list[Metadata]] | None:
-    """By one job, or one call. None: a case, or the code, is such that each is tried by itself."""
+    """By one job, or one call. None: a case is such that no judge takes it."""
     try:
         cases = Cases(
             [
@@ -187,18 +197,10 @@ def _judged_at_once(
             ],
             program.function,
         )  # fmt: skip
-        if queue is not None:
-            result = queue.sync.judge(program.code, cases, **program.options)
-        else:
-            with holding(program.semaphore):
-                here = from_thread(_judged_here(program, cases))
-            if here is None:
-                return None
-            result = here
+        with holding(program.semaphore):
+            result = from_thread(place.judge(program.code, cases, program.options))
     except RequestRefused:
         return None  # a request for each says which one is wrong
-    except QueueError as failure:
-        result = masked(failure, len(inputs))
     except PenstockError as failure:  # the gate's: no permit, so no program
         result = JudgeResult(verdicts="M" * len(inputs), error_reason=str(failure))
     if tried := result.verdicts.find("C") + 1:  # as verl: the others are not tried
@@ -209,13 +211,6 @@ def _judged_at_once(
         for index, (given, expected) in enumerate(zip(inputs, outputs, strict=True))
     ]
     return [code for code, _ in pairs], [metadata for _, metadata in pairs]
-
-
-async def _judged_here(program: "_Program", cases: Cases) -> JudgeResult | None:
-    sandbox = embedded()
-    if not takes(sandbox, program.language):
-        return None
-    return await judge(program.code, cases, sandbox, program.options)
 
 
 def _mismatched(count: int) -> tuple[list[Any], list[Metadata]]:

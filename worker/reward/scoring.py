@@ -8,22 +8,17 @@ A score is given only where no outcome that is missing could change it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from jail.errors import RequestRefused, SandboxFailure
 from jail.judge.asking import JudgeOptions
-from jail.judge.compare import accepted, may_accept
 from jail.judge.formats import Cases, checked_case
+from jail.judge.models import MAX_KEPT, JudgeResult, Rule
 from jail.judge.models import Compare as CompareRule
-from jail.judge.models import JudgeResult, Rule
-from jail.judge.printed import Compared, as_known
-from jail.judge.program import marked, program_of
-from jail.models import OUTPUT_LIMIT, CodeRequest, CodeResult
-from worker.errors import QueueError
-from worker.reward.judged import judge, takes
+from jail.judge.printed import CUT
+from jail.models import OUTPUT_LIMIT, CodeResult
+from worker.place import AT_ONCE, Place, Runner, place_of
 from worker.reward.verdict import same_output
 
 Verdict = Literal[
@@ -86,12 +81,6 @@ def verdict_on(result: CodeResult, *, as_expected: bool) -> CaseResult:
 Compare = Callable[[str, str], bool]
 
 
-class Runner(Protocol):
-    """What runs programs: a `CodeQueue`, or a `Sandbox`."""
-
-    async def run(self, request: CodeRequest, /) -> CodeResult: ...
-
-
 @dataclass(frozen=True)
 class Score:
     """`value` is the share of cases passed, or None: masked, for `reason`."""
@@ -113,118 +102,132 @@ async def score(
     code: str,
     cases: Iterable[Case],
     *,
-    on: Runner,
+    on: Runner | str,
     language: str = "python",
     case_timeout: float = 10.0,
     memory_limit_mb: int | None = 1024,
     function: str | None = None,
     stop_early: bool = False,
     compare: Compare | Rule | CompareRule = same_output,
-    at_once: int = 16,
+    at_once: int = AT_ONCE,
 ) -> Score:
     """Try the program on all cases: one job of a queue, or one call of the embedded sandbox.
+
+    `on` is a `CodeQueue`, a sandbox, or text that names one: `redis://…`, `http://…`, `local`.
 
     With `stop_early` the score is all or nothing: the first case that is known to fail
     makes it 0.0, and the others are skipped. `function` names a function to be called
     with a case's stdin, one JSON value per line; its result is printed. A case with only a
-    `check`, no stdin and no expected output, does not call it. `compare` is a rule of
-    `jail.judge.Compare`, its name, or a function. A function is called here, so every
-    output comes back. A sandbox that cannot judge runs one program per case, `at_once` of them.
+    `check`, no stdin and no expected output, does not call it.
+
+    `compare` is a rule of `jail.judge.Compare`, its name, or a function. A function is called
+    here, so every output comes back. A sandbox that cannot judge runs one program per case, `at_once` of them.
     """
-    blank = CodeRequest(
-        code="", language=language, compile_timeout=case_timeout, run_timeout=case_timeout,
-        memory_limit_mb=memory_limit_mb,
-    )  # fmt: skip
-    if not callable(getattr(on, "run", None)):
-        raise TypeError(f"`on` is a CodeQueue or a sandbox, not {on!r:.60}")
+    place = place_of(on, at_once=at_once)
     if function and language != "python":
         raise ValueError(f"a function is called in Python, and the language is {language!r}")
     tried = list(cases)
     if not tried:
         raise ValueError("a program is scored on at least one case")
-    trial = _Trial(code, tried, blank, on, function, compare, stop_early, at_once)
-    in_one_go = trial.judged()
-    if takes(on, language):
-        results = await _judged_in_one_go(trial, in_one_go)
+    rule = _rule_of(compare)
+    options: JudgeOptions = {
+        "language": language,
+        "compile_timeout": case_timeout,
+        "run_timeout": case_timeout,
+        "stop": "first" if stop_early else "none",
+    }
+    if memory_limit_mb is not None:
+        options["memory_limit_mb"] = memory_limit_mb
+    given = _judged_cases(tried, function, compared_here=rule is None)
+    if rule is not None:
+        options |= {"compare": rule, "keep": "failures"}
+        results = list(_case_results(await place.judge(code, given, options)))
     else:
-        results = await tried_one_by_one(trial)
+        assert callable(compare)  # noqa: S101 - it is no rule
+        results = await _ComparedHere(place, code, given, options, compare, at_once).results(tried)
     return _scored(results, all_or_nothing=stop_early)
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """A program, its cases, and where and how it is tried on them."""
+def _rule_of(compare: Compare | Rule | CompareRule) -> CompareRule | None:
+    """What a judge can compare by; None for a function, which cannot travel."""
+    if compare is same_output:
+        return CompareRule()
+    if isinstance(compare, str):
+        return CompareRule(rule=compare)
+    return compare if isinstance(compare, CompareRule) else None
 
+
+def _judged_cases(cases: Sequence[Case], function: str | None, *, compared_here: bool) -> Cases:
+    """As a judge takes them; if outputs are compared here, to return 0 is enough there."""
+    return Cases(
+        [
+            checked_case(
+                index, input=case.stdin or "", check=case.check,
+                expected=None if compared_here else case.expected,
+            )
+            for index, case in enumerate(cases)
+        ],
+        function,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _ComparedHere:
+    """A program whose outputs the caller's function compares: all of each has to come back."""
+
+    place: Place
     code: str
-    cases: Sequence[Case]
-    blank: CodeRequest
-    on: Any
-    function: str | None
-    compare: Compare | Rule | CompareRule
-    stop_early: bool
+    cases: Cases
+    options: JudgeOptions
+    same: Compare
     at_once: int
 
-    @property
-    def rule(self) -> CompareRule | None:
-        """What a judge can compare by; None for a function, which cannot travel."""
-        if self.compare is same_output:
-            return CompareRule()
-        if isinstance(self.compare, str):
-            return CompareRule(rule=self.compare)
-        return self.compare if isinstance(self.compare, CompareRule) else None
+    async def results(self, cases: Sequence[Case]) -> list[CaseResult]:
+        much: JudgeOptions = {
+            **self.options, "keep": "all", "keep_bytes": OUTPUT_LIMIT // 2, "keep_total": MAX_KEPT,
+        }  # fmt: skip
+        result = await self.place.judge(self.code, self.cases, much)
+        found = list(_case_results(result))
+        places = asyncio.Semaphore(self.at_once)
 
-    async def same(self, printed: str, expected: str) -> bool:
-        """As the caller compares."""
-        if (rule := self.rule) is not None:
-            return await accepted(rule, printed.encode(errors="replace"), [expected.encode()])
-        assert callable(self.compare)  # noqa: S101 - it is no rule
-        return self.compare(printed, expected)
+        async def compared(index: int, case: Case) -> CaseResult:
+            if not found[index].passed or case.expected is None:
+                return _not_cut(found[index], case)
+            kept = result.kept.get(index)
+            if kept is not None and kept.whole:
+                return self._verdict(result, index, case.expected)
+            async with places:
+                return await self._by_itself(index, case.expected)
 
-    def known(self, result: CodeResult, expected: str | None, mark: str = "") -> CodeResult:
-        """Masked where too little of the output is here; a function compares only all of it."""
-        answers = [] if expected is None else [expected.encode()]
-        rule = self.rule
-        return as_known(
-            result, mark, answers,
-            lambda begun: rule is None or may_accept(rule, begun.encode(), answers),
-        )  # fmt: skip
+        return await asyncio.gather(*(compared(index, case) for index, case in enumerate(cases)))
 
-    def judged(self) -> Cases:
-        """As a judge takes them; where outputs are compared here, to return 0 is enough there."""
-        return Cases(
-            [
-                checked_case(
-                    index, input=case.stdin or "", check=case.check,
-                    expected=None if self.rule is None else case.expected,
-                )
-                for index, case in enumerate(self.cases)
-            ],
-            self.function,
-        )  # fmt: skip
+    async def _by_itself(self, index: int, expected: str) -> CaseResult:
+        """What printed too much to come back beside the others is judged once more, alone."""
+        alone: JudgeOptions = {
+            **self.options, "keep": "all", "keep_bytes": MAX_KEPT // 2, "keep_total": MAX_KEPT,
+        }  # fmt: skip
+        again = await self.place.judge(
+            self.code, replace(self.cases, cases=[self.cases.cases[index]]), alone
+        )
+        (found,) = _case_results(again)
+        if not found.passed:
+            return found
+        kept = again.kept.get(0)
+        if kept is None or not kept.whole:
+            return CaseResult("masked", CUT, found.result)
+        return self._verdict(again, 0, expected)
+
+    def _verdict(self, result: JudgeResult, index: int, expected: str) -> CaseResult:
+        ended = result.of_case(index)
+        same = self.same(ended.stdout, expected)
+        return verdict_on(ended.bounded(), as_expected=same)
 
 
-async def _judged_in_one_go(trial: _Trial, cases: Cases) -> list[CaseResult]:
-    blank, rule = trial.blank, trial.rule
-    options: JudgeOptions = {
-        "language": blank.language,
-        "compile_timeout": blank.compile_timeout,
-        "run_timeout": blank.run_timeout,
-        "stop": "first" if trial.stop_early and rule is not None else "none",
-        "keep": "failures",
-    }
-    if blank.memory_limit_mb is not None:
-        options["memory_limit_mb"] = blank.memory_limit_mb
-    if rule is not None:
-        options["compare"] = rule
-    else:
-        options |= {"keep": "all", "keep_bytes": OUTPUT_LIMIT // 2, "keep_total": 16 << 20}
-    try:
-        CodeRequest.read(blank.dump() | {"code": trial.code})
-    except RequestRefused as refusal:
-        return [CaseResult("compile_error", str(refusal))] * len(trial.cases)
-    result = await judge(trial.code, cases, trial.on, options)
-    found = list(_case_results(result))
-    return found if rule is not None else await _compared_here(trial, result, found)
+def _not_cut(found: CaseResult, case: Case) -> CaseResult:
+    """Masked if it may print less than is expected of it."""
+    much = len((case.expected or "").encode()) > OUTPUT_LIMIT
+    cut = much and found.reason == "output_limit"
+    return CaseResult("masked", CUT, found.result) if cut else found
 
 
 def score_of(result: JudgeResult, *, all_or_nothing: bool) -> Score:
@@ -238,98 +241,6 @@ def _case_results(result: JudgeResult) -> Iterator[CaseResult]:
             yield CaseResult("skipped", result.reasons.get(index, ""))
         else:
             yield verdict_on(result.of_case(index), as_expected=letter == "P")
-
-
-async def _compared_here(
-    trial: _Trial, result: JudgeResult, found: list[CaseResult]
-) -> list[CaseResult]:
-    """By the caller's function. What printed too much to come back is run by itself."""
-    left = dict.fromkeys(range(len(found)))
-    for index, case in enumerate(trial.cases):
-        kept = result.kept.get(index)
-        if found[index].passed and case.expected is not None:
-            if kept is None or not kept.whole:
-                continue
-            right = await trial.same(kept.stdout, case.expected)
-            found[index] = verdict_on(result.of_case(index), as_expected=right)
-        elif found[index].verdict == "limit":
-            found[index] = verdict_on(
-                trial.known(result.of_case(index), case.expected), as_expected=False
-            )
-        del left[index]
-    rest = await tried_one_by_one(replace(trial, cases=[trial.cases[index] for index in left]))
-    for index, again in zip(left, rest, strict=True):
-        found[index] = again
-    return found
-
-
-async def tried_one_by_one(trial: _Trial) -> list[CaseResult]:
-    """A run for each case: what a sandbox that does not judge is asked for."""
-    trials = [partial(_tried, trial, case, *_asked(trial, case)) for case in trial.cases]
-    return await _all_tried(trials, at_once=trial.at_once, stop_early=trial.stop_early)
-
-
-def _asked(trial: _Trial, case: Case) -> tuple[CodeRequest | CaseResult, str]:
-    """What is run, and the mark that it prints if it comes to the end of its check."""
-    language = trial.blank.language
-    text = program_of(language, trial.code, case.check, trial.function, case.stdin, case.expected)
-    code, mark = marked(language, text, case.check)
-    return _request(trial.blank, case, code), mark
-
-
-def _request(blank: CodeRequest, case: Case, program: str) -> CodeRequest | CaseResult:
-    """The case's request; its verdict already, where no sandbox would take the program."""
-    given = blank.dump() | {"stdin": case.stdin}
-    CodeRequest.read(given)  # a case that cannot be asked is its author's fault, and raises
-    try:
-        return Compared.read(given | {"code": program})
-    except RequestRefused as refusal:
-        return CaseResult("compile_error", str(refusal))
-
-
-async def _tried(
-    trial: _Trial, case: Case, request: CodeRequest | CaseResult, mark: str
-) -> CaseResult:
-    if isinstance(request, CaseResult):
-        return request
-    try:
-        result = await trial.on.run(request)
-    except SandboxFailure as failure:
-        return CaseResult("masked", failure.reason)
-    except QueueError as failure:
-        return CaseResult("masked", f"{type(failure).__name__}: {failure}")
-    result = trial.known(result, case.expected, mark)
-    as_expected = case.expected is None or await trial.same(result.stdout, case.expected)
-    return verdict_on(result.bounded(), as_expected=as_expected)
-
-
-async def _all_tried(
-    trials: Sequence[Callable[[], Awaitable[CaseResult]]], *, at_once: int, stop_early: bool
-) -> list[CaseResult]:
-    results = [CaseResult("skipped")] * len(trials)
-    if not trials:
-        return results
-    todo = iter(enumerate(trials))
-
-    async def work() -> None:
-        for index, trial in todo:
-            results[index] = found = await trial()
-            if stop_early and found.known and not found.passed:
-                for other in set(workers) - {asyncio.current_task()}:
-                    other.cancel()
-                return
-
-    workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(trials)))]
-    try:
-        await asyncio.wait(workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
-        outcomes = await asyncio.gather(*workers, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):  # not a cancellation, which is our own
-            raise outcome
-    return results
 
 
 def _scored(results: Sequence[CaseResult], *, all_or_nothing: bool) -> Score:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from ground import SettingError
 from jail import LocalSandbox
 from jail.judge.models import JudgeResult
 from tests.harness import killing
@@ -57,7 +58,7 @@ async def test_code_that_does_not_compile(local) -> None:
 async def test_code_that_no_sandbox_takes_is_the_models_fault(local) -> None:
     found = await score("x = '\ud800'", [Case()], on=local)
     assert (found.value, found.cases[0].verdict) == (0.0, "compile_error")
-    assert "lone surrogate" in found.cases[0].reason
+    assert "lone surrogate" in found.cases[0].result.stderr
 
 
 async def test_a_function_and_assertions(local) -> None:
@@ -149,7 +150,7 @@ class Scripted:
         return CodeResult.read(self._answers[str(request.stdin)].body)
 
 
-GOOD, BAD = Answer.ok("1\n"), Answer.exit(1)
+GOOD, BAD, OK = Answer.ok("1\n"), Answer.exit(1), Answer.ok()
 LOST = Answer(body=outcome("SandboxError", "Error", None))
 
 
@@ -178,21 +179,25 @@ async def test_a_known_failure_decides_whatever_else_was_lost(names, value) -> N
 
 
 async def test_what_still_runs_is_cancelled_by_a_failure() -> None:
-    ended = asyncio.Event()
+    at_work, ended = asyncio.Event(), asyncio.Event()
 
     class Endless:
         async def run(self, request: CodeRequest) -> CodeResult:
+            if request.stdin == "good":
+                return CodeResult.read(OK.body)
             if request.stdin == "bad":
+                await at_work.wait()
                 return CodeResult.read(BAD.body)
+            at_work.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 ended.set()
             raise AssertionError
 
-    wanted = [Case("endless"), Case("bad")]
+    wanted = [Case("good"), Case("bad"), Case("endless")]
     found = await score("x", wanted, on=Endless(), stop_early=True)
-    assert [case.verdict for case in found.cases] == ["skipped", "error"]
+    assert [case.verdict for case in found.cases] == ["passed", "error", "skipped"]
     assert ended.is_set()
 
 
@@ -243,8 +248,10 @@ async def test_a_worker_that_is_killed_changes_no_score(real_redis, fusion) -> N
 async def test_what_is_no_case_or_no_sandbox_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="a case's expected is text, not 9"):
         Case("3", 9)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a CodeQueue or a sandbox, not 'redis://"):
-        await score("print(1)", [Case()], on="redis://127.0.0.1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a CodeQueue, a sandbox or its address, not <object"):
+        await score("print(1)", [Case()], on=object())  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="on: names no place for programs"):
+        await score("print(1)", [Case()], on="redsi://127.0.0.1")
 
 
 class Counting(LocalSandbox):
@@ -287,7 +294,7 @@ async def test_a_rule_of_comparison_travels(counting) -> None:
 
 
 async def test_a_function_compares_whole_outputs_here(counting) -> None:
-    """One that is too long to come back is fetched by a run of its own."""
+    """One that is too long to come back beside the others is fetched alone."""
     lengths = [("10", "10"), ("600000", "600000"), ("5", "6")]
 
     def as_long(printed: str, expected: str) -> bool:
@@ -298,7 +305,7 @@ async def test_a_function_compares_whole_outputs_here(counting) -> None:
     found = await score(code, cases, on=counting, compare=as_long)
 
     assert [case.verdict for case in found.cases] == ["passed", "wrong", "wrong"]
-    assert (counting.judged, counting.runs) == (1, 1)
+    assert (counting.judged, counting.runs) == (2, 0)
 
 
 async def test_the_first_failure_ends_the_others_inside(counting) -> None:

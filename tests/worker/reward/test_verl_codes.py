@@ -337,7 +337,7 @@ def test_a_dead_sandbox_is_an_error_and_no_answer() -> None:
 def test_a_sandbox_that_is_not_named_is_asked_for(url: Any) -> None:
     answer, error = call_sandbox_api(url, ECHO, None, 1, 1, 256)
     assert answer is None
-    assert "sandbox_fusion_url: is empty: name a sandbox, http://host:8080" in str(error)
+    assert "sandbox_fusion_url: names no place for programs: a sandbox is http://" in str(error)
 
 
 def test_an_unknown_language_is_refused_without_asking(fusion) -> None:

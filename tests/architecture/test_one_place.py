@@ -1,0 +1,33 @@
+"""Where a program runs, and how it is judged, is decided in one file each."""
+
+import re
+
+from tests.architecture.source import modules, name_of
+from tests.architecture.tree import imports_of
+
+
+def importers(*files: str) -> set[str]:
+    graph = imports_of(modules())
+    assert set(files) <= set(graph), "a file was renamed"
+    return {name for name, imported in graph.items() if imported & {*files}}
+
+
+def test_a_process_finds_its_sandbox_by_its_workers_settings_or_by_a_place() -> None:
+    workers = {name for name in importers("worker.run.choice") if "concurrent" in name}
+    assert importers("worker.run.choice") - workers == {
+        "worker.jobs", "worker.place", "penstock.in_process", "penstock.commands.worker",
+    }  # fmt: skip
+
+
+def test_no_other_file_tells_a_queues_url_from_a_servers() -> None:
+    pattern = re.compile(r"rediss\?")
+    found = {name_of(file) for file in modules("worker") if pattern.search(file.read_text())}
+    assert found == {"worker/place.py"}
+
+
+def test_case_by_case_judges_only_the_workers_judge() -> None:
+    """And verl's functions, by whose own call a server is asked for each case."""
+    assert importers("worker.judging.by_runs") == {"worker.judging.job"}
+    assert importers("worker.judging.job") == {"worker.jobs", "worker.place"}
+    texts = {name for name in importers("jail.judge.program") if name.startswith("worker")}
+    assert texts == {"worker.judging.by_runs", "worker.reward.check"}
