@@ -153,8 +153,8 @@ async def cases(_: str, count: int, watch: Stopwatch) -> None:
 
 
 def _sandbox() -> tuple[Any, Callable[[str], Awaitable[None]]]:
-    from worker.sandbox.local import LocalSandbox  # its first name, which every release has
     from worker import CodeRequest
+    from worker.sandbox.local import LocalSandbox  # its first name, which every release has
 
     sandbox = LocalSandbox()
 
