@@ -121,7 +121,8 @@ async def score(
     `check`, no stdin and no expected output, does not call it.
 
     `compare` is a rule of `jail.judge.Compare`, its name, or a function. A function is called
-    here, so every output comes back. A sandbox that cannot judge runs one program per case, `at_once` of them.
+    here, so every output comes back. A sandbox that cannot judge runs one program per case,
+    `at_once` of them.
     """
     place = place_of(on, at_once=at_once)
     if function and language != "python":
