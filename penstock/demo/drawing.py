@@ -1,4 +1,7 @@
-"""The picture of a demo: queue, permits and groups over time; one file that loads nothing."""
+"""The moving picture of a demo: queue, permits and groups over time; one file that loads nothing.
+
+It shows the run as fast as it was, again and again, or still to who wants no motion.
+"""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -25,14 +28,26 @@ def drawn(record: Record) -> str:
         for row, (title, lines) in enumerate(panels)
     ]
     height = _TOP + len(panels) * (_PANEL + 40) + 10
+    past = f'x="{_LEFT}" y="0" width="{_WIDTH - _RIGHT - _LEFT}" height="{height}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
         f'font-family="system-ui, sans-serif" font-size="12" role="img" '
         f'aria-label="Queue, permits and groups while the demo ran">'
+        f"<style>{_moving(seconds)}</style>"
+        f'<clipPath id="past"><rect class="past" {past}/></clipPath>'
         f'<rect width="100%" height="100%" fill="#fff"/>'
         f'<text x="{_LEFT}" y="24" font-size="15" font-weight="600">penstock demo</text>'
         + "".join(body)
         + "</svg>\n"
+    )
+
+
+def _moving(seconds: float) -> str:
+    """A fifth of the time it stands, whole, before it begins again."""
+    return (
+        "@keyframes past{0%{transform:scaleX(0)}80%,100%{transform:none}}"
+        "@media (prefers-reduced-motion:no-preference){.past{"
+        f"transform-origin:{_LEFT}px 0;animation:past {seconds / 0.8:.1f}s linear infinite}}}}"
     )
 
 
@@ -80,7 +95,7 @@ class _Panel:
         """A moment, named where the mouse rests on it."""
         x = f"{self.x(at):.1f}"
         return (
-            f'<line x1="{x}" x2="{x}" y1="{self.top}" y2="{self.bottom}" '
+            f'<line clip-path="url(#past)" x1="{x}" x2="{x}" y1="{self.top}" y2="{self.bottom}" '
             f'stroke="#b00020" stroke-dasharray="1 3"><title>{escape(what)}</title></line>'
         )
 
@@ -89,7 +104,8 @@ class _Panel:
         x, y = self.x(at), self.top + 12 * (row + 1)
         anchor = "end" if x > self.right - 150 else "start"
         return (
-            f'<text x="{x:.1f}" y="{y}" fill="#b00020" text-anchor="{anchor}">{escape(what)}</text>'
+            f'<text clip-path="url(#past)" x="{x:.1f}" y="{y}" fill="#b00020" '
+            f'text-anchor="{anchor}">{escape(what)}</text>'
         )
 
     def curve(self, samples: Sequence[Sample], line: _Line, number: int) -> str:
@@ -99,7 +115,7 @@ class _Panel:
         stroke = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
         label, key = self.top + 16 + number * 18, f'x1="{self.right + 10}" x2="{self.right + 34}"'
         return (
-            f'<polyline fill="none" {stroke} points="{points}"/>'
+            f'<polyline clip-path="url(#past)" fill="none" {stroke} points="{points}"/>'
             f'<line {key} y1="{label - 4}" y2="{label - 4}" {stroke}/>'
             f'<text x="{self.right + 40}" y="{label}">{name}</text>'
         )

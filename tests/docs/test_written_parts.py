@@ -1,6 +1,7 @@
 """What is written from the code into the docs is what the code says today."""
 
 import ast
+import code
 import importlib
 import inspect
 import json
@@ -96,12 +97,27 @@ def test_the_figures_that_a_page_quotes_are_what_was_measured(page: Path) -> Non
 def test_the_pages_quote_every_number_that_is_kept() -> None:
     pages = "".join(page.read_text() for page in quoted.PAGES)
     assert {name for name in quoted.TABLES if f"<!-- costs: {name} -->" not in pages} == set()
-    assert README.count("<!-- / -->") > 3
-    assert "<!-- kept: killed scripted kills -->" in README
+    assert "<!-- kept: killed scripted kills -->" in pages
 
 
-def test_the_readme_is_one_screen() -> None:
-    assert len(README.splitlines()) < 98
+def test_the_readme_is_short_and_has_no_marks_in_a_terminal() -> None:
+    prose = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
+    assert len(re.sub(r"\]\([^)]*\)", "]", prose).split()) <= 600
+    assert len(re.findall(r"(?<!!)\[[^\]]*\]\(", prose)) <= 20
+    assert "<!--" not in README
+
+
+def test_the_programs_of_the_readme_can_be_pasted_into_python() -> None:
+    """Line by line, as a terminal gives them: a block ends with an empty line."""
+    programs = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(programs) == 2
+    for program in programs:
+        waiting: list[str] = []
+        for line in program.splitlines():
+            waiting.append(line)
+            if code.compile_command("\n".join(waiting)) is not None:  # raises, as Python would
+                waiting.clear()
+        assert waiting == []
 
 
 def test_every_route_of_the_monitor_says_what_it_is_for() -> None:
