@@ -43,9 +43,9 @@ def drawn(record: Record) -> str:
 
 
 def _moving(seconds: float) -> str:
-    """A fifth of the time it stands, whole, before it begins again."""
+    """It stands whole for a fifth of the time, also at first: a still of it shows all."""
     return (
-        "@keyframes past{0%{transform:scaleX(0)}80%,100%{transform:none}}"
+        "@keyframes past{0%,20%,100%{transform:none}20.1%{transform:scaleX(0)}}"
         "@media (prefers-reduced-motion:no-preference){.past{"
         f"transform-origin:{_LEFT}px 0;animation:past {seconds / 0.8:.1f}s linear infinite}}}}"
     )

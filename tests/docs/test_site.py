@@ -31,7 +31,7 @@ def test_every_page_is_in_the_margin_once() -> None:
 def test_the_margin_has_the_captions_of_the_index() -> None:
     captions = [caption for caption, _ in pages.navigation()]
     assert captions[0] == "Begin"
-    assert {"Write a program", "Operate a fleet", "Reference", "Inside"} <= set(captions)
+    assert {"Train", "Run and judge programs", "Operate", "Reference", "Inside"} <= set(captions)
 
 
 def test_a_link_in_a_block_is_left_as_it_is(tmp_path: Path) -> None:
