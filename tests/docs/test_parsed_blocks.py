@@ -31,7 +31,7 @@ COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 # Programs whose arguments name nothing of Penstock's.
 FOREIGN = {
     ".", "cat", "cd", "curl", "echo", "git", "grep", "helm", "kill", "mv", "openssl", "printf",
-    "python", "rm", "rq-dashboard", "sysctl", "umask",
+    "python", "rm", "rq-dashboard", "sysctl", "tail", "umask",
 }  # fmt: skip
 
 
@@ -101,6 +101,8 @@ def check(words: list[str]) -> None:
             assert named <= extras["optional-dependencies"].keys()
         case "pip" | "python3", _:
             pass
+        case "srun", rest:
+            check(rest)
         case "rq", ["worker", *rest]:
             assert {"worker.ConcurrentWorker", "rq.serializers.JSONSerializer"} <= set(rest)
         case "docker", ["compose", *rest]:

@@ -1,13 +1,14 @@
 """Start a sandbox where the kernel or a container forbids it, and print what it says.
 
-`python restricted.py no-namespaces|docker|no-mount|no-landlock|pod|masked-pod [LEVEL]`: the
-restriction is put on this process alone, in namespaces of its own or by a system call filter.
+`python restricted.py RESTRICTION [LEVEL]`: one of those below is put on this process alone,
+in namespaces of its own or by a system call filter.
 """
 
 import asyncio
 import concurrent.futures.thread  # noqa: F401 - now: inside, who runs this may not read the library
 import os
 import sys
+import tempfile
 from dataclasses import replace
 
 from jail import Jails, Program, SandboxUnavailable, ServerConfig
@@ -80,9 +81,31 @@ def pod(*, masked: bool = False) -> None:
     syscalls.mount("proc", "/proc", "proc")
     if masked:
         syscalls.mount("/dev/null", "/proc/timer_list", None, syscalls.MS_BIND)
+    become_ordinary()
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    syscalls.give_up_capabilities()
+
+
+def become_ordinary() -> None:
     os.setgroups([])
     os.setresgid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER)
     os.setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER)
+
+
+def apptainer() -> None:
+    """As a cluster's user starts one: a namespace that knows this user alone, with its files
+    read-only but for one folder, no capability, and no privilege to gain."""
+    if os.geteuid() == 0:
+        become_ordinary()
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its files in /proc stay root's
+    user, group = os.geteuid(), os.getegid()
+    syscalls.unshare(syscalls.NEW_USER | syscalls.NEW_NS)
+    root.write_maps(user, group, user, group)
+    syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    read_only = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY
+    syscalls.mount("none", "/", None, read_only)
+    syscalls.mount("scratch", "/mnt", "tmpfs")
+    tempfile.tempdir = "/mnt"
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     syscalls.give_up_capabilities()
 
@@ -93,6 +116,7 @@ RESTRICTIONS = {
     "no-mount": lambda: forbid("mount"),
     "no-landlock": lambda: forbid("landlock_create_ruleset"),
     "pod": pod,
+    "apptainer": apptainer,
     "masked-pod": lambda: pod(masked=True),
 }
 

@@ -78,6 +78,13 @@ def test_ns_serves_in_a_pod_with_users_of_its_own_and_an_unmasked_proc() -> None
     assert start_where("pod").strip() == "started b'42\\n'"
 
 
+@pytest.mark.parametrize("level", ["ns", "landlock"])
+def test_it_serves_a_clusters_user_in_a_container_with_read_only_files(level: str) -> None:
+    if level == "landlock" and confine.abi() < confine.LEAST_ABI:
+        pytest.skip("no Landlock of ABI 6")
+    assert start_where("apptainer", level).strip() == "started b'42\\n'"
+
+
 @pytest.mark.parametrize(("abi", "said"), [(0, "absent or switched off"), (5, "ABI 5")])
 def test_a_landlock_that_lets_signals_through_is_not_used(
     monkeypatch: pytest.MonkeyPatch, abi: int, said: str
