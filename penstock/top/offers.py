@@ -8,7 +8,7 @@ from typing import Any
 from limiter import GateStatus
 from penstock.changes import Changed, Changes
 from penstock.fleet import Queue, Registry
-from penstock.top.screen import Place
+from penstock.top.model import Place
 
 Make = Callable[[Changes, str], Awaitable[Changed]]
 

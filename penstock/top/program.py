@@ -4,9 +4,19 @@ A key is done when its screen is there: keys that were pressed meanwhile come af
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any
+
+from rich.cells import set_cell_size
+from rich.text import Text as Said
+from textual import events
+from textual.app import App, ComposeResult
+from textual.containers import VerticalScroll
+from textual.widget import Widget
+from textual.widgets import DataTable, Static
 
 from ground import SettingError, heed_cancellation
 from ground.redis.connect import UNWELL
@@ -14,96 +24,169 @@ from penstock.changes import Author, Changes
 from penstock.fleet import FleetReader
 from penstock.fleet.finding import find
 from penstock.fleet.history import History
-from penstock.top import cursor, frame
+from penstock.top.cells import STYLES, cell, cut, harmless, text, widget, widths
 from penstock.top.details import Seen
-from penstock.top.frame import HELP, Prompt
+from penstock.top.model import (
+    Block,
+    Column,
+    Look,
+    Notes,
+    Place,
+    Row,
+    Screen,
+    Table,
+    Text,
+    fitting,
+    sentence,
+)
 from penstock.top.offers import Offer, offers
-from penstock.top.paper import Paper
-from penstock.top.screen import Line, Look, Place, Row, Screen, lines_of
 from penstock.top.views import PAGE, place_of, view
 
+HELP = """\
+1 overview 2 queues 3 jobs 4 workers 5 gates 6 groups 7 sandboxes 8 changes
+f            the latest failed job, with its traceback
+up down j k  move; PgUp PgDn Home End too. Tab goes to the next table
+Enter        open: why a queue does not move, where a job's time went
+Esc          back; so does Backspace
+left right   jobs, groups: those in another state
+t            jobs: those whose program ended as …; groups: those that timed out
+/            show only rows with these words; Esc ends it
+< > s        sort by another column; s turns the order round
+[ ]          the page before, the next page
+g            go to the id or the name of anything
+space, a     mark a job, or all of this page; r x D then change them
+r x D        jobs: retry, cancel, delete. Groups: r requeues
+x            sandboxes: end one; on a run, end those whose owners are dead
+p            pause or resume a queue or a gate
++ -          raise or lower a gate's limit: edit the number, then Enter
+? h          this help
+q            quit; so does Ctrl-C
+
+Each change is asked about, and noted with your name: 8 lists them.
+"""
 _PLACES = {
     "1": "overview", "2": "queues", "3": "jobs", "4": "workers", "5": "gates", "6": "groups",
     "7": "sandboxes", "8": "log",
 }  # fmt: skip
+_STEPS = {"up": -1, "k": -1, "down": 1, "j": 1}
+_PAGES = {
+    "pageup": -1.0, "ctrl+u": -1.0, "ctrl+b": -1.0, "pagedown": 1.0, "ctrl+d": 1.0, "ctrl+f": 1.0,
+    "home": -1e6, "end": 1e6,
+}  # fmt: skip
+_UNHAPPY = ("wrong", "error", "timeout", "memory", "limit", "masked")
 _MOST_MARKED = 500
 # What one key of Redis holds must not end the looking.
 _UNREADABLE = (*UNWELL, ValueError, TypeError, LookupError, AttributeError)
 
 
-class Drawn(Protocol):
-    """What the program draws on, and is told by."""
+@dataclass
+class Prompt:
+    """A line at the bottom that keys go into. `then` is called with what was typed."""
 
-    @property
-    def paper(self) -> Paper: ...
-
-    @property
-    def height(self) -> int: ...
-
-    def keys(self) -> AsyncIterator[str]: ...
-
-    def draw(self, lines: Sequence[Line], chosen: frozenset[int]) -> None: ...
+    question: str
+    typed: str
+    then: Callable[[str], object]
+    by_y: bool = False
+    """Whether one key answers it."""
 
 
 @dataclass
-class Program:
-    """One of them. `press` takes a key, `draw` shows what came of it."""
+class Laid:
+    """Where each row that can be opened or changed stands, from the top of the screen's body."""
 
-    reader: FleetReader
-    by: Author
-    terminal: Drawn
-    every: float = 1.0
-    looks: list[Look] = field(default_factory=lambda: [Look(Place("overview"))])
-    history: History = field(default_factory=History)
-    screen: Screen | None = None
-    said: str = ""
-    logged: str = ""
-    trouble: str = ""
-    prompt: Prompt | None = None
-    help: bool = False
-    marked: dict[str, None] = field(default_factory=dict)
-    _seen: Seen | None = None
-    _laid: tuple[Screen, tuple[object, ...], list[Line]] | None = None
+    lines: int = 0
+    rows: list[tuple[Row, DataTable[Said], int]] = field(default_factory=list)
+    tops: list[int] = field(default_factory=list)
+
+    def index(self, key: Any) -> int:
+        """Of the row under the cursor: the first, until it is moved."""
+        return next((at for at, (row, *_) in enumerate(self.rows) if row.key == key), 0)
+
+
+class Program(App[None]):
+    """One of them. `press` takes a key, `show` draws what came of it."""
+
+    TITLE = "penstock top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen, #body, DataTable, Static { background: ansi_default; color: ansi_default; }
+    #title, #foot { height: 1; text-wrap: nowrap; }
+    #body { scrollbar-size: 0 0; }
+    #body > * { height: auto; }
+    DataTable > .datatable--header, DataTable > .datatable--even-row {
+        background: ansi_default; color: ansi_default; text-style: bold;
+    }
+    DataTable > .datatable--cursor {
+        background: ansi_default; color: ansi_default; text-style: reverse;
+    }
+    """
+
+    def __init__(self, reader: FleetReader, by: Author, every: float = 1.0) -> None:
+        super().__init__(ansi_color=True)
+        self.reader, self.by, self.every = reader, by, every
+        self.looks = [Look(Place("overview"))]
+        self.past = History()
+        self.shown: Screen | None = None
+        self.said = self.logged = self.trouble = ""
+        self.prompt: Prompt | None = None
+        self.helps = False
+        self.marked: dict[str, None] = {}
+        self._seen: Seen | None = None
+        self._drawing = asyncio.Lock()
+        self._laid = Laid()
+        self._shape: Any = None
 
     @property
     def look(self) -> Look:
         return self.looks[-1]
 
-    async def run(self) -> None:
-        """Until a key ends it, or the terminal goes away."""
-        self.draw()
-        await self.refresh()
-        self.draw()
-        looking = asyncio.create_task(self._look_on())
-        try:
-            async for key in self.terminal.keys():
-                if key == "q" and self.prompt is None:
-                    return
-                await self.press(key)
-                self.draw()
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
+    def compose(self) -> ComposeResult:
+        yield Static(id="title", markup=False)
+        yield VerticalScroll(id="body", can_focus=False)
+        yield Static(id="foot", markup=False)
+
+    async def on_mount(self) -> None:
+        await self.show()
+        self.run_worker(self._look_on(), exit_on_error=True)
+
+    async def on_resize(self) -> None:
+        await self.show()
+
+    async def on_event(self, event: events.Event) -> None:
+        """All keys come here, and none to a widget: each is done before the next."""
+        if isinstance(event, events.Paste):
+            if self.prompt is not None and not self.prompt.by_y:
+                self.prompt.typed += event.text.partition("\n")[0]
+                await self.show()
+        elif not isinstance(event, events.Key):
+            await super().on_event(event)
+        elif event.key == "ctrl+z":
+            self.action_suspend_process()
+        elif event.key == "ctrl+c" or (event.character == "q" and self.prompt is None):
+            self.exit()
+        else:
+            await self.press((event.is_printable and event.character) or event.key)
+            await self.show()
 
     async def _look_on(self) -> None:
         while True:
             heed_cancellation()
+            await self.refresh_fleet()
+            await self.show()
             await asyncio.sleep(self.every)
-            await self.refresh()
-            self.draw()
 
-    async def refresh(self) -> None:
+    async def refresh_fleet(self) -> None:
         """The fleet, and the screen of this place as it is now; or why neither could be seen."""
         try:
             fleet, workers = await self.reader.look()
-            self.history.add(fleet)
-            self._seen = Seen(self.reader, fleet, workers, self.history)
+            self.past.add(fleet)
+            self._seen = Seen(self.reader, fleet, workers, self.past)
         except _UNREADABLE as problem:
             self.trouble = f"{type(problem).__name__}: {problem}"
         else:
-            await self._show()
+            await self._see()
 
-    async def _show(self) -> None:
+    async def _see(self) -> None:
         """What is read while another place was gone to is forgotten."""
         if self._seen is None:
             return
@@ -114,20 +197,18 @@ class Program:
             self.trouble = f"{type(problem).__name__}: {problem}"
             return
         if look is self.look and place == look.place:
-            self.screen, self.trouble = screen, ""
+            self.shown, self.trouble = screen, ""
 
     async def press(self, key: str) -> None:
         """One key; when it is done, what it leads to is there."""
-        if key == "redraw":
-            return
         if self.prompt is not None:
             await self._answer(self.prompt, key)
             return
         self.said = self.logged = ""
-        if self.help:
-            self.help = False
+        if self.helps:
+            self.helps = False
         elif key in ("?", "h"):
-            self.help = True
+            self.helps = True
         elif not await self._went(key) and not self._moved(key):
             self._ask(key)
 
@@ -147,7 +228,7 @@ class Program:
         elif key in ("left", "right", "t", "[", "]"):
             await self._turn(self._turned(key, place))
         elif key == "r" and not self._offers():
-            await self.refresh()
+            await self.refresh_fleet()
         else:
             return False
         return True
@@ -159,7 +240,7 @@ class Program:
         if place != self.look.place:
             self.looks.append(Look(place))
         self.marked.clear()
-        await self._show()
+        await self._see()
 
     async def _go_to_failed(self) -> None:
         failed = self._seen.fleet.failed if self._seen else ()
@@ -174,17 +255,17 @@ class Program:
         elif len(self.looks) > 1:
             self.looks.pop()
         self.marked.clear()
-        await self._show()
+        await self._see()
 
     async def _turn(self, place: Place) -> None:
         """The same list, of other rows."""
         if place != self.look.place:
             self.look.place, self.look.chosen, self.look.top = place, None, 0
             self.marked.clear()
-            await self._show()
+            await self._see()
 
     def _turned(self, key: str, place: Place) -> Place:
-        if (screen := self.screen) is None:
+        if (screen := self.shown) is None:
             return place
         if key == "]":
             return place if screen.next is None else replace(place, start=screen.next)
@@ -203,13 +284,12 @@ class Program:
 
     def _moved(self, key: str) -> bool:
         """Whether the key moves the cursor, or changes the order of the rows."""
-        lines = self._lines()
-        if key in cursor.STEPS:
-            cursor.move(lines, self.look, self._room, key)
-        elif key in cursor.PAGES:
-            cursor.turn(lines, self.look, self._room, key)
-        elif key in ("tab", "back-tab"):
-            cursor.next_table(lines, self.look, self._room, back=key == "back-tab")
+        if key in _STEPS:
+            self._step(_STEPS[key])
+        elif key in _PAGES:
+            self._page(_PAGES[key])
+        elif key in ("tab", "shift+tab"):
+            self._next_table(back=key == "shift+tab")
         elif key in ("<", ">", "s"):
             self._sort(key)
         elif key == " ":
@@ -220,8 +300,47 @@ class Program:
             return False
         return True
 
+    def _step(self, step: int) -> None:
+        """By a row, or by a line if no other row is near: texts are read so."""
+        laid, look = self._laid, self.look
+        at = laid.index(look.chosen) + step if laid.rows else -1
+        if 0 <= at < len(laid.rows) and look.top - 1 <= laid.tops[at] <= look.top + self._room:
+            self._choose(at)
+        else:
+            self._scroll(look.top + step)
+
+    def _page(self, pages: float) -> None:
+        """By a page, or to an end; the cursor comes along, if there is a row in view."""
+        laid, look, before = self._laid, self.look, self.look.top
+        self._scroll(before + int(pages * self._room))
+        shown = range(look.top, look.top + self._room)
+        seen = [at for at, top in enumerate(laid.tops) if top in shown]
+        if seen and (look.top == before or abs(pages) > 1):
+            look.chosen = laid.rows[seen[-1 if pages > 0 else 0]][0].key
+        elif seen and laid.index(look.chosen) not in seen:
+            look.chosen = laid.rows[seen[0]][0].key
+
+    def _next_table(self, *, back: bool) -> None:
+        """To the first row of the next table, round and round."""
+        laid = self._laid
+        if not laid.rows:
+            return
+        at = laid.index(self.look.chosen)
+        owners = [id(table) for _, table, _ in laid.rows]
+        firsts = [n for n, one in enumerate(owners) if n == 0 or owners[n - 1] != one]
+        others = [n for n in firsts if n < at][::-1] if back else [n for n in firsts if n > at]
+        self._choose((others or [firsts[-1 if back else 0]])[0])
+
+    def _choose(self, at: int) -> None:
+        row, top = self._laid.rows[at][0], self._laid.tops[at]
+        self.look.chosen = row.key
+        self._scroll(max(top - self._room + 1, min(self.look.top, top - 1)))
+
+    def _scroll(self, top: int) -> None:
+        self.look.top = max(0, min(top, self._laid.lines - self._room))
+
     def _sort(self, key: str) -> None:
-        order, lists = self.look.order, self.screen.lists if self.screen else None
+        order, lists = self.look.order, self.shown.lists if self.shown else None
         if lists is None:
             self.said = "this screen has no list to sort"
         elif key == "s":
@@ -240,12 +359,11 @@ class Program:
             del self.marked[row.opens.name]
         elif len(self.marked) < _MOST_MARKED:
             self.marked[row.opens.name] = None
-        cursor.move(self._lines(), self.look, self._room, "down")
+        self._step(1)
 
     def _mark_all(self) -> None:
         """The jobs of this page; none, if all are marked."""
-        places = [line.row.opens for line in self._lines() if line.row and line.row.opens]
-        jobs = [place.name for place in places if place.kind == "job"]
+        jobs = [row.opens.name for row, *_ in self._laid.rows if row.opens and _is_job(row)]
         if not jobs:
             self.said = "only jobs can be marked"
         elif self.marked.keys() >= set(jobs):
@@ -283,7 +401,7 @@ class Program:
                 await done
         elif key == "backspace":
             prompt.typed = prompt.typed[:-1]
-        elif key == "page-up":  # Ctrl-U
+        elif key == "ctrl+u":
             prompt.typed = ""
         elif len(key) == 1:
             prompt.typed += key
@@ -297,12 +415,12 @@ class Program:
         except UNWELL as problem:
             self.said = f"{offer.label} broke off: {problem}"
         self.marked.clear()
-        await self.refresh()
+        await self.refresh_fleet()
 
     async def _filter(self, typed: str) -> None:
         self.look.order.find = typed.strip()
         self.look.place = replace(self.look.place, start=0)
-        await self._show()
+        await self._see()
 
     async def _jump(self, typed: str) -> None:
         wanted = typed.strip()[:200]
@@ -322,61 +440,161 @@ class Program:
 
     def _offers(self) -> list[Offer]:
         """Of the row under the cursor, else of the whole screen."""
-        row, screen = self._row(), self.screen
+        row, screen = self._row(), self.shown
         found = offers(row.opens, row.about, tuple(self.marked)) if row else []
-        return found or (offers(None, None) if screen is None else self._of_screen(screen))
-
-    def _of_screen(self, screen: Screen) -> list[Offer]:
+        if found or screen is None:
+            return found or offers(None, None)
         about = screen.about
         return offers(about if isinstance(about, Place) else self.look.place, about)
 
-    def _lines(self) -> list[Line]:
-        """Of the screen as it is laid out. Once for all who ask, until something of it changes."""
-        if self.screen is None:
-            return []
-        paper, order = self.terminal.paper, self.look.order
-        way = (paper, self._room, order.column, order.down, order.find)
-        if self._laid is None or self._laid[0] is not self.screen or self._laid[1] != way:
-            self._laid = self.screen, way, lines_of(self.screen, paper, self._room, order)
-        return self._laid[2]
+    def _row(self) -> Row | None:
+        """The row under the cursor."""
+        rows = self._laid.rows
+        return rows[self._laid.index(self.look.chosen)][0] if rows else None
+
+    # How it is drawn.
 
     @property
     def _room(self) -> int:
-        return max(1, self.terminal.height - 2)
+        return max(1, self.size.height - 2)
 
-    def _row(self) -> Row | None:
-        return cursor.row_of(self._lines(), self.look)
+    async def show(self) -> None:
+        """The title, the blocks of the screen, and what keys do here."""
+        async with self._drawing:
+            await self._draw()
 
-    def draw(self) -> None:
-        """The title, the lines that fit, and what keys do here."""
-        paper, lines = self.terminal.paper, self._lines()
-        if self.help:
-            lines, top = [Line(paper.cut(one, paper.width)) for one in HELP.split("\n")], 0
+    async def _draw(self) -> None:
+        width = max(1, self.size.width)
+        blocks = self._blocks(width)
+        with self.batch_update():
+            body = self.query_one("#body", VerticalScroll)
+            shape = [(type(one), len(getattr(one, "columns", ()))) for one in blocks]
+            if shape != self._shape:
+                self._shape = shape
+                await body.remove_children()
+                await body.mount(*(widget(one) for one in blocks))
+            self._lay(blocks, list(body.children), width)
+            self.query_one("#title", Static).update(self._title(width))
+            self.query_one("#foot", Static).update(self._foot(width))
+        if not self.helps:
+            self._scroll(self.look.top)
+        # After the layout: before it there may be no room to scroll in.
+        top = 0 if self.helps else self.look.top
+        self.call_after_refresh(body.scroll_to, y=top, animate=False, force=True)
+
+    def _blocks(self, width: int) -> list[Block]:
+        if self.helps:
+            return [Text("", HELP)]
+        if self.shown is None:
+            return [Notes((Row((self.trouble or "looking …",)),))]
+        return fitting(self.shown, self.look.order, width - 2, self._room)
+
+    def _lay(self, blocks: Sequence[Block], widgets: Sequence[Widget], width: int) -> None:
+        """Fill the widgets, and note where each row stands."""
+        self._laid = laid = Laid()
+        for block, shown in zip(blocks, widgets, strict=True):
+            if isinstance(block, Text):
+                lines = text(block, width)
+                assert isinstance(shown, Static)  # noqa: S101 - made for it by `widget`
+                shown.update(Said("\n").join(lines))
+                shown.styles.height = len(lines)
+                laid.lines += len(lines)
+            elif isinstance(shown, DataTable):
+                self._fill(shown, block, width)
+        at = laid.index(self.look.chosen)
+        for n, (_, table, number) in enumerate(laid.rows):
+            if n == at:
+                table.show_cursor = True
+                table.move_cursor(row=number, scroll=False)
+
+    def _fill(self, table: DataTable[Said], block: Notes | Table, width: int) -> None:
+        """Its rows, at the widths that fit; below them how many more there are."""
+        table.clear(columns=True)
+        table.show_cursor = False
+        if isinstance(block, Notes):
+            headings, wide = [Column("", "text")], [width - 2]
+            notes = [sentence(row, block, width - 2) for row in block.rows]
+            shown = [(["\n".join(lines)], len(lines)) for lines in notes]
         else:
-            if not lines:
-                lines = [Line(paper.cut(self.trouble or "looking …", paper.width))]
-            cursor.keep_in_bounds(lines, self.look, self._room)
-            top = self.look.top
-        row = None if self.help else self._row()
-        shown = lines[top : top + self._room]
-        chosen = {at for at, line in enumerate(shown, 1) if row is not None and line.row is row}
-        body = [self._marked(line) for line in shown]
-        body += [Line("")] * (self._room - len(body))
+            headings = list(block.columns)
+            shown = [([harmless(one) for one in row.shown], 1) for row in block.rows]
+            wide = widths(headings, [texts for texts, _ in shown], width - 2)
+        start = self._laid.lines
+        table.show_header = any(one.heading for one in headings)
+        for column, room in zip(headings, wide, strict=True):
+            table.add_column(cell(column.heading, column, room, "heading"), width=room)
+        at = start + table.show_header
+        for number, (row, (texts, height)) in enumerate(zip(block.rows, shown, strict=True)):
+            if _is_job(row) and row.opens and row.opens.name in self.marked:
+                texts[0] = f"*{texts[0][1:]}"
+            cells_ = zip(texts, headings, wide, strict=True)
+            table.add_row(*(cell(*each, row.style) for each in cells_), height=height)
+            if row.opens is not None or row.about is not None:
+                self._laid.rows.append((row, table, number))
+                self._laid.tops.append(at)
+            at += height
+        more = block.total - len(block.rows) if isinstance(block, Table) else 0
+        if more > 0 and isinstance(block, Table):
+            said = cut(f"… and {more:,} more{block.whole}", sum(wide), "text")
+            first = Said(said, style="dim", no_wrap=True)
+            table.add_row(first, *(Said() for _ in headings[1:]))
+            at += 1
+        table.styles.height = at - start
+        self._laid.lines = at
+
+    def _title(self, width: int) -> Said:
+        """What is shown, how many alarms there are, of which Redis and run, and when."""
         fleet = self._seen.fleet if self._seen else None
-        keys = ["q quit", "any other key goes back"]
-        if not self.help:
-            keys = frame.keys(self.screen, self.look, self._offers(), len(lines), self._room)
-        first = frame.title(paper, self.screen, fleet)
-        last = frame.footer(paper, self.prompt, self.trouble, self.said or self.logged, keys)
-        self.terminal.draw([first, *body, last], frozenset(chosen))
+        clock = time.strftime("%H:%M:%S", time.localtime(fleet.at)) if fleet else ""
+        where = f"{fleet.server.where}, run {fleet.run}" if fleet else ""
+        alarms = f" [alarms: {len(fleet.alarms)}]" if fleet and fleet.alarms else ""
+        said = harmless(f"{self.shown.title if self.shown else 'penstock top'}{alarms} - {where}")
+        room = max(0, width - len(clock) - 1)
+        line = set_cell_size(cut(said, room, "text"), room)
+        return Said(f"{line} {clock}", style=STYLES["title"], no_wrap=True)
 
-    def _marked(self, line: Line) -> Line:
-        place = line.row.opens if line.row else None
-        marked = place is not None and place.kind == "job" and place.name in self.marked
-        return replace(line, text=f"*{line.text[1:]}") if marked else line
+    def _foot(self, width: int) -> Said:
+        """A question, else what is wrong, else what came of the last key, else the keys."""
+        if self.prompt is not None:
+            said, style, kind = f"{self.prompt.question} {self.prompt.typed}_", "warn", "name"
+        elif self.trouble:
+            said, style, kind = f"! {self.trouble}", "bad", "text"
+        elif self.said or self.logged:
+            said, style, kind = self.said or self.logged, "warn", "text"
+        else:
+            said, style, kind = "  ".join(self._keys()), "dim", "text"
+        return Said(cut(harmless(said), width, kind), style=STYLES[style], no_wrap=True)
+
+    def _keys(self) -> Iterable[str]:
+        """What keys do here, the most special first."""
+        if self.helps:
+            return ["q quit", "any other key goes back"]
+        screen, look, lines, room = self.shown, self.look, self._laid.lines, self._room
+        found = ["? help", *(f"{one.key} {one.label}" for one in self._offers())]
+        if screen and screen.states:
+            found.append("left/right state")
+        if screen and screen.lists:
+            found.append(f"/ {look.order.find or 'filter'}")
+        if screen and screen.next is not None:
+            found.append("] next page")
+        if lines > room:
+            found.append(f"lines {look.top + 1}-{min(lines, look.top + room)} of {lines}")
+        return [*found, "f latest failure", "1-8 places", "q quit"]
 
 
-_UNHAPPY = ("wrong", "error", "timeout", "memory", "limit", "masked")
+class Footer(logging.Handler):
+    """What is logged meanwhile would be written over the screen: it is shown at its bottom."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(logging.WARNING)
+        self._program = program
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._program.logged = record.getMessage()
+
+
+def _is_job(row: Row) -> bool:
+    return row.opens is not None and row.opens.kind == "job"
 
 
 def _after(among: Sequence[str], one: str, step: int) -> str:

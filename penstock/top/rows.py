@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from limiter import GateStatus
 from penstock.fleet import Fleet, Group, Job, Queue, Registry, Sandbox, Task, Worker
 from penstock.fleet.verdicts import bias, in_flight_of, limit_of, shares_of, state_of
-from penstock.top.paper import Column, name, text
-from penstock.top.screen import Age, Place, Row, Table
+from penstock.top.model import Age, Column, Place, Row, Table, name, text
 from worker.outcomes import PROGRAM_OUTCOMES
 
 _STOPPED = ("suspended", "paused", "held back")
@@ -15,22 +14,22 @@ _QUEUE = (name("QUEUE"), Column("wait"), Column("run"), Column("workers"), Colum
 _ENDS = (Column("masked"), Column("failed"), text("  "))
 GATES = (
     name("GATE"), Column("in flight"), Column("limit"), Column("waiting"), Column("oldest"),
-    Column("granted"), text("  ", 6),
+    Column("granted"), text("  "),
 )  # fmt: skip
 JOBS = (
-    name("JOB"), name("queue", 6), text("ended as", 8), name("worker", 6), Column("waited"),
+    name("JOB"), name("queue"), text("ended as"), name("worker"), Column("waited"),
     Column("took"), Column("ago"), Column("tries"), text("what it is"),
 )  # fmt: skip
 WORKERS = (
-    name("WORKER"), text("state", 5), Column("run"), Column("done"), Column("bad"),
-    Column("masked"), Column("failed"), Column("since"), name("job", 6), name("queues", 6),
+    name("WORKER"), text("state"), Column("run"), Column("done"), Column("bad"),
+    Column("masked"), Column("failed"), Column("since"), name("job"), name("queues"),
 )  # fmt: skip
 GROUPS = (
-    name("GROUP"), name("task", 4), Column("round"), text("state", 7), text("ended by", 7),
+    name("GROUP"), name("task"), Column("round"), text("state"), text("ended by"),
     Column("items"), Column("reward"), Column("version"), Column("age"), text("reason"),
 )  # fmt: skip
 SANDBOXES = (
-    name("SANDBOX"), name("run", 4), text("state", 8), Column("age"), name("session"),
+    name("SANDBOX"), name("run"), text("state"), Column("age"), name("session"),
     name("owner"), text("trouble"),
 )  # fmt: skip
 

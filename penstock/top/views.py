@@ -15,8 +15,7 @@ from penstock.fleet.summary import lately, summary
 from penstock.fleet.work import with_their_jobs
 from penstock.top import rows
 from penstock.top.details import DETAILS, Seen
-from penstock.top.paper import Column, name, text
-from penstock.top.screen import Notes, Order, Place, Row, Screen, Table
+from penstock.top.model import Column, Notes, Order, Place, Row, Screen, Table, name, text
 
 JOB_STATES = ("failed", "finished", "running", "waiting", "deferred", "scheduled", "canceled")
 GROUP_STATES = ("ready", "open", "leased", "kept", "quarantined")

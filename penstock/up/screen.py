@@ -11,14 +11,12 @@ from rich.text import Text
 from ground import visible
 from penstock.fleet import Fleet
 from penstock.fleet.history import History
-from penstock.top.paper import Paper
-from penstock.top.screen import Order, lines_of
+from penstock.top.plain import lines_of
 from penstock.top.views import overview_of
 from penstock.up.redis import Redis
 from penstock.up.service import Service
 
 _COLOURS = {"up": "green", "starting": "yellow", "restarting": "bold red", "ending": "yellow"}
-_STYLES = {"bad": "bold red", "warn": "yellow", "well": "green", "dim": "dim", "heading": "bold"}
 _EVENTS = 3
 
 
@@ -78,9 +76,8 @@ class Screen:
 
 def _overview(fleet: Fleet, history: History, console: Console, height: int) -> list[Text]:
     """As `penstock top` shows it, in as many lines as there are left."""
-    paper = Paper(console.width, console.encoding)
-    lines = lines_of(overview_of(fleet, history), paper, height, Order())
-    return [Text(line.text, style=_STYLES.get(line.style, "")) for line in lines[:height]]
+    lines = lines_of(overview_of(fleet, history), console.width, height)
+    return [Text.from_ansi(line, no_wrap=True) for line in lines[:height]]
 
 
 def _services(redis: Redis, services: list[Service]) -> Text:

@@ -33,7 +33,7 @@ MODULES = (
     "penstock.demo.agents", "penstock.demo.command", "penstock.demo.story",
     "penstock.demo.screen", "penstock.doctor.command", "penstock.gates.command",
     "penstock.monitor.command", "penstock.monitor.app", "penstock.queues.command",
-    "penstock.top.command", "penstock.top.live", "penstock.up.screen", "buffer.http.app",
+    "penstock.top.command", "penstock.top.program", "penstock.up.screen", "buffer.http.app",
     "worker.reward", "worker.e2b.app", "jail.serve",
 )  # fmt: skip
 

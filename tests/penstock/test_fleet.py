@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import click
 import pytest
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker, WorkerStatus
@@ -20,8 +21,7 @@ from penstock.doctor.stored import check_gates
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.figures import families, figures
 from penstock.fleet.history import KEPT, History, StoredHistory
-from penstock.top.paper import Paper
-from penstock.top.screen import Order, lines_of
+from penstock.top.plain import lines_of
 from penstock.top.views import overview_of
 from tests.harness import killing
 from tests.harness.servers import PrivateRedis, until
@@ -47,8 +47,7 @@ def overview(fleet: Fleet) -> list[str]:
     """What `penstock top` shows of it."""
     history = History()
     history.add(fleet)
-    lines = lines_of(overview_of(fleet, history), Paper(120), 40, Order())
-    return [line.text for line in lines]
+    return [click.unstyle(line) for line in lines_of(overview_of(fleet, history), 120, 40)]
 
 
 async def test_an_empty_redis_is_an_empty_fleet(redis: ground.Client) -> None:

@@ -1,11 +1,13 @@
 """What a screen shows, before it is known how large the terminal is: notes, tables and texts, with
 rows that can be opened."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.top.paper import Column, Paper
+from ground import visible
+from penstock.tables import folded
 
 Cell = str | int | float | None
 
@@ -26,6 +28,23 @@ class Place:
     only: str = ""
     """An outcome, or why a group ended."""
     start: int = 0
+
+
+@dataclass(frozen=True)
+class Column:
+    """Of a table. A figure is shown whole and to the right. If there is no room, a name is cut in
+    its middle, and a text at its end."""
+
+    heading: str
+    kind: str = "figure"
+
+
+def name(heading: str) -> Column:
+    return Column(heading, "name")
+
+
+def text(heading: str) -> Column:
+    return Column(heading, "text")
 
 
 @dataclass(frozen=True)
@@ -94,15 +113,6 @@ class Screen:
     """Whether its tables share the height, rather than scroll."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of a terminal, and the row that it belongs to."""
-
-    text: str
-    style: str = ""
-    row: Row | None = None
-
-
 @dataclass
 class Order:
     """How the rows of a list are ordered, and which of them are shown."""
@@ -122,41 +132,29 @@ class Order:
         return known + unknown
 
 
-def lines_of(screen: Screen, paper: Paper, height: int, order: Order) -> list[Line]:
-    """All of them; more than the height only of a screen that scrolls."""
+def fitting(
+    screen: Screen, order: Order, width: float = math.inf, height: float = math.inf
+) -> list[Block]:
+    """The blocks of a screen, its list in this order. Of a bounded screen the tables share the
+    height: what one does not need is the others'."""
     blocks = [
         replace(block, rows=tuple(order.of(block.rows)), columns=_marked(block.columns, order))
         if isinstance(block, Table) and block is screen.lists
         else block
         for block in screen.blocks
     ]
-    if screen.bounded:
-        blocks = _shared(blocks, height - sum(_least(block, paper) for block in blocks))
-    return [line for block in blocks for line in _lines(block, paper)]
-
-
-def _marked(columns: tuple[Column, ...], order: Order) -> tuple[Column, ...]:
-    sign = "v" if order.down else "^"
-    return tuple(
-        replace(column, heading=f"{column.heading} {sign}".strip())
-        if at == order.column
-        else column
-        for at, column in enumerate(columns)
+    if not screen.bounded or height == math.inf:
+        return blocks
+    tables = {at: len(one.rows) for at, one in enumerate(blocks) if isinstance(one, Table)}
+    # A table needs two lines besides its rows: its headings, and how many more there are.
+    room = int(height) - sum(
+        sum(len(sentence(row, block, width)) for row in block.rows)
+        if isinstance(block, Notes)
+        else 2
+        for block in blocks
     )
-
-
-def _least(block: Block, paper: Paper) -> int:
-    """The lines of a block without its rows; of a table with the line of those that had no room."""
-    if isinstance(block, Table):
-        return 1 + bool(block.rows and (len(block.rows) > 1 or block.total > 1))
-    return len(_lines(block, paper))
-
-
-def _shared(blocks: Sequence[Block], room: int) -> list[Block]:
-    """Each table has its part of the lines, and what one does not need is the others'."""
-    wanted = {at: len(one.rows) for at, one in enumerate(blocks) if isinstance(one, Table)}
-    given = dict.fromkeys(wanted, 0)
-    while room > 0 and (hungry := [at for at in wanted if given[at] < wanted[at]]):
+    given = dict.fromkeys(tables, 0)
+    while room > 0 and (hungry := [at for at, many in tables.items() if given[at] < many]):
         for at in hungry[:room]:
             given[at] += 1
         room -= len(hungry[:room])
@@ -168,25 +166,19 @@ def _shared(blocks: Sequence[Block], room: int) -> list[Block]:
     ]
 
 
-def _lines(block: Block, paper: Paper) -> list[Line]:
-    match block:
-        case Notes(rows, most):
-            return [
-                Line(line, row.style, row)
-                for row in rows
-                for line in paper.wrapped(" ".join(row.shown), most)
-            ]
-        case Text(heading, text, style):
-            said = [Line(paper.cut(line, paper.width), style) for line in text.split("\n")]
-            return [Line(""), Line(paper.cut(heading, paper.width), "heading"), *said]
-        case Table(columns, rows, whole, total):
-            heading, laid = paper.rows(columns, [row.shown for row in rows])
-            listed = [Line(line, row.style, row) for line, row in zip(laid, rows, strict=True)]
-            more = total - len(rows)
-            left = [
-                Line(paper.cut(f"{paper.ellipsis} and {more:,} more{whole}", paper.width), "dim")
-            ]
-            return [Line(heading, "heading"), *listed, *(left if more > 0 else [])]
+def sentence(row: Row, notes: Notes, width: float) -> list[str]:
+    """The lines of a note."""
+    return folded(visible(" ".join(row.shown)), width)[: notes.most]
+
+
+def _marked(columns: tuple[Column, ...], order: Order) -> tuple[Column, ...]:
+    sign = "v" if order.down else "^"
+    return tuple(
+        replace(column, heading=f"{column.heading} {sign}".strip())
+        if at == order.column
+        else column
+        for at, column in enumerate(columns)
+    )
 
 
 def figure(cell: Cell) -> str:
