@@ -95,6 +95,6 @@ async def _taken(buffer: RolloutBuffer, store: Process, pending: int) -> dict[st
 
 async def _open_groups(url: str) -> int:
     buffer = RolloutBuffer(url, _TASK)
-    found = (await buffer.stats())["open_groups"]
+    found = (await buffer.catalog.stats())["open_groups"]
     await buffer.aclose()
     return found

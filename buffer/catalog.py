@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from buffer.default_functions import Item
-from buffer.item import by_arrival
+from buffer.item import by_arrival, instance_key
 from buffer.link import scored
 from buffer.task import Task
 from ground import fields_of, text_fields
@@ -107,14 +108,14 @@ class Catalog:
         rows = [*fields_of(found).items()][:limit]
         return await self._infos([(gid, 0.0, reason.decode()) for gid, reason in rows])
 
-    async def items(self, instance_id: object, round_number: int = 0) -> list[Item]:
+    async def items(self, instance_id: str | int, round_number: int = 0) -> list[Item]:
         """One group's raw items, by arrival."""
         values = await self._task.link.command(
             "HVALS", self._task.group_key(f"{instance_id}:{round_number}")
         )
         return by_arrival(values)
 
-    async def state(self, instance_id: object, round_number: int = 0) -> str:
+    async def state(self, instance_id: str | int, round_number: int = 0) -> str:
         """One group's, as `GroupInfo` has it; empty if nothing is known of the group."""
         meta = self._task.meta_key(f"{instance_id}:{round_number}")
         state = await self._task.link.command("HGET", meta, "state")
@@ -127,13 +128,15 @@ class Catalog:
         parts = [row.decode(errors="replace").partition(" ") for row in rows]
         return [{"outcome": why[code], "item": rest} for code, _, rest in parts]
 
-    async def requeue(self, instance_id: object, round_number: int = 0) -> bool:
-        """A quarantined or discarded group becomes ready again, if it is still kept."""
+    async def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
+        """Make a quarantined or discarded group ready again; False if it is not kept any more.
+        Repeating is harmless."""
         return bool(await self._task.call("requeue", f"{instance_id}:{round_number}"))
 
-    async def closed(self) -> Counter[str]:
-        """How many rounds of each instance, from the first on, need no generating again: what
-        came for them would be late, or surplus."""
+    async def finished_rounds(self, skip: Iterable[str | int] = ()) -> Counter[str]:
+        """How many rounds of each instance a generator should skip, from the first one on: those
+        that the list names, or those that are closed here, whichever are more. What came for
+        these would be late, or surplus."""
         link, key = self._task.link, self._task.key
         found = list(await link.command("HKEYS", key("quarantine")))
         for index in ("delivered", "discarded", "ready", "leased"):
@@ -142,7 +145,8 @@ class Catalog:
         for gid in found:
             instance, _, number = gid.decode().rpartition(":")
             rounds[instance].add(int(number))
-        return Counter({name: _first_absent(numbers) for name, numbers in rounds.items()})
+        closed = Counter({name: _first_absent(numbers) for name, numbers in rounds.items()})
+        return Counter(map(instance_key, skip)) | closed
 
     async def unnamed(self, named: Counter[str]) -> list[bytes]:
         """Delivered rounds that a trainer's list does not name. A batch that was handed out counts
@@ -157,10 +161,14 @@ class Catalog:
         ]
         return [gid for gid, (name, _, number) in parts if int(number) >= named[name.decode()]]
 
-    async def resume(self, named: Counter[str]) -> int:
-        """Delivered rounds that a trainer's list does not name go back, or are forgotten."""
+    async def resume(self, skip: Iterable[str | int]) -> int:
+        """Continue from a trainer's list of finished ids, which names an id once per round.
+
+        Delivered groups that it does not name return to ready if still kept, else are
+        forgotten, to be generated again. Returns how many came back.
+        """
         back = 0
-        for gid in await self.unnamed(named):
+        for gid in await self.unnamed(Counter(map(instance_key, skip))):
             if await self._task.call("requeue", gid):
                 back += 1
             else:

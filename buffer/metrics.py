@@ -19,16 +19,16 @@ async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
     sheet = Sheet("run", "task")
     for buffer in buffers:
         ages = {state: await _age(buffer, state) for state in _AGES}
-        _enter(sheet, buffer.run, buffer.task, await buffer.stats(), ages)
+        _enter(sheet, buffer.run, buffer.task, await buffer.catalog.stats(), ages)
         await _enter_versions(sheet, buffer)
-        counted = zip(REWARD_STEPS, await buffer.rewards(), strict=True)
+        counted = zip(REWARD_STEPS, await buffer.catalog.rewards(), strict=True)
         sheet.histogram("penstock_buffer_reward", "Rewards of items stored since the run began.",
                         counted, buffer.run, buffer.task)  # fmt: skip
     return sheet.families()
 
 
 async def _age(buffer: RolloutBuffer, state: str) -> float:
-    oldest = await buffer.groups(state, limit=1)
+    oldest = await buffer.catalog.groups(state, limit=1)
     return max(0.0, time.time() - oldest[0].since) if oldest else 0.0
 
 
@@ -60,7 +60,7 @@ async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
     now = await buffer.versions()
     if now.version is None:
         return
-    where, stats = (buffer.run, buffer.task), await buffer.stats()
+    where, stats = (buffer.run, buffer.task), await buffer.catalog.stats()
 
     def gauge(name: str, help: str, value: float, **more: str) -> None:
         sheet.gauge(f"penstock_buffer_{name}", help, value, *where, **more)

@@ -6,15 +6,15 @@ acknowledged, or is reported as discarded, or is in quarantine with a reason.
 
 import asyncio
 import contextlib
+import functools
 import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from buffer import traced
 from buffer.batch import Batch
-from buffer.catalog import Catalog, GroupInfo
+from buffer.catalog import Catalog
 from buffer.default_functions import Item
 from buffer.dump import dump
 from buffer.errors import (
@@ -25,7 +25,7 @@ from buffer.errors import (
     SlotLost,
 )
 from buffer.group_functions import GroupFunctions
-from buffer.item import Entry, entry_of, instance_key
+from buffer.item import Entry, entry_of
 from buffer.link import Link
 from buffer.reading.reader import Reader
 from buffer.settings import BufferSettings, TaskConfig
@@ -52,7 +52,8 @@ class RolloutBuffer:
         await buffer.ack(batch)                     # else they come back when the lease ends
 
     Methods are for coroutines; `buffer.sync` has them for code without an event loop.
-    Nothing is asked of Redis before the first call.
+    Nothing is asked of Redis before the first call. `buffer.catalog` shows the groups and
+    the totals, and `buffer.slots` is for those who hold slots for others.
 
     config     written if the task has no settings; `configure` changes them
     run        a namespace: the same task of another run is another buffer
@@ -83,7 +84,7 @@ class RolloutBuffer:
         )
         self.catalog = Catalog(self._task)
         self.owner = uuid.uuid4().hex
-        self._slots = Slots(self._task, self.owner, self._settings.max_item_bytes)
+        self.slots = Slots(self._task, self.owner, self._settings.max_item_bytes)
         self._publishing = Publishing(self._task)
 
     @property
@@ -174,12 +175,12 @@ class RolloutBuffer:
         each slot that you do not fill. They are renewed here, unless an `owner` elsewhere does it.
         An ask that is repeated with its `ask`, 32 hexadecimal digits, gets the same slots.
         """
-        return await self._slots.admit(n, instances, wait, owner, ask)
+        return await self.slots.admit(n, instances, wait, owner, ask)
 
     @property
     def newest(self) -> int:
         """The newest version that an ask or a renewal returned here; -1 before the first."""
-        return self._slots.version
+        return self.slots.version
 
     @contextlib.asynccontextmanager
     async def slot(
@@ -207,23 +208,8 @@ class RolloutBuffer:
             wishes = [instance_id if round_number is None else (instance_id, round_number)]
         found = await self.admit(1, instances=wishes, wait=wait)
         if not found:
-            raise NotAdmitted(self.task, wait, self._slots.version)
+            raise NotAdmitted(self.task, wait, self.slots.version)
         return found[0]
-
-    async def renew_slots(self, slots: Sequence[tuple[str, str]]) -> tuple[int, list[int]]:
-        """For holders elsewhere: the leases of (id, fence) go on. The version, and for each 0; 1
-        if it is late; 2 if it is lost."""
-        return await self._slots.renew(slots)
-
-    async def end_slot(self, slot: str, fence: str, *, back: bool = False) -> bool:
-        """For holders elsewhere: `slot.end()` by its id. False if it was over."""
-        return bool(await self._slots.end([(slot, fence)], back=back))
-
-    async def park(
-        self, slot: str, fence: str, items: Sequence[Item], *, go_on: bool = False
-    ) -> None:
-        """For holders elsewhere: `slot.park()` by its id."""
-        await self._slots.park(slot, fence, items, None, go_on=go_on)
 
     async def write(self, item: Item, *, slot: Slot | None = None) -> Outcome:
         """Store one item; `ItemRefused` or `BufferFull` if it cannot be."""
@@ -371,31 +357,6 @@ class RolloutBuffer:
         """Those ids with the figures of all that was written since; empty if there are none."""
         return await self._reader.told()
 
-    async def stats(self) -> dict[str, int]:
-        """Groups by state, and totals of the run."""
-        return await self.catalog.stats()
-
-    async def rewards(self) -> tuple[int, ...]:
-        """How many rewards fell into each tenth from -1 to 1, and above, since the run began."""
-        return await self.catalog.rewards()
-
-    async def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
-        """Groups that are open, ready, leased or kept, oldest first."""
-        return await self.catalog.groups(state, limit)
-
-    async def items(self, instance_id: str | int, round_number: int = 0) -> list[Item]:
-        """One group's raw items."""
-        return await self.catalog.items(instance_id, round_number)
-
-    async def quarantined(self, limit: int | None = None) -> list[GroupInfo]:
-        """Groups that a function failed on; all, or some."""
-        return await self.catalog.quarantined(limit)
-
-    async def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
-        """Make a quarantined or discarded group ready again; False if it is not kept any more.
-        Repeating is harmless."""
-        return await self.catalog.requeue(instance_id, round_number)
-
     async def sweep(self, *, serving: bool = False, limit: int = 1000) -> float:
         """Do what is due by now: groups time out, leases end. Returns in how many seconds
         something is due next (-1: nothing is).
@@ -408,19 +369,6 @@ class RolloutBuffer:
     async def reset(self) -> None:
         """Begin a fresh run of the task: all its groups are dropped, the settings stay."""
         await self._task.forget()
-
-    async def resume(self, skip: Iterable[str | int]) -> int:
-        """Continue from a trainer's list of finished ids, which names an id once per round.
-
-        Delivered groups that it does not name return to ready if still kept, else are
-        forgotten, to be generated again. Returns how many came back.
-        """
-        return await self.catalog.resume(Counter(map(instance_key, skip)))
-
-    async def finished_rounds(self, skip: Iterable[str | int] = ()) -> Counter[str]:
-        """How many rounds of each instance a generator should skip, from the first one on: those
-        that the list names, or those that are closed here, whichever are more."""
-        return Counter(map(instance_key, skip)) | await self.catalog.closed()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. What is due is done first, once: without a
@@ -437,63 +385,85 @@ def _receipt(batch: Batch | str) -> str:
     return batch if isinstance(batch, str) else batch.receipt
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 # Not the process's loop: a job that runs there may block on a buffer.
 _loop = LoopThread("penstock-buffer")
+
+
+def _blocking(
+    call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The method of a sync face that does the same, with the same signature, and blocks."""
+
+    @functools.wraps(call)
+    def blocks(face: Any, /, *args: P.args, **options: P.kwargs) -> R:
+        return _loop.run(call(face._of, *args, **options))
+
+    return blocks
 
 
 class SyncSlot:
     """A slot for code without an event loop; `slot.slot` is the one underneath."""
 
     def __init__(self, slot: Slot) -> None:
-        self.slot = slot
+        self.slot = self._of = slot
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.slot, name)
 
-    def park(self, items: Sequence[Item], *, go_on: bool = False) -> None:
-        _loop.run(self.slot.park(items, go_on=go_on))
-
-    def end(self, *, back: bool = False) -> None:
-        _loop.run(self.slot.end(back=back))
+    park = _blocking(Slot.park)
+    end = _blocking(Slot.end)
 
 
-def _under(slot: SyncSlot | None) -> Slot | None:
-    return None if slot is None else slot.slot
+class SyncCatalog:
+    """What `buffer.sync.catalog` gives: methods as on `buffer.catalog`, but they block."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._of = catalog
+
+    stats = _blocking(Catalog.stats)
+    rewards = _blocking(Catalog.rewards)
+    groups = _blocking(Catalog.groups)
+    items = _blocking(Catalog.items)
+    quarantined = _blocking(Catalog.quarantined)
+    requeue = _blocking(Catalog.requeue)
+    resume = _blocking(Catalog.resume)
+    finished_rounds = _blocking(Catalog.finished_rounds)
 
 
 class SyncRolloutBuffer:
     """What `buffer.sync` gives: methods as on `RolloutBuffer`, which block the calling thread."""
 
-    def __init__(self, buffer: "RolloutBuffer") -> None:
-        self._buffer = buffer
+    def __init__(self, buffer: RolloutBuffer) -> None:
+        self._of = buffer
+        self.catalog = SyncCatalog(buffer.catalog)
 
-    def config(self) -> TaskConfig:
-        return _loop.run(self._buffer.config())
+    config = _blocking(RolloutBuffer.config)
+    configure = _blocking(RolloutBuffer.configure)
+    set_policy = _blocking(RolloutBuffer.set_policy)
+    policy = _blocking(RolloutBuffer.policy)
+    publish = _blocking(RolloutBuffer.publish)
+    published = _blocking(RolloutBuffer.published)
+    versions = _blocking(RolloutBuffer.versions)
+    take = _blocking(RolloutBuffer.take)
+    ack = _blocking(RolloutBuffer.ack)
+    release = _blocking(RolloutBuffer.release)
+    extend = _blocking(RolloutBuffer.extend)
+    fetch = _blocking(RolloutBuffer.fetch)
+    available = _blocking(RolloutBuffer.available)
+    wait_for = _blocking(RolloutBuffer.wait_for)
+    unreported = _blocking(RolloutBuffer.unreported)
+    sweep = _blocking(RolloutBuffer.sweep)
+    reset = _blocking(RolloutBuffer.reset)
+    close = _blocking(RolloutBuffer.aclose)
 
-    def configure(self, config: TaskConfig) -> None:
-        _loop.run(self._buffer.configure(config))
-
-    def set_policy(self, policy: Policy) -> None:
-        _loop.run(self._buffer.set_policy(policy))
-
-    def policy(self) -> Policy | None:
-        return _loop.run(self._buffer.policy())
-
-    def publish(
-        self, version: int, *, saved: int | None = None, lead: bool = False, fresh: bool = False
-    ) -> Published:
-        return _loop.run(self._buffer.publish(version, saved=saved, lead=lead, fresh=fresh))
-
-    def published(self, after: int, wait: float = 30.0) -> int:
-        return _loop.run(self._buffer.published(after, wait))
-
-    def versions(self) -> Versions:
-        return _loop.run(self._buffer.versions())
+    # Slots are given, and taken, in their own sync face.
 
     def admit(
         self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0
-    ) -> "list[SyncSlot]":
-        found = _loop.run(self._buffer.admit(n, instances=instances, wait=wait))
+    ) -> list[SyncSlot]:
+        found = _loop.run(self._of.admit(n, instances=instances, wait=wait))
         return [SyncSlot(slot) for slot in found]
 
     @contextlib.contextmanager
@@ -503,8 +473,8 @@ class SyncRolloutBuffer:
         *,
         round_number: int | None = None,
         wait: float = 30.0,
-    ) -> "Iterator[SyncSlot]":
-        slot = SyncSlot(_loop.run(self._buffer._one_slot(instance_id, round_number, wait)))
+    ) -> Iterator[SyncSlot]:
+        slot = SyncSlot(_loop.run(self._of._one_slot(instance_id, round_number, wait)))
         try:
             yield slot
         except BaseException:
@@ -512,68 +482,8 @@ class SyncRolloutBuffer:
             raise
         slot.end()
 
-    def write(self, item: Item, *, slot: "SyncSlot | None" = None) -> Outcome:
-        return _loop.run(self._buffer.write(item, slot=_under(slot)))
+    def write(self, item: Item, *, slot: SyncSlot | None = None) -> Outcome:
+        return _loop.run(self._of.write(item, slot=slot.slot if slot else None))
 
-    def write_many(self, items: Iterable[Item], *, slot: "SyncSlot | None" = None) -> list[Outcome]:
-        return _loop.run(self._buffer.write_many(items, slot=_under(slot)))
-
-    def take(
-        self, groups: int | None = None, *, wait: float = 0.0, lease: float | None = None,
-        max_bytes: int | None = None,
-    ) -> Batch | None:  # fmt: skip
-        return _loop.run(self._buffer.take(groups, wait=wait, lease=lease, max_bytes=max_bytes))
-
-    def ack(self, batch: Batch | str) -> None:
-        _loop.run(self._buffer.ack(batch))
-
-    def release(self, batch: Batch | str) -> bool:
-        return _loop.run(self._buffer.release(batch))
-
-    def extend(self, batch: Batch | str, seconds: float) -> None:
-        _loop.run(self._buffer.extend(batch, seconds))
-
-    def fetch(self, receipt: str) -> Batch:
-        return _loop.run(self._buffer.fetch(receipt))
-
-    def available(self) -> int:
-        return _loop.run(self._buffer.available())
-
-    def wait_for(self, groups: int, seconds: float) -> None:
-        _loop.run(self._buffer.wait_for(groups, seconds))
-
-    def unreported(self) -> list[Any]:
-        return _loop.run(self._buffer.unreported())
-
-    def stats(self) -> dict[str, int]:
-        return _loop.run(self._buffer.stats())
-
-    def rewards(self) -> tuple[int, ...]:
-        return _loop.run(self._buffer.rewards())
-
-    def groups(self, state: str = "ready", limit: int = 100) -> list[GroupInfo]:
-        return _loop.run(self._buffer.groups(state, limit))
-
-    def items(self, instance_id: str | int, round_number: int = 0) -> list[Item]:
-        return _loop.run(self._buffer.items(instance_id, round_number))
-
-    def quarantined(self, limit: int | None = None) -> list[GroupInfo]:
-        return _loop.run(self._buffer.quarantined(limit))
-
-    def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
-        return _loop.run(self._buffer.requeue(instance_id, round_number))
-
-    def sweep(self) -> float:
-        return _loop.run(self._buffer.sweep())
-
-    def reset(self) -> None:
-        _loop.run(self._buffer.reset())
-
-    def resume(self, skip: Iterable[str | int]) -> int:
-        return _loop.run(self._buffer.resume(skip))
-
-    def finished_rounds(self, skip: Iterable[str | int] = ()) -> Counter[str]:
-        return _loop.run(self._buffer.finished_rounds(skip))
-
-    def close(self) -> None:
-        _loop.run(self._buffer.aclose())
+    def write_many(self, items: Iterable[Item], *, slot: SyncSlot | None = None) -> list[Outcome]:
+        return _loop.run(self._of.write_many(items, slot=slot.slot if slot else None))

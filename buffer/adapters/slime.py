@@ -226,7 +226,7 @@ class DataSource:
         while name not in self._prompts and not slot.partial and self._draw() < int(name):
             pass  # a process that was killed had drawn it, and this one has yet to
         size = self.args.n_samples_per_prompt
-        whole = self.buffer.items(name, 0) if slot.missing < size else []
+        whole = self.buffer.catalog.items(name, 0) if slot.missing < size else []
         known = {item["uid"] for item in whole}
         parts = slot.partial or self._prompts.get(name, [])
         parts = [part for part in parts if part["uid"] not in known]

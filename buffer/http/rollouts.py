@@ -125,7 +125,7 @@ class Rollouts:
             if skip is None:
                 await buffer.reset()
             else:
-                await buffer.resume(skip)
+                await buffer.catalog.resume(skip)
         except BaseException:
             await self._call("enter", task, digest, "failed")
             raise
@@ -213,7 +213,9 @@ class Rollouts:
         of its own, which is closed to it as soon as another rollout is started."""
         task, digest, payload = rollout
         check_reach(payload, self._desk.settings, self._own_url)
-        skip = await self._desk.buffer(task).finished_rounds(payload.get("skip_instance_ids") or [])
+        skip = await self._desk.buffer(task).catalog.finished_rounds(
+            payload.get("skip_instance_ids") or []
+        )
         url = str(payload.get("remote_buffer_url") or self._own_url).rstrip("/")
         if "/tasks/" not in url:
             url = f"{url}/tasks/{task}"

@@ -146,10 +146,10 @@ async def peek(request: Request, desk: Serving) -> Response:
     buffer = await _buffer_of(request, desk)
     await buffer.available()
     items: list[Any] = []
-    for group in await buffer.groups("ready", limit=max(1, min(size, 1000))):
+    for group in await buffer.catalog.groups("ready", limit=max(1, min(size, 1000))):
         if len(items) >= size:
             break
-        items += await buffer.items(group.instance_id, group.round)
+        items += await buffer.catalog.items(group.instance_id, group.round)
     data = {"data": items[:size], "meta_info": {}}
     message = f"Successfully previewed {len(items[:size])} items"
     return Answer(envelope(True, message, data))
@@ -159,7 +159,7 @@ async def peek(request: Request, desk: Serving) -> Response:
 async def stats(request: Request, desk: Serving) -> Response:
     """Upstream's four figures; `/v1/tasks/<task>/stats` has all."""
     buffer = await _buffer_of(request, desk)
-    config, totals = await buffer.config(), await buffer.stats()
+    config, totals = await buffer.config(), await buffer.catalog.stats()
     figures = {
         "current_size": totals["ready_groups"] * config.group_size,
         "max_size": config.max_buffer_size,

@@ -191,7 +191,7 @@ async def fetch(buffer: Existing, receipt: Receipt) -> Response:
 @v1_routes.get("/tasks/{task}/stats")
 async def stats(buffer: Existing) -> dict[str, int]:
     """Groups by state, and totals since the run began."""
-    return await buffer.stats()
+    return await buffer.catalog.stats()
 
 
 @v1_routes.get("/tasks/{task}/groups")
@@ -201,21 +201,21 @@ async def groups(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
     """Groups of one state, oldest first."""
-    found = await buffer.groups(state, limit)
+    found = await buffer.catalog.groups(state, limit)
     return Answer({"groups": [asdict(group) for group in found]})
 
 
 @v1_routes.get("/tasks/{task}/group")
 async def group(buffer: Existing, instance_id: Instance, number: Round = 0) -> Response:
     """One group's raw items, by arrival."""
-    items = await buffer.items(_name(instance_id), number)
+    items = await buffer.catalog.items(_name(instance_id), number)
     return Streamed(items_in_pieces('{"items":', items, "}"))
 
 
 @v1_routes.get("/tasks/{task}/quarantine")
 async def quarantine(buffer: Existing) -> Response:
     """Groups that a function failed on, each with the reason."""
-    found = await buffer.quarantined()
+    found = await buffer.catalog.quarantined()
     return Answer({"groups": [asdict(group) for group in found]})
 
 
@@ -229,7 +229,7 @@ async def aside(buffer: Existing, limit: Annotated[int, Query(ge=1, le=256)] = 1
 @v1_routes.post("/tasks/{task}/requeue")
 async def requeue(buffer: Existing, instance_id: Instance, number: Round = 0) -> dict[str, bool]:
     """Make a quarantined or discarded group ready again."""
-    return {"requeued": await buffer.requeue(_name(instance_id), number)}
+    return {"requeued": await buffer.catalog.requeue(_name(instance_id), number)}
 
 
 def _entries(body: bytes, limit: int) -> list[Entry]:

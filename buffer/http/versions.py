@@ -192,7 +192,7 @@ async def renew(buffer: Existing, asked: Renew) -> dict[str, Any]:
 
     Renew again within `lease` seconds: the setting may have changed.
     """
-    version, states = await buffer.renew_slots([(slot.id, slot.fence) for slot in asked.slots])
+    version, states = await buffer.slots.renew([(slot.id, slot.fence) for slot in asked.slots])
     said = list(zip(asked.slots, states, strict=True))
     policy = await buffer.policy()
     return {
@@ -221,14 +221,14 @@ async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, in
     fits = isinstance(fence, str) and isinstance(items, list) and isinstance(go_on, bool)
     if not fits or not re.fullmatch(_FENCE, fence):
         raise Refused(400, 'the body must be {"fence": "7", "items": […], "go_on": false}')
-    await buffer.park(slot, fence, items, go_on=go_on)
+    await buffer.slots.park(slot, fence, items, None, go_on=go_on)
     return {"parked": len(items)}
 
 
 @version_routes.delete("/slots/{slot}")
 async def end(buffer: Existing, slot: SlotId, fence: Fence, back: bool = False) -> dict[str, bool]:
     """End a slot. With `back`, another generator generates the missing items."""
-    if not await buffer.end_slot(slot, fence, back=back):
+    if not await buffer.slots.end([(slot, fence)], back=back):
         raise SlotLost(slot)
     return {"ended": True}
 

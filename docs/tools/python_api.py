@@ -108,8 +108,17 @@ def _members(value: type) -> list[str]:
             name = _name(part)
             if name and name not in seen and (name == "__init__" or not name.startswith("_")):
                 seen.add(name)
-                found.append(_function(part) if isinstance(part, _Function) else _field(part))
+                found.append(_member(value, name, part))
     return found
+
+
+def _member(value: type, name: str, part: ast.stmt) -> str:
+    if isinstance(part, ast.Assign):  # made of another face's coroutine, as which it is called
+        made = _tree(inspect.unwrap(getattr(value, name)))
+        same = {field: getattr(made, field) for field in ("args", "returns", "type_params")
+                if hasattr(made, field)}  # fmt: skip
+        return _function(ast.FunctionDef(name, body=[ast.Pass()], decorator_list=[], **same))
+    return _function(part) if isinstance(part, _Function) else _field(part)
 
 
 def _field(part: Any) -> str:
@@ -139,6 +148,8 @@ def _name(part: ast.stmt) -> str:
         return "" if _overload_or_setter(part) else part.name
     if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
         return "" if "ClassVar" in ast.unparse(part.annotation) else part.target.id
+    if isinstance(part, ast.Assign) and ast.unparse(part.value).startswith("_blocking("):
+        return ast.unparse(part.targets[0])
     return ""
 
 

@@ -181,7 +181,7 @@ class Changes:
             missing = f"no task {task!r}" if task else "no task"
             return Changed(refusal=f"there is {missing} in this run", absent=True)
         for buffer in buffers:
-            if await buffer.requeue(instance, number):
+            if await buffer.catalog.requeue(instance, number):
                 return Changed({"done": True})
         return Changed(refusal="it is neither in quarantine nor kept")
 

@@ -89,7 +89,7 @@ def show(instance_id: str, number: int, task: str | None) -> int:
 
     async def found(reader: FleetReader) -> list[Any]:
         for buffer in await _buffers(reader, task):
-            if items := await buffer.items(instance_id, number):
+            if items := await buffer.catalog.items(instance_id, number):
                 return items
         return []
 

@@ -136,7 +136,7 @@ class Story:
             await asyncio.sleep(0.05)
 
     async def _look(self) -> None:
-        gate, stats = await self._gate.status(), await self._buffer.stats()
+        gate, stats = await self._gate.status(), await self._buffer.catalog.stats()
         self._most_at_once = max(self._most_at_once, gate.in_flight)
         waiting = await asyncio.to_thread(self._crew.waiting)
         at = round(time.monotonic() - self._began, 3)

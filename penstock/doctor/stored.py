@@ -91,4 +91,4 @@ async def _workers(target: RedisTarget) -> list[Worker]:
 async def _read(target: RedisTarget, run: str) -> dict[str, dict[str, float]]:
     async with FleetReader(target, run) as reader:
         buffers = await reader.open_buffers()
-        return {one.task: generation_seconds(await one.stats()) for one in buffers}
+        return {one.task: generation_seconds(await one.catalog.stats()) for one in buffers}

@@ -18,8 +18,8 @@ def open_buffers(link: Link, run: str, names: Sequence[str]) -> list[RolloutBuff
 
 
 async def read_task(buffer: RolloutBuffer, now: float) -> Task:
-    stats = await buffer.stats()
-    oldest = await buffer.groups("ready", limit=1)
+    stats = await buffer.catalog.stats()
+    oldest = await buffer.catalog.groups("ready", limit=1)
     seen = await buffer._task.link.command(
         "HMGET", tagged("buffer", f"{buffer.run}/{buffer.task}", "seen"), "n", "mean"
     )
@@ -30,7 +30,7 @@ async def read_task(buffer: RolloutBuffer, now: float) -> Task:
         bytes=stats.get("bytes", 0),
         oldest_ready=max(0.0, now - oldest[0].since) if oldest else 0.0,
         rewards=int(seen[0] or 0),
-        reward_counts=await buffer.rewards(),
+        reward_counts=await buffer.catalog.rewards(),
         mean_reward=float(seen[1]) if seen[0] and int(seen[0]) else None,
         rollout=await buffer.catalog.rollout(),
         versions=await _versions(buffer),
@@ -53,9 +53,9 @@ async def read_groups(
     found: list[Group] = []
     for state in states:
         listed = (
-            await buffer.quarantined(limit)
+            await buffer.catalog.quarantined(limit)
             if state == "quarantined"
-            else await buffer.groups(state, limit)
+            else await buffer.catalog.groups(state, limit)
         )
         found += [
             shown(buffer.task, info, state)

@@ -173,7 +173,7 @@ class Shown:
                 state = await buffer.catalog.state(instance, wanted)
                 if not state:
                     return refused(404, f"nothing is kept of group {instance!r}, round {wanted}")
-                items = await buffer.items(instance, wanted)
+                items = await buffer.catalog.items(instance, wanted)
                 return Answer({"state": state, "items": items[:64], "in_all": len(items)})
         return refused(404, "there is no such task in this run")
 

@@ -40,7 +40,7 @@ async def test_a_take_that_is_cancelled_at_any_await_loses_no_group(
         if again is not None:
             assert [name for name, _ in again.groups] == [f"group-{step}"], where
             await bench.buffer.ack(again)
-        stats = await bench.buffer.stats()
+        stats = await bench.buffer.catalog.stats()
         found = (stats["consumed"], stats["ready_groups"], stats["leased_groups"])
         assert found == (step + 1, 0, 0), where
         if not where:

@@ -18,7 +18,7 @@ async def test_groups_of_several_tasks_pass_through_a_cluster(redis_cluster: Clu
         assert len(batch.groups) == 20
         assert await buffer.fetch(batch.receipt) == batch
         await buffer.ack(batch)
-        assert (await buffer.stats())["consumed"] == 20
+        assert (await buffer.catalog.stats())["consumed"] == 20
         assert await buffer.take(wait=0.05) is None
         await buffer.aclose()
 

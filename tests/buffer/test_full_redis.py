@@ -19,7 +19,7 @@ async def test_a_full_redis_renews_what_is_held(private_redis) -> None:
         server.ask("HSET", rollout, "owner", "me", "state", "running", "until", 0, "digest", "d")
         server.ask("CONFIG", "SET", "maxmemory", 1)
         await buffer.extend(batch, 500)
-        assert await buffer.renew_slots([(held.id, held.fence)]) == (10, [0])
+        assert await buffer.slots.renew([(held.id, held.fence)]) == (10, [0])
         watch = load_script("buffer", "watch")
         running = await buffer._task.link.run(watch, [rollout], ["me", 60_000, "", 1])
         assert running == [b"d", b""]

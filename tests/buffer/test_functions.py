@@ -75,7 +75,7 @@ async def test_a_function_harms_the_group_it_fails_on_alone(
         assert batch.finished_groups == ["bad", "good"]
     else:
         assert batch.finished_groups == ["good"]
-        (found,) = await bench.buffer.quarantined()
+        (found,) = await bench.buffer.catalog.quarantined()
         assert (found.instance_id, bool(found.reason)) == ("bad", True)
 
 
@@ -84,7 +84,7 @@ async def test_functions_that_all_run_out_of_time_do_not_outlast_the_lease(make:
     bench = make(functions=functions, function_timeout=0.3, lease=2)
     for n in range(8):
         await bench.fill(f"g{n}", [1, 0, 1, 0])
-    while len(await bench.buffer.quarantined()) < 8:
+    while len(await bench.buffer.catalog.quarantined()) < 8:
         assert await bench.buffer.take() is None
 
 
@@ -100,13 +100,13 @@ async def test_a_read_whose_time_is_over_leaves_the_rest_for_the_next(
     for group in ("bad 1", "bad 2", "good"):
         await bench.fill(group, [1, 0, 1, 0])
     assert await bench.buffer.take() is None
-    assert [group.instance_id for group in await bench.buffer.quarantined()] == ["bad 1"]
+    assert [group.instance_id for group in await bench.buffer.catalog.quarantined()] == ["bad 1"]
     assert await bench.buffer.take() is None
     batch = await bench.buffer.take()
     assert batch is not None
     assert batch.finished_groups == ["good"]
-    assert await bench.buffer.stats() | {"quarantined": 2, "ready_groups": 0} == (
-        await bench.buffer.stats()
+    assert await bench.buffer.catalog.stats() | {"quarantined": 2, "ready_groups": 0} == (
+        await bench.buffer.catalog.stats()
     )
 
 
@@ -159,7 +159,7 @@ async def test_a_read_that_is_cancelled_gives_its_groups_back(make: Make) -> Non
         await bench.fill(name, [1, 0, 1, 0])
     read = asyncio.create_task(bench.buffer.take(10))
     await asyncio.to_thread(asked.wait, 100)
-    assert (await bench.buffer.stats())["leased_groups"] == 2
+    assert (await bench.buffer.catalog.stats())["leased_groups"] == 2
     read.cancel()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):

@@ -36,7 +36,7 @@ async def test_a_full_group_is_taken_and_acknowledged(bench: Bench) -> None:
     assert batch is not None
     assert batch.finished_groups == ["a"]
     await bench.buffer.ack(batch)
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     assert (stats["consumed"], stats["ready_groups"], stats["leased_groups"]) == (1, 0, 0)
     assert stats["bytes"] == 0
 
@@ -69,14 +69,14 @@ async def test_acknowledging_twice_is_harmless(bench: Bench) -> None:
     assert batch is not None
     await bench.buffer.ack(batch)
     await bench.buffer.ack(batch.receipt)
-    assert (await bench.buffer.stats())["consumed"] == 1
+    assert (await bench.buffer.catalog.stats())["consumed"] == 1
 
 
 async def test_a_repeated_uid_is_acknowledged_and_not_counted(bench: Bench) -> None:
     for _ in range(2):
         for n in range(3):
             await bench.buffer.write(item("a", f"u{n}", n % 2))
-    assert (await bench.buffer.groups("open"))[0].items == 3
+    assert (await bench.buffer.catalog.groups("open"))[0].items == 3
     assert await bench.buffer.write(item("a", "u0")) is Outcome.REPEATED
     assert await bench.buffer.take() is None
 
@@ -147,7 +147,7 @@ async def taken_at_once(make: Callable[..., Bench]) -> tuple[Bench, Batch]:
 
 
 async def sizes(bench: Bench) -> tuple[int, int, int]:
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     return stats["ready_groups"], stats["leased_groups"], stats["delivered_groups"]
 
 
@@ -171,7 +171,7 @@ async def test_a_large_batch_is_acknowledged_once(make: Callable[..., Bench]) ->
     for _ in range(2):
         await bench.buffer.ack(batch)
         assert await sizes(bench) == (0, 0, MANY)
-    assert (await bench.buffer.stats())["consumed"] == MANY
+    assert (await bench.buffer.catalog.stats())["consumed"] == MANY
 
 
 async def test_a_seal_that_comes_twice_leaves_an_acknowledged_batch_as_it_is(
@@ -240,7 +240,7 @@ async def test_an_implicit_batch_is_consumed_by_the_next_read(bench: Bench) -> N
     assert first is not None
     await bench.buffer.handed(first)
     assert await bench.buffer.take(implicit=True) is None
-    assert (await bench.buffer.stats())["consumed"] == 1
+    assert (await bench.buffer.catalog.stats())["consumed"] == 1
 
 
 async def test_an_implicit_batch_that_was_never_handed_over_comes_back(bench: Bench) -> None:
@@ -262,7 +262,7 @@ async def test_a_late_item_does_not_reopen_its_group(bench: Bench) -> None:
     assert batch is not None
     await bench.buffer.ack(batch)
     assert await bench.buffer.write(item("a", "later")) is Outcome.LATE
-    assert await bench.buffer.groups("open") == []
+    assert await bench.buffer.catalog.groups("open") == []
     aside = await bench.buffer.catalog.aside()
     assert [row["outcome"] for row in aside] == ["late", "late"]
 
@@ -276,13 +276,13 @@ async def test_what_comes_after_the_late_window_opens_the_next_round(make: Make)
         assert len(batch.items) == 4
         await bench.buffer.ack(batch)
         bench.advance(61)
-    assert (await bench.buffer.stats())["consumed"] == 2
+    assert (await bench.buffer.catalog.stats())["consumed"] == 2
 
 
 async def test_a_newer_round_opens_its_own_group(bench: Bench) -> None:
     for number in (0, 1):
         await bench.fill("a", [1, 0, 1, 0], round_number=number)
-    assert [g.round for g in await bench.buffer.groups("ready")] == [0, 1]
+    assert [g.round for g in await bench.buffer.catalog.groups("ready")] == [0, 1]
 
 
 async def test_two_rounds_of_an_instance_never_meet_in_a_batch(bench: Bench) -> None:
@@ -309,7 +309,7 @@ async def test_ten_epochs_deliver_an_instance_ten_times(bench: Bench) -> None:
 async def test_turns_counted_in_extra_info_are_not_rounds(bench: Bench) -> None:
     for n in range(4):
         await bench.buffer.write(item("a", f"u{n}", n % 2, extra_info={"round_number": n}))
-    assert [g.items for g in await bench.buffer.groups("ready")] == [4]
+    assert [g.items for g in await bench.buffer.catalog.groups("ready")] == [4]
 
 
 async def test_a_timeout_needs_no_reader(bench: Bench) -> None:
@@ -317,7 +317,7 @@ async def test_a_timeout_needs_no_reader(bench: Bench) -> None:
     await bench.fill("discarded", [1])
     bench.advance(301)
     await bench.buffer.sweep()
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     assert (stats["ready_groups"], stats["expired"], stats["unreported"]) == (1, 1, 1)
 
 
@@ -325,7 +325,7 @@ async def test_a_write_alone_sweeps_what_is_due(bench: Bench) -> None:
     await bench.fill("old", [1])
     bench.advance(301)
     await bench.fill("new", [1])
-    assert [g.instance_id for g in await bench.buffer.groups("open")] == ["new"]
+    assert [g.instance_id for g in await bench.buffer.catalog.groups("open")] == ["new"]
 
 
 async def test_timeouts_count_raw_items_and_bypass_validity(bench: Bench) -> None:
@@ -355,7 +355,7 @@ async def test_too_few_kept_items_make_a_group_invalid_and_told(bench: Bench) ->
     assert batch is not None
     assert [instance for instance, _ in batch.groups] == ["b"]
     assert batch.finished_groups == ["b", "a"]
-    assert (await bench.buffer.stats())["invalid_items"] == 4
+    assert (await bench.buffer.catalog.stats())["invalid_items"] == 4
 
 
 @pytest.mark.parametrize(
@@ -369,10 +369,10 @@ async def test_too_few_kept_items_make_a_group_invalid_and_told(bench: Bench) ->
 async def test_an_invalid_group_says_why_until_requeued(bench: Bench, rewards, reason) -> None:
     await bench.fill("a", rewards)
     assert await bench.buffer.take() is None
-    (kept,) = await bench.buffer.groups("kept")
+    (kept,) = await bench.buffer.catalog.groups("kept")
     assert (kept.state, kept.reason) == ("invalid", reason)
-    assert await bench.buffer.requeue("a")
-    (ready,) = await bench.buffer.groups("ready")
+    assert await bench.buffer.catalog.requeue("a")
+    (ready,) = await bench.buffer.catalog.groups("ready")
     assert ready.reason == ""
 
 
@@ -406,11 +406,11 @@ async def test_a_batch_is_sealed_once_however_often_it_is_asked(bench: Bench) ->
     batch = await bench.buffer.take()
     assert batch is not None
     await bench.fill("b", [1])
-    before = await bench.buffer.stats()
+    before = await bench.buffer.catalog.stats()
     again = await bench.buffer._task.call("seal", batch.receipt, 1, 0, "")
     assert json.loads(again[1]) == ["equal"]
     assert figures_of(again[2:], await bench.buffer.config()) == batch.figures
-    assert await bench.buffer.stats() == before
+    assert await bench.buffer.catalog.stats() == before
 
 
 async def test_v1_speaks_todays_dialect(make: Make) -> None:
@@ -453,7 +453,7 @@ async def test_a_hash_found_gone_is_counted_and_repaired(bench: Bench) -> None:
     assert await bench.buffer.take() is None
     bench.advance(301)
     await bench.buffer.sweep()
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     assert (stats["vanished"], stats["bytes"]) == (2, 0)
     assert (stats["ready_groups"], stats["open_groups"]) == (0, 0)
 
@@ -464,7 +464,7 @@ async def test_time_without_a_server_does_not_count(bench: Bench) -> None:
     bench.redis.hincrby(bench.key("state"), "beat", -400_000)
     bench.advance(400)
     await bench.buffer.sweep(serving=True)
-    assert [g.instance_id for g in await bench.buffer.groups("open")] == ["a"]
+    assert [g.instance_id for g in await bench.buffer.catalog.groups("open")] == ["a"]
 
 
 async def test_a_full_buffer_refuses_new_groups_and_completes_open_ones(make: Make) -> None:
@@ -542,15 +542,18 @@ async def _taken(bench: Bench) -> list[list[str]]:
 async def test_one_write_may_hold_several_passes(bench: Bench) -> None:
     items = [item("q", f"u{n}", n % 2) for n in range(10)]
     assert await bench.buffer.write_many(items) == [Outcome.STORED] * 10
-    assert [(g.round, g.items) for g in await bench.buffer.groups("ready")] == [(0, 4), (1, 4)]
-    assert [(g.round, g.items) for g in await bench.buffer.groups("open")] == [(2, 2)]
+    assert [(g.round, g.items) for g in await bench.buffer.catalog.groups("ready")] == [
+        (0, 4),
+        (1, 4),
+    ]
+    assert [(g.round, g.items) for g in await bench.buffer.catalog.groups("open")] == [(2, 2)]
 
 
 async def test_a_repeat_of_the_pass_before_is_stored_once(bench: Bench) -> None:
     await bench.fill("a", [1, 0, 1, 0])
     assert await bench.buffer.write(item("a", "next")) is Outcome.STORED
     assert await bench.buffer.write(item("a", "a-u3")) is Outcome.REPEATED
-    assert [g.round for g in await bench.buffer.groups("open")] == [1]
+    assert [g.round for g in await bench.buffer.catalog.groups("open")] == [1]
 
 
 async def test_a_pass_is_whole_long_after_its_items_are_gone(make: Make) -> None:
@@ -596,7 +599,7 @@ async def test_whatever_a_function_raises_concerns_only_its_group(
     batch = await bench.buffer.take()
     assert batch is not None
     assert batch.finished_groups == ["good"]
-    (found,) = await bench.buffer.quarantined()
+    (found,) = await bench.buffer.catalog.quarantined()
     assert f"{name} of math: {failure.__name__}" in found.reason
 
 
@@ -608,8 +611,8 @@ async def test_the_dialect_v1_tells_of_a_group_that_timed_out_short(make: Make) 
     batch = await bench.buffer.take()
     assert batch is not None
     assert batch.finished_groups == ["whole", "short"]
-    assert await bench.buffer.quarantined() == []
-    assert (await bench.buffer.stats())["expired"] == 1
+    assert await bench.buffer.catalog.quarantined() == []
+    assert (await bench.buffer.catalog.stats())["expired"] == 1
 
 
 async def test_the_dialect_v1_delivers_no_group_that_finished_short(make: Make) -> None:
@@ -619,7 +622,7 @@ async def test_the_dialect_v1_delivers_no_group_that_finished_short(make: Make) 
     batch = await bench.buffer.take()
     assert batch is not None
     assert batch.finished_groups == ["whole", "short"]
-    (kept,) = await bench.buffer.groups("kept")
+    (kept,) = await bench.buffer.catalog.groups("kept")
     assert (kept.state, kept.reason) == (
         "invalid", "3 items of 4: the dialect v1 has no padding"
     )  # fmt: skip
@@ -649,15 +652,18 @@ async def test_a_failing_function_quarantines_its_group_alone(make: Make) -> Non
     batch = await bench.buffer.take()
     assert batch is not None
     assert batch.finished_groups == ["good"]
-    (found,) = await bench.buffer.quarantined()
+    (found,) = await bench.buffer.catalog.quarantined()
     assert found.instance_id == "bad"
     assert found.reason == "normalize_group_data of math: KeyError: 'reward'"
-    assert await bench.buffer.finished_rounds() == {"bad": 1, "good": 1}  # what came were late
+    assert await bench.buffer.catalog.finished_rounds() == {
+        "bad": 1,
+        "good": 1,
+    }  # what came were late
     for _ in range(2):
-        assert await bench.buffer.requeue("bad"), "a call that is sent twice says the same"
-    assert (await bench.buffer.stats())["requeued"] == 1
-    assert not await bench.buffer.requeue("nothing")
-    assert [g.instance_id for g in await bench.buffer.groups("ready")] == ["bad"]
+        assert await bench.buffer.catalog.requeue("bad"), "a call that is sent twice says the same"
+    assert (await bench.buffer.catalog.stats())["requeued"] == 1
+    assert not await bench.buffer.catalog.requeue("nothing")
+    assert [g.instance_id for g in await bench.buffer.catalog.groups("ready")] == ["bad"]
 
 
 async def test_a_group_tells_since_when_it_is_as_it_is(make: Make) -> None:
@@ -677,9 +683,9 @@ async def test_a_group_tells_since_when_it_is_as_it_is(make: Make) -> None:
     await bench.buffer.ack(batch)
     assert await bench.buffer.take(1) is not None
     await bench.fill("open", [1])
-    found = await bench.buffer.quarantined()
+    found = await bench.buffer.catalog.quarantined()
     for state in ("open", "ready", "leased", "kept"):
-        found += await bench.buffer.groups(state)
+        found += await bench.buffer.catalog.groups(state)
     assert [(one.instance_id, one.state) for one in found] == [
         ("bad", "quarantined"), ("open", "open"), ("ready", "ready"), ("leased", "leased"),
         ("gone", "consumed"), ("bad", "quarantined"),
@@ -785,8 +791,8 @@ async def test_resume_takes_up_what_the_trainers_list_does_not_name(bench: Bench
     assert batch is not None
     await bench.buffer.ack(batch)
     bench.redis.delete(bench.key("group:forgotten:0"))
-    assert await bench.buffer.resume(["kept"]) == 1
-    assert await bench.buffer.finished_rounds(["kept"]) == {"kept": 1, "lost": 1}
+    assert await bench.buffer.catalog.resume(["kept"]) == 1
+    assert await bench.buffer.catalog.finished_rounds(["kept"]) == {"kept": 1, "lost": 1}
     again = await bench.buffer.take()
     assert again is not None
     assert again.finished_groups == ["lost"]
@@ -798,8 +804,8 @@ async def test_resume_takes_up_the_batch_that_a_dead_trainer_was_handed_last(ben
     batch = await bench.buffer.take(implicit=True)
     assert batch is not None
     await bench.buffer.handed(batch)
-    assert await bench.buffer.resume(["kept"]) == 1
-    assert await bench.buffer.finished_rounds(["kept"]) == {"kept": 1, "lost": 1}
+    assert await bench.buffer.catalog.resume(["kept"]) == 1
+    assert await bench.buffer.catalog.finished_rounds(["kept"]) == {"kept": 1, "lost": 1}
     again = await bench.buffer.take(implicit=True)
     assert again is not None
     assert again.finished_groups == ["lost"]
@@ -939,7 +945,7 @@ async def test_a_task_that_wakes_forgets_nothing(make: Make, how: str) -> None:
     if how == "configured":
         await bench.buffer.configure(TaskConfig(group_size=4))
     elif how == "requeued":
-        assert await bench.buffer.requeue("a")
+        assert await bench.buffer.catalog.requeue("a")
     else:
         await bench.fill("b", [1])
     for part in ("config", "state", "rounds", "delivered", "ready"):
@@ -1026,7 +1032,7 @@ def test_the_sync_face_does_the_same(bench: Bench) -> None:
     batch = face.take(wait=5)
     assert batch is not None
     face.ack(batch)
-    assert face.stats()["consumed"] == 1
+    assert face.catalog.stats()["consumed"] == 1
     face.close()
 
 
@@ -1035,12 +1041,12 @@ async def test_rewards_are_counted_by_tenths_as_they_are_stored(bench: Bench) ->
     await bench.buffer.write_many([item(f"g{n}", "u", r) for n, r in enumerate(rewards)])
     await bench.buffer.write(item("g0", "u", 1))  # known already
     await bench.buffer.write({"instance_id": "g0", "uid": "unrated", "messages": []})
-    counted = zip(REWARD_STEPS, await bench.buffer.rewards(), strict=True)
+    counted = zip(REWARD_STEPS, await bench.buffer.catalog.rewards(), strict=True)
     assert {step: n for step, n in counted if n} == {
         "-1.0": 2, "0.0": 2, "0.1": 1, "0.7": 1, "0.8": 1, "1.0": 2, "+Inf": 1,
     }  # fmt: skip
     await bench.buffer.reset()
-    assert sum(await bench.buffer.rewards()) == 0
+    assert sum(await bench.buffer.catalog.rewards()) == 0
 
 
 async def test_a_batch_has_at_most_the_bytes_that_its_reader_wants(make: Make) -> None:
@@ -1092,18 +1098,18 @@ async def test_quarantine_has_a_share_of_the_room_and_the_oldest_go(make: Make) 
     for n in range(20):
         await bench.fill(f"g{n}", [1, 0], text="x" * 1_000)
         assert await bench.buffer.take() is None
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     left = stats["quarantined_groups"]
     assert 2 <= left < 10
     assert stats["quarantine_bytes"] <= 20_000
     assert stats["quarantine_dropped"] == 20 - left
-    names = {found.instance_id for found in await bench.buffer.quarantined()}
+    names = {found.instance_id for found in await bench.buffer.catalog.quarantined()}
     assert names == {f"g{n}" for n in range(20 - left, 20)}
     assert await bench.buffer.unreported() == [f"g{n}" for n in range(20 - left)]
     assert bench.redis.exists(*(bench.key(f"group:g{n}:0") for n in range(20 - left))) == 0
     for name in names:
-        assert await bench.buffer.requeue(name)
-    assert "quarantine_bytes" not in await bench.buffer.stats()
+        assert await bench.buffer.catalog.requeue(name)
+    assert "quarantine_bytes" not in await bench.buffer.catalog.stats()
     assert bench.redis.llen(bench.key("quarantined")) == 0
 
 
@@ -1209,7 +1215,7 @@ async def test_no_round_follows_the_last_one(make: Make) -> None:
     assert await bench.buffer.write(item("a", "u2")) is Outcome.SURPLUS
     bench.advance(10_000)
     assert await bench.buffer.write(item("a", "u3")) is Outcome.SURPLUS
-    assert [g.round for g in await bench.buffer.groups("ready")] == [2**53 - 2, 2**53 - 1]
+    assert [g.round for g in await bench.buffer.catalog.groups("ready")] == [2**53 - 2, 2**53 - 1]
 
 
 async def test_a_repeat_among_new_items_does_not_change_how_many_there_are(bench: Bench) -> None:

@@ -270,7 +270,9 @@ async def _consumed(bench: Bench, receipt: str) -> bool:
 
 async def _assert_alike(bench: Bench, model: Model) -> None:
     for state in ("open", "ready", "leased"):
-        found = {f"{g.instance_id}:{g.round}": g.items for g in await bench.buffer.groups(state)}
+        found = {
+            f"{g.instance_id}:{g.round}": g.items for g in await bench.buffer.catalog.groups(state)
+        }
         assert found == {
             gid: len(group.items) for gid, group in model.groups.items() if group.state == state
         }, state
@@ -278,8 +280,10 @@ async def _assert_alike(bench: Bench, model: Model) -> None:
 
 
 async def _assert_accounted(bench: Bench, model: Model) -> None:
-    stats = await bench.buffer.stats()
-    live = [g for state in ("open", "ready", "leased") for g in await bench.buffer.groups(state)]
+    stats = await bench.buffer.catalog.stats()
+    live = [
+        g for state in ("open", "ready", "leased") for g in await bench.buffer.catalog.groups(state)
+    ]
     gone = sum(stats.get(f"{end}_items", 0) for end in ("consumed", "invalid", "expired"))
     assert stats.get("stored", 0) == sum(group.items for group in live) + gone
     assert stats.get("bytes", 0) == sum(group.bytes for group in live)

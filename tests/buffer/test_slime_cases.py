@@ -105,7 +105,7 @@ async def test_a_timed_out_group_with_too_few_items_is_discarded_and_told(
     bench = await played(make, CASES["pipe_timeout_below_ratio_kept_until_someone_reads"])
     assert await bench.buffer.take() is None
     assert await bench.buffer.unreported() == ["a"]
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     assert (stats["expired"], stats["expired_items"], stats["open_groups"]) == (1, 6, 0)
 
 
@@ -155,7 +155,7 @@ async def read(bench: Bench, batch_size: int) -> dict[str, Any]:
     """One read, shown as the cases show it."""
     size = (await bench.buffer.config()).group_size
     batch = await bench.buffer.take(None if batch_size < 0 else batch_size // size)
-    left = {group.instance_id: group.items for group in await bench.buffer.groups("open")}
+    left = {group.instance_id: group.items for group in await bench.buffer.catalog.groups("open")}
     if batch is None:
         return {"data": [], "meta_info": {}, "left_in_data": left}
     # Upstream lists finished groups in the order of their first write, discarded or not.

@@ -6,14 +6,17 @@ import pytest
 
 import ground
 from buffer import LeaseLost, RolloutBuffer, SyncRolloutBuffer, TaskConfig
+from buffer.catalog import Catalog
+from buffer.rollout_buffer import SyncCatalog
+from buffer.versions.slots import Slots
 from tests.buffer.conftest import item
 
-# For servers: what was checked at another door, readers that cannot acknowledge, rollouts' starts,
-# slots that somebody else holds.
+# For servers: what was checked at another door, readers that cannot acknowledge, rollouts' starts.
 OF_SERVERS = {
     "write_entries", "handed", "told", "begin", "asked", "check", "check_room", "check_take",
-    "renew_slots", "end_slot", "park",
 }  # fmt: skip
+OF_SERVERS_CATALOG = {"aside", "page", "rollout", "size", "state", "unnamed"}
+IN_SYNC_SLOTS = {"admit", "slot", "write", "write_many"}  # and so not made of the other face
 
 
 def calls_of(face: type) -> set[str]:
@@ -23,6 +26,19 @@ def calls_of(face: type) -> set[str]:
 def test_it_has_every_call_that_a_trainer_or_an_agent_makes() -> None:
     coroutines = calls_of(RolloutBuffer) - OF_SERVERS - {"aclose"}
     assert calls_of(SyncRolloutBuffer) == coroutines | {"close"}
+    assert calls_of(SyncCatalog) == calls_of(Catalog) - OF_SERVERS_CATALOG
+
+
+def test_no_call_of_it_is_written_twice() -> None:
+    for face, other in ((SyncRolloutBuffer, RolloutBuffer), (SyncCatalog, Catalog)):
+        for name in calls_of(face) - IN_SYNC_SLOTS:
+            made = inspect.unwrap(getattr(face, name))
+            assert made is getattr(other, "aclose" if name == "close" else name)
+
+
+def test_no_call_of_a_buffer_only_passes_on_what_the_catalog_and_slots_have() -> None:
+    assert not calls_of(RolloutBuffer) & calls_of(Catalog)
+    assert calls_of(RolloutBuffer) & calls_of(Slots) == {"admit"}
 
 
 def test_a_trainer_without_a_loop_goes_on_where_its_list_ends(redis: ground.Client) -> None:
@@ -31,16 +47,16 @@ def test_a_trainer_without_a_loop_goes_on_where_its_list_ends(redis: ground.Clie
         for name in ("a", "b"):
             buffer.write_many([item(name, f"{name}{reward}", reward) for reward in (0, 1)])
         buffer.wait_for(2, seconds=0)
-        assert (buffer.available(), buffer.rewards()[-2]) == (2, 2)
+        assert (buffer.available(), buffer.catalog.rewards()[-2]) == (2, 2)
         batch = buffer.take()
         assert batch is not None
         buffer.ack(batch)
-        assert buffer.finished_rounds() == {"a": 1, "b": 1}
-        assert buffer.resume(["a"]) == 1  # the other one is delivered again
+        assert buffer.catalog.finished_rounds() == {"a": 1, "b": 1}
+        assert buffer.catalog.resume(["a"]) == 1  # the other one is delivered again
         again = buffer.take()
         assert again is not None
         assert again.finished_groups == ["b"]
-        assert (buffer.unreported(), buffer.quarantined(1)) == ([], [])
+        assert (buffer.unreported(), buffer.catalog.quarantined(1)) == ([], [])
         buffer.release(again)
         with pytest.raises(LeaseLost):
             buffer.ack(again)

@@ -138,7 +138,7 @@ async def test_what_got_too_old_is_discarded_and_told(bench: Bench) -> None:
     assert sorted(await bench.buffer.unreported()) == ["ready", "slow"]
     with pytest.raises(SlotLost):
         await fill(bench, slow)
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     assert (stats["stale"], stats["late"]) == (2, 2)
     assert (await bench.buffer.versions()).dropped == {"ready": 1, "slow": 1}
 
@@ -212,14 +212,14 @@ async def test_a_renewed_slot_goes_on_up_to_its_longest_time(bench: Bench) -> No
     (slot,) = await bench.buffer.admit(1)
     holder = [(slot.id, slot.fence)]
     bench.advance(50)
-    assert await bench.buffer.renew_slots(holder) == (10, [0])
+    assert await bench.buffer.slots.renew(holder) == (10, [0])
     bench.advance(45)
-    assert await bench.buffer.renew_slots(holder) == (10, [0])
+    assert await bench.buffer.slots.renew(holder) == (10, [0])
     await bench.buffer.publish(12)
-    assert await bench.buffer.renew_slots(holder) == (12, [1])
+    assert await bench.buffer.slots.renew(holder) == (12, [1])
     bench.advance(10)
     await bench.buffer.sweep()
-    assert await bench.buffer.renew_slots(holder) == (12, [2])
+    assert await bench.buffer.slots.renew(holder) == (12, [2])
 
 
 async def test_waiters_get_their_slots_in_order(bench: Bench) -> None:
@@ -247,7 +247,7 @@ async def test_the_first_in_line_asks_again_as_soon_as_a_dead_holders_lease_ends
         waits.append(seconds)
         bench.advance(seconds)
 
-    monkeypatch.setattr(bench.buffer._slots, "_until_rung", pass_time)
+    monkeypatch.setattr(bench.buffer.slots, "_until_rung", pass_time)
     assert len(await bench.buffer.admit(1, wait=30)) == 1
     assert sum(waits) <= 3
 
@@ -296,7 +296,7 @@ async def test_items_without_a_slot_count_as_begun_when_the_first_came(bench: Be
     await bench.buffer.publish(11)
     await bench.buffer.write(item("old", "u1", 1, weight_versions=["default"]))
     await bench.fill("told", [0, 1], weight_versions=["9", "10"])
-    ready = await bench.buffer.groups("ready")
+    ready = await bench.buffer.catalog.groups("ready")
     assert {(group.version, group.assumed, group.orphan) for group in ready} == {
         (9, True, False), (10, True, False)
     }  # fmt: skip
@@ -332,7 +332,7 @@ async def test_masked_groups_say_from_which_token_they_are_trained(bench: Bench)
     assert batch is not None
     assert batch.ages == (5,)
     assert [one["train_from"] for one in batch.items] == [12, None]
-    assert (await bench.buffer.stats())["masked_tokens"] == 7
+    assert (await bench.buffer.catalog.stats())["masked_tokens"] == 7
     assert await bench.buffer.fetch(batch.receipt) == batch
 
 
@@ -438,7 +438,9 @@ async def test_a_trainer_that_comes_back_gets_what_its_checkpoint_does_not_hold(
     assert (said.line, said.returned) == (2, 6)
     assert await again.admit(10) == [], "no burst: what came back is enough"
     assert await under_way(bench) == {0: 7}
-    assert {(group.version, group.orphan) for group in await again.groups("ready")} == {(12, True)}
+    assert {(group.version, group.orphan) for group in await again.catalog.groups("ready")} == {
+        (12, True)
+    }
     assert (await again.publish(12)) == said, "repeated without harm"
     assert await left[0].end() is None
     back: list[Any] = []
@@ -568,7 +570,7 @@ async def test_a_take_does_not_get_what_a_publication_has_yet_to_drop(
     assert await bench.buffer.available() == 0
     for _ in range(2):
         assert await bench.buffer.take() is None
-    assert (await bench.buffer.stats())["ready_groups"] == 0
+    assert (await bench.buffer.catalog.stats())["ready_groups"] == 0
 
 
 async def test_the_next_trainer_finishes_what_a_dead_ones_publication_began(
@@ -585,7 +587,7 @@ async def test_the_next_trainer_finishes_what_a_dead_ones_publication_began(
     await bench.buffer._task.call("publish", 10, 10, "next", 1)  # and dies then
     assert await bench.buffer.admit(1) == [], "not before all groups count"
     await bench.buffer.publish(11, lead=True, owner="third")
-    assert (await bench.buffer.stats())["ready_groups"] == 900
+    assert (await bench.buffer.catalog.stats())["ready_groups"] == 900
     assert (await bench.buffer.versions()).outstanding == {1: 900}
 
 
@@ -636,10 +638,10 @@ async def test_saved_groups_are_kept_no_longer_than_retained_ones(bench: Bench) 
     batch = await bench.buffer.take()
     assert batch is not None
     await bench.buffer.ack(batch)
-    assert (await bench.buffer.stats())["used_bytes"] > 0
+    assert (await bench.buffer.catalog.stats())["used_bytes"] > 0
     await bench.buffer.publish(12, saved=12)
     await bench.buffer.sweep()
-    assert (await bench.buffer.stats())["used_bytes"] == 0
+    assert (await bench.buffer.catalog.stats())["used_bytes"] == 0
     assert bench.redis.zcard(bench.key("used")) == 0
 
 
@@ -663,9 +665,9 @@ async def test_what_is_parked_is_gone_on_with_by_another(bench: Bench) -> None:
     assert batch is not None
     assert batch.ages == (2,)
     assert sum(tokens for tokens, _ in batch.items[0]["versions"]) == 12
-    assert (await bench.buffer.stats())["bytes"] > 0
+    assert (await bench.buffer.catalog.stats())["bytes"] > 0
     await bench.buffer.ack(batch)
-    assert (await bench.buffer.stats())["bytes"] == 0
+    assert (await bench.buffer.catalog.stats())["bytes"] == 0
 
 
 async def test_an_older_segment_does_not_replace_a_newer_one(bench: Bench) -> None:
@@ -764,7 +766,7 @@ async def test_a_discarded_group_that_got_too_old_can_be_requeued(bench: Bench) 
     (slot,) = await bench.buffer.admit(1, instances=["a"])
     await fill(bench, slot)
     assert (await bench.buffer.publish(15)).stale == 1
-    assert await bench.buffer.requeue("a")
+    assert await bench.buffer.catalog.requeue("a")
     batch = await bench.buffer.take()
     assert batch is not None
     assert ([name for name, _ in batch.groups], batch.ages) == (["a"], (0,))

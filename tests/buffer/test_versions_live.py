@@ -41,7 +41,7 @@ async def test_a_repeated_ask_overwrites_no_slot_that_lives(bench: Bench) -> Non
     asked = ("admit", "f" * 32, "me", 3, 0, '"a"', "a", "", '"b"', "b", "", '"c"', "c", "")
     first = await call(*asked)
     ids = [part.decode() for part in first[4::8]]
-    assert await bench.buffer.end_slot(ids[0], first[5].decode(), back=False)
+    assert await bench.buffer.slots.end([(ids[0], first[5].decode())], back=False)
     assert await call(*asked) == first[:4] + first[12:], "the slots that go on"
     assert await under_way(bench) == {0: 2}
     assert (await bench.buffer.versions()).slots == 2
@@ -112,13 +112,13 @@ async def test_a_shorter_lease_holds_from_the_next_renewal_on(bench: Bench) -> N
     holder = [(slot.id, slot.fence)]
     await bench.buffer.set_policy(POLICY.model_copy(update={"slot_lease": 3.0}))
     bench.advance(20)
-    assert await bench.buffer.renew_slots(holder) == (10, [0])
+    assert await bench.buffer.slots.renew(holder) == (10, [0])
     bench.advance(20)
     await bench.buffer.sweep()
-    assert await bench.buffer.renew_slots(holder) == (10, [0]), "its holder knew the old one"
+    assert await bench.buffer.slots.renew(holder) == (10, [0]), "its holder knew the old one"
     bench.advance(4)
     await bench.buffer.sweep()
-    assert await bench.buffer.renew_slots(holder) == (10, [2])
+    assert await bench.buffer.slots.renew(holder) == (10, [2])
 
 
 async def test_a_holder_renews_at_the_pace_of_its_shortest_lease(bench: Bench) -> None:
@@ -140,7 +140,7 @@ async def test_a_holder_whose_renewals_are_refused_hears_that_its_slots_are_lost
     async def refused(_: Any) -> Any:
         raise ValueError("no")
 
-    monkeypatch.setattr(bench.buffer._slots, "renew", refused)
+    monkeypatch.setattr(bench.buffer.slots, "renew", refused)
     async with asyncio.timeout(100):
         while not slot.lost:  # noqa: ASYNC110 - it is the renewer that says so
             await asyncio.sleep(0.01)
@@ -215,7 +215,7 @@ async def test_what_a_returning_trainer_gets_again_counts_as_taken_no_more(bench
     batch = await bench.buffer.take(2)
     assert batch is not None
     await bench.buffer.ack(batch)
-    assert await bench.buffer.resume([]) == 2
+    assert await bench.buffer.catalog.resume([]) == 2
     assert (await bench.buffer.versions()).taken == 0
     again = await bench.buffer.take(2)
     assert again is not None
@@ -240,8 +240,8 @@ async def test_a_requeued_group_gives_its_place_back_once(make: Callable[..., Be
     (slot,) = await bench.buffer.admit(1)
     await fill(bench, slot, "a")
     assert await bench.buffer.take() is None
-    assert len(await bench.buffer.quarantined()) == 1
-    assert await bench.buffer.requeue("a")
+    assert len(await bench.buffer.catalog.quarantined()) == 1
+    assert await bench.buffer.catalog.requeue("a")
     assert (await bench.buffer.versions()).taken == 0
 
 
@@ -275,7 +275,7 @@ async def test_a_slot_that_was_held_too_long_is_told_from_a_dead_holders(bench: 
     await bench.buffer.admit(1)
     bench.advance(61)
     await bench.buffer.sweep()
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     assert (stats["slots_overdue"], stats["slots_lapsed"]) == (1, 1)
 
 
@@ -287,7 +287,7 @@ async def test_the_time_that_asks_waited_is_counted(bench: Bench) -> None:
     bench.advance(7)
     await held[0].end()
     assert len(await ask) == 1
-    stats = await bench.buffer.stats()
+    stats = await bench.buffer.catalog.stats()
     assert stats["admissions_waited"] == 1
     assert stats["admission_waited_ms"] >= 7000
     assert bench.redis.hlen(bench.key("asks")) == 0

@@ -42,7 +42,7 @@ async def test_a_slot_whose_parking_was_refused_is_still_renewed(bench: Bench) -
     (slot,) = await bench.buffer.admit(1, instances=["a"])
     with pytest.raises(ItemRefused, match="needs a uid"):
         await slot.park([item("a", None, None)])
-    (keeper,) = bench.buffer._slots._keepers.values()
+    (keeper,) = bench.buffer.slots._keepers.values()
     assert slot.id in keeper.held
     await slot.park([item("a", "u0", None)])
     assert slot.id not in keeper.held

@@ -89,7 +89,7 @@ async def lead(buffer: RolloutBuffer, file: Path) -> None:
             nothing_more = now.taken and not now.ready and not now.slots
             if now.taken < POLICY.groups_per_version and not nothing_more:
                 continue
-            while (await buffer.stats())["leases"]:  # noqa: ASYNC110 - the other one trains on them
+            while (await buffer.catalog.stats())["leases"]:  # noqa: ASYNC110 - the other one trains on them
                 await asyncio.sleep(0.02)
             version += 1
             if version % _SAVE_EVERY == 0:

@@ -167,7 +167,7 @@ class Office:
     def requeue(self) -> None:
         for name in ("a", "b", "bad", "poor"):
             self.requeued.add(name)
-            self.run(self.buffer.requeue(name))
+            self.run(self.buffer.catalog.requeue(name))
 
     def reset(self) -> None:
         self.forget_all()
@@ -213,7 +213,7 @@ class Office:
             self.run(slot.end(back=back))
 
     def renew(self) -> None:
-        self.run(self.buffer.renew_slots([(slot.id, slot.fence) for slot in self.slots]))
+        self.run(self.buffer.slots.renew([(slot.id, slot.fence) for slot in self.slots]))
 
     def look(self) -> None:
         self.run(self.buffer.available())
@@ -305,7 +305,7 @@ class Office:
                 self.told.pop(name, None)
         quarantined = {
             str(info.instance_id)
-            for info in self.run(self.other.quarantined())
+            for info in self.run(self.other.catalog.quarantined())
             if info.state == "quarantined"
         }
         for name in self.asked:
@@ -625,7 +625,7 @@ def test_what_could_not_be_written_of_a_thousand_groups_is_written_in_the_end(
     faulty.fail()
     office.publish(5)
     assert not faulty.client.hget(office.key("state"), "owed")
-    stats = office.run(office.buffer.stats())
+    stats = office.run(office.buffer.catalog.stats())
     many = 2 * 26 * len(names)
     assert (stats["stored"], stats["stale"], stats["unreported"]) == (many, many, many)
     assert stats["bytes"] == 0
@@ -647,12 +647,12 @@ def test_what_is_requeued_of_a_batch_whose_ack_stopped_comes_once_more(
         with saying(f"stopped at call {number}"):
             ready = [name for name in ("a", "b") if "kept" in office.places(name)]
             for name in ready:
-                office.run(office.buffer.requeue(name))
+                office.run(office.buffer.catalog.requeue(name))
             ready = [name for name in ready if "ready" in office.places(name)]
             office.ack()
             for name in ready:
                 assert office.places(name) == ["ready"]
-            stats = office.run(office.buffer.stats())
+            stats = office.run(office.buffer.catalog.stats())
             assert (stats["consumed"], stats.get("requeued", 0)) == (2, len(ready))
             office.take(3)
             again = {str(instance) for instance, _ in office.batch.groups}

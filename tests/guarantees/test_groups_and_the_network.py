@@ -39,7 +39,7 @@ async def test_a_batch_is_taken_and_acknowledged_once_though_replies_are_lost(
     proxy.lose_replies(lost)
     await buffer.ack(batch)
     assert proxy.losing == 0
-    assert (await buffer.stats())["consumed"] == 1
+    assert (await buffer.catalog.stats())["consumed"] == 1
     assert await buffer.take() is None
     await buffer.aclose()
 

@@ -516,7 +516,9 @@ def test_groups_that_timed_out_are_listed_with_how_many_items_they_had(
         {"instance_id": "whole", "uid": uid, "messages": [], "reward": 1} for uid in "01"
     ])  # fmt: skip
     buffer.write({"instance_id": "slow", "uid": "0", "messages": [], "reward": 1})
-    until(lambda: buffer.sweep() is not None and buffer.stats().get("expired"), "its timeout")
+    until(
+        lambda: buffer.sweep() is not None and buffer.catalog.stats().get("expired"), "its timeout"
+    )
     buffer.close()
     wanted = {"state": "kept", "why": "timeout"}
     (late,) = guarded.get("/api/groups", params=wanted).json()["groups"]

@@ -166,7 +166,9 @@ def test_each_task_of_an_operator_takes_at_most_three_clicks(
     )  # fmt: skip
     buffer = RolloutBuffer(real_redis, "math", config).sync
     buffer.write({"instance_id": "slow", "uid": "0", "messages": [], "reward": 1})
-    until(lambda: buffer.sweep() is not None and buffer.stats().get("expired"), "its timeout")
+    until(
+        lambda: buffer.sweep() is not None and buffer.catalog.stats().get("expired"), "its timeout"
+    )
     buffer.close()
     page = shown(browser, url)
 
