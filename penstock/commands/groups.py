@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from penstock.commands.completion import tasks
 from penstock.fleet import FleetReader, Group
 from penstock.fleet.buffers import read_groups
 from penstock.in_order import run_in_order
+from penstock.listing import json_array, show_list
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import fleets_redis
 from penstock.tables import Table
@@ -51,7 +52,7 @@ Examples:
 @click.option("--task", shell_complete=tasks, help="Of this task only.")
 @click.option("--state", type=click.Choice(STATES), multiple=True, help="Of these states only.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@json_array
 @settings_options
 def list_groups(task: str | None, state: tuple[str, ...], limit: int, as_json: bool) -> None:
     """List groups, oldest first in each state."""
@@ -62,13 +63,7 @@ def list_groups(task: str | None, state: tuple[str, ...], limit: int, as_json: b
             found += await read_groups(buffer, state or STATES, limit)
         return found[:limit]
 
-    groups = _with_reader(listed)
-    if as_json:
-        click.echo(json.dumps([asdict(group) for group in groups], indent=2))
-    elif groups:
-        _table(groups).show()
-    else:
-        click.echo("no such group in this run", err=True)
+    show_list(_with_reader(listed), _table, "no such group in this run", as_json=as_json)
 
 
 @command.command(
@@ -145,7 +140,7 @@ Examples:
 """),
 )
 @click.option("--task", shell_complete=tasks, help="Of this task only.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@json_array
 @settings_options
 def show_versions(task: str | None, as_json: bool) -> None:
     """Show how old the groups of tasks with a policy are, and what takes wait for."""
@@ -159,15 +154,11 @@ def show_versions(task: str | None, as_json: bool) -> None:
         ]
 
     rows = _with_reader(looked)
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif rows:
-        _versions_table(rows).show()
-    else:
-        click.echo("no task in this run has a policy on versions", err=True)
+    nothing = "no task in this run has a policy on versions"
+    show_list(rows, _versions_table, nothing, as_json=as_json)
 
 
-def _versions_table(rows: list[dict[str, Any]]) -> Table:
+def _versions_table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(
         "task", "version", "line", "taken", "under way by age", "ready by age", "slots",
         "parked", "again", "asks", "waits for", "dropped", "dropped most",
@@ -203,7 +194,7 @@ def _with_reader(asked: Callable[[FleetReader], Awaitable[_T]]) -> _T:
         return run_in_order(answered(url))
 
 
-def _table(groups: list[Group]) -> Table:
+def _table(groups: Sequence[Group]) -> Table:
     table = Table(
         "task", "group", "round", "state", "items", "bytes", "age", "reason",
         right=("round", "items", "bytes", "age"),

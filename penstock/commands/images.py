@@ -1,16 +1,17 @@
 """`penstock images`: the images that session sandboxes of this machine can start from."""
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from jail.images import ImageError, ImageSettings, ImageStore
 from jail.settings import SandboxSettings
+from penstock.listing import json_array, show_list
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.tables import Table
 
@@ -61,25 +62,21 @@ Examples:
   penstock images ls
 """),
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@json_array
 @settings_options
 def list_images(as_json: bool) -> None:
     """List the images of this machine."""
     store = _store()
-    images = store.images()
-    if as_json:
-        found = [asdict(image) | {"in_use": store.in_use(image)} for image in images]
-        click.echo(json.dumps(found, indent=2))
-        return
-    if not images:
-        click.echo(f"no image is in {store.folder}", err=True)
-        return
+    found = [asdict(image) | {"in_use": store.in_use(image)} for image in store.images()]
+    show_list(found, _table, f"no image is in {store.folder}", as_json=as_json)
+
+
+def _table(images: Sequence[dict[str, Any]]) -> Table:
     table = Table("image", "layers", "size", "age", "in use")
     for image in images:
-        used = "yes" if store.in_use(image) else ""
-        age = _age(time.time() - image.added)
-        table.add(image.name, str(len(image.layers)), _size(image.bytes), age, used)
-    table.show()
+        used, age = "yes" if image["in_use"] else "", _age(time.time() - image["added"])
+        table.add(image["name"], str(len(image["layers"])), _size(image["bytes"]), age, used)
+    return table
 
 
 @command.command(

@@ -1,7 +1,6 @@
 """`penstock sandboxes`: list the session sandboxes of the registry, and end them by hand."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import sandboxes as sandbox_names
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
+from penstock.listing import show_list
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import fleets_redis
 from penstock.tables import Table, terminal_width
@@ -54,15 +54,11 @@ def list_sandboxes(as_json: bool) -> None:
     """List the sandboxes of every run, or of the one that is named."""
     with _registries() as (_, registries):
         seen = {registry.run: registry.look(10_000) for registry in registries}
-    if as_json:
-        click.echo(
-            json.dumps([_plain(run, registered) for run, registered in seen.items()], indent=2)
-        )
-    elif any(registered.count for registered in seen.values()):
-        _table(seen, wide=terminal_width() >= 120).show()
+    found = [each for each in seen.items() if as_json or each[1].count]
+    rows = [_plain(run, registered) for run, registered in found]
+    show_list(rows, lambda _: _table(seen), "no sandbox is registered", as_json=as_json)
+    if not as_json:
         _print_troubles(seen.values())
-    else:
-        click.echo("no sandbox is registered", err=True)
 
 
 def _print_troubles(seen: Iterable[Registered]) -> None:
@@ -193,8 +189,9 @@ def _plain(run: str, registered: Registered) -> dict[str, Any]:
     }
 
 
-def _table(seen: dict[str, Registered], *, wide: bool) -> Table:
+def _table(seen: dict[str, Registered]) -> Table:
     """In 80 columns the name for `kill`, and when it ends; with more room, its owner."""
+    wide = terminal_width() >= 120
     figures = "age", "lease"
     table = Table(
         "run", "sandbox", "state", *figures, "session", *(("provider", "owner") if wide else ()),

@@ -1,9 +1,7 @@
 """`penstock limits`: the gates, seen and changed while everybody uses them."""
 
 import contextlib
-import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -24,6 +22,7 @@ from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
 from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, state_of
 from penstock.gates.permits import permits, revoke
+from penstock.listing import add_pause_and_resume, json_array, show_list, show_shares
 from penstock.options import (
     examples,
     given_settings,
@@ -31,7 +30,6 @@ from penstock.options import (
     say,
     settings_options,
 )
-from penstock.queues.shares import table_of_shares
 from penstock.startup import fleets_redis
 from penstock.tables import Table
 
@@ -73,18 +71,13 @@ Examples:
   penstock limits ls --json | jq '.[] | select(.waiting > 0)'
 """),
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@json_array
 @settings_options
 def list_gates(as_json: bool) -> None:
     """List the gates: limits, permits in flight, waiters, counters."""
     with fleets_redis(given_settings()) as url:
         gates = list(_statuses(url))
-    if as_json:
-        click.echo(json.dumps([asdict(gate) for gate in gates], indent=2))
-    elif gates:
-        _table(gates).show()
-    else:
-        click.echo("no gate has been used on this Redis", err=True)
+    show_list(gates, _table, "no gate has been used on this Redis", as_json=as_json)
 
 
 @command.command(
@@ -180,10 +173,7 @@ def share(name: str, weights: dict[str, float | None], as_json: bool) -> int:
         if weights and (refusal := _changed(url, gate, weights=weights)):
             return _refused(refusal)
         shares = gate.sync.status().shares or GateShares(1.0, 0, ())
-    if as_json:
-        click.echo(json.dumps(asdict(shares), indent=2))
-    else:
-        table_of_shares(shares).show()
+    show_shares(shares, as_json=as_json)
     return 0
 
 
@@ -220,36 +210,6 @@ def _new_gate(
 
 
 @command.command(
-    "pause",
-    epilog=examples("""
-Example:
-
-  penstock limits pause code
-"""),
-)
-@click.argument("name", shell_complete=gates)
-@settings_options
-def pause(name: str) -> int:
-    """Grant nothing until `resume`. Holders keep their permits, waiters their places."""
-    return _change_named(name, paused=True)
-
-
-@command.command(
-    "resume",
-    epilog=examples("""
-Example:
-
-  penstock limits resume code
-"""),
-)
-@click.argument("name", shell_complete=gates)
-@settings_options
-def resume(name: str) -> int:
-    """Grant again, beginning with those who waited."""
-    return _change_named(name, paused=False)
-
-
-@command.command(
     "rm",
     epilog=examples("""
 Examples:
@@ -282,12 +242,19 @@ def _statuses(url: str) -> Iterator[GateStatus]:
             yield existing_gate(url, name).sync.status()
 
 
-def _change_named(name: str, *, paused: bool) -> int:
+def _change_named(name: str, paused: bool) -> int:
     with fleets_redis(given_settings()) as url:
         try:
             return _change(url, existing_gate(url, name), paused=paused)
         except UnknownGate as unknown:
             return _refused(str(unknown))
+
+
+add_pause_and_resume(
+    command, "name", gates, _change_named,
+    pause="Grant nothing until `resume`. Holders keep their permits, waiters their places.",
+    resume="Grant again, beginning with those who waited.",
+)  # fmt: skip
 
 
 def _change(url: str, gate: Gate, **terms: Any) -> int:
@@ -326,7 +293,7 @@ def _say(gate: GateStatus) -> None:
     say(f"{gate.name}: {state}, {allowed}; {in_flight_of(gate)} in flight, {waiting}")
 
 
-def _table(gates: list[GateStatus]) -> Table:
+def _table(gates: Sequence[GateStatus]) -> Table:
     figures = "limit", "rate/s", "burst", "in flight", "waiting", "oldest", "granted"
     table = Table("gate", *figures, "state", right=figures)
     for gate in gates:

@@ -1,13 +1,13 @@
 """`penstock limits permits` and `revoke`: who holds what, and how it is taken back."""
 
-import json
-from dataclasses import asdict
+from collections.abc import Sequence
 
 import click
 
 from limiter import LeaseStatus, UnknownGate, existing_gate
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
+from penstock.listing import json_array, show_list
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import fleets_redis
 from penstock.tables import Table
@@ -23,7 +23,7 @@ Examples:
 """),
 )
 @click.argument("name", shell_complete=gates)
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@json_array
 @settings_options
 def permits(name: str, as_json: bool) -> int:
     """List a gate's permits in flight: at most a hundred, the first to end first."""
@@ -33,12 +33,7 @@ def permits(name: str, as_json: bool) -> int:
         except UnknownGate as unknown:
             say(f"penstock: {unknown}", err=True)
             return 1
-    if as_json:
-        click.echo(json.dumps([asdict(lease) for lease in leases], indent=2))
-    elif leases:
-        _table_of_permits(leases).show()
-    else:
-        click.echo(f"{name}: no permit is in flight", err=True)
+    show_list(leases, _table_of_permits, f"{name}: no permit is in flight", as_json=as_json)
     return 0
 
 
@@ -69,7 +64,7 @@ def revoke(name: str, permit: str) -> int:
     return 0
 
 
-def _table_of_permits(leases: tuple[LeaseStatus, ...]) -> Table:
+def _table_of_permits(leases: Sequence[LeaseStatus]) -> Table:
     figures = "held", "ends in"
     table = Table("permit", "process", *figures, right=figures)
     for lease in leases:

@@ -1,16 +1,17 @@
 """`penstock queues`: what waits, how the shares of a queue take turns, and its pause."""
 
-import json
-from dataclasses import asdict
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
 import click
 
+from ground import visible
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import queues
 from penstock.fleet import FleetReader, Queue
 from penstock.in_order import run_in_order
+from penstock.listing import add_pause_and_resume, json_array, show_list, show_shares
 from penstock.options import (
     examples,
     given_settings,
@@ -18,7 +19,6 @@ from penstock.options import (
     say,
     settings_options,
 )
-from penstock.queues.shares import table_of_shares
 from penstock.startup import fleets_redis
 from penstock.tables import Table
 from worker import CodeQueue
@@ -55,7 +55,7 @@ Examples:
   penstock queues ls --json | jq '.[] | select(.depth > 0).name'
 """),
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@json_array
 @settings_options
 def list_queues(as_json: bool) -> None:
     """List the queues: jobs that wait, with all shares, jobs that run, workers."""
@@ -66,12 +66,7 @@ def list_queues(as_json: bool) -> None:
 
     with fleets_redis(given_settings()) as url:
         queues = run_in_order(read(url))
-    if as_json:
-        click.echo(json.dumps([asdict(queue) for queue in queues], indent=2))
-    elif queues:
-        _table_of_queues(queues).show()
-    else:
-        click.echo("no queue has been used on this Redis", err=True)
+    show_list(queues, _table_of_queues, "no queue has been used on this Redis", as_json=as_json)
 
 
 @command.command(
@@ -114,10 +109,7 @@ def share(
         if weights or by:
             change_at_terminal(url, "queues", lambda changes: changes.weights(queue, weights, by))
         shares = CodeQueue(url, queue).sync.shares(most)
-    if as_json:
-        click.echo(json.dumps(asdict(shares), indent=2))
-    else:
-        table_of_shares(shares).show()
+    show_shares(shares, as_json=as_json)
 
 
 @command.command(
@@ -133,7 +125,7 @@ Examples:
 @click.option(
     "--most", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@json_array
 @settings_options
 def dropped(queue: str, most: int, as_json: bool) -> None:
     """List jobs that were taken off a queue without a run, and refused results, with the reason.
@@ -142,48 +134,11 @@ def dropped(queue: str, most: int, as_json: bool) -> None:
     """
     with fleets_redis(given_settings()) as url:
         found = dropped_of(url, queue, most)
-    if as_json:
-        click.echo(json.dumps([asdict(one) for one in found], indent=2))
-    elif found:
-        _table_of_dropped(found).show()
-    else:
-        say(f"{queue}: no job was dropped in the last week", err=True)
+    nothing = visible(f"{queue}: no job was dropped in the last week")
+    show_list(found, _table_of_dropped, nothing, as_json=as_json)
 
 
-@command.command(
-    "pause",
-    epilog=examples("""
-Example:
-
-  penstock queues pause code
-"""),
-)
-@click.argument("queue", shell_complete=queues)
-@settings_options
-def pause(queue: str) -> int:
-    """Start no more jobs of a queue until `resume`. Running jobs continue.
-
-    Concurrent workers obey, RQ's own workers do not.
-    """
-    return _change(queue, paused=True)
-
-
-@command.command(
-    "resume",
-    epilog=examples("""
-Example:
-
-  penstock queues resume code
-"""),
-)
-@click.argument("queue", shell_complete=queues)
-@settings_options
-def resume(queue: str) -> int:
-    """Start the jobs of a queue again."""
-    return _change(queue, paused=False)
-
-
-def _change(queue: str, *, paused: bool) -> int:
+def _change(queue: str, paused: bool) -> int:
     with fleets_redis(given_settings()) as url:
         changed = change_at_terminal(
             url, "queues", lambda changes: changes.queue(queue, paused=paused)
@@ -195,7 +150,15 @@ def _change(queue: str, *, paused: bool) -> int:
     return 0
 
 
-def _table_of_dropped(found: list[Dropped]) -> Table:
+add_pause_and_resume(
+    command, "queue", queues, _change,
+    pause="Start no more jobs of a queue until `resume`. Running jobs continue.\n\n"
+    "Concurrent workers obey, RQ's own workers do not.",
+    resume="Start the jobs of a queue again.",
+)  # fmt: skip
+
+
+def _table_of_dropped(found: Sequence[Dropped]) -> Table:
     rows = Table("job", "when", "by worker", "why")
     for one in found:
         when = datetime.fromtimestamp(one.at).astimezone().isoformat(" ", "seconds")
@@ -203,7 +166,7 @@ def _table_of_dropped(found: list[Dropped]) -> Table:
     return rows
 
 
-def _table_of_queues(queues: tuple[Queue, ...]) -> Table:
+def _table_of_queues(queues: Sequence[Queue]) -> Table:
     figures = "waiting", "running", "workers", "oldest"
     rows = Table("queue", *figures, "state", right=figures)
     for queue in queues:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -28,6 +27,7 @@ from jail.sessions import (
     Terminal,
     Usage,
 )
+from penstock.listing import json_array, show_list
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.tables import Table, terminal_width
 from worker.lifecycle.registry.registry import Registry
@@ -47,7 +47,7 @@ Examples:
   penstock sandbox ls --json | jq '.[] | select(.memory > 1e9) | .name'
 """),
 )
-@click.option("--json", "as_json", is_flag=True, help="A JSON array on stdout.")
+@json_array
 @settings_options
 def list_sessions(as_json: bool) -> None:
     """List the session sandboxes of this machine and user.
@@ -55,13 +55,8 @@ def list_sessions(as_json: bool) -> None:
     `penstock sandboxes ls` lists those of all machines, as Redis has them.
     """
     given_settings()
-    rows = asyncio.run(_rows())
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif rows:
-        _table(rows, wide=terminal_width() >= 120).show()
-    else:
-        click.echo("no session sandbox lives on this machine", err=True)
+    nothing = "no session sandbox lives on this machine"
+    show_list(asyncio.run(_rows()), _table, nothing, as_json=as_json)
 
 
 async def _rows() -> list[dict[str, Any]]:
@@ -89,7 +84,8 @@ async def _usage(sessions: LocalSessions, info: SessionInfo) -> Usage | None:
         return None
 
 
-def _table(rows: Sequence[dict[str, Any]], *, wide: bool) -> Table:
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    wide = terminal_width() >= 120
     figures = "age", "memory", "processes"
     table = Table(
         "sandbox", "image", *figures, "last command", *(["machine"] if wide else []),

@@ -29,3 +29,14 @@ def test_commands_and_files_of_clouds_pass_one_base() -> None:
     assert providers - apart - clouds <= {
         "worker/lifecycle/clouds/cloud.py", "worker/lifecycle/modal/deployment.py",
     }  # fmt: skip
+
+
+def test_lists_pauses_and_shares_of_the_command_have_one_helper() -> None:
+    helper = "penstock/listing.py"
+    assert files_with(r"command\(\s*\"(pause|resume)\"", "penstock") == set()
+    assert (
+        files_with(r"json\.dumps\(\[", "penstock/commands", "penstock/queues", "penstock/gates")
+        == set()
+    )
+    assert files_with(r"Table\(\"share\"", "penstock") == {helper}
+    assert files_with(r"One JSON array on stdout\.\"\)", "penstock") == {helper}
