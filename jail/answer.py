@@ -1,64 +1,72 @@
-"""An outcome in the words of `/run_code`, or as the failure that it is."""
+"""An outcome as a result: what a caller of the sandbox gets, and what `/run_code` answers with."""
 
 import base64
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from jail.errors import SandboxBroken, SandboxFailure, SandboxUnfit
-from jail.models import LIMITS, SHOWN, CommandResult
+from jail.models import LIMITS, SHOWN, CodeResult, CommandResult, Status
 from jail.outcome import Outcome, Step
 
 _LIMITS = {reason: limit for limit, reason in LIMITS.items()} | {"time_limit": "time"}
 _KILLED = -9
+# What Sandbox Fusion answers with, and the fields of our own beside them.
+_BODY = {
+    "status", "message", "compile_result", "run_result", "executor_pod_name", "files", "isolation",
+    "refused_files",
+}  # fmt: skip
+_NOT_OF_COMMANDS = {"stdout_truncated", "stderr_truncated"}
+_BODY_LESS = {"compile_result": _NOT_OF_COMMANDS, "run_result": _NOT_OF_COMMANDS}
 
 
-def answer(outcome: Outcome) -> dict[str, Any]:
-    """The body of `/run_code`'s response."""
-    return {
-        "status": _status(outcome),
-        "message": outcome.error,
-        "compile_result": command_result(outcome.compile),
-        "run_result": command_result(outcome.run),
-        "executor_pod_name": os.environ.get("MY_POD_NAME"),
-        "files": encoded(outcome.files),
-        "isolation": outcome.level,
-        "refused_files": dict(outcome.refused_files),
-    }
+def result_of(outcome: Outcome) -> CodeResult:
+    """Outputs as long as they are. Of a failure of ours too, as `SandboxError`."""
+    return CodeResult(
+        status=_status(outcome),
+        message=outcome.error,
+        compile_result=command_of(outcome.compile) if outcome.compile else None,
+        run_result=command_of(outcome.run) if outcome.run else None,
+        executor_pod_name=os.environ.get("MY_POD_NAME"),
+        files={name: base64.b64encode(it).decode() for name, it in outcome.files.items()},
+        refused_files=dict(outcome.refused_files),
+        isolation=outcome.level,
+    )
 
 
-def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: base64.b64encode(content).decode() for name, content in files.items()}
-
-
-def _status(outcome: Outcome) -> str:
+def _status(outcome: Outcome) -> Status:
     if outcome.last is None:
         return "SandboxError"
     return "Success" if outcome.status == "finished" and outcome.return_code == 0 else "Failed"
 
 
-def command_result(step: Step | None) -> dict[str, Any] | None:
-    if step is None:
-        return None
+def command_of(step: Step) -> CommandResult:
     late = step.status == "time_limit"
     # A limit other than time has no status upstream: it shows as a death, and `limit` names it.
     code = None if late else _KILLED if step.return_code is None else step.return_code
-    return {
-        "status": "TimeLimitExceeded" if late else "Finished",
-        "execution_time": step.duration,
-        "return_code": code,
-        "stdout": step.stdout.decode(errors="replace"),
-        "stderr": step.stderr.decode(errors="replace"),
+    ours: dict[str, Any] = {
         "limit": _LIMITS.get(step.status),
         "cpu_time": step.cpu,
         "memory_peak": step.memory_peak,
         "processes_peak": step.processes_peak,
     }
+    return CommandResult(
+        status="TimeLimitExceeded" if late else "Finished",
+        execution_time=step.duration,
+        return_code=code,
+        stdout=step.stdout.decode(errors="replace"),
+        stderr=step.stderr.decode(errors="replace"),
+        **ours,
+    )
+
+
+def body_of(result: CodeResult) -> dict[str, Any]:
+    """The body of `/run_code`'s response."""
+    return result.model_dump(mode="json", include=_BODY, exclude=_BODY_LESS)
 
 
 def told_of(step: Step) -> CommandResult:
     """What a compiler did, as a judge's result says it."""
-    return CommandResult.model_validate(command_result(step)).bounded(SHOWN)
+    return command_of(step).bounded(SHOWN)
 
 
 def failure_of(outcome: Outcome) -> SandboxFailure:

@@ -286,6 +286,9 @@ class CodeResult(Message):
     run_result: CommandResult | None = None
     executor_pod_name: str | None = None
     files: dict[str, str] = Field(default_factory=dict)
+    refused_files: dict[str, str] = Field(
+        default_factory=dict, description="Files that could not be fetched, and why."
+    )
 
     error_kind: ErrorKind = Field(default_factory=lambda given: _judged(given)[0])
     error_reason: str = Field(default_factory=lambda given: _judged(given)[1])

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Self
 
 from ground import tracing
-from jail.answer import answer, failure_of
+from jail.answer import failure_of, result_of
 from jail.errors import LimitRefused, SandboxUnavailable, SandboxUnfit
 from jail.jails import Jails
 from jail.judge.models import JudgeRequest, JudgeResult
@@ -145,6 +145,6 @@ def _record(outcome: Outcome, seconds: float) -> None:
 
 
 def _result(outcome: Outcome, request: CodeRequest, seconds: float) -> CodeResult:
-    fields = answer(outcome)
-    fields |= {"running_seconds": seconds, "correlation_id": request.correlation_id}
-    return CodeResult.read(fields).bounded(max(OUTPUT_LIMIT, request.KEEPS))
+    spent = {"running_seconds": seconds, "correlation_id": request.correlation_id}
+    result = result_of(outcome).bounded(max(OUTPUT_LIMIT, request.KEEPS))
+    return result.model_copy(update=spent)

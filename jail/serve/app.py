@@ -15,7 +15,7 @@ from ground.http.guard import Receive, Scope, Send
 from ground.http.held import Held
 from jail import Jails, Limits, Outcome, Program
 from jail import sandbox as provider
-from jail.answer import answer
+from jail.answer import body_of, result_of
 from jail.errors import LimitRefused, RequestRefused, SandboxBroken, SandboxFailure, SandboxUnfit
 from jail.judge.run import Judging
 from jail.serve import notebook, online_judge, openapi
@@ -145,7 +145,7 @@ class App:
         self._tally.ended(outcome.status)
         if outcome.status == "infrastructure":
             log.error("a program could not be run: %s", outcome.error)
-        return HTTPStatus.OK, answer(outcome)
+        return HTTPStatus.OK, body_of(result_of(outcome))
 
     async def _run_jupyter(self, body: bytearray) -> Answer:
         """Run cells in one interpreter."""

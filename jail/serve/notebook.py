@@ -5,7 +5,7 @@ from typing import Any
 
 from jail import Jails, Limits, Outcome
 from jail import sandbox as provider
-from jail.answer import answer
+from jail.answer import body_of, result_of
 from jail.errors import LimitRefused
 from jail.notebook import Cell, SessionEnded
 from jail.serve.requests import BadFile, RunJupyter
@@ -31,7 +31,7 @@ async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, 
             outcome = await session.end()
     except (BadFile, LimitRefused) as refusal:
         outcome = Outcome("refused", jails.level, error=str(refusal))
-    driver = answer(outcome)
+    driver = body_of(result_of(outcome))
     ended = f"cell {len(cells) + 1} ended the interpreter"
     cut_short = driver["status"] == "Success" and len(cells) < len(request.cells)
     return {
