@@ -40,7 +40,6 @@ class ServerConfig:
     uid: int = 65534  # who it becomes when it is started by root
     gid: int = 65534
     spares: int = 2  # jails made before their programs come
-    ahead: bool = True  # whether each of them has its program's process too; sessions need none
     level: Level = "ns"
     start_as: int | None = None  # from root: start as this ordinary user, in a user namespace
     users: Users | None = None  # of sessions from images; None: it serves none of them
@@ -65,7 +64,6 @@ class ServerConfig:
             "headers": self.headers,
             "uid": self.uid,
             "spares": self.spares,
-            "ahead": self.ahead,
             "gid": self.gid,
             "scratch": tempfile.gettempdir(),
             "users": self.users,

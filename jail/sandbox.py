@@ -16,8 +16,8 @@ from ground import tracing
 from jail.answer import failure_of, result_of
 from jail.errors import LimitRefused, SandboxUnavailable, SandboxUnfit
 from jail.jails import Jails
-from jail.judge.models import JudgeRequest, JudgeResult
-from jail.judge.run import NOT_JUDGED, Judging
+from jail.judge.models import NOT_JUDGED, JudgeRequest, JudgeResult
+from jail.judge.run import Judging
 from jail.judge.suite import Suite
 from jail.launch import ServerConfig
 from jail.limits import CACHE_MB, CAPS, DEFAULTS, MB, Limits
@@ -50,8 +50,8 @@ class LocalSandbox:
         concurrency: int | None = None,
         cache_mb: int = CACHE_MB,
     ) -> None:
-        self._jails = Jails(config, caps=caps, concurrency=concurrency)
-        self._judging = Judging(self._jails, defaults, cache_mb * MB)
+        self.jails = Jails(config, caps=caps, concurrency=concurrency)
+        self._judging = Judging(self.jails, defaults, cache_mb * MB)
         self._defaults = defaults
         self._starting = asyncio.Lock()
         self._started = False
@@ -69,7 +69,7 @@ class LocalSandbox:
 
     @property
     def languages(self) -> frozenset[str]:
-        return frozenset(self._jails.languages)
+        return frozenset(self.jails.languages)
 
     @property
     def judged_languages(self) -> frozenset[str]:
@@ -82,7 +82,7 @@ class LocalSandbox:
     async def run(self, request: CodeRequest) -> CodeResult:
         await self._start()
         began = time.monotonic()
-        outcome = await self._jails.run(self._program(request))
+        outcome = await self.jails.run(self._program(request))
         if tracing.on():
             _record(outcome, time.monotonic() - began)
         if outcome.status in ("refused", "infrastructure"):
@@ -108,18 +108,25 @@ class LocalSandbox:
             limits=limits,
         )
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Done by the first run as well. Raises `SandboxUnavailable`."""
         async with self._starting:
             if self._started:
                 return
-            self._jails.show_headers(self._judging.builds.open())
+            self.jails.show_headers(self._judging.builds.open())
             try:
                 with tracing.span("start sandbox"):
-                    await self._jails.start()
-            except SandboxUnavailable as problem:
+                    await self.jails.start()
+            except SandboxUnavailable:
                 await self._judging.builds.close()
-                raise SandboxUnfit(str(problem), reason="isolation_unavailable") from None
+                raise
             self._started = True
+
+    async def _start(self) -> None:
+        try:
+            await self.start()
+        except SandboxUnavailable as problem:
+            raise SandboxUnfit(str(problem), reason="isolation_unavailable") from None
 
     @cached_property
     def sync(self) -> SyncSandbox:
@@ -128,7 +135,7 @@ class LocalSandbox:
 
     async def close(self) -> None:
         await self._judging.builds.close()
-        await self._jails.close()
+        await self.jails.close()
         self._started = False
 
 

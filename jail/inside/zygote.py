@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 from . import confine, jail, program, root, supervise, syscalls, users, wire
+from .job import PROGRAM, SESSION
 from .place import Place
 
 _BOOT = """import sys; usual = set(sys.modules); sys.path.insert(0, {!r})
@@ -53,7 +54,7 @@ def main(usual: set[str]) -> program.Next | None:
         control.send(json.dumps({"failed": f"{type(problem).__name__}: {problem}"}).encode())
         return None
     control.send(json.dumps(ready).encode())
-    server = Server(control, place, config["spares"], config["ahead"])
+    server = Server(control, place, config["spares"])
     try:
         server.serve()
     except program.Begun as begun:
@@ -148,11 +149,15 @@ class Jail:
 
 
 class Server:
-    """Hands each program to a jail that is ready, makes the next one; ends with its client."""
+    """Hands each program to a jail that is ready, makes the next one; ends with its client.
 
-    def __init__(self, control: wire.Socket, place: Place, spares: int, ahead: bool) -> None:
+    A spare has its program's process too, if what was asked for last had use of it: commands and
+    cases have processes of their own.
+    """
+
+    def __init__(self, control: wire.Socket, place: Place, spares: int) -> None:
         self._control = control
-        self._place, self._ahead = place, ahead
+        self._place, self._ahead = place, False
         self._jails: dict[int, Jail] = {}  # by pidfd
         self._spares: list[int] = []
         self._wanted = self._usual = spares
@@ -185,6 +190,7 @@ class Server:
         if "kill" in order:
             self._kill(order["kill"])
         else:
+            self._ahead = order["what"] in (PROGRAM, SESSION)
             self._hand_over(order, fds)
         for at in fds:
             os.close(at)

@@ -29,6 +29,7 @@ from jail.models import (
 MAX_CASES = 10_000
 MAX_INLINE = 256 << 10  # bytes of all cases that travel with the request; more go as a suite
 WALL_FACTOR = 3.0
+NOT_JUDGED = frozenset({"pytest"})  # which looks for its tests by the names of files
 MAX_KEPT = 16 << 20  # bytes of outputs that come back
 LONGEST = 3600.0  # seconds for all cases, if the request does not say less
 

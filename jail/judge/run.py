@@ -21,8 +21,6 @@ from jail.limits import MB, Limits
 from jail.models import SHOWN
 from jail.outcome import Step
 
-NOT_JUDGED = frozenset({"pytest"})  # which looks for its tests by the names of files
-
 
 class Judging:
     """Judges programs in these jails; one at a time has several lanes, if cores are idle."""

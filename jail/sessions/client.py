@@ -58,7 +58,7 @@ class LocalSessions:
                 await asyncio.to_thread(self._door.open)
                 continue
             try:
-                await wire.send_call(writer, {"op": "open", "session": about, "acknowledges": True})
+                await wire.send_call(writer, {"op": "open", "session": about})
                 value(await wire.receive(reader), "session")
                 writer.write(wire.KNOWN)
             except (SessionGone, ConnectionError):

@@ -81,6 +81,11 @@ class Door:
             raise SettingError(
                 FOLDER, f"{self.folder} is not a folder of this user; name one that is"
             )
+        if found.st_mode & 0o022:
+            raise SettingError(
+                FOLDER,
+                f"others may write to it, and take the hub's place: chmod go-w {self.folder}",
+            )
 
     def _launch(self, listening: int) -> None:
         with open(self.folder / f"{self.socket}.log", "ab") as log:

@@ -200,7 +200,7 @@ class LocalSession:
         name = request.name or f"session-{uuid.uuid4().hex[:16]}"
         about = {**asdict(request), "name": name}
         async with self._connected() as (reader, writer):
-            call = {"op": "fork", "name": self.name, "session": about, "acknowledges": True}
+            call = {"op": "fork", "name": self.name, "session": about}
             await wire.send_call(writer, call)
             value(await wire.receive(reader), "session")
             writer.write(wire.KNOWN)

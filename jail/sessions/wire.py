@@ -8,13 +8,16 @@ import asyncio
 import signal
 from typing import Any
 
+from jail import errors
+from jail.errors import SandboxFailure
 from jail.inside import wire
 from jail.sessions.errors import SessionRefused
 
-VERSION = 4  # of what is said; another version has another hub
+VERSION = 5  # of what is said; another version has another hub
 PIECE = 1 << 18  # bytes of content in one frame
 _MOST = (4 << 20) + PIECE  # a command with all its arguments, or a piece
 _LISTED = 64 << 20  # what a hub may answer: a long listing
+PROGRAM = 256 << 20  # a program with all that it is given, one of its cases, or its result
 _START = 12  # bytes of a frame that say how long it is
 
 Frame = tuple[dict[str, Any], bytes]
@@ -73,3 +76,15 @@ async def receive(reader: asyncio.StreamReader, most: int = _LISTED) -> Frame:
 async def receive_call(reader: asyncio.StreamReader) -> Frame:
     """What a caller says: no more than a command or a piece."""
     return await receive(reader, _MOST)
+
+
+def said(failure: SandboxFailure) -> dict[str, Any]:
+    """A failure as it crosses the socket."""
+    kind = type(failure).__name__
+    return {"failure": kind, "problem": str(failure), "reason": failure.reason}
+
+
+def failure_of(header: dict[str, Any]) -> SandboxFailure:
+    """The failure that `said` made it of."""
+    kind: type[SandboxFailure] = getattr(errors, header["failure"], SandboxFailure)
+    return kind(header["problem"], reason=header["reason"])

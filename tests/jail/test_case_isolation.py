@@ -273,7 +273,7 @@ def _supervisor_of(server: int) -> int:
 
 
 def kill(sandbox: LocalSandbox, whom: str) -> None:
-    (server,) = sandbox._jails._servers.values()
+    (server,) = sandbox.jails._servers.values()
     pid = server.ready["pid"] if whom == "server" else _supervisor_of(server.ready["pid"])
     os.kill(pid, signal.SIGKILL)
 

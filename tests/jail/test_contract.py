@@ -40,13 +40,13 @@ def test_the_embedded_sandbox(check: Check[Sandbox]) -> None:
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[None]:
-    """A machine whose shared sandbox is these tests' own; a socket's path must be short."""
+    """A machine whose hub is these tests' own."""
     temporary = tempfile.mkdtemp(prefix="ps-")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", temporary)
         yield
-    for keeper in processes_in(Path(temporary) / f"penstock-{os.geteuid()}"):
-        os.kill(keeper, signal.SIGKILL)
+    for hub in processes_in(Path(temporary) / f"penstock-sandboxes-{os.getuid()}"):
+        os.kill(hub, signal.SIGKILL)
     shutil.rmtree(temporary)
 
 

@@ -21,11 +21,14 @@ from jail.errors import SandboxBroken, SandboxFailure, SandboxUnfit, SandboxUnre
 from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from jail.judge.suite import Case, InlineSuite
 from jail.models import CodeRequest, CodeResult
-from jail.sessions import shared
-from jail.sessions.shared import Keeper, SharedSandbox
+from jail.sessions import LocalSessions, SessionRequest, wire
+from jail.sessions.launch import hubs
+from jail.sessions.settings import SessionSettings
+from jail.sessions.shared import SharedSandbox
 from jail.sync import SyncSandbox
 from tests.harness.remains import processes_in, processes_named
 from tests.harness.servers import until, url_of
+from tests.jail.sessions.conftest import children_of
 from tests.worker.concurrent import stock
 from tests.worker.concurrent.crew import at_work, open_queue
 from worker.settings import WorkerSettings
@@ -37,13 +40,14 @@ LASTS = "print('begun', flush=True); import time; time.sleep(600)"
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where this test's shared sandbox is, and nobody else's; a socket's path must be short."""
+    """Where the hub of this test's sandboxes is, and nobody else's."""
     temporary = Path(tempfile.mkdtemp(prefix="ps-"))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("TMPDIR", str(temporary))
-    yield temporary / f"penstock-{os.geteuid()}"
-    for keeper in processes_in(temporary / f"penstock-{os.geteuid()}"):
-        os.kill(keeper, signal.SIGKILL)
+    folder = temporary / f"penstock-sandboxes-{os.getuid()}"
+    yield folder
+    for hub in processes_in(folder):
+        os.kill(hub, signal.SIGKILL)
     shutil.rmtree(temporary)
 
 
@@ -63,7 +67,7 @@ def test_a_blocking_sandbox_that_is_closed_fails_what_runs_and_says_what_to_do()
     with local.sync as sandbox, ThreadPoolExecutor(1) as threads:
         sandbox.run(CodeRequest(code=""))
         running = threads.submit(sandbox.run, CodeRequest(code=LASTS, run_timeout=600))
-        until(local._jails.slots.locked, "a program")
+        until(local.jails.slots.locked, "a program")
         sandbox.close()
         with pytest.raises(SandboxFailure):
             running.result()
@@ -180,7 +184,7 @@ def test_the_jobs_of_stock_workers_share_one_sandbox(real_redis, folder, kind) -
     assert [result and result["run_result"]["stdout"] for result in results] == [
         "0\n", "1\n", "2\n",
     ], said  # fmt: skip
-    assert len(list(folder.glob("*.sock"))) == 1
+    assert len(hubs(folder)) == 1
     assert len(processes_in(folder)) == 1
 
 
@@ -209,17 +213,17 @@ async def test_a_program_ends_with_whoever_asked_for_it(folder, monkeypatch) -> 
 async def test_after_its_end_the_next_one_starts_another(folder, monkeypatch) -> None:
     sandbox, asked = SharedSandbox(), asyncio.Event()
     await run(sandbox)
-    (keeper,) = processes_in(folder)
+    (hub,) = processes_in(folder)
 
     async def send(*given: Any) -> None:
-        await shared_send(*given)
+        await wire_send(*given)
         asked.set()
 
-    shared_send = shared.send
-    monkeypatch.setattr(shared, "send", send)
+    wire_send = wire.send
+    monkeypatch.setattr(wire, "send", send)
     lasting = asyncio.create_task(run(sandbox, LASTS))
     await asked.wait()
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(hub, signal.SIGKILL)
     with pytest.raises(SandboxUnreachable, match="went away"):
         await lasting
     assert await run(sandbox) == "1\n"
@@ -228,8 +232,8 @@ async def test_after_its_end_the_next_one_starts_another(folder, monkeypatch) ->
 async def test_it_is_given_no_secret(folder, monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     await run(SharedSandbox())
-    (keeper,) = processes_in(folder)
-    assert b"sk-secret" not in Path(f"/proc/{keeper}/environ").read_bytes()
+    (hub,) = processes_in(folder)
+    assert b"sk-secret" not in Path(f"/proc/{hub}/environ").read_bytes()
 
 
 async def test_what_the_sandbox_refuses_is_refused_here(folder) -> None:
@@ -237,15 +241,35 @@ async def test_what_the_sandbox_refuses_is_refused_here(folder) -> None:
         await SharedSandbox().run(CodeRequest(code="1", language="scala"))
 
 
-async def test_a_keeper_ends_when_nobody_asks_any_more(folder) -> None:
-    import socket
+async def test_programs_and_sessions_have_one_process_and_one_fork_server(folder) -> None:
+    await run(SharedSandbox())
+    session = await LocalSessions().open(SessionRequest())
+    assert await run(SharedSandbox(), "print(2)") == "2\n"
+    assert (await session.exec(["echo", "3"])).stdout == b"3\n"
+    (hub,) = processes_in(folder)
+    assert len(children_of(hub)) == 1
+    await session.end()
 
-    path = shared._folder() / "sandbox-test.sock"
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-        listening.listen()
-        await asyncio.wait_for(Keeper(LocalSandbox(), path, idle=0.01).serve(listening), 100)
-    assert not path.exists()
+
+async def test_the_hub_ends_when_nobody_asks_any_more(folder) -> None:
+    sandbox = SharedSandbox(sessions=SessionSettings(session_hub_idle=0.01))
+    await run(sandbox)
+    async with asyncio.timeout(100):
+        while processes_in(folder):  # noqa: ASYNC110 - nobody says so
+            await asyncio.sleep(0.02)
+    assert hubs(folder) == []
+    assert await run(sandbox, "print(2)") == "2\n"
+
+
+async def test_a_program_that_comes_as_the_hub_ends_is_served(folder) -> None:
+    """The path is given up first, and callers that found it are waited for."""
+    sandbox = SharedSandbox(sessions=SessionSettings(session_hub_idle=0.2))
+    await run(sandbox)
+    told = []
+    for _ in range(20):
+        told.append(await run(sandbox))
+        await asyncio.sleep(0.2)  # as long as it waits for the next one
+    assert told == ["1\n"] * 20
 
 
 async def test_it_judges_and_asks_for_the_cases_that_it_comes_to(folder) -> None:
@@ -289,8 +313,8 @@ async def test_what_it_does_not_judge_is_refused_here(folder) -> None:
         await SharedSandbox().judge(request, InlineSuite.of(request.cases or []))
 
 
-def test_a_folder_that_others_may_enter_is_refused(folder) -> None:
-    folder.mkdir(mode=0o755)
-    folder.chmod(0o755)
-    with pytest.raises(SettingError, match="only its owner"):
+def test_a_folder_that_others_may_write_to_is_refused(folder) -> None:
+    folder.mkdir()
+    folder.chmod(0o770)
+    with pytest.raises(SettingError, match="others may write to"):
         SharedSandbox()

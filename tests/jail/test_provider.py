@@ -67,7 +67,7 @@ async def test_a_program_whose_fork_server_dies_says_nothing_about_itself(
     local: LocalSandbox,
 ) -> None:
     await local.run(CodeRequest(code="print(1)"))
-    server = await local._jails._live_server()
+    server = await local.jails._live_server()
     name = f"sleeper-{secrets.token_hex(8)}"
     sleeps = CodeRequest(code=f"exec -a {name} sleep 1000", language="bash", run_timeout=600)
     running = asyncio.ensure_future(local.run(sleeps))

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[LocalSandbox]:
     """Judges every case of a program in one jail."""
     sandbox = LocalSandbox()
-    sandbox._jails._use_cgroups = request.param == "with cgroups"
+    sandbox.jails._use_cgroups = request.param == "with cgroups"
     sandbox._judging.cores.most = 1
     yield sandbox
     await sandbox.close()
@@ -66,7 +66,7 @@ async def test_a_long_case_gives_way_and_a_short_one_behind_it_does_not(
 
     class Looking(InlineSuite):
         async def case(self, index: int) -> Case:
-            groups = sandbox._jails._hierarchy._used if sandbox._jails._hierarchy else []
+            groups = sandbox.jails._hierarchy._used if sandbox._jails._hierarchy else []
             weights.append({Path(group.weight).read_text() for group in groups})
             return await super().case(index)
 
@@ -184,7 +184,7 @@ async def test_a_kill_below_the_programs_own_limit_is_the_machines(
     """A smaller group stands for a container that had less left than the program may have."""
     sandbox = LocalSandbox()
     await sandbox._start()
-    hierarchy = sandbox._jails._hierarchy
+    hierarchy = sandbox.jails._hierarchy
     try:
         if hierarchy is None or hierarchy.kind != "cgroup-v1":
             pytest.skip("only version 1 counts the shortages of such a group as no other's")

@@ -15,7 +15,7 @@ from jail.sessions.errors import SessionRefused, SessionTrouble
 from jail.sessions.hub.streams import Streams, require_room
 from jail.sessions.launch import valid
 from jail.sessions.settings import LONGEST, with_disk
-from jail.sessions.wire import check_size, packed, receive_call, send
+from jail.sessions.wire import PROGRAM, check_size, packed, receive, receive_call, send
 
 _MOST_TAGS = 64
 _MOST_ARGUMENTS = 2 << 20  # bytes, as the kernel has it
@@ -45,13 +45,20 @@ class Call:
     async def hand_over(self, session: dict[str, Any]) -> None:
         """Returns when the caller knows of it. Raises `ConnectionError` if it has gone before."""
         await self.answer(session=session)
-        if self.header.get("acknowledges"):  # callers of earlier releases do not
-            await receive_call(self.reader)
+        await receive_call(self.reader)
 
-    async def while_heard(self, work: Coroutine[Any, Any, T]) -> T:
-        """Cancelled when the caller hangs up, which says nothing meanwhile."""
+    async def program(self) -> dict[str, Any]:
+        """What the caller says of a program: the request, or one of its cases."""
+        header, _ = await receive(self.reader, PROGRAM)
+        return header
+
+    async def while_heard(
+        self, work: Coroutine[Any, Any, T], listening: Coroutine[Any, Any, object] | None = None
+    ) -> T:
+        """Cancelled when the caller hangs up. It says nothing meanwhile, unless `listening`, which
+        ends when the caller does, takes what it says."""
         at_work = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self.reader.read(1))
+        gone = asyncio.ensure_future(listening or self.reader.read(1))
         try:
             await asyncio.wait([at_work, gone], return_when=asyncio.FIRST_COMPLETED)
             if not at_work.done():

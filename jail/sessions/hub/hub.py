@@ -1,7 +1,8 @@
-"""The hub: the process that keeps all session sandboxes of one user on this machine.
+"""The hub: the process that keeps all sandboxes of one user on this machine.
 
-It has one fork server for all of them. It outlives whoever started it, and ends when it has had
-no session for a while. If it is killed, its fork server ends, and with that every jail.
+It has one fork server for all sessions, and for all programs that run once. It outlives whoever
+started it, and ends when it has had no session and no caller for a while. If it is killed, its
+fork server ends, and with that every jail.
 """
 
 import asyncio
@@ -12,13 +13,15 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from jail.errors import SandboxError, SandboxUnavailable
+from jail.errors import SandboxError, SandboxFailure, SandboxUnavailable
 from jail.images import ImageError, ImageSettings
-from jail.jails import Jails
 from jail.parting import part
+from jail.sandbox import LocalSandbox
 from jail.sessions.errors import ProcessGone, SessionGone, SessionRefused, SessionTrouble
+from jail.sessions.hub import programs
 from jail.sessions.hub.calls import Call, check_command, check_seconds, refused, shown
 from jail.sessions.hub.kept import KeptSession
 from jail.sessions.hub.sessions import KeptSessions
@@ -27,7 +30,7 @@ from jail.sessions.hub.streams import Streams
 from jail.sessions.hub.way_out import WayOut
 from jail.sessions.launch import give_up
 from jail.sessions.settings import SessionSettings
-from jail.sessions.wire import Frame, check_signal, check_size, receive_call
+from jail.sessions.wire import Frame, check_signal, check_size, receive_call, said
 from jail.settings import SandboxSettings
 
 log = logging.getLogger(__name__)
@@ -52,7 +55,8 @@ class Hub:
         images: ImageSettings,
     ) -> None:
         self._folder, self._name, self._settings = folder, name, sessions
-        self._jails = Jails(replace(sandbox.config(), ahead=False))
+        self._programs = LocalSandbox.from_settings(sandbox)
+        self._jails = self._programs.jails
         self._way_out = WayOut(sessions.session_network, sandbox.sandbox_level, sandbox.sandbox_uid)
         self._stirred = asyncio.Event()
         limits = sessions.limits(sandbox)
@@ -69,6 +73,8 @@ class Hub:
             "attach": self._attach, "processes": self._processes, "input": self._input,
             "signal": self._signal, "resize": self._resize, "fork": self._fork,
             "connect": self._connect, "warm": self._warm,
+            "run": partial(programs.run, self._programs),
+            "judge": partial(programs.judge, self._programs),
         }  # fmt: skip
 
     async def serve(self, listening: socket.socket) -> None:
@@ -81,6 +87,10 @@ class Hub:
         try:
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
             self._sessions.admit_no_more()
+            # Nobody finds it any more. Who came in that moment is still served.
+            await asyncio.to_thread(give_up, self._folder, self._name)
+            while self._callers and not over[0].done():
+                await asyncio.wait([over[0], *self._callers], return_when=asyncio.FIRST_COMPLETED)
         finally:
             server.close()
             for task in over:
@@ -89,7 +99,7 @@ class Hub:
 
     async def _start_jails(self) -> None:
         try:
-            await self._jails.start()
+            await self._programs.start()
         except SandboxUnavailable as problem:
             self._unfit = problem
         else:
@@ -113,7 +123,6 @@ class Hub:
                     return
 
     async def _wind_up(self) -> None:
-        await asyncio.to_thread(give_up, self._folder, self._name)
         await self._sessions.end_all()
         for caller in self._callers:
             caller.cancel()
@@ -122,7 +131,7 @@ class Hub:
         await self._started
         await self._sessions.settle()
         await self._way_out.end()
-        await self._jails.close()
+        await self._programs.close()
 
     # Calls.
 
@@ -148,6 +157,8 @@ class Hub:
             if (serve := self._calls.get(call.header.get("op", ""))) is None:
                 raise SessionRefused(f"the hub knows no call {call.header.get('op')!r:.100}")
             await serve(call)
+        except SandboxFailure as failure:
+            await call.answer(**said(failure))
         except (SandboxError, ImageError) as refusal:
             await call.answer(**refused(refusal))
         except ConnectionError:

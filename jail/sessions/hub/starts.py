@@ -40,7 +40,6 @@ class Starts:
         self._config = replace(
             sandbox.config(),
             preload=(),
-            ahead=False,
             users=find(settings.image_first_uid),
             layers=str(self._store.layers.resolve()),  # no link of the host leads anywhere there
         )

@@ -116,7 +116,7 @@ async def ask(folder: Path, **call) -> tuple[asyncio.StreamReader, asyncio.Strea
     hub = hub_of(folder, "first")
     assert hub
     reader, writer = await connect(folder, hub)
-    await wire.send(writer, {"acknowledges": True, **call})
+    await wire.send(writer, call)
     return reader, writer
 
 
@@ -134,15 +134,6 @@ async def test_a_session_that_nobody_came_to_know_of_is_ended(sessions, folder, 
     writer.write(wire.KNOWN)
     writer.close()
     assert await (await sessions.get("mine")).info()
-    assert sorted(await names(sessions)) == ["first", "mine"]
-
-
-async def test_a_caller_of_an_earlier_release_says_nothing_of_it(sessions, folder):
-    about = asdict(SessionRequest(name="mine"))
-    reader, writer = await ask(folder, op="open", session=about, acknowledges=False)
-    await wire.receive(reader)
-    writer.close()
-    await writer.wait_closed()
     assert sorted(await names(sessions)) == ["first", "mine"]
 
 
