@@ -21,7 +21,7 @@ from jail.errors import SandboxBroken, SandboxFailure, SandboxUnfit, SandboxUnre
 from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from jail.judge.suite import Case, InlineSuite
 from jail.models import CodeRequest, CodeResult
-from jail.sessions import LocalSessions, SessionRequest, wire
+from jail.sessions import CommandRequest, LocalSessions, SessionRequest, wire
 from jail.sessions.launch import hubs
 from jail.sessions.settings import SessionSettings
 from jail.sessions.shared import SharedSandbox
@@ -245,7 +245,7 @@ async def test_programs_and_sessions_have_one_process_and_one_fork_server(folder
     await run(SharedSandbox())
     session = await LocalSessions().open(SessionRequest())
     assert await run(SharedSandbox(), "print(2)") == "2\n"
-    assert (await session.exec(["echo", "3"])).stdout == b"3\n"
+    assert (await session.run(CommandRequest(["echo", "3"]))).stdout == b"3\n"
     (hub,) = processes_in(folder)
     assert len(children_of(hub)) == 1
     await session.end()
