@@ -5,4 +5,5 @@
 RQ reads settings from such a module, and there are none here.
 """
 
-import jail.fusion.client  # noqa: F401
+import jail.fusion.client
+import jail.sessions.shared  # noqa: F401

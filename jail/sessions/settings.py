@@ -39,7 +39,8 @@ class SessionSettings(Settings):
     session_hub_idle: float = Field(
         60.0,
         gt=0,
-        description="Seconds without a session after which the process that keeps them ends.",
+        description="Seconds without a session and a program after which the process that keeps"
+        " them ends.",
     )
 
     session_network: str = Field(

@@ -1,4 +1,4 @@
-"""Where a program runs, and how it is judged, is decided in one file each."""
+"""Where a program runs, how it is judged, and which process keeps it: one file each."""
 
 import re
 
@@ -31,3 +31,9 @@ def test_case_by_case_judges_only_the_workers_judge() -> None:
     assert importers("worker.judging.job") == {"worker.jobs", "worker.place"}
     texts = {name for name in importers("jail.judge.program") if name.startswith("worker")}
     assert texts == {"worker.judging.by_runs", "worker.reward.check"}
+
+
+def test_one_process_of_a_machine_serves_programs_and_sessions() -> None:
+    starts = {name_of(file) for file in modules("jail") if "os.fork() and" in file.read_text()}
+    serves = {name_of(file) for file in modules("jail") if "start_unix_server" in file.read_text()}
+    assert (starts, serves) == ({"jail/sessions/launch.py"}, {"jail/sessions/hub/hub.py"})
