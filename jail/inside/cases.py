@@ -53,6 +53,30 @@ def _put_program(names: list[str], contents: list[bytes], executable: set[str]) 
     syscalls.mount("none", root.PROGRAM, None, read_only | flags)
 
 
+class Ends:
+    """The pipes of one case: what it prints, and a script's mark, which it writes if it comes to
+    its end. Ours never block; theirs are handed over."""
+
+    def __init__(self, prints: int, marks: bool) -> None:
+        printed = [os.pipe() for _ in range(prints)]
+        self._marks = [os.pipe()] if marks else []
+        self._pipes = printed + self._marks
+        for end, _ in self._pipes:
+            os.set_blocking(end, False)
+        self.streams = {end: bytearray() for end, _ in printed}
+        self.mark = verdict.new_mark() if marks else b""
+
+    def theirs(self) -> list[int]:
+        return [end for _, end in self._pipes]
+
+    def are_marked(self) -> bool:
+        return all(verdict.is_marked(end, self.mark) for end, _ in self._marks)
+
+    def close(self) -> None:
+        for end, _ in self._pipes:
+            os.close(end)
+
+
 class Bench:
     """The template, the folders, and the line to the client."""
 
@@ -100,41 +124,43 @@ class Bench:
         """One case; False if the jail cannot serve another."""
         if order["files"]:
             self._put_files(given.pop(1))
-        pipes = [os.pipe() for _ in range(1 if order["stdout"] else 2)]
-        streams = {end: bytearray() for end, _ in pipes}
-        pipes += (marks := [os.pipe()] if order["mark"] else [])
-        for end, _ in pipes:
-            os.set_blocking(end, False)
-        running = Running(self._pid, streams, self._saying, self._line)
         evidence = self._job.evidence
         counted = evidence.forget_peak() if evidence else False
         limits = {**self._limits, "cpu": order["cpu"]}
         meter = Meter(limits, evidence, self._pids_of_case, self._job.killed)
+        ends = Ends(prints=1 if order["stdout"] else 2, marks=order["mark"])
+        running = Running(self._pid, ends.streams, self._saying, self._line)
         running.started = time.monotonic()
-        mark = verdict.new_mark() if marks else b""
-        script = order["script"] or self._script
-        self._begin(script, mark, [*given, *(end for _, end in pipes)])
-        clock = Clock(running.started, order["wall"], order["patient"])
-        cpu, memory = self._watch(running, meter, clock)
-        duration = time.monotonic() - running.started
-        meter.close(cpu, memory, evidence.memory_peak() if evidence and counted else 0)
-        if meter.cpu > order["cpu"]:
+        self._begin(order["script"] or self._script, ends.mark, [*given, *ends.theirs()])
+        used = self._watch(running, meter, Clock(running.started, order["wall"], order["patient"]))
+        report = self._account(running, meter, used, counted, order["cpu"])
+        report["marked"] = ends.are_marked()
+        report["spoilt"] = self._over or bool(evidence and evidence.passed())
+        wire.write(self._channel.fileno(), wire.pack(report, [*ends.streams.values()]))
+        ends.close()
+        return not report["spoilt"] and self._clear()
+
+    def _account(
+        self, running: Running, meter: Meter, used: tuple[float, int], counted: bool, cpu: float
+    ) -> dict[str, Any]:
+        """How it ended, and what it used. The template, which waited for it, knows its processor
+        time; the kernel, where it has `counted`, its memory. A case that has used more `cpu` than
+        it may has passed its limit, also if it ended before anybody looked.
+        """
+        duration, evidence = time.monotonic() - running.started, self._job.evidence
+        meter.close(*used, evidence.memory_peak() if evidence and counted else 0)
+        if meter.cpu > cpu:
             running.verdict = running.verdict or "time_limit"
         if running.gave_way and evidence:
             evidence.take_back()
-        report = facts(running, meter, evidence, duration)
-        report["marked"] = all(verdict.is_marked(end, mark) for end, _ in marks)
-        spoilt = self._over or bool(evidence and evidence.passed())
-        wire.write(
-            self._channel.fileno(),
-            wire.pack({**report, "spoilt": spoilt}, [*streams.values()]),
-        )
-        for end, _ in pipes:
-            os.close(end)
-        if not spoilt and self._state() != self._clean:
+        return facts(running, meter, evidence, duration)
+
+    def _clear(self) -> bool:
+        """The folders for the next case: new ones, if this one has changed them."""
+        if self._state() != self._clean:
             self._place.renew(self._limits)
             self._clean = self._state()
-        return not spoilt
+        return True
 
     def _begin(self, script: str, mark: bytes, ends: list[int]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen in a moment

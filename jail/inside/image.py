@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 from importlib.machinery import PathFinder
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import root, syscalls, users
 from .jail import SHARED_MEMORY, Namespaces
@@ -135,26 +135,25 @@ class Image(Namespaces):
         self._filter.install()
 
     def become(self, user: str, workdir: str) -> None:
-        account = _account(user or self._default)
+        account = Account.of(user or self._default)
         if workdir:
             with contextlib.suppress(OSError):  # it is said when the command would begin there
                 os.makedirs(workdir, exist_ok=True)
         with contextlib.suppress(OSError):  # it has no terminal
             os.ttyname(0)
-            os.fchown(0, account["uid"], -1)
+            os.fchown(0, account.uid, -1)
         if self._many:
-            os.setgroups(account["groups"])
-        elif account["uid"] or account["gid"]:
+            os.setgroups(account.groups)
+        elif account.uid or account.gid:
             raise Refused(
                 f"{user or self._default!r:.50}: this session has one user, root. Who started its "
                 f"server may give it no others: {self._why_one}"
             )
-        os.setresgid(account["gid"], account["gid"], account["gid"])
-        os.setresuid(account["uid"], account["uid"], account["uid"])
+        os.setresgid(account.gid, account.gid, account.gid)
+        os.setresuid(account.uid, account.uid, account.uid)
         os.environ.clear()
-        self.home = account["home"]
-        name = account["name"]
-        self.environment = {"PATH": PATH, "USER": name, "LOGNAME": name}
+        self.home = account.home
+        self.environment = {"PATH": PATH, "USER": account.name, "LOGNAME": account.name}
 
 
 def _make_folder(name: str, mode: int) -> None:
@@ -183,23 +182,50 @@ def _write_settings() -> None:
         os.close(etc)
 
 
-def _account(asked: str) -> dict[str, Any]:
-    """`name`, `uid`, `name:group` or `uid:gid`, by the session's own lists of both."""
-    name, _, group = asked.partition(":")
-    name = name or "root"
-    found = next((line for line in users.accounts("passwd") if name in line[:1] + line[2:3]), None)
-    if found is None and not name.isdigit() and name != "root":
-        raise Refused(f"user {name!r:.50} is not in /etc/passwd of this session")
-    known, _, uid, gid, _, home, *_ = [*(found or [name]), *[""] * 6]  # a line may be short
-    number = _number(uid) if found else _number(name) if name != "root" else 0
-    # As Docker has it: a group that is named is the only one.
-    others = (
-        [] if group else [line for line in users.accounts("group") if known in line[3].split(",")]
-    )
-    groups = [_number(line[2]) for line in others]
-    main = _group(group) if group else _number(gid) if found else 0
-    home = home or ("/root" if number == 0 else "/")
-    return {"name": known, "uid": number, "gid": main, "groups": groups, "home": home}
+class Account(NamedTuple):
+    """Who a command is, by the session's own lists of users and groups."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: list[int]  # besides the main one
+    home: str
+
+    @classmethod
+    def of(cls, asked: str) -> "Account":
+        """`name`, `uid`, `name:group` or `uid:gid`, as Docker reads it: a group that is named is
+        the only one. Raises `Refused`."""
+        user, _, group = asked.partition(":")
+        name, uid, gid, home = _listed(user or "root") or _unlisted(user or "root")
+        number = _number(uid)
+        home = home or ("/root" if number == 0 else "/")
+        if group:
+            return cls(name, number, _group(group), [], home)
+        groups = [_number(line[2]) for line in users.accounts("group") if _has(line, name)]
+        return cls(name, number, _number(gid), groups, home)
+
+
+def _listed(user: str) -> tuple[str, str, str, str] | None:
+    """Name, uid, gid and home of the first line with this name, or this number."""
+    for line in users.accounts("passwd"):
+        if user in (line[0], line[2]):
+            name, _, uid, gid, _, home, *_ = [*line, "", ""]  # a line may be short
+            return name, uid, gid, home
+    return None
+
+
+def _unlisted(user: str) -> tuple[str, str, str, str]:
+    """The same of root, or of a bare number: they need no line."""
+    if user == "root":
+        return user, "0", "0", ""
+    if user.isdigit():
+        return user, user, "0", ""
+    raise Refused(f"user {user!r:.50} is not in /etc/passwd of this session")
+
+
+def _has(line: list[str], name: str) -> bool:
+    """Whether a line of groups has this user as a member."""
+    return name in line[3].split(",")
 
 
 def _group(name: str) -> int:
