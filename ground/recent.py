@@ -1,25 +1,37 @@
 """A mapping of limited size."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
 
 
-class Recent(OrderedDict[str, V], Generic[V]):
-    """At most this many entries: the one that was not used for longest is dropped first."""
+class Recent(OrderedDict[Hashable, V], Generic[V]):
+    """At most this many entries: the one that was not used for longest is dropped first.
 
-    def __init__(self, most: int) -> None:
+    With `size_of`, their sizes together are at most `most`, and none is taken out by name.
+    """
+
+    def __init__(self, most: int, size_of: Callable[[V], int] | None = None) -> None:
         super().__init__()
-        self._most = most
+        self.most = most
+        self._size_of = size_of
+        self._size = 0
 
-    def use(self, key: str) -> V | None:
+    def use(self, key: Hashable) -> V | None:
         if key in self:
             self.move_to_end(key)
         return self.get(key)
 
-    def put(self, key: str, value: V) -> None:
+    def put(self, key: Hashable, value: V) -> None:
+        before = self.get(key)
         self[key] = value
         self.move_to_end(key)
-        if len(self) > self._most:
-            self.popitem(last=False)
+        if self._size_of is None:
+            if len(self) > self.most:
+                self.popitem(last=False)
+            return
+        self._size += self._size_of(value) - (0 if before is None else self._size_of(before))
+        while self._size > self.most:
+            self._size -= self._size_of(self.popitem(last=False)[1])

@@ -9,7 +9,7 @@ from ground import SettingError
 from ground.extras import needed_by
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
-from worker.hosts.settings import HostSettings
+from worker.settings import HostSettings
 
 _GRACE = 15  # seconds that steps have to finish once the server must end
 

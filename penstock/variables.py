@@ -14,15 +14,12 @@ PACKAGES = (
     "limiter",
     "buffer",
     "worker",
-    "worker.hosts",
     "jail.images",
     "worker.lifecycle",
     "worker.queue",
-    "worker.reward",
     "worker.e2b",
     "jail",
     "jail.sessions",
-    "worker.tool",
     "penstock",
 )
 _NEAR = 0.8

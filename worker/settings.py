@@ -1,10 +1,10 @@
-"""A worker's settings, from its environment: where programs run, and under which gate."""
+"""What workers, trainers and hosts' servers read from their environment."""
 
 import os
 import re
 from functools import cache
+from typing import Literal
 
-import rq.defaults
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 
 from ground import SettingError, Settings, check_name
@@ -125,6 +125,34 @@ class WorkerSettings(Settings):
         return self.sandbox_fusion_url.split()
 
 
+class RewardSettings(Settings):
+    """Settings of the reward functions with verl's signatures."""
+
+    reward_failures: Literal["raise", "zero"] = Field(
+        "raise",
+        description="What `compute_score` does when a sandbox or Redis fails: `raise` raises"
+        " `RewardUnknown`, `zero` returns 0.",
+    )
+
+
+class ToolSettings(Settings):
+    """Settings of a trainer's process that has verl."""
+
+    verl_tool_path: bool = Field(
+        False,
+        description="Bring back the module `verl.tools.sandbox_fusion_tools`, which verl 0.8"
+        " removed, as an alias of `worker.tool`.",
+    )
+
+
+class HostSettings(Settings):
+    """Servers that speak a host's protocol."""
+
+    openenv_token: SecretStr | None = Field(
+        None, description="The bearer token that `penstock openenv` asks its clients for."
+    )
+
+
 @cache
 def worker_settings() -> WorkerSettings:
     """This process's settings; its environment is read once."""
@@ -133,6 +161,8 @@ def worker_settings() -> WorkerSettings:
 
 def require_rqs_own_keys() -> None:
     """RQ 3 has a setting for a prefix of its keys; our scripts name the keys without one."""
+    import rq.defaults  # which no setting needs
+
     prefix = getattr(rq.defaults, "RQ_KEY_PREFIX", "rq")
     if prefix != "rq":
         raise SettingError(

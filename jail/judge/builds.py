@@ -9,10 +9,10 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ground.recent import Recent
 from jail import languages
 from jail.inside import wire
 from jail.inside.root import PROGRAM
@@ -66,8 +66,7 @@ class Builds:
     def __init__(self, jails: Jails, most_bytes: int) -> None:
         self._jails = jails
         self._most = most_bytes
-        self._size = 0
-        self._kept: OrderedDict[str, Build] = OrderedDict()
+        self._kept: Recent[Build] = Recent(most_bytes, lambda build: build.size)
         self._under_way: dict[tuple[str, Limits], _UnderWay] = {}
         self.header: Header | None = None  # while the sandbox runs, if there is room for it
         self.compiled = 0  # how many times a compiler was run
@@ -86,8 +85,7 @@ class Builds:
         )
         argv = [str(argument) for argument in _argv(steps[0])]
         key = _digest(argv, {**given, **source})
-        if build := self._kept.get(key):
-            self._kept.move_to_end(key)
+        if build := self._kept.use(key):
             return build
         joined = (key, limits)  # of one that compiles with less, the failure is its own
         if joined not in self._under_way:
@@ -149,11 +147,8 @@ class Builds:
             await header.close()
 
     def _keep(self, key: str, build: Build) -> None:
-        self._kept[key] = build
-        self._size += build.size
-        room = self._most - (self.header.size if self.header else 0)
-        while self._size > room:
-            self._size -= self._kept.popitem(last=False)[1].size
+        self._kept.most = self._most - (self.header.size if self.header else 0)
+        self._kept.put(key, build)
 
 
 @dataclass

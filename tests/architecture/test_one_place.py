@@ -37,3 +37,9 @@ def test_one_process_of_a_machine_serves_programs_and_sessions() -> None:
     starts = {name_of(file) for file in modules("jail") if "os.fork() and" in file.read_text()}
     serves = {name_of(file) for file in modules("jail") if "start_unix_server" in file.read_text()}
     assert (starts, serves) == ({"jail/sessions/launch.py"}, {"jail/sessions/hub/hub.py"})
+
+
+def test_what_is_kept_in_part_is_kept_by_one_mapping() -> None:
+    bounded = re.compile(r"popitem\(last=False\)")
+    rooms = [file for file in modules("worker", "jail") if "e2b" not in file.parts]
+    assert [name_of(file) for file in rooms if bounded.search(file.read_text())] == []

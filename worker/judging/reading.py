@@ -8,7 +8,6 @@ import asyncio
 import json
 import weakref
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
@@ -17,6 +16,7 @@ from redis.exceptions import RedisError
 
 from ground import RedisTarget, connect_async
 from ground.backoff import backoff
+from ground.recent import Recent
 from jail.errors import SandboxUnfit, SandboxUnreachable
 from jail.judge.models import SuiteRef
 from jail.judge.suite import Case
@@ -59,9 +59,7 @@ class SuiteReader:
 
     def __init__(self, target: RedisTarget, kept: int = KEPT) -> None:
         self.client: Any = connect_async(target)
-        self._most = kept
-        self._size = 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: Recent[bytes] = Recent(kept, len)
         self._coming: dict[str, asyncio.Task[bytes]] = {}
         self._renewed: dict[str, float] = {}
 
@@ -77,8 +75,7 @@ class SuiteReader:
 
     async def fetched(self, digest: str, key: str) -> bytes:
         """The content. Callers that ask meanwhile wait for the same answer."""
-        if (found := self._kept.get(digest)) is not None:
-            self._kept.move_to_end(digest)
+        if (found := self._kept.use(digest)) is not None:
             return found
         if digest not in self._coming:
             task = asyncio.create_task(self._fetch(digest, key))
@@ -91,11 +88,7 @@ class SuiteReader:
         content = content_of(await self._asked(key), digest)
         if content is None:
             raise SandboxUnfit(f"{key} is not in Redis any more", reason=MISSING)
-        self._kept[digest] = content
-        self._size += len(content)
-        while self._size > self._most and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._size -= len(dropped)
+        self._kept.put(digest, content)
         return content
 
     async def _asked(self, key: str) -> bytes | None:
@@ -140,7 +133,7 @@ class StoredSuite:
         self._reader = reader
         self._packs = [digests for _, digests in packs]
         self._ends = list(accumulate(count for count, _ in packs))
-        self._rows: OrderedDict[int, list[Any]] = OrderedDict()  # of the last packs that were read
+        self._rows: Recent[list[Any]] = Recent(_PACKS)  # of the last packs that were read
         self._ahead: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -178,14 +171,10 @@ class StoredSuite:
 
     async def _row(self, index: int) -> Any:
         pack, at = self._place(index)
-        if pack not in self._rows:
+        if (rows := self._rows.use(pack)) is None:
             rows = json.loads(await self._joined(self._packs[pack]))
-            self._rows[pack] = rows
-            while len(self._rows) > _PACKS:
-                self._rows.popitem(last=False)
-            return rows[at]
-        self._rows.move_to_end(pack)
-        return self._rows[pack][at]
+            self._rows.put(pack, rows)
+        return rows[at]
 
     def _place(self, index: int) -> tuple[int, int]:
         pack = bisect_right(self._ends, index)

@@ -5,7 +5,7 @@ from worker.reward.api import call_sandbox_api
 from worker.reward.check import RewardUnknown, check_correctness, compute_score
 from worker.reward.scoring import Case, CaseResult, Score, score
 from worker.reward.semaphore import GateSemaphore
-from worker.reward.settings import RewardSettings
+from worker.settings import RewardSettings
 
 __all__ = [
     "Case",

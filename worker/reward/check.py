@@ -23,8 +23,8 @@ from worker.place import Place, place_of
 from worker.queue.code_queue import CodeQueue
 from worker.reward.api import Answer, call_sandbox_api
 from worker.reward.semaphore import Semaphore, holding
-from worker.reward.settings import RewardSettings
 from worker.reward.verdict import Code, blank, is_unknown, judged
+from worker.settings import RewardSettings
 
 Metadata = dict[str, Any]
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ground import SettingError
-from worker.tool.settings import ToolSettings
+from worker.settings import ToolSettings
 
 log = logging.getLogger("penstock.tool")
 

@@ -9,11 +9,11 @@ import os
 import signal
 import socket
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+from ground.recent import Recent
 from jail.inside import wire as jail_wire
 from jail.inside.job import COMMANDS
 from jail.jails import Jails, header_of
@@ -66,7 +66,7 @@ class KeptSession:
         self._numbers = itertools.count(1)
         self._starting: dict[int, tuple[asyncio.Future[Streams], Ends | None, dict[str, Any]]] = {}
         self._running: dict[int, Streams] = {}
-        self._ended: OrderedDict[int, Streams] = OrderedDict()
+        self._ended: Recent[Streams] = Recent(_REMEMBERED)
         self._concluding: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._line = Line(self._hear, self.gone)
@@ -310,9 +310,7 @@ class KeptSession:
     def _conclude(self, streams: Streams, end: dict[str, Any]) -> None:
         self._running.pop(streams.pid, None)
         if "argv" in streams.about:
-            self._ended[streams.pid] = streams
-            while len(self._ended) > _REMEMBERED:
-                self._ended.popitem(last=False)
+            self._ended.put(streams.pid, streams)
         task = self._loop.create_task(self._concluded(streams, end))
         self._concluding.add(task)
         task.add_done_callback(self._concluding.discard)
