@@ -39,6 +39,12 @@ def test_one_process_of_a_machine_serves_programs_and_sessions() -> None:
     assert (starts, serves) == ({"jail/sessions/launch.py"}, {"jail/sessions/hub/hub.py"})
 
 
+def test_one_python_stays_from_cell_to_cell() -> None:
+    """It alone lets a cell await at its top."""
+    found = {name_of(file) for file in modules() if "TOP_LEVEL_AWAIT" in file.read_text()}
+    assert found == {"jail/inside/notebook.py"}
+
+
 def test_what_is_kept_in_part_is_kept_by_one_mapping() -> None:
     bounded = re.compile(r"popitem\(last=False\)")
     rooms = [file for file in modules("worker", "jail") if "e2b" not in file.parts]
