@@ -84,7 +84,7 @@ def test_a_client_that_went_away_costs_a_fork_server_with_no_room_nothing() -> N
     reader, writer = os.pipe()
     os.close(reader)
     control, other = wire.pair()
-    server = zygote.Server(control, no_room, 0, True)
+    server = zygote.Server(control, no_room, 0)
     server._hand_over({"run": 1, "what": "program"}, [writer, writer])
     os.close(writer)
     control.close()

@@ -66,7 +66,7 @@ async def test_a_long_case_gives_way_and_a_short_one_behind_it_does_not(
 
     class Looking(InlineSuite):
         async def case(self, index: int) -> Case:
-            groups = sandbox.jails._hierarchy._used if sandbox._jails._hierarchy else []
+            groups = sandbox.jails._hierarchy._used if sandbox.jails._hierarchy else []
             weights.append({Path(group.weight).read_text() for group in groups})
             return await super().case(index)
 
