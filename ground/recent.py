@@ -17,7 +17,7 @@ class Recent(OrderedDict[Hashable, V], Generic[V]):
         super().__init__()
         self.most = most
         self._size_of = size_of
-        self._size = 0
+        self.size = 0
 
     def use(self, key: Hashable) -> V | None:
         if key in self:
@@ -32,6 +32,6 @@ class Recent(OrderedDict[Hashable, V], Generic[V]):
             if len(self) > self.most:
                 self.popitem(last=False)
             return
-        self._size += self._size_of(value) - (0 if before is None else self._size_of(before))
-        while self._size > self.most:
-            self._size -= self._size_of(self.popitem(last=False)[1])
+        self.size += self._size_of(value) - (0 if before is None else self._size_of(before))
+        while self.size > self.most:
+            self.size -= self._size_of(self.popitem(last=False)[1])

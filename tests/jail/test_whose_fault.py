@@ -55,6 +55,24 @@ async def test_the_time_of_the_process_that_forks_the_cases_is_no_cases(
     assert result.cpu_ms[-1] < sum(result.cpu_ms) / 10
 
 
+FAMILY = """
+import os, time
+for _ in range(2):
+    if not os.fork():
+        break
+held = bytearray(os.urandom(1)) * (90 << 20)
+time.sleep(1)
+"""
+
+
+async def test_every_process_of_a_case_counts(sandbox: LocalSandbox) -> None:
+    """Whichever number it has, and however its jail was made: those after the first are otherwise.
+    All three are above the limit, and no two of them are."""
+    for _ in range(3):
+        result = await judge(sandbox, FAMILY, [("", None)], memory_limit_mb=240)
+        assert (result.verdicts, result.reasons) == ("L", {0: "memory_limit"})
+
+
 BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint(1)"
 
 

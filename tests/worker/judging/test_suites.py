@@ -177,7 +177,7 @@ async def test_what_a_worker_remembers_is_bounded(store, redis) -> None:
     for index in range(20):
         await suite.case(index)
 
-    assert reader._size == sum(map(len, reader._kept.values())) <= 500_000
+    assert reader._kept.size == sum(map(len, reader._kept.values())) <= 500_000
     await reader.close()
 
 
