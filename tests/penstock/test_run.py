@@ -1,6 +1,7 @@
 """`penstock run`: as if the program had run here."""
 
 import json
+import contextlib
 import os
 import subprocess
 import sys
@@ -163,7 +164,8 @@ def test_a_program_that_waits_at_a_paused_gate_says_so_once(
             stderr=subprocess.PIPE, text=True,
             env=os.environ | {"PENSTOCK_REDIS_URL": shared_server.url},
         )  # fmt: skip
-        with waiting:
+        with waiting, contextlib.ExitStack() as ends:
+            ends.callback(waiting.kill)  # also one that a failing test leaves
             assert waiting.stdin is not None
             waiting.stdin.write("print(1)")
             waiting.stdin.close()
