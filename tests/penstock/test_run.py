@@ -1,7 +1,7 @@
 """`penstock run`: as if the program had run here."""
 
-import json
 import contextlib
+import json
 import os
 import subprocess
 import sys
