@@ -37,7 +37,7 @@ class GroupInfo:
     version: int | None = None
     """Under which it began; None without a policy on versions."""
     reward: float | None = None
-    """Mean of its items' rewards; None if none has one, or an older release wrote it."""
+    """Mean of its items' rewards; None if none has one."""
     why: str = ""
     """What made it ready: `count`, `timeout` or `judged`; empty while it is open."""
     assumed: bool = False

@@ -4,19 +4,11 @@ local function at(part) return ROOT .. ':' .. part end
 local function group_of(gid) return ROOT .. ':group:' .. gid end
 local function meta_of(gid) return ROOT .. ':group:' .. gid .. ':meta' end
 
--- Decoding one field costs a third of reading some twenty. An earlier release wrote only the twenty.
-local set = {}
-do
-  local had = redis.call('HMGET', at('config'), 'packed', 'idle')
-  if had[1] then
-    set = cjson.decode(had[1])
-    set.idle = tonumber(had[2] or '')
-  else
-    local flat = redis.call('HGETALL', at('config'))
-    for i = 1, #flat, 2 do set[flat[i]] = tonumber(flat[i + 1]) or flat[i + 1] end
-  end
-end
-if not set.group_size then return redis.error_reply('NOTASK ' .. ROOT) end
+-- Decoding one field costs a third of reading some twenty.
+local had = redis.call('HMGET', at('config'), 'packed', 'idle')
+if not had[1] then return redis.error_reply('NOTASK ' .. ROOT) end
+local set = cjson.decode(had[1])
+set.idle = tonumber(had[2] or '')
 local stamp = redis.call('TIME')
 local noted = redis.call('HMGET', at('state'), 'paused', 'owed')
 local paused, owed = tonumber(noted[1] or '0'), noted[2]

@@ -57,7 +57,6 @@ them to their queue.
 )
 @click.option("--gate", metavar="NAME", shell_complete=gate_names,
               help="Take a permit of this gate for each job.")  # fmt: skip
-@click.option("--limit", "old_gate", hidden=True)  # `--gate` in 0.1; 0.3 removes it
 @click.option("--gate-limit", metavar="N", help="The gate's limit, if no such gate exists yet.")
 @click.option(
     "--name",
@@ -86,7 +85,6 @@ def command(
     concurrency: str | None,
     allow: tuple[str, ...],
     gate: str | None,
-    old_gate: str | None,
     gate_limit: str | None,
     name: str | None,
     burst: bool,
@@ -109,7 +107,7 @@ def command(
     settings = given_settings()
     require_one_primary(settings)
     chosen = _chosen(
-        sandbox=sandbox, concurrency=concurrency, gate=_gate(gate, old_gate), gate_limit=gate_limit,
+        sandbox=sandbox, concurrency=concurrency, gate=gate, gate_limit=gate_limit,
         allow=" ".join(allow) or None,
     )  # fmt: skip
     with running_redis(settings) as url:
@@ -134,16 +132,6 @@ def command(
 
 def _own_name() -> str:
     return f"{socket.gethostname().partition('.')[0]}-{secrets.token_hex(4)}"
-
-
-def _gate(gate: str | None, old: str | None) -> str | None:
-    """The gate's name, also from `--limit`, as the option was called first."""
-    if old is None:
-        return gate
-    if gate is not None:
-        raise click.UsageError("--limit is the old name of --gate; use only --gate")
-    click.echo("penstock: --limit is now called --gate; 0.3 will refuse --limit", err=True)
-    return old
 
 
 def _chosen(**options: str | None) -> "WorkerSettings":

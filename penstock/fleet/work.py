@@ -230,8 +230,6 @@ def _counted(flat: dict[bytes, bytes]) -> dict[str, Any]:
 
 def _programs(fields: dict[str, int]) -> dict[str, int]:
     known = {name: fields.get(f"programs:{name}", 0) for name in PROGRAM_OUTCOMES}
-    # An older worker counts its masked programs, and nothing else of how programs ended.
-    known["masked"] = max(known["masked"], fields.get("masked", 0))
     unknown = fields.get("finished", 0) - fields.get("functions", 0) - sum(known.values())
     return {**known, "unknown": max(0, unknown)}
 

@@ -12,7 +12,6 @@ import pytest
 import ground
 from limiter import existing_gate
 from penstock.commands.worker import command
-from penstock.release import __version__
 from tests.harness import leash, patient
 from tests.harness.servers import PrivateRedis, free_port, until, url_of
 from tests.penstock.commands import CHORES, HERE, penstock_worker, run
@@ -28,16 +27,6 @@ def test_a_burst_runs_what_is_queued_under_the_gate(real_redis) -> None:
     assert [job.return_value() for job in jobs] == [1, 2, 3, 4, 5]
     assert existing_gate(real_redis, "code").sync.status().limit == 2
     worker.communicate()
-
-
-def test_the_old_name_of_the_gates_option_goes_on_working_with_a_warning(real_redis) -> None:
-    job = open_queue(real_redis).enqueue(chores.add, 1, 1)
-    worker = penstock_worker(real_redis, *CHORES, "--burst", "--limit", "code", "--gate-limit", "2")
-    _, said = worker.communicate(timeout=100)
-    assert (worker.returncode, job.return_value()) == (0, 2)
-    assert existing_gate(real_redis, "code").sync.status().granted == 1
-    assert b"--limit is now called --gate; 0.3 will refuse --limit" in said
-    assert __version__ < "0.3", "remove the option, its test and its line in upgrade.md"
 
 
 def test_what_its_options_say_is_said_to_all_that_read_the_environment(real_redis) -> None:

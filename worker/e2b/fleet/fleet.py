@@ -7,7 +7,6 @@ goes in circles.
 import asyncio
 import hmac
 import json
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from starlette.responses import Response
 
 from ground.http.guard import Message, Receive, Scope, Send
 from ground.process import aside
+from ground.recent import Recent
 from jail.sessions import TooManySessions
 from worker.e2b.fleet.machines import FRESH, Machine, Machines
 from worker.e2b.fleet.relay import FORWARDED, TARGET, Headers, Relay, Unreachable
@@ -40,7 +40,7 @@ class Fleet:
     def __init__(self, own: Machine, machines: Machines, registry: Registry) -> None:
         self._own, self._machines, self._registry = own, machines, registry
         self._relay = Relay()
-        self._scopes: OrderedDict[str, str] = OrderedDict()  # of sandboxes; none ever moves
+        self._scopes: Recent[str] = Recent(_REMEMBERED)  # of sandboxes; none ever moves
 
     @property
     def reached(self) -> bool:
@@ -73,7 +73,7 @@ class Fleet:
 
     async def holder(self, name: str) -> Machine | None:
         """The other machine that has it; None if none that lives has."""
-        scope = self._scopes.get(name) or await self._scope_of(name)
+        scope = self._scopes.use(name) or await self._scope_of(name)
         if scope in ("", self._own.scope):
             self.forget(name)
             return None
@@ -97,9 +97,7 @@ class Fleet:
             ) from None
         if record is None or not record.scope:
             return ""
-        self._scopes[name] = record.scope
-        while len(self._scopes) > _REMEMBERED:
-            self._scopes.popitem(last=False)
+        self._scopes.put(name, record.scope)
         return record.scope
 
     def passed_on(self, machine: Machine, name: str) -> Response:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ground.recent import Recent
 from jail.images import ImageUnknown
 from jail.images.store import BUILD
 from worker.e2b.boxes import Boxes, moment, unknown
@@ -70,7 +71,7 @@ class Templates:
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
         self._builds: OrderedDict[str, Build] = OrderedDict()
-        self._uploads: OrderedDict[str, Path] = OrderedDict()  # by the address that was given out
+        self._uploads: Recent[Path] = Recent(_REMEMBERED)  # by the address that was given out
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     def routes(self, keyed: Wrap, unkeyed: Wrap) -> list[Route]:
@@ -113,9 +114,7 @@ class Templates:
             raise Problem("invalid_argument", f"{digest!r:.100} is no digest of files")
         path = await asyncio.to_thread(self._swept) / digest
         ticket = secrets.token_hex(20)
-        self._uploads[ticket] = path
-        while len(self._uploads) > _REMEMBERED:
-            self._uploads.popitem(last=False)
+        self._uploads.put(ticket, path)
         url = f"{request.url.scheme}://{request.url.netloc}/templates/upload/{ticket}"
         return JSONResponse({"present": path.is_file(), "url": url}, status_code=201)
 
