@@ -1,15 +1,11 @@
-"""What every handler of the monitor shares: how it refuses, and how it reads a query."""
+"""How every handler of the monitor answers and refuses."""
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-
-Handler = Callable[[Request], Awaitable[Response]]
-_HIGHEST = 9  # digits
 
 
 def as_json(found: Any) -> str:
@@ -41,20 +37,3 @@ class Answer(JSONResponse):
 
 def refused(status: int, reason: str) -> Response:
     return Answer({"success": False, "message": reason}, status)
-
-
-def number(request: Request, name: str, default: int, most: int = 999_999_999) -> int:
-    """A whole number in a query; `ValueError` names it."""
-    text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or len(text) > _HIGHEST:
-        raise ValueError(f"`{name}` must be a whole number")
-    return min(int(text), most)
-
-
-def real(request: Request, name: str) -> float | None:
-    """A number in a query, or None where it is absent or empty."""
-    text = request.query_params.get(name, "")
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise ValueError(f"`{name}` must be a number") from None

@@ -1,123 +1,120 @@
 """The monitor as one application: the page, its stream of looks, what it shows and changes."""
 
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from redis.exceptions import RedisError
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ground import PenstockError, RedisTarget
 from ground.http import HttpGuard
+from ground.openapi import REFUSALS, add_shared
 from ground.redis.connect import UNWELL
 from penstock.fleet import FleetReader
 from penstock.fleet.figures import figures
-from penstock.monitor.answers import Handler, refused
-from penstock.monitor.changing import Changing
-from penstock.monitor.openapi import described
+from penstock.monitor.answers import Answer, refused
+from penstock.monitor.asked import Looked
+from penstock.monitor.changing import acts
 from penstock.monitor.page import HEADERS, POLICY, PREFIX, page, static_file
-from penstock.monitor.showing import Shown
+from penstock.monitor.showing import shows
 from penstock.monitor.views import Views
 from penstock.settings import MonitorSettings
 
+_REFUSALS = {
+    **REFUSALS,
+    "404": "There is nothing of that name.",
+    "409": "It cannot be done as it stands.",
+}
+doorstep = APIRouter(tags=["monitor"])
 
-class Monitor:
-    """The handlers, over views that live as long as the application does."""
 
-    def __init__(self, target: RedisTarget | str, run: str, *, may_act: bool) -> None:
-        self._may_act = may_act
-        self._run = run
-        self.views = Views(target, run)
+@doorstep.get("/", response_class=HTMLResponse)
+async def the_page() -> Response:
+    """The page. It comes without a token too, so that it can ask for it."""
+    return HTMLResponse(page(), headers=HEADERS)
 
-    @asynccontextmanager
-    async def life(self, _: Starlette) -> AsyncIterator[None]:
-        async with self.views:
-            yield
 
-    @property
-    def reader(self) -> FleetReader:
-        """Of the monitor's own run."""
-        return self.views.view(self._run).reader
+@doorstep.get("/static/{name:path}", response_class=Response)
+async def a_file(name: str) -> Response:
+    """A file of the page: a script or the style. They come without a token."""
+    found = static_file(name)
+    if found is None:
+        return refused(404, "the page has no such file")
+    kind, text = found
+    return Response(text, media_type=kind, headers=HEADERS | {"Cache-Control": "no-cache"})
 
-    def routes(self) -> list[Route]:
-        acts = Changing(lambda request: self.views.of(request).reader, may_act=self._may_act)
-        lists = Shown(self.views.of, may_act=self._may_act)
-        shows: dict[str, Handler] = {
-            "/": self._page,
-            "/static/{name:path}": self._static,
-            "/api/events": self._events,
-            **lists.handlers(),
-            "/openapi.json": self._document,
-        }
-        return [
-            *(Route(path, act, methods=["POST"]) for path, act in acts.handlers().items()),
-            *(Route(path, _asked(show), methods=["GET"]) for path, show in shows.items()),
-        ]
 
-    async def _page(self, _: Request) -> Response:
-        """The page. It comes without a token too, so that it can ask for it."""
-        return HTMLResponse(page(), headers=HEADERS)
-
-    async def _static(self, request: Request) -> Response:
-        """A file of the page: a script or the style. They come without a token."""
-        found = static_file(request.path_params["name"])
-        if found is None:
-            return refused(404, "the page has no such file")
-        kind, text = found
-        return Response(text, media_type=kind, headers=HEADERS | {"Cache-Control": "no-cache"})
-
-    async def _events(self, request: Request) -> Response:
-        """One look per second, as server-sent events."""
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        headers["X-May-Act"] = str(int(self._may_act))
-        news = self.views.of(request).watch.news()
-        return StreamingResponse(news, 200, headers, "text/event-stream")
-
-    async def _document(self, _: Request) -> Response:
-        """The OpenAPI description of this service."""
-        return JSONResponse(described(self.routes()))
+@doorstep.get("/api/events", response_class=StreamingResponse)
+async def events(request: Request, view: Looked) -> Response:
+    """One look per second, as server-sent events."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    headers["X-May-Act"] = str(int(request.app.state.may_act))
+    return StreamingResponse(view.watch.news(), 200, headers, "text/event-stream")
 
 
 def make_app(target: RedisTarget | str, run: str, settings: MonitorSettings) -> HttpGuard:
     """The whole monitor as one ASGI application."""
-    monitor = Monitor(target, run, may_act=settings.monitor_token is not None)
-    app = Starlette(
-        routes=monitor.routes(),
-        lifespan=monitor.life,
-        exception_handlers={
-            PenstockError: _failed,
-            RedisError: _failed,
-            HTTPException: _no_route,
-        },
-    )
+    views = Views(target, run)
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        async with views:
+            yield
+
+    app = FastAPI(
+        title="Penstock monitor", lifespan=life, default_response_class=Answer,
+        redoc_url=None, docs_url=None,
+    )  # fmt: skip
+    app.state.views, app.state.may_act = views, settings.monitor_token is not None
+    for routes in (acts, doorstep, shows):
+        app.include_router(routes)
+    for kind, handler in (
+        (PenstockError, _failed), (RedisError, _failed), (HTTPException, _no_route),
+        (RequestValidationError, _makes_no_sense), (ValueError, _makes_no_sense),
+    ):  # fmt: skip
+        app.add_exception_handler(kind, handler)
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+
+    def reader() -> FleetReader:
+        """Of the monitor's own run."""
+        return views.view(run).reader
 
     async def health() -> dict[str, Any]:
-        await monitor.reader.client.ping()
+        await reader().client.ping()
         return {}
 
     return HttpGuard(
-        app, health=health, figures=lambda: figures(monitor.reader),
+        app, health=health, figures=lambda: figures(reader()),
         token=settings.monitor_token, host=settings.monitor_host, unwell=UNWELL,
         doorstep=page(), doorstep_policy=POLICY, open_to_all=PREFIX,
     )  # fmt: skip
 
 
-def _asked(show: Handler) -> Handler:
-    """A query that makes no sense is refused in a sentence."""
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version="1", routes=app.routes)
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            operation["responses"].pop("422", None)  # it is a 400 here
+    add_shared(document, _REFUSALS)
+    return document
 
-    @functools.wraps(show)
-    async def asked(request: Request) -> Response:
-        try:
-            return await show(request)
-        except ValueError as wrong:
-            return refused(400, str(wrong))
 
-    return asked
+async def _makes_no_sense(_: Request, error: Exception) -> Response:
+    """A query or a body that makes no sense is refused in a sentence."""
+    if not isinstance(error, RequestValidationError):
+        return refused(400, str(error))
+    said = []
+    for one in error.errors():
+        why = one["ctx"]["error"] if one["type"] == "json_invalid" else one["msg"]
+        said.append(f"{'.'.join(map(str, one['loc'][1:])) or 'the body'}: {why}")
+    return refused(400, "; ".join(said))
 
 
 async def _failed(_: Request, error: Exception) -> Response:
@@ -138,5 +135,6 @@ async def _no_route(request: Request, refusal: Exception) -> Response:
 def _methods(request: Request) -> set[str]:
     """What any route takes at this path."""
     path = request.url.path
-    fitting = [one for one in request.app.routes if one.path_regex.match(path)]
+    every = [one for one in request.app.routes if isinstance(one, Route)]
+    fitting = [one for one in every if one.path_regex.match(path)]
     return {method for one in fitting for method in one.methods or ()}

@@ -2,129 +2,158 @@
 
 import base64
 import binascii
-import functools
-import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
-from starlette.requests import Request
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.responses import Response
+from starlette.types import Message
 
 from ground import SettingError
 from penstock.changes import Author, Changed, Changes
-from penstock.fleet import FleetReader
-from penstock.monitor.answers import Answer, Handler, refused
+from penstock.monitor.answers import Answer, refused
+from penstock.monitor.asked import Looked, Whole
 
 _LARGEST = 64 << 10
-Act = Callable[[Request], Awaitable[Changed]]
 
 
-class Changing:
-    """The handlers of POST. Without a token all of them refuse."""
+class _Change(APIRoute):
+    """Without a token it refuses. A body that is too large is not read to its end."""
 
-    def __init__(self, reader: Callable[[Request], FleetReader], *, may_act: bool) -> None:
-        self._reader = reader
-        self._may_act = may_act
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
 
-    def handlers(self) -> dict[str, Handler]:
-        """Each path with what answers it."""
-        acts: dict[str, Act] = {
-            "/api/gates/{name:path}": self._change_gate,
-            "/api/queues/{name:path}": self._change_queue,
-            "/api/jobs": self._change_jobs,
-            "/api/jobs/{id}/requeue": self._requeue_job,
-            "/api/groups/{task}/requeue": self._requeue_group,
-            "/api/sandboxes/{run}/reap": self._reap,
-            "/api/sandboxes/{run}/{name}/end": self._end_sandbox,
-        }
-        return {path: self._guarded(act) for path, act in acts.items()}
-
-    def _guarded(self, act: Act) -> Handler:
-        @functools.wraps(act)
-        async def guarded(request: Request) -> Response:
-            if not self._may_act:
+        async def bounded(request: Request) -> Response:
+            if not request.app.state.may_act:
                 return refused(
                     403, "this monitor only shows: it was started without PENSTOCK_MONITOR_TOKEN"
                 )
-            try:
-                changed = await act(request)
-            except (SettingError, ValueError, TypeError, OverflowError) as wrong:
-                return refused(400, str(wrong))
-            if changed.refusal:
-                return refused(404 if changed.absent else 409, changed.refusal)
-            return Answer(changed.found)
+            read = 0
 
-        return guarded
+            async def receive() -> Message:
+                nonlocal read
+                message = await request.receive()
+                read += len(message.get("body", b""))
+                if read > _LARGEST:
+                    raise ValueError(f"the body has more than {_LARGEST} bytes")
+                return message
 
-    def _changes(self, request: Request) -> Changes:
-        address = request.client.host if request.client else ""
-        return Changes(self._reader(request), Author(_who_asks(request), address))
+            return await handler(Request(request.scope, receive))
 
-    async def _change_gate(self, request: Request) -> Changed:
-        """Change a gate: `{"paused": true}`, or any of `limit`, `rate` and `burst`."""
-        wanted = await _object(request, {"paused", "limit", "rate", "burst"})
-        paused = _flag(wanted.pop("paused")) if "paused" in wanted else None
-        return await self._changes(request).gate(
-            request.path_params["name"], paused=paused, **wanted
-        )
-
-    async def _change_queue(self, request: Request) -> Changed:
-        """Pause or resume a queue: `{"paused": true}`. Running jobs go on."""
-        wanted = await _object(request, {"paused"})
-        name, paused = request.path_params["name"], _flag(wanted["paused"])
-        return await self._changes(request).queue(name, paused=paused)
-
-    async def _change_jobs(self, request: Request) -> Changed:
-        """Retry, cancel or delete jobs: `{"do": "retry", "ids": [...]}`, at most 500 of them."""
-        wanted = await _object(request, {"do", "ids"})
-        ids = wanted.get("ids")
-        if not isinstance(ids, list) or not all(isinstance(id, str) and id for id in ids):
-            raise TypeError("`ids` must be a list of jobs")
-        return await self._changes(request).jobs(str(wanted.get("do")), ids)
-
-    async def _requeue_job(self, request: Request) -> Changed:
-        """A failed job goes back to its queue."""
-        return await self._changes(request).requeue_job(request.path_params["id"])
-
-    async def _requeue_group(self, request: Request) -> Changed:
-        """A group goes back to ready: `{"instance_id": "math_17", "round": 0}`."""
-        wanted = await _object(request, {"instance_id", "round"})
-        instance, number = wanted.get("instance_id"), int(wanted.get("round", 0))
-        if not isinstance(instance, str | int):
-            raise TypeError("`instance_id` must be a string or a number: which group?")
-        task = request.path_params["task"]
-        return await self._changes(request).requeue_group(task, instance, number)
-
-    async def _reap(self, request: Request) -> Changed:
-        """End all sandboxes of the run whose owner is dead, now."""
-        return await self._changes(request).reap(request.path_params["run"])
-
-    async def _end_sandbox(self, request: Request) -> Changed:
-        """End one sandbox, even if it is in use. If that fails, a reaper tries again."""
-        run, name = request.path_params["run"], request.path_params["name"]
-        return await self._changes(request).end_sandboxes(run, [name], "ended from the monitor")
+        return bounded
 
 
-async def _object(request: Request, known: set[str]) -> dict[str, Any]:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _LARGEST:
-            raise ValueError(f"the body has more than {_LARGEST} bytes")
-    try:
-        found = json.loads(body)
-    except RecursionError:
-        raise ValueError("the body is nested too deeply") from None
-    if not isinstance(found, dict) or not found or not found.keys() <= known:
-        raise ValueError(f"the body must be a JSON object with some of {', '.join(sorted(known))}")
+async def _changes(request: Request, view: Looked) -> Changes:
+    address = request.client.host if request.client else ""
+    return Changes(view.reader, Author(_who_asks(request), address))
+
+
+Making = Annotated[Changes, Depends(_changes)]
+acts = APIRouter(prefix="/api", tags=["monitor"], route_class=_Change)
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class GateTerms(_Asked):
+    """What is to be another of a gate's terms; what is left out stays."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    paused: bool | None = None
+    limit: int | None = Field(None, ge=1)
+    rate: float | None = Field(None, gt=0, allow_inf_nan=False)
+    burst: int | None = Field(None, ge=1)
+
+
+class QueueTerms(_Asked):
+    """Whether a queue is paused."""
+
+    paused: bool
+
+
+def _text(found: Any) -> str:
+    """Also one with half a surrogate pair, which pydantic takes for no text: no job has that id,
+    and the others are changed."""
+    if not isinstance(found, str) or not found:
+        raise ValueError("a job's id is a text")
     return found
 
 
-def _flag(given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise TypeError("`paused` must be true or false")
-    return given
+JobId = Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string", "minLength": 1})]
+
+
+class JobsToChange(_Asked):
+    """What is done to which jobs."""
+
+    do: Literal["retry", "requeue", "cancel", "delete"]
+    ids: list[JobId] = Field(min_length=1, max_length=500)
+
+
+class GroupNamed(_Asked):
+    """A group of a task."""
+
+    instance_id: str | int
+    round: Whole = 0
+
+
+@acts.post("/gates/{name:path}")
+async def change_gate(changes: Making, name: str, asked: GateTerms) -> Response:
+    """Change a gate: `{"paused": true}`, or any of `limit`, `rate` and `burst`."""
+    terms = asked.model_dump(exclude_unset=True)
+    if not terms:
+        return refused(400, "the body must have some of paused, limit, rate, burst")
+    return await _made(changes.gate(name, **terms))
+
+
+@acts.post("/queues/{name:path}")
+async def change_queue(changes: Making, name: str, asked: QueueTerms) -> Response:
+    """Pause or resume a queue: `{"paused": true}`. Running jobs go on."""
+    return await _made(changes.queue(name, paused=asked.paused))
+
+
+@acts.post("/jobs")
+async def change_jobs(changes: Making, asked: JobsToChange) -> Response:
+    """Retry, cancel or delete jobs: `{"do": "retry", "ids": [...]}`, at most 500 of them."""
+    return await _made(changes.jobs(asked.do, asked.ids))
+
+
+@acts.post("/jobs/{id}/requeue")
+async def requeue_job(changes: Making, id: str) -> Response:
+    """A failed job goes back to its queue."""
+    return await _made(changes.requeue_job(id))
+
+
+@acts.post("/groups/{task}/requeue")
+async def requeue_group(changes: Making, task: str, asked: GroupNamed) -> Response:
+    """A group goes back to ready: `{"instance_id": "math_17", "round": 0}`."""
+    return await _made(changes.requeue_group(task, asked.instance_id, asked.round))
+
+
+@acts.post("/sandboxes/{run}/reap")
+async def reap(changes: Making, run: str) -> Response:
+    """End all sandboxes of the run whose owner is dead, now."""
+    return await _made(changes.reap(run))
+
+
+@acts.post("/sandboxes/{run}/{name}/end")
+async def end_sandbox(changes: Making, run: str, name: str) -> Response:
+    """End one sandbox, even if it is in use. If that fails, a reaper tries again."""
+    return await _made(changes.end_sandboxes(run, [name], "ended from the monitor"))
+
+
+async def _made(change: Awaitable[Changed]) -> Response:
+    try:
+        changed = await change
+    except (SettingError, ValueError, TypeError, OverflowError) as wrong:
+        return refused(400, str(wrong))
+    if changed.refusal:
+        return refused(404 if changed.absent else 409, changed.refusal)
+    return Answer(changed.found)
 
 
 def _who_asks(request: Request) -> str:

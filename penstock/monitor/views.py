@@ -3,8 +3,6 @@
 import asyncio
 from typing import Self
 
-from starlette.requests import Request
-
 from ground import RedisTarget
 from ground.keys import check_run
 from penstock.fleet import FleetReader
@@ -34,9 +32,10 @@ class Views:
         self._views: dict[str, View] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def of(self, request: Request) -> View:
-        """`ValueError` for a name that is none, or for one run too many."""
-        return self.view(check_run(request.query_params.get("run") or self._run))
+    def of(self, run: str) -> View:
+        """That of a run, or the monitor's own. `ValueError` for a name that is none, or for one
+        run too many."""
+        return self.view(check_run(run or self._run))
 
     def view(self, run: str) -> View:
         if run not in self._views:
