@@ -19,6 +19,7 @@ from buffer.http.answers import (
     refusal_of_some,
     unless_gone,
 )
+from buffer.http.bodies import MOST_ITEMS, TASK, Items, takes
 from buffer.http.desk import Serving
 from buffer.http.streamed import Streamed, batch_in_pieces, items_in_pieces
 from buffer.item import LONGEST_ID, Entry, entry_of, parse_json
@@ -28,10 +29,9 @@ from buffer.settings import TaskConfig
 from buffer.writer import Outcome
 from ground import check_name
 
-_MOST_ITEMS = 10_000
 _BATCH_BYTES = 256 * 1024 * 1024
 
-Task = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$")]
+Task = Annotated[str, Path(pattern=TASK)]
 Receipt = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 Round = Annotated[int, Query(alias="round", ge=0, lt=2**53)]
 Instance = Annotated[str, Query(min_length=1, max_length=LONGEST_ID)]
@@ -68,27 +68,6 @@ class Extend(BaseModel):
     seconds: float = Field(gt=0, le=86_400)
 
 
-_ITEMS: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["items"],
-                    "properties": {
-                        "items": {
-                            "type": "array",
-                            "maxItems": _MOST_ITEMS,
-                            "items": {"$ref": "#/components/schemas/Item"},
-                        }
-                    },
-                }
-            }
-        },
-    }
-}
-
 v1_routes = APIRouter(prefix="/v1", tags=["v1"])
 
 
@@ -122,7 +101,7 @@ async def config_of(buffer: Existing) -> dict[str, Any]:
     return (await buffer.config()).model_dump()
 
 
-@v1_routes.post("/tasks/{task}/items", openapi_extra=_ITEMS)
+@v1_routes.post("/tasks/{task}/items", openapi_extra=takes(Items))
 async def write(desk: Serving, buffer: Existing, request: Request) -> Response:
     """Write many items at once: all are checked, then all are written.
 
@@ -237,8 +216,8 @@ def _entries(body: bytes, limit: int) -> list[Entry]:
     items = given.get("items") if isinstance(given, dict) else given
     if not isinstance(items, list):
         raise Refused(400, 'the body must be {"items": […]}')
-    if len(items) > _MOST_ITEMS:
-        raise Refused(413, f"{len(items)} items in one request; send at most {_MOST_ITEMS}")
+    if len(items) > MOST_ITEMS:
+        raise Refused(413, f"{len(items)} items in one request; send at most {MOST_ITEMS}")
     entries = []
     for number, item in enumerate(items):
         try:

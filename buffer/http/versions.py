@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from buffer.errors import NoPolicy, SlotLost, why_not_admitted
 from buffer.http.answers import WHOLE, Answer, Refused, body_of, unless_gone
+from buffer.http.bodies import FENCE, Parked, takes
 from buffer.http.desk import Serving
 from buffer.http.v1 import Existing
 from buffer.item import LONGEST_ID, parse_json
@@ -21,11 +22,10 @@ _MOST_SLOTS = 1000
 _PARK_BYTES = 256 * 1024 * 1024
 _ASK = r"^[0-9a-f]{32}$"
 _SLOT = r"^[0-9a-f]{32}\.[0-9]{1,18}$"
-_FENCE = r"^[0-9]{1,18}$"
 _OWNER = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
 
 SlotId = Annotated[str, Path(pattern=_SLOT)]
-Fence = Annotated[str, Query(pattern=_FENCE)]
+Fence = Annotated[str, Query(pattern=FENCE)]
 Version = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 Seconds = Annotated[float, Query(ge=0)]
 Instance = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)] | Annotated[int, WHOLE]
@@ -75,7 +75,7 @@ class Held(_Asked):
     """A slot in its holder's hands."""
 
     id: str = Field(pattern=_SLOT)
-    fence: str = Field(pattern=_FENCE)
+    fence: str = Field(pattern=FENCE)
 
 
 class Renew(_Asked):
@@ -83,28 +83,6 @@ class Renew(_Asked):
 
     slots: list[Held] = Field(max_length=_MOST_SLOTS)
 
-
-_PARKED: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["fence", "items"],
-                    "properties": {
-                        "fence": {"type": "string", "pattern": _FENCE},
-                        "items": {
-                            "type": "array",
-                            "items": {"$ref": "#/components/schemas/Item"},
-                        },
-                        "go_on": {"type": "boolean"},
-                    },
-                }
-            }
-        },
-    }
-}
 
 version_routes = APIRouter(prefix="/v1/tasks/{task}", tags=["versions"])
 
@@ -209,7 +187,7 @@ async def no_slot() -> None:
     raise HTTPException(405)
 
 
-@version_routes.post("/slots/{slot}/park", openapi_extra=_PARKED)
+@version_routes.post("/slots/{slot}/park", openapi_extra=takes(Parked))
 async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, int]:
     """Park unfinished items, `{"fence": "7", "items": […], "go_on": false}`.
 
@@ -219,7 +197,7 @@ async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, in
     asked: Any = given if isinstance(given, dict) else {}
     items, fence, go_on = asked.get("items"), asked.get("fence"), asked.get("go_on", False)
     fits = isinstance(fence, str) and isinstance(items, list) and isinstance(go_on, bool)
-    if not fits or not re.fullmatch(_FENCE, fence):
+    if not fits or not re.fullmatch(FENCE, fence):
         raise Refused(400, 'the body must be {"fence": "7", "items": […], "go_on": false}')
     await buffer.slots.park(slot, fence, items, None, go_on=go_on)
     return {"parked": len(items)}

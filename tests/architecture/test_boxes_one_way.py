@@ -40,3 +40,8 @@ def test_lists_pauses_and_shares_of_the_command_have_one_helper() -> None:
     )
     assert files_with(r"Table\(\"share\"", "penstock") == {helper}
     assert files_with(r"One JSON array on stdout\.\"\)", "penstock") == {helper}
+
+
+def test_no_schema_of_a_buffers_or_a_monitors_request_is_written_by_hand() -> None:
+    by_hand = r"\"properties\":|\"maxItems\":|\"additionalProperties\":"
+    assert files_with(by_hand, "buffer", "penstock") == set()

@@ -13,6 +13,7 @@ import pytest
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
+from buffer.catalog import Catalog
 from buffer.http import rollouts
 from ground.tasks import ended
 from tests.buffer.conftest import Bench, item
@@ -569,14 +570,14 @@ async def test_a_generator_that_redis_kept_from_starting_is_started_later(
     redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = brief_generator(tmp_path)
-    finished_rounds, outages = RolloutBuffer.finished_rounds, [ground.RedisUnavailable("gone")]
+    finished_rounds, outages = Catalog.finished_rounds, [ground.RedisUnavailable("gone")]
 
-    async def fails_once(buffer: RolloutBuffer, skip: Any = ()) -> Any:
+    async def fails_once(catalog: Catalog, skip: Any = ()) -> Any:
         if outages:
             raise outages.pop()
-        return await finished_rounds(buffer, skip)
+        return await finished_rounds(catalog, skip)
 
-    monkeypatch.setattr(RolloutBuffer, "finished_rounds", fails_once)
+    monkeypatch.setattr(Catalog, "finished_rounds", fails_once)
     async with served(redis, generators=tmp_path) as client:
         await start(client, task_type="brief")
         await asyncio.to_thread(until, ran.exists, "the generator")

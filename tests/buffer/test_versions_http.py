@@ -257,6 +257,7 @@ async def test_the_document_says_what_a_park_takes(client: httpx.AsyncClient) ->
     document = await said(client.get("/openapi.json"))
     park = document["paths"]["/v1/tasks/{task}/slots/{slot}/park"]["post"]
     (body,) = park["requestBody"]["content"].values()
-    assert body["schema"]["required"] == ["fence", "items"]
+    assert body["schema"] == {"$ref": "#/components/schemas/Parked"}
+    assert document["components"]["schemas"]["Parked"]["required"] == ["fence", "items"]
     groups = document["components"]["schemas"]["Take"]["properties"]["groups"]
     assert groups["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 4096}
