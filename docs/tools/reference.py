@@ -26,7 +26,8 @@ from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
 from penstock.fleet.figures import families
 from penstock.fleet.model import Latency
-from penstock.monitor.app import Monitor
+from penstock.monitor import app as monitor
+from penstock.settings import MonitorSettings
 from worker.contract import Check, dead_sandbox_contract, provider_contract, sandbox_contract
 from worker.lifecycle.registry.records import COUNTERS
 from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
@@ -115,17 +116,13 @@ def _http() -> str:
     rows = _rows_of(front.app.openapi())
     about = "`penstock buffer serve`, `PENSTOCK_BUFFER_TOKEN`."
     _table(out, "The buffer server", about, rows)
-    routes = Monitor(target, "default", may_act=True).routes()
-    shown = [
-        (min((route.methods or set()) - {"HEAD"}), route.path, _first_line(route.endpoint.__doc__))
-        for route in routes
-    ]
+    shown = _rows_of(monitor.make_app(target, "default", MonitorSettings()).app.openapi())
     about = (
         "`penstock monitor`, `PENSTOCK_MONITOR_TOKEN`. Without a token every POST is refused with"
         " 403. `/api/events` is a stream of server-sent events: `history` once, then `fleet` every"
         " second, or `trouble`."
     )
-    _table(out, "The monitor", about, [*shown, *_watched()])
+    _table(out, "The monitor", about, shown)
     app = App(Jails(), Limits(), Line(1, 1, 1.0))
     served = [
         (method, path, _first_line(handle.__doc__))

@@ -44,4 +44,4 @@ def test_lists_pauses_and_shares_of_the_command_have_one_helper() -> None:
 
 def test_no_schema_of_a_buffers_or_a_monitors_request_is_written_by_hand() -> None:
     by_hand = r"\"properties\":|\"maxItems\":|\"additionalProperties\":"
-    assert files_with(by_hand, "buffer", "penstock") == set()
+    assert files_with(by_hand, "buffer", "penstock/monitor") == set()
