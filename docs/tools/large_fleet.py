@@ -7,7 +7,6 @@ Milliseconds of processor time of the looking process; Redis' own are not in it.
 
 import asyncio
 import json
-import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -23,7 +22,6 @@ from penstock.fleet.jobs import JobFilter, jobs_of
 from penstock.monitor.answers import as_json
 from penstock.monitor.watch import shown
 from penstock.top.program import Program
-from penstock.top.terminal import Terminal
 
 KEPT = Path(__file__).parent / "kept" / "large_fleet.json"
 WORKERS, GROUPS, JOBS = 1_000, 10_000, 100_000
@@ -107,20 +105,6 @@ def _stamp(moment: float) -> str:
 # What is measured
 
 
-class Nowhere(Terminal):
-    """A terminal of any size that nobody sees."""
-
-    def __init__(self, columns: int, lines: int) -> None:
-        super().__init__()
-        self._columns, self._lines = columns, lines
-
-    def _size(self) -> os.terminal_size:
-        return os.terminal_size((self._columns, self._lines))
-
-    def _write(self, said: str) -> None:
-        self.sent = len(said)
-
-
 async def measured(url: str) -> dict[str, Any]:
     async with FleetReader(url) as reader:
         return {"page": await _page(reader), "top": await _top(reader)}
@@ -142,23 +126,27 @@ async def _page(reader: FleetReader) -> dict[str, float]:
 
 async def _top(reader: FleetReader) -> dict[str, dict[str, dict[str, float]]]:
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for columns, lines in ((80, 24), (160, 40)):
-        program = Program(reader, Author("", ""), Nowhere(columns, lines))
+    for size in ((80, 24), (160, 40)):
+        program = Program(reader, Author("", ""), every=3600)
+        async with program.run_test(size=size) as pilot:
 
-        async def redraw(program: Program = program) -> None:
-            program.draw()
+            async def redraw(program: Program = program, pilot: Any = pilot) -> None:
+                await program.show()
+                await pilot.pause()
 
-        async def press(program: Program = program) -> None:
-            await program.press("down")
-            program.draw()
+            async def press(program: Program = program, pilot: Any = pilot) -> None:
+                await program.press("down")
+                await program.show()
+                await pilot.pause()
 
-        for key, name in (("1", "overview"), ("3", "jobs"), ("4", "workers"), ("6", "groups")):
-            await program.refresh()
-            await program.press(key)
-            found.setdefault(f"{columns}x{lines}", {})[name] = {
-                "look": await _cost(program.refresh), "draw": await _cost(redraw),
-                "key": await _cost(press),
-            }  # fmt: skip
+            for key, name in (("1", "overview"), ("3", "jobs"), ("4", "workers"), ("6", "groups")):
+                await program.refresh_fleet()
+                await program.press(key)
+                await redraw()
+                found.setdefault(f"{size[0]}x{size[1]}", {})[name] = {
+                    "look": await _cost(program.refresh_fleet), "draw": await _cost(redraw),
+                    "key": await _cost(press),
+                }  # fmt: skip
     return found
 
 

@@ -135,6 +135,7 @@ class Program(App[None]):
         self._drawing = asyncio.Lock()
         self._laid = Laid()
         self._shape: Any = None
+        self._drawn: tuple[Screen | None, Any] | None = None
 
     @property
     def look(self) -> Look:
@@ -464,30 +465,54 @@ class Program(App[None]):
             await self._draw()
 
     async def _draw(self) -> None:
-        width = max(1, self.size.width)
-        blocks = self._blocks(width)
+        width, body = max(1, self.size.width), self.query_one("#body", VerticalScroll)
+        order = self.look.order
+        way = (
+            self.helps, self.trouble, width, self._room, order.column, order.down, order.find,
+            tuple(self.marked),
+        )  # fmt: skip
         with self.batch_update():
-            body = self.query_one("#body", VerticalScroll)
-            shape = [(type(one), len(getattr(one, "columns", ()))) for one in blocks]
-            if shape != self._shape:
-                self._shape = shape
-                await body.remove_children()
-                await body.mount(*(widget(one) for one in blocks))
-            self._lay(blocks, list(body.children), width)
+            if self._drawn is None or self._drawn[0] is not self.shown or self._drawn[1] != way:
+                self._drawn = self.shown, way
+                await self._fill_body(body, self._blocks(width), width)
+            if not self.helps:
+                self._scroll(self.look.top)
+            self._point()
             self.query_one("#title", Static).update(self._title(width))
             self.query_one("#foot", Static).update(self._foot(width))
-        if not self.helps:
-            self._scroll(self.look.top)
         # After the layout: before it there may be no room to scroll in.
         top = 0 if self.helps else self.look.top
         self.call_after_refresh(body.scroll_to, y=top, animate=False, force=True)
+
+    async def _fill_body(self, body: VerticalScroll, blocks: list[Block], width: int) -> None:
+        shape = [(type(one), len(getattr(one, "columns", ()))) for one in blocks]
+        if shape != self._shape:
+            self._shape = shape
+            await body.remove_children()
+            await body.mount(*(widget(one) for one in blocks))
+        self._lay(blocks, list(body.children), width)
 
     def _blocks(self, width: int) -> list[Block]:
         if self.helps:
             return [Text("", HELP)]
         if self.shown is None:
             return [Notes((Row((self.trouble or "looking …",)),))]
-        return fitting(self.shown, self.look.order, width - 2, self._room)
+        blocks = list[Block]()
+        for block in fitting(self.shown, self.look.order, width - 2, self._room):
+            blocks.append(block)
+            more = block.total - len(block.rows) if isinstance(block, Table) else 0
+            if more > 0 and isinstance(block, Table):
+                blocks.append(Text("", f" … and {more:,} more{block.whole}", "dim"))
+        return blocks
+
+    def _point(self) -> None:
+        """The cursor is in one table."""
+        rows = self._laid.rows
+        at = self._laid.index(self.look.chosen)
+        for table in {id(table): table for _, table, _ in rows}.values():
+            table.show_cursor = table is rows[at][1]
+        if rows:
+            rows[at][1].move_cursor(row=rows[at][2], scroll=False)
 
     def _lay(self, blocks: Sequence[Block], widgets: Sequence[Widget], width: int) -> None:
         """Fill the widgets, and note where each row stands."""
@@ -501,11 +526,6 @@ class Program(App[None]):
                 laid.lines += len(lines)
             elif isinstance(shown, DataTable):
                 self._fill(shown, block, width)
-        at = laid.index(self.look.chosen)
-        for n, (_, table, number) in enumerate(laid.rows):
-            if n == at:
-                table.show_cursor = True
-                table.move_cursor(row=number, scroll=False)
 
     def _fill(self, table: DataTable[Said], block: Notes | Table, width: int) -> None:
         """Its rows, at the widths that fit; below them how many more there are."""
@@ -533,12 +553,6 @@ class Program(App[None]):
                 self._laid.rows.append((row, table, number))
                 self._laid.tops.append(at)
             at += height
-        more = block.total - len(block.rows) if isinstance(block, Table) else 0
-        if more > 0 and isinstance(block, Table):
-            said = cut(f"… and {more:,} more{block.whole}", sum(wide), "text")
-            first = Said(said, style="dim", no_wrap=True)
-            table.add_row(first, *(Said() for _ in headings[1:]))
-            at += 1
         table.styles.height = at - start
         self._laid.lines = at
 
