@@ -27,7 +27,7 @@ local function reweigh(changes)
   for _, old in ipairs(before) do
     local lane, share, weight, step = old[1], old[2], s.terms_of(old[2])
     if weight ~= old[3] or step ~= old[4] then
-      s.enter(lane, share, s.own(s.place_of(lane, share), old[4]))
+      s.enter(lane, share, s.own(lane, s.place_of(lane, share), old[4]))
     end
   end
   return true

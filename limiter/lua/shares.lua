@@ -1,22 +1,18 @@
 -- shares.lua: who is next among the shares of a gate's line, lane by lane.
 -- include: state.lua
+-- include: turns.lua
 --
 -- A waiter without a share waits in `queue`, as all did before: they are the share ''. One with a share
 -- waits in `order` alone, whose members `0512|alice|0000000000042|<id>` sort by lane, share and ticket.
 -- In `waiters` its record begins with that, up to the id (its spot), and an `@`.
 --
--- In a lane where shares wait, each has a place in `shares:<lane>`: the virtual time at which its
--- next permit is due. A permit granted moves that by cost/weight, and the lowest place goes next. The
--- clock of a lane (`clock:<lane>` in the hash) is the place served last. A share that comes begins one
--- permit behind it. One that waits no more, and was served ahead of the clock, is kept in
--- `idle:<lane>`. Weight 0: its place is behind all others. If nobody waits, nobody owes anything.
---
--- Each script makes these functions, and pays for each local of ours that they use: so few functions,
--- and what an operator asks is in `share_terms.lua`.
+-- In a lane where shares wait, they go by turns (`turns.lua`): places are in `shares:<lane>`, those that rest
+-- in `idle:<lane>`, and the lane's clock is `clock:<lane>` in the hash.
 gate.sharing = false -- false: one line for all
 
 -- A function of its own: its functions find there what they use, which costs less than in the script's.
 if more and more[3] then (function()
+  local turns = make_turns()
   local ORDER = GATE .. ':order'
   local MOST = 10000 -- shares that wait in a lane, or are remembered there
   local BEHIND = 2 ^ 46 -- places of shares with weight 0 begin here
@@ -34,7 +30,7 @@ if more and more[3] then (function()
       if n ~= 0 then clock = call('HGET', GATE, 'clock:' .. name) end
       lane = {
         n = n, name = name, prefix = format('%04d|', n + 512), clock = tonumber(clock or 0),
-        places = GATE .. ':shares:' .. name, idle = GATE .. ':idle:' .. name,
+        places = GATE .. ':shares:' .. name, idle = GATE .. ':idle:' .. name, behind = BEHIND, most = MOST,
       }
       lanes[n] = lane
     end
@@ -52,7 +48,7 @@ if more and more[3] then (function()
     return weight, 1 / (weight > 0 and weight or 1)
   end
 
-  function s.place_of(lane, share) return tonumber(call('ZSCORE', lane.places, share) or nil) end
+  s.place_of = turns.place_of
 
   -- Its next permit is due one permit behind `own`, until where it was served, or behind the clock.
   function s.enter(lane, share, own)
@@ -63,39 +59,23 @@ if more and more[3] then (function()
       s.lanes = table.concat(all, ' ')
       call('HSET', GATE, 'lanes', s.lanes)
     end
-    if not own then
-      own = tonumber(call('ZSCORE', lane.idle, share) or 0)
-      call('ZREM', lane.idle, share)
-    end
     local weight, step = s.terms_of(share)
-    call('ZADD', lane.places, math.max(own, lane.clock) + step + (weight > 0 and 0 or BEHIND), share)
+    turns.enter(lane, share, weight, step, own)
     turn = nil
   end
 
-  -- Until where a share with this place was served.
-  function s.own(place, step) return (place < BEHIND and place or place - BEHIND) - step end
-
-  -- Until where it was served, while that is ahead of the clock. Who owes least is forgotten first.
-  local function keep_idle(lane, share, own)
-    call('ZREMRANGEBYSCORE', lane.idle, '-inf', lane.clock)
-    call('ZADD', lane.idle, own, share)
-    call('ZREMRANGEBYRANK', lane.idle, 0, -1 - MOST)
-  end
+  s.own = turns.served_until
 
   -- Nobody of it waits any more.
   local function go_idle(lane, share)
-    local place = s.place_of(lane, share)
+    local place = turns.place_of(lane, share)
     if not place then return end
-    call('ZREM', lane.places, share)
-    if call('EXISTS', lane.places) == 0 then
-      lane.clock, lane.moved = 0, false
-      call('DEL', lane.idle)
-      call('HDEL', GATE, 'clock:' .. lane.name)
-      return
-    end
     local _, step = s.terms_of(share)
-    local own = s.own(place, step)
-    if own > lane.clock then keep_idle(lane, share, own) end
+    if turns.leave(lane, share) then
+      turns.rest(lane, share, turns.served_until(lane, place, step))
+    else
+      call('HDEL', GATE, 'clock:' .. lane.name)
+    end
   end
 
   local function ids_of(lane, share, most)
@@ -147,7 +127,7 @@ if more and more[3] then (function()
     if not whose_turn() then return {} end
     if turn.after and most > 1 then
       local weight, step = s.terms_of(turn.share)
-      most = weight > 0 and math.max(1, math.min(most, math.ceil((turn.after - turn.place) / step))) or 1
+      most = turns.in_a_row(turn.place, turn.after, weight, step, most)
     end
     local ids = most == 1 and { turn.first, turn.second } or ids_of(turn.lane, turn.share, most + 1)
     turn.more = ids[most + 1] ~= nil
@@ -169,8 +149,7 @@ if more and more[3] then (function()
     local lane, share = turn.lane, share_in(spot_in(record))
     local place = turn.share == share and turn.place or s.place_of(lane, share)
     local _, step = s.terms_of(share)
-    local at = (place < BEHIND and place or place - BEHIND) + (paid - last) * step
-    if at > lane.clock then lane.clock, lane.moved = at, true end
+    turns.pass(lane, place, (paid - last) * step)
     call('ZADD', lane.places, place + paid * step, share)
     if lane.clock < FAR then return end
     for _, key in ipairs({ lane.places, lane.idle }) do
@@ -276,13 +255,8 @@ if more and more[3] then (function()
     local n, share, said, was = string.match(receipt, '|(.-)|(.-)|(.-)|(.*)$')
     if not n then return end
     local lane, price = s.lane_at(tonumber(n)), gate.weighing.price(was) - gate.weighing.price(said)
-    local place, own = s.place_of(lane, share), call('ZSCORE', lane.idle, share)
     local _, step = s.terms_of(share)
-    if place then
-      call('ZADD', lane.places, math.max(place + price * step, place < BEHIND and -BEHIND or BEHIND), share)
-    elseif call('EXISTS', lane.places) == 1 and (own or price > 0) then -- else nobody waits, and nothing is owed
-      keep_idle(lane, share, math.max(tonumber(own or 0), lane.clock) + price * step)
-    end
+    turns.charge(lane, share, price * step)
     turn = nil
   end
 end)() end

@@ -1,22 +1,20 @@
 -- shares.lua: who is next among the shares of one queue. It needs the key jobs, and `call`.
 --
 -- A job with a share waits in the list of its share, rq:queue:<name>~<share>; all others, and what
--- RQ's own clients enqueue, wait in the queue's list, which counts as the share ''. A share that
--- has jobs has a place in `shares`: the virtual time at which its next job is due. Each job served
--- moves that by 1/weight, and the lowest place is served next. By seconds it is mean/weight, with the
--- mean run time of the queue's jobs, and corrected as the job ends. The clock is the place served last.
--- A share without jobs is kept in `idle` while it is ahead of the clock: it is owed nothing, and
--- begins where it ended. The same, ahead of all: weight 0, served when nobody else waits. When no
--- share has jobs, the clock starts again at 0.
+-- RQ's own clients enqueue, wait in the queue's list, which counts as the share ''. Shares that have jobs
+-- go by turns (`limiter/lua/turns.lua`). A job's price is 1. By seconds it is the mean run time of the
+-- queue's jobs, and corrected as the job ends.
 --
 -- RQ's own workers take from the queue's list alone, and idle workers of ours block on it. So a
 -- script that changes the shares ends with `feed()`: the next jobs in turn are moved to that list,
 -- one of them, and two for each of RQ's workers. Jobs moved there have been served.
 -- include: try.lua
+-- include: limiter:turns.lua
 local shares = {}
 
 -- Most queues have no shares: what follows is made when it is first used.
 local function make_shares()
+  local turns = make_turns()
   local QUEUE = string.sub(JOBS, 10) -- rq:queue:<name>
   local KEPT = 'penstock:work:{' .. QUEUE .. '}'
   local SHARES, IDLE, WEIGHTS, CLOCK = KEPT .. ':shares', KEPT .. ':idle', KEPT .. ':weights', KEPT .. ':clock'
@@ -35,30 +33,21 @@ local function make_shares()
     return weight, price / (weight > 0 and weight or 1)
   end
 
-  local function exactly(place) return string.format('%.17g', place) end -- Lua's own has 14 digits
+  local function exactly(number) return string.format('%.17g', number) end -- Lua's own has 14 digits
 
-  local at, moved -- as read, or set, in this call; `fill_front` writes it
-  local function clock()
-    at = at or tonumber(call('GET', CLOCK) or 0) or 0
-    return at
-  end
+  -- Its clock is read when it is first used; `fill_front` writes it.
+  local track = setmetatable({ places = SHARES, idle = IDLE, behind = BEHIND, most = MOST_SHARES }, { __index = function(made, name)
+    if name ~= 'clock' then return nil end
+    made.clock = tonumber(call('GET', CLOCK) or 0) or 0
+    return made.clock
+  end })
 
-  function shares.place_of(share) return tonumber(call('ZSCORE', SHARES, share) or nil) end
-
-  local function set_place(share, place) call('ZADD', SHARES, exactly(place), share) end
-
-  local function in_time(place) return place < BEHIND and place or place - BEHIND end
+  function shares.place_of(share) return turns.place_of(track, share) end
 
   function shares.waiting() return call('ZCARD', SHARES) end
 
   -- Whether its jobs may wait apart. Else they wait with those that have no share.
   function shares.admit(share) return shares.place_of(share) ~= nil or shares.waiting() < MOST_SHARES end
-
-  -- The place of its next job, for a share that was served until `own`.
-  function shares.due(share, own)
-    local weight, step = shares.terms_of(share)
-    return own + step + (weight > 0 and 0 or BEHIND)
-  end
 
   local function length(list)
     local jobs = try('LLEN', list)
@@ -68,9 +57,8 @@ local function make_shares()
   -- It has jobs.
   function shares.join(share)
     if shares.place_of(share) then return end
-    local own = tonumber(call('ZSCORE', IDLE, share) or 0)
-    call('ZREM', IDLE, share)
-    set_place(share, shares.due(share, math.max(own, clock())))
+    local weight, step = shares.terms_of(share)
+    turns.enter(track, share, weight, step)
     if share ~= '' then call('SADD', 'rq:queues', shares.list_of(share)) end
   end
 
@@ -83,22 +71,13 @@ local function make_shares()
 
   -- It has no place any more; whether others have. If not, nobody owes anything.
   local function forget(share)
-    call('ZREM', SHARES, share)
-    if shares.exist() then return true end
-    at, moved = 0, false
-    call('DEL', CLOCK, IDLE)
-  end
-
-  -- Until where it was served, while that is ahead of the clock. Who owes least is forgotten first.
-  local function keep_idle(share, own)
-    call('ZREMRANGEBYSCORE', IDLE, '-inf', exactly(clock()))
-    call('ZADD', IDLE, exactly(own), share)
-    call('ZREMRANGEBYRANK', IDLE, 0, -1 - MOST_SHARES)
+    if turns.leave(track, share) then return true end
+    call('DEL', CLOCK)
   end
 
   -- It has no more jobs; `own` is the place served last.
   local function leave(share, own)
-    if forget(share) and own > clock() then keep_idle(share, own) end
+    if forget(share) then turns.rest(track, share, own) end
     if share ~= '' then call('SREM', 'rq:queues', shares.list_of(share)) end
   end
 
@@ -107,24 +86,14 @@ local function make_shares()
     local place = shares.place_of(share)
     if not place then return end
     local _, step = shares.terms_of(share)
-    leave(share, in_time(place) - step)
-  end
-
-  -- It paid so much too little.
-  local function charge(share, more)
-    local place, own = shares.place_of(share), call('ZSCORE', IDLE, share)
-    if place then
-      set_place(share, math.max(place + more, place >= BEHIND and BEHIND or -BEHIND))
-    elseif shares.exist() and (own or more > 0) then -- else nobody waits, and nothing is owed
-      keep_idle(share, math.max(tonumber(own or 0), clock()) + more)
-    end
+    leave(share, turns.served_until(track, place, step))
   end
 
   -- One of its jobs was not run after all; `paid` is what it was charged, if that is known.
   function shares.refund(share, paid)
     if length(shares.list_of(share)) > 0 then shares.join(share) end
     local _, step = shares.terms_of(share)
-    charge(share, -step * (paid and tonumber(paid) / price or 1))
+    turns.charge(track, share, -step * (paid and tonumber(paid) / price or 1))
   end
 
   -- What a job is charged as it starts, if that is corrected as it ends; else nil.
@@ -137,22 +106,17 @@ local function make_shares()
   function shares.settle(share, paid, took)
     local _, step = shares.terms_of(share)
     if not by_seconds then return end
-    charge(share, step * (took - paid) / price)
+    turns.charge(track, share, step * (took - paid) / price)
     call('HSET', WEIGHTS, '~seconds', exactly(math.max(0.001, price + (took - price) / 64)))
   end
 
-  -- How many jobs of the next share may be taken before another share's turn.
-  local function in_a_row(places, weight, step, most)
-    if not places[3] then return most end
-    if weight == 0 then return 1 end
-    return math.max(1, math.min(most, math.ceil((places[4] - places[2]) / step)))
-  end
-
   local function serve(share, place, step, jobs)
-    local last = in_time(place + (jobs - 1) * step)
-    if last > clock() then at, moved = last, true end
-    local more = call('LLEN', shares.list_of(share)) > 0
-    if more then set_place(share, place + jobs * step) else leave(share, last) end
+    local last = turns.pass(track, place, (jobs - 1) * step)
+    if call('LLEN', shares.list_of(share)) > 0 then
+      call('ZADD', SHARES, place + jobs * step, share)
+    else
+      leave(share, last)
+    end
   end
 
   -- A key of another type that somebody made there is as a list without jobs: other shares go on.
@@ -170,10 +134,11 @@ local function make_shares()
       if not share then return 0 end
       local weight, step = shares.terms_of(share)
       local list = shares.list_of(share)
-      local ids = first_of(list, in_a_row(places, weight, step, most))
+      local first, after = tonumber(places[2]), tonumber(places[4])
+      local ids = first_of(list, turns.in_a_row(first, after, weight, step, most))
       if #ids > 0 then
         local jobs = take(list, ids, share)
-        serve(share, tonumber(places[2]), step, jobs)
+        serve(share, first, step, jobs)
         return jobs
       end
       forget(share) -- by a command of RQ's its list is empty, or will be filled again
@@ -213,7 +178,7 @@ local function make_shares()
       if moved_now == 0 then break end
       most = most - moved_now
     end
-    if moved then call('SET', CLOCK, exactly(at)) end
+    if track.moved then call('SET', CLOCK, exactly(track.clock)) end
   end
 
   -- `before` has the terms until now of shares that may have new ones. A turn that was due by old
@@ -222,8 +187,8 @@ local function make_shares()
     for share, old in pairs(before) do
       local weight, step = shares.terms_of(share)
       if weight ~= old.weight or step ~= old.step then
-        local own = in_time(shares.place_of(share)) - old.step
-        set_place(share, shares.due(share, math.max(own, clock())))
+        local own = turns.served_until(track, shares.place_of(share), old.step)
+        turns.enter(track, share, weight, step, own)
       end
     end
   end
