@@ -61,6 +61,19 @@ class FencedPipeline(Pipeline):
     fence: Fence | None = None
     execute_command: Any  # which redis-py leaves without types
 
+    # Three races, and the order of commands that decides each: WATCH the execution's record, ZSCORE
+    # of its lease, MULTI … EXEC. RQ may have begun to WATCH keys of its own before.
+    #
+    # 1. The reaper gives the job to another worker. Its script deletes the record, so it shows in
+    #    ZSCORE if it ran before that, and in EXEC if it ran after WATCH. With ZSCORE first there
+    #    would be a moment in between that neither sees.
+    # 2. Our heartbeat writes the record while we end. EXEC fails, though the lease is ours. If RQ
+    #    watches nothing, the same commands are tried again. If it does, its own keys may be what
+    #    changed: then RQ reads them again, and calls us again.
+    # 3. The reply to EXEC is lost, and `record` is repeated. The transaction has ended the lease
+    #    by its last command, `then`, which leaves the mark `penstock_ended`. So a job without a
+    #    lease was recorded if it has our mark, and is another worker's if it has not.
+
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         if self.fence is None:
             return super().execute(raise_on_error)

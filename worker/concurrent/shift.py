@@ -13,7 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -68,14 +68,30 @@ class QueueOrder:
             self._queues = self._queues[at:] + self._queues[:at]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one claim brought from its queue."""
+
+    queue: str
+    started: int  # jobs
+    left: bool  # jobs wait there
+    suspended: bool  # by `rq suspend`
+    paused: bool  # this queue; the others continue
+    shut: bool  # the gate has no permit
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.left or self.suspended or self.shut)
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """What the worker found when it looked for jobs."""
 
     took: int = 0  # jobs claimed and started
     left: bool = False  # jobs wait, or may wait: not every queue was asked
-    suspended: bool = False  # by `rq suspend`
-    paused: set[str] = field(default_factory=set)  # queues that are; the others continue
+    suspended: bool = False
+    paused: frozenset[str] = frozenset()
 
 
 _AT_ONCE = 128  # jobs in one claim: Redis works on the next claim while we start these
@@ -183,19 +199,20 @@ class Shift:
 
     async def _look(self) -> Look:
         """Start what the parking brought, then claim what there is room for."""
-        look, permit, waiter = Look(), None, self._gate_waiter
+        permit, waiter = None, self._gate_waiter
         try:
-            empty = await self._start_what_was_brought(look)
+            found = await self._start_what_was_brought()
             if unclaimed := self._parking.take_unclaimed():
-                empty |= await self._make_room_for(unclaimed, look)
+                found += await self._make_room_for(unclaimed)
+            claimed: list[Found] = []
             room = self._room()
-            if room <= 0 or (waiter is not None and waiter.waiting):
-                look.left = True
-                return look
-            permit = waiter.take() if waiter else None
-            if permit is not None:
-                permit.hand_in()
-            await self._claim_in_order(look, room, empty, permit.id if permit else "")
+            all_asked = room > 0 and not (waiter is not None and waiter.waiting)
+            if all_asked:
+                permit = waiter.take() if waiter else None
+                if permit is not None:
+                    permit.hand_in()
+                granted = permit.id if permit else ""
+                claimed, all_asked = await self._claim_in_order(room, found, granted)
         except (RedisError, OSError) as failure:
             log.warning("claiming: %s", trouble(failure))
             self._failures += 1
@@ -207,52 +224,54 @@ class Shift:
             if permit is not None:
                 permit.release()
         self._failures = 0
-        return look
+        return Look(
+            took=sum(each.started for each in claimed),
+            left=not all_asked or any(each.left and not each.paused for each in claimed),
+            suspended=any(each.suspended for each in (*found, *claimed)),
+            paused=frozenset(each.queue for each in (*found, *claimed) if each.paused),
+        )
 
-    async def _start_what_was_brought(self, look: Look) -> set[str]:
-        """Returns the queues that are known to be empty."""
-        brought = self._parking.brought()
-        for queue, claim in brought.items():
-            await self._start(queue, claim)
-        return {
-            queue
-            for queue, claim in brought.items()
-            if not await self._must_stop(look, queue, claim) and not claim.left
-        }
+    async def _start_what_was_brought(self) -> list[Found]:
+        return [await self._start(*each) for each in self._parking.brought().items()]
 
-    async def _make_room_for(self, queues: list[str], look: Look) -> set[str]:
+    async def _make_room_for(self, queues: list[str]) -> list[Found]:
         """Jobs of these are in our hands. Without room for one, others get them."""
         await self._parking.leave()
-        empty = await self._start_what_was_brought(look)
+        found = await self._start_what_was_brought()
         waiting = self._gate_waiter is not None and self._gate_waiter.waiting
         if self._room() <= 0 or waiting:
             for queue in queues:
                 await self._connection.ask(self.commands[queue].give_back([], leaving=False))
-        return empty
+        return found
 
-    async def _claim_in_order(self, look: Look, room: int, empty: set[str], granted: str) -> None:
+    async def _claim_in_order(
+        self, room: int, found: list[Found], granted: str
+    ) -> tuple[list[Found], bool]:
+        """What the queues gave, and whether all were asked that may have jobs."""
+        known = {each.queue for each in found if each.is_empty or each.paused}
+        claimed: list[Found] = []
         for queue in self._order:
-            if queue in empty or queue in look.paused or self._parking.taken(queue):
+            if queue in known or self._parking.taken(queue):
                 continue
-            want = 1 if self._order.one_each else min(room - look.took, _AT_ONCE)
+            took = sum(each.started for each in claimed)
+            want = 1 if self._order.one_each else min(room - took, _AT_ONCE)
             sent = time.monotonic()
             reply = await self._connection.ask(self.commands[queue].claim(want, granted))
             claim = read_claim(reply, sent)
             if claim.jobs:
                 granted = ""
-            look.took += await self._start(queue, claim)
-            if not claim.paused:
-                look.left = look.left or bool(claim.left)
-            if await self._must_stop(look, queue, claim):
-                return
-            more = claim.left or self._order.one_each  # this queue gave as much as one reply holds
-            if look.took >= room or (claim.jobs and more):
-                look.left = True  # the other queues were not asked
-                return
+            gave = await self._start(queue, claim)
+            claimed.append(gave)
+            if gave.suspended or gave.shut:
+                break
+            more = gave.left or self._order.one_each  # this queue gave as much as one reply holds
+            if took + gave.started >= room or (gave.started and more):
+                return claimed, False
+        return claimed, True
 
-    async def _start(self, queue: str, claim: Claim) -> int:
-        """How many were started. Of a stale claim none: others may run its jobs by now."""
-        commands = self.commands[queue]
+    async def _start(self, queue: str, claim: Claim) -> Found:
+        """Start what was claimed. Of a stale claim nothing: others may run its jobs by now."""
+        commands, jobs, left = self.commands[queue], claim.jobs, claim.left
         if claim.dropped:
             said = ", ".join(f"{id!r} ({REASONS.get(why, why)})" for id, why in claim.dropped)
             # The others are what a trainer's end, or a cancellation, leaves in the list.
@@ -262,32 +281,25 @@ class Shift:
                 else logging.INFO
             )
             log.log(level, "queue %r: jobs dropped, see penstock queues dropped: %s", queue, said)
-        if claim.jobs and claim.is_stale(commands.lease):
+        if jobs and claim.is_stale(commands.lease):
             await self._connection.ask(commands.give_back(claim.rows, leaving=False))
-            claim.left, claim.jobs = claim.left + len(claim.jobs), []
+            jobs, left = [], left + len(jobs)
             self._woken.set()
-        for row in claim.jobs:
+        for row in jobs:
             claimed = claimed_job(self._worker, queue, row, claim.now, claim.sent)
             if tracing.on():
                 traced.begin(claimed, self._worker.name)
             claimed.task = self._loop.create_task(self._run(claimed))
             claimed.task.add_done_callback(partial(self._end, claimed))
             self.jobs.add(claimed)
-        if claim.jobs:
+        if jobs:
             self._order.gave(queue)
-        self.started += len(claim.jobs)
-        return len(claim.jobs)
-
-    async def _must_stop(self, look: Look, queue: str, claim: Claim) -> bool:
-        """Whether nothing more can be started: RQ is suspended, or the gate has no permit."""
-        look.suspended = look.suspended or claim.suspended
-        if claim.paused:
-            look.paused.add(queue)
+        self.started += len(jobs)
         if claim.suspended or claim.paused or claim.shut:
-            await self._connection.ask(self.commands[queue].give_back([], leaving=False))
+            await self._connection.ask(commands.give_back([], leaving=False))
         if claim.shut and self._gate_waiter is not None:
             self._gate_waiter.join()
-        return claim.suspended or claim.shut
+        return Found(queue, len(jobs), bool(left), claim.suspended, claim.paused, claim.shut)
 
     # Running
 
