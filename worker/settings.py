@@ -1,4 +1,4 @@
-"""What workers, trainers and hosts' servers read from their environment."""
+"""What workers, trainers, hosts' servers and what submits jobs read from their environment."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 
 from ground import SettingError, Settings, check_name
+from ground.shares import check_share, read_share
 
 ANYTHING = "*"  # in PENSTOCK_ALLOW
 _NAME = re.compile(r"(?:[^\W\d]\w*\.)+(?:\*|[^\W\d]\w*)")
@@ -157,6 +158,26 @@ class HostSettings(Settings):
 def worker_settings() -> WorkerSettings:
     """This process's settings; its environment is read once."""
     return WorkerSettings.load()
+
+
+class QueueSettings(Settings):
+    """Settings of every process that submits jobs."""
+
+    share: str = Field(
+        "",
+        description="The share of its queue that a `CodeQueue`'s jobs belong to, if it names none."
+        " Unset: no share.",
+    )
+
+    @field_validator("share")
+    @classmethod
+    def _share_is_a_name(cls, share: str) -> str:
+        return read_share(share)
+
+
+def share_here(given: str | None) -> str:
+    """The share that is given, or that of this process."""
+    return QueueSettings.load().share if given is None else check_share(given)
 
 
 def require_rqs_own_keys() -> None:

@@ -24,11 +24,10 @@ from jail.models import CodeResult
 from worker.queue.asked import Asked
 from worker.queue.handle import Handle, as_completed, read_outcome
 from worker.queue.order import JobHash, Order
-from worker.queue.settings import share_here
 from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter
 from worker.queue.sync import SyncCodeQueue
-from worker.settings import require_rqs_own_keys
+from worker.settings import require_rqs_own_keys, share_here
 
 MIN_TTL = 60  # a shorter one might end before a lost reply is noticed, and run a job twice
 
