@@ -7,7 +7,6 @@ process would be the program's to do.
 
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +21,6 @@ log = logging.getLogger("penstock.tracing")
 
 SCOPE = "penstock"
 INSTALL = "pip install 'penstock-rl[otel]'"
-_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _next_id: ContextVar[int] = ContextVar("penstock_next_span_id", default=0)
 _providers: list[Any] = []  # to be flushed
 
@@ -115,29 +113,26 @@ def next_id(id: int) -> Iterator[None]:
 
 def context_of(traceparent: str) -> "Context | None":
     """None, the current one, for text that is no traceparent."""
-    from opentelemetry import trace
-
-    found = _span_context(traceparent)
-    return found and trace.set_span_in_context(trace.NonRecordingSpan(found))
+    return _read(traceparent)[0]
 
 
 def links_to(traceparents: Iterable[str], most: int) -> "list[Link]":
     from opentelemetry.trace import Link
 
-    found = (_span_context(each) for each in traceparents)
+    found = (_read(each)[1] for each in traceparents)
     contexts = {context.span_id: context for context in found if context is not None}
     return [Link(context) for context in list(contexts.values())[:most]]
 
 
-def _span_context(traceparent: Any) -> "SpanContext | None":
-    from opentelemetry.trace import SpanContext, TraceFlags
+def _read(traceparent: Any) -> "tuple[Context, SpanContext] | tuple[None, None]":
+    from opentelemetry.context import Context
+    from opentelemetry.trace import get_current_span
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    found = _PARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
-    if found is None:
-        return None
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
-    return context if context.is_valid else None
+    text = traceparent if isinstance(traceparent, str) else ""
+    found = TraceContextTextMapPropagator().extract({"traceparent": text}, Context())
+    span = get_current_span(found).get_span_context()
+    return (found, span) if span.is_valid else (None, None)
 
 
 def kind_of(kind: str) -> "SpanKind":
