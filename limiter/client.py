@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ground import RedisTarget
 from ground.redis.answers import Answer
@@ -11,8 +11,11 @@ from ground.shares import check_share
 from limiter.engine import GateEngine, gate_unit
 from limiter.errors import GateUnavailable
 from limiter.exchange import GateUnit
-from limiter.ledger import Ask, Call, Ledger
+from limiter.ledger import Ask, Call, Ledger, LoopAsk, ThreadAsk, Wish
+from limiter.permit import with_cost
 from limiter.terms import Cost, Manner, Terms, check_wish
+
+AnyAsk = TypeVar("AnyAsk", LoopAsk, ThreadAsk)
 
 
 class GateClient:
@@ -30,7 +33,9 @@ class GateClient:
         """The gate's in this process. An engine that has ended is replaced: after a fork, say."""
         unit = self._unit
         if unit is None or unit.engine.stopped:
-            unit = self._unit = gate_unit(self._target, self.name, self._new_unit)
+            unit = gate_unit(self._target, self.name, self._new_unit)
+            self._usual, self._usual_try = self._wish(unit), self._wish(unit, joins=False)
+            self._unit = unit
             unit.engine.post(unit, partial(unit.meet, self._terms, self._manner))
         return unit
 
@@ -39,37 +44,53 @@ class GateClient:
 
     def new_ask(
         self,
-        answer: Answer,
-        timeout: float | None,
-        lane: int,
+        kind: type[AnyAsk],
+        timeout: float | None = None,
         ticket: str = "",
+        lane: int = 0,
         orphan_hold: float | None = None,
-        *,
-        join: bool = True,
         cost: Cost | None = None,
         share: str = "",
-    ) -> Ask:
+        *,
+        joins: bool = True,
+    ) -> AnyAsk:
         """A checked request; its answer is not waited for yet."""
-        check_wish(timeout, lane, ticket, orphan_hold)
+        unit = self.unit
+        if lane or share or cost is not None or orphan_hold is not None or type(lane) is not int:
+            check_wish(timeout, lane, ticket, orphan_hold)
+            wish = self._wish(unit, lane, orphan_hold, cost, share, joins)
+        else:
+            if timeout is not None or ticket != "":
+                check_wish(timeout, lane, ticket)
+            wish = self._usual if joins else self._usual_try
+        now = unit.engine.clock()
+        return kind(unit, wish, now, math.inf if timeout is None else now + timeout, ticket)
+
+    def _wish(
+        self,
+        unit: GateUnit,
+        lane: int = 0,
+        orphan_hold: float | None = None,
+        cost: Cost | None = None,
+        share: str = "",
+        joins: bool = True,
+    ) -> Wish:
         if share:
             check_share(share)
         charge = self._terms.charge(cost) if cost is not None else None
         if charge is None and self._terms.amounts:
             charge = {}
-        unit = self.unit
-        now = unit.engine.clock()
-        hold = self._manner.orphan_hold if orphan_hold is None else orphan_hold
-        return Ask(
-            unit, unit.engine.new_id(), answer, began=now,
-            deadline=math.inf if timeout is None else now + timeout, lane=lane,
-            hold_us=int(hold * 1_000_000), score=ticket, join=join, charge=charge,
-            share=share,
+        hold_us = int((self._manner.orphan_hold if orphan_hold is None else orphan_hold) * 1e6)
+        return Wish(
+            row=f"{lane} {share}" if share else lane, share=share, hold_us=hold_us,
+            term=with_cost(unit.term_us + hold_us, charge), charge=charge, joins=joins,
+            special=bool(share) or charge is not None,
         )  # fmt: skip
 
     def ask(self, ask: Ask) -> None:
         """Post it; its answer comes."""
         unit = ask.ledger
-        unit.engine.request(unit, partial(unit.ask, ask), ask.answer)
+        unit.engine.request(unit, ask.enter, ask)
 
     def abandon(self, ask: Ask) -> None:
         """Its caller waits no longer: cancel the ask, or release what it got."""

@@ -48,7 +48,7 @@ class GateCommands:
 
     def acquire(
         self,
-        asks: Iterable[tuple[str, int | str, str, int | str]],
+        asks: Iterable[tuple[Any, ...]],
         alive_us: int,
         *,
         join: bool,

@@ -34,18 +34,16 @@ class GateEngine(Engine):
 
     def __init__(self, target: RedisTarget, retire: Callable[["GateEngine"], bool]) -> None:
         self.process = new_owner()
-        self._token, self._numbers = os.urandom(8).hex(), itertools.count(1)
+        # Ids that no other permits have, anywhere. A counter, not chance: its system call drops the
+        # GIL, and the thread could send a release before the acquire it should ride with.
+        numbered = (os.urandom(8).hex() + ":{:x}").format
+        self.new_id: Callable[[], str] = map(numbered, itertools.count(1)).__next__
         # Their gates and permits keep them, and `busy` while there is something to do. So a turn
         # costs only what the gates in use cost.
         self._units: WeakValueDictionary[str, GateUnit] = WeakValueDictionary()
         self._retire = retire
         self._unwanted_since = NEVER
         super().__init__(target, SCRIPTS, log)
-
-    def new_id(self) -> str:
-        """An id that no other permit has, anywhere. A counter, not chance: its system call drops
-        the GIL, and the thread could send a release before the acquire it should ride with."""
-        return f"{self._token}:{next(self._numbers):x}"
 
     def unit(self, name: str, make: Callable[["GateEngine"], GateUnit]) -> GateUnit:
         """A gate's unit; its first caller gives the terms. Called with the engines' guard held."""

@@ -13,7 +13,7 @@ from ground.redis.inbox import Entries
 from ground.redis.unit import Exchange
 from limiter.commands import NOT_PLAIN
 from limiter.errors import LimitTimeout
-from limiter.ledger import NEVER, Ask, Call, Ledger, log
+from limiter.ledger import NEVER, Ask, Call, Ledger, State, log
 from limiter.permit import Lease, Wait
 from limiter.terms import Terms
 
@@ -103,12 +103,12 @@ class GateUnit(Ledger):
         self, asks: list[Ask], released: Permits = (), *, beating: bool = False
     ) -> Exchange:
         """All of them join the line, or none does."""
-        term = self.term_us
-        rows = [(ask.id, ask.row, ask.score, ask.term(term)) for ask in asks]
+        rows = [(ask.id, ask.wish.row, ask.score, ask.wish.term) for ask in asks]
+        special = [ask.wish for ask in asks if ask.wish.special]
         command = self.commands.acquire(
-            rows, term, join=asks[0].join, released=released,
-            weighs=any(ask.charge is not None for ask in asks),
-            shares=any(ask.share for ask in asks),
+            rows, self.term_us, join=asks[0].wish.joins, released=released,
+            weighs=any(wish.charge is not None for wish in special),
+            shares=any(wish.share for wish in special),
             any_kind=beating,
         )  # fmt: skip
         return Exchange(command, partial(self.read_asks, asks, released), asks)
@@ -169,12 +169,14 @@ class GateUnit(Ledger):
         if self.agreement.unsettled:
             self.agreement.compare(reply[4:7])
         for ask, verdict, score in zip(asks, reply[7::2], reply[8::2], strict=True):
-            if (fence := int(verdict)) > 0:
-                ask.score = ask.score or as_text(score)
-                self.granted(ask.id, fence, sent)
-            elif not self.wants(ask):
+            if verdict > 0 and ask.wanted:
+                ask.score = ask.score or score
+                self.grant(ask, verdict, sent)
+            elif verdict > 0:
+                self.granted(ask.id, verdict, sent)
+            elif not ask.wanted:
                 continue  # cancelled meanwhile: the next exchange cancels it in Redis
-            elif ask.join:
+            elif ask.wish.joins:
                 self._join(ask, as_text(score))
             else:
                 self._refuse_try(ask, int(reply[1]))
@@ -187,13 +189,14 @@ class GateUnit(Ledger):
     def _join(self, ask: Ask, score: str) -> None:
         ask.score = score
         self.line[ask.id] = ask
+        ask.state = State.IN_LINE
         self.fresh.pop(ask.id, None)
         if ask.deadline <= self.engine.clock():
             self.time_out(ask)
 
     def _refuse_try(self, ask: Ask, wait_us: int) -> None:
-        self.settle(ask.answer, Wait(wait_us / 1e6 if wait_us >= 0 else math.inf))
-        self.tries.pop(ask.id, None)
+        self.settle(ask, Wait(wait_us / 1e6 if wait_us >= 0 else math.inf))
+        self.end(ask)
 
     def read_enforcing(self, terms: Terms, reply: list[Any], sent: float) -> None:
         self.agreement.enforced(terms)
@@ -226,9 +229,9 @@ class GateUnit(Ledger):
                     in_flight=in_flight, place=int(place), holders=sorted(set(holders.split())),
                     paused=bool(int(reply[6])),
                 )  # fmt: skip
-                self.settle(ask.answer, late)
+                self.settle(ask, late)
+                self.end(ask)
             self.cancels.pop(id, None)
-            self.timeouts.pop(id, None)
         self.read_time(reply, sent)
 
     def read_call(self, call: Call, reply: list[Any], sent: float) -> None:

@@ -23,7 +23,7 @@ from ground import (
 from ground.redis.answers import LoopAnswer
 from ground.tasks import Body
 from limiter.client import GateClient
-from limiter.ledger import Ask, Ledger
+from limiter.ledger import Ledger, LoopAsk
 from limiter.permit import Permit, Report, SyncPermit, Wait
 from limiter.status import (
     Change,
@@ -175,15 +175,13 @@ class Gate:
 
         Raises `LimitTimeout`, or `GateUnavailable` if Redis does not answer.
         """
-        ask = self._client.new_ask(
-            LoopAnswer(), timeout, lane, ticket, orphan_hold, cost=cost, share=share
-        )
+        ask = self._client.new_ask(LoopAsk, timeout, ticket, lane, orphan_hold, cost, share)
         permit: Permit = await self._granted(ask)
         return permit
 
     async def try_acquire(self, *, cost: Cost | None = None, share: str = "") -> Permit | Wait:
         """A permit if one is free and nobody waits; else the seconds until asking may help."""
-        ask = self._client.new_ask(LoopAnswer(), None, 0, join=False, cost=cost, share=share)
+        ask = self._client.new_ask(LoopAsk, cost=cost, share=share, joins=False)
         answer: Permit | Wait = await self._granted(ask)
         return answer
 
@@ -306,17 +304,16 @@ class Gate:
             del self._held[holder]
         return hold
 
-    async def _granted(self, ask: Ask) -> Any:
-        client, answer = self._client, ask.answer
-        assert isinstance(answer, LoopAnswer)  # noqa: S101 - for the type checker
+    async def _granted(self, ask: LoopAsk) -> Any:
+        client = self._client
         try:
             client.ask(ask)
             if ask.deadline == math.inf:
-                await answer.future
+                await ask.future
             else:
                 async with asyncio.timeout(client.patience(ask)):
-                    await answer.future
-            outcome = answer.taken()
+                    await ask.future
+            outcome = ask.taken()
             return outcome if isinstance(outcome, Wait) else Permit(outcome)
         except TimeoutError:
             client.abandon(ask)

@@ -5,22 +5,26 @@ in `exchange.py`. A signal handler may raise at any line that runs on an event l
 removed from one place before it is in the next.
 """
 
+import asyncio
 import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from typing import Any, Protocol
 
 from ground import RedisTarget
 from ground.lua import Command
-from ground.redis.answers import Answer
+from ground.recent import Recent
+from ground.redis.answers import Answer, OnLoop, OnThread, closed_lock
 from ground.redis.shortcut import LATE
-from ground.redis.unit import Exchange
+from ground.redis.unit import Carrier, Exchange
 from ground.timers import Timers
 from limiter.commands import GateCommands
 from limiter.errors import GateError, GateUnavailable, PermitLost
-from limiter.permit import Lease, Report, with_cost
+from limiter.permit import Lease, Report
 from limiter.terms import Agreement, Manner, Terms
 
 NEVER = math.inf
@@ -29,50 +33,89 @@ _REFUSED_PAUSE = 1.0  # seconds until a release that Redis refused is tried agai
 _BENEFIT_OF_DOUBT = 2.0  # seconds: on a busy machine the engine's thread may run late
 
 
-class Ask:
-    """One caller's request for a permit."""
+class State(IntEnum):
+    """How far an ask has got. Up to `IN_LINE` its caller waits for its outcome."""
 
-    __slots__ = (
-        "answer", "began", "charge", "deadline", "hold_us", "id", "join", "lane", "lease",
-        "ledger", "row", "score", "share",
-    )  # fmt: skip
+    FRESH = 1  # not yet known to the server
+    TRIED = 2  # of `try_acquire`: it joins no line
+    IN_LINE = 3
+    LATE = 4  # out of the line; it gets `LimitTimeout` when the server has cancelled it
+    OVER = 5
 
-    def __init__(
-        self,
-        ledger: "Ledger",
-        id: str,
-        answer: Answer,
-        *,
-        began: float,
-        deadline: float,
-        lane: int,
-        hold_us: int,
-        score: str = "",
-        join: bool = True,
-        charge: dict[str, int] | None = None,
-        share: str = "",
-    ) -> None:
-        self.ledger = ledger
-        self.id = id
-        self.answer = answer
-        self.began = began
-        self.deadline = deadline
-        self.lane = lane
-        self.share = share
-        self.row: int | str = f"{lane} {share}" if share else lane  # as the scripts read both
-        self.hold_us = hold_us
-        self.score = score
-        self.join = join  # the line; `try_acquire` does not
-        self.lease: Lease | None = None
-        self.charge = charge  # what it costs, by amounts; None of a plain permit
 
-    def term(self, lease_us: int) -> int | str:
-        """For how long it asks, in microseconds, and its cost."""
-        return with_cost(lease_us + self.hold_us, self.charge)
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for, apart from who asks when. Most asks of a gate object have the same."""
+
+    row: int | str  # the lane, and the share if there is one, as the scripts read them
+    share: str
+    hold_us: int
+    term: int | str  # for how long, in microseconds, and its cost
+    charge: dict[str, int] | None  # what it costs, by amounts; None of a plain permit
+    joins: bool  # the line
+    special: bool = False  # whether it has a share or a cost
+
+
+class Ask(Answer):
+    """One caller's request for a permit, and where its outcome comes."""
+
+    __slots__ = ("began", "deadline", "id", "lease", "ledger", "score", "state", "wish")
+    ledger: "Ledger"
+    wish: Wish
+    id: str
+    began: float
+    deadline: float
+    score: bytes | str  # its place in line
+    state: State
+    lease: Lease | None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether its caller still waits for its outcome."""
+        return self.state <= State.IN_LINE
+
+    def enter(self) -> None:
+        """Among what its ledger asks for."""
+        ledger = self.ledger
+        (ledger.fresh if self.state is State.FRESH else ledger.tries)[self.id] = self
+        if self.deadline < NEVER:
+            ledger.deadlines.set(self.deadline, self)
 
     def patience(self, now: float) -> float | None:
         """Seconds after which the caller stops believing that the engine will answer."""
         return None if self.deadline == NEVER else self.deadline - now + _BENEFIT_OF_DOUBT
+
+
+class LoopAsk(OnLoop, Ask):
+    """That of a coroutine."""
+
+    __slots__ = ("future", "loop")
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(
+        self, ledger: "Ledger", wish: Wish, began: float, deadline: float, score: str
+    ) -> None:
+        self.outcome = self.lease = None
+        self.loop = loop = asyncio.get_running_loop()
+        self.future = loop.create_future()
+        self.ledger, self.wish, self.id = ledger, wish, ledger.engine.new_id()
+        self.began, self.deadline, self.score = began, deadline, score
+        self.state = State.FRESH if wish.joins else State.TRIED
+
+
+class ThreadAsk(OnThread, Ask):
+    """That of a thread."""
+
+    __slots__ = ("_closed",)
+
+    def __init__(
+        self, ledger: "Ledger", wish: Wish, began: float, deadline: float, score: str
+    ) -> None:
+        self.outcome = self.lease = None
+        self._closed = closed_lock()
+        self.ledger, self.wish, self.id = ledger, wish, ledger.engine.new_id()
+        self.began, self.deadline, self.score = began, deadline, score
+        self.state = State.FRESH if wish.joins else State.TRIED
 
 
 class Call:
@@ -97,7 +140,7 @@ log = logging.getLogger("penstock.limiter")
 
 
 def _has_outcome(ask: Ask) -> bool:
-    return not ask.ledger.wants(ask)
+    return not ask.wanted
 
 
 def _outlived(lease: Lease, lease_us: int) -> bool:
@@ -113,8 +156,8 @@ class Host(Protocol):
     clock: Callable[[], float]
     stopped: bool
     settled: list[tuple[Answer, Any]]
+    new_id: Callable[[], str]
 
-    def new_id(self) -> str: ...
     def wake(self) -> None: ...
     def post(self, unit: Any, change: Callable[[], None], answer: Answer | None = None) -> None: ...
     def request(self, unit: Any, change: Callable[[], None], answer: Answer) -> None: ...
@@ -134,16 +177,17 @@ class Ledger:
         self.commands = GateCommands(name, terms, engine.process)
         self.engine = engine
         self.posted: deque[Callable[[], None]] = deque()
-        self.carrier: object | None = None
+        self.carrier = Carrier.NOBODY
         self.listening = False
         self.stream = self.commands.inbox
         self.server_time = 0  # the server's clock, in microseconds, in the latest reply
         self.server_ahead = 0.0  # at least its clock minus this process's
         self.agreement = Agreement(name, manner)
-        # What callers wait for, by the ask's id.
-        self.fresh: dict[str, Ask] = {}  # not yet known to the server
-        self.line: dict[str, Ask] = {}  # in line, or about to be
-        self.tries: dict[str, Ask] = {}  # of `try_acquire`, which joins no line
+        # Asks by their state, and there by their ids; `OVER` has none.
+        self.fresh: dict[str, Ask] = {}
+        self.tries: dict[str, Ask] = {}
+        self.line: dict[str, Ask] = {}
+        self.timeouts: dict[str, Ask] = {}  # those that are late
         # What is held, and what has to be sent to the server.
         self.leases: dict[str, Lease] = {}
         self.releases: dict[str, int | str] = {}  # each with its fence, and a report
@@ -151,13 +195,13 @@ class Ledger:
         # Asks that were sent and not answered when their connection ended. Redis may run them late,
         # after a cancellation that came by another connection.
         self._in_doubt: dict[str, None] = {}
-        self.timeouts: dict[str, Ask] = {}  # get `LimitTimeout` when the server has cancelled them
         self.calls: list[Call] = []
         self.deadlines = Timers(_has_outcome)
         # When to send something though nobody asks; by the engine's clock.
         self.beat_at = NEVER  # the next heartbeat
         self.look_at = NEVER  # when time alone may admit the first in line
-        self._entrusted: dict[str, None] = {}  # not given back if a late reply names their grant
+        # Not given back if a late reply names their grant.
+        self._entrusted = Recent[None](_ENTRUSTED)
         self.doubt_ends_at = NEVER  # when the asks in doubt are cancelled once more
         self.give_back_at = 0.0  # no sooner are releases repeated that Redis refused
         self.refused_since: float | None = None
@@ -214,11 +258,6 @@ class Ledger:
             self.commands = GateCommands(self.name, terms, self.engine.process)
         self.agreement.meet(terms, manner)
 
-    def ask(self, ask: Ask) -> None:
-        (self.fresh if ask.join else self.tries)[ask.id] = ask
-        if ask.deadline < NEVER:
-            self.deadlines.set(ask.deadline, ask)
-
     def call(self, call: Call) -> None:
         if call not in self.calls:
             self.calls.append(call)
@@ -235,24 +274,25 @@ class Ledger:
 
     def entrust(self, lease: Lease) -> None:
         """To Redis: it is not renewed here any more, and not released."""
-        self._entrusted[lease.id] = None
+        self._entrusted.put(lease.id, None)
         self.leases.pop(lease.id, None)
-        while len(self._entrusted) > _ENTRUSTED:
-            del self._entrusted[next(iter(self._entrusted))]
 
     def abandon(self, ask: Ask) -> None:
         """The caller waits no longer: cancel the ask, or release what it got."""
         if ask.lease is not None:
             ask.lease.report = Report.NOTHING
             self.release(ask.lease)
-        if self.wants(ask):
+        if ask.wanted:
             self.cancels[ask.id] = None
-            self.forget(ask)
+            self.end(ask)
 
-    def forget(self, ask: Ask) -> None:
-        self.fresh.pop(ask.id, None)
-        self.line.pop(ask.id, None)
-        self.tries.pop(ask.id, None)
+    def end(self, ask: Ask) -> None:
+        """It has its outcome, or nobody wants it."""
+        id = ask.id
+        if self.fresh.pop(id, None) is None or ask.state is not State.FRESH:
+            for asks in (self.line, self.tries, self.timeouts):
+                asks.pop(id, None)
+        ask.state = State.OVER
 
     # What is due
 
@@ -291,10 +331,10 @@ class Ledger:
         else:
             error = GateUnavailable(self.name, str(self.engine.target), why)
         for asks in (self.line, self.fresh, self.tries, self.timeouts):
-            for ask in asks.values():
-                self.settle(ask.answer, error)
+            for ask in [*asks.values()]:
+                self.settle(ask, error)
                 self.cancels[ask.id] = None  # the server may have put it in line
-            asks.clear()
+                self.end(ask)
         for call in self.calls:
             self.settle(call.answer, error)
         self.calls.clear()
@@ -318,12 +358,12 @@ class Ledger:
         for ask in self.wanted():
             if impatient or ask.deadline <= now:
                 self.cancels[ask.id] = None
-                self.settle(ask.answer, error)
-                self.forget(ask)
+                self.settle(ask, error)
+                self.end(ask)
         for ask in [*self.timeouts.values()]:
             self.cancels[ask.id] = None
-            self.settle(ask.answer, error)
-        self.timeouts.clear()
+            self.settle(ask, error)
+            self.end(ask)
         for call in [call for call in self.calls if impatient or call.deadline <= now]:
             self.settle(call.answer, error)
             self.calls.remove(call)
@@ -338,9 +378,9 @@ class Ledger:
         callers."""
         error = GateError(f"gate {self.name!r}: the process is ending")
         for ask in self.wanted():
-            self.settle(ask.answer, error)
+            self.settle(ask, error)
             self.cancels[ask.id] = None
-        self.line, self.fresh, self.tries = {}, {}, {}
+            self.end(ask)
         for lease in [*self.leases.values()]:
             if _outlived(lease, self.term_us):
                 self.entrust(lease)
@@ -349,16 +389,13 @@ class Ledger:
             self.release(lease)
         self.beat_at = self.look_at = self.doubt_ends_at = NEVER
 
-    def wants(self, ask: Ask) -> bool:
-        """Whether it still waits for its outcome."""
-        return ask.id in self.line or ask.id in self.fresh or ask.id in self.tries
-
     def time_out(self, ask: Ask) -> None:
         """Its time is up: remove it from the line. An ask that Redis has not answered yet is
         tried first: a timeout of 0 is one try."""
-        if ask.id in self.line:
+        if ask.state is State.IN_LINE:
             self.timeouts[ask.id] = ask
-            self.forget(ask)
+            self.line.pop(ask.id, None)
+            ask.state = State.LATE
 
     def unsettle(self) -> None:
         """Renew and ask everything again at the next exchange: the server may have lost it."""
@@ -384,35 +421,36 @@ class Ledger:
     # What came back
 
     def granted(self, id: str, fence: int, since: float) -> None:
-        """A permit of this process, granted no earlier than `since` on its clock."""
+        """A message or a reply names a grant."""
         ask = self.fresh.get(id) or self.line.get(id) or self.tries.get(id)
-        if ask is None:
-            known = (self.leases, self.cancels, self.timeouts, self._entrusted)
-            if not any(id in ids for ids in known):
-                self.releases[id] = (
-                    f"{fence} {Report.NOTHING}"  # a late command ran after its cancellation
-                )
+        if ask is not None:
+            self.grant(ask, fence, since)
             return
-        if id not in self.leases:  # it may be read twice: from a reply and from the inbox
+        known = (self.leases, self.cancels, self.timeouts, self._entrusted)
+        if not any(id in ids for ids in known):  # a late command ran after its cancellation
+            self.releases[id] = f"{fence} {Report.NOTHING}"
+
+    def grant(self, ask: Ask, fence: int, since: float) -> None:
+        """A permit for one who waits, granted no earlier than `since` on this process's clock."""
+        id, lease = ask.id, ask.lease
+        if lease is None or id not in self.leases:  # it may be read twice: see `granted`
             now, deadline = self.engine.clock(), since + self.trusted
             if deadline <= now:
                 self.unsettle()  # the process stood still until it expired: ask again
                 return
-            if ask.lease is None:
-                term_us = self.term_us + ask.hold_us
-                ask.lease = Lease(
-                    self, self.name, id, fence, term_us, deadline, now - ask.began, ask.score,
-                    ask.charge, self.turn_of(ask),
+            if lease is None:
+                wish = ask.wish
+                lease = ask.lease = Lease(
+                    self, id, fence, self.term_us + wish.hold_us, deadline, now - ask.began,
+                    ask.score, wish.charge,
                 )  # fmt: skip
+                if wish.charge is not None and ask.state is State.IN_LINE:
+                    lease.turn = (int(ask.score) >> 43, wish.share)
             if since + self.heartbeat < self.beat_at:
                 self.beat_at = since + self.heartbeat
-            self.leases[id] = ask.lease
-        self.engine.settled.append((ask.answer, self.leases[id]))
-        self.forget(ask)
-
-    def turn_of(self, ask: Ask) -> tuple[int, str] | None:
-        """The lane and the share that it waited in."""
-        return (int(ask.score) >> 43, ask.share) if ask.id in self.line else None
+            self.leases[id] = lease
+        self.engine.settled.append((ask, lease))
+        self.end(ask)
 
     def lose(self, lease: Lease) -> None:
         lease.report = Report.NOTHING

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, Protocol
 
-from ground import SettingError
+from ground import SettingError, as_text
 from ground.numbers import is_whole
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer
 from limiter.errors import GateError, PermitLost
@@ -46,35 +46,33 @@ class Lease:
     """What the engine keeps of a permit: enough to renew it, and to know when it is over."""
 
     __slots__ = (
-        "charge", "deadline", "fence", "gate", "handed_in", "holder", "id", "keeper", "lost",
-        "report", "settled", "stays_us", "term_us", "ticket", "turn", "waited",
+        "charge", "deadline", "fence", "handed_in", "holder", "id", "keeper", "lost", "place",
+        "report", "settled", "stays_us", "term_us", "turn", "waited",
     )  # fmt: skip
 
     def __init__(
         self,
         keeper: "Keeper",
-        gate: str,
         id: str,
         fence: int,
         term_us: int,
         deadline: float,
         waited: float,
-        ticket: str,
+        place: bytes | str,
         charge: dict[str, int] | None = None,
-        turn: tuple[int, str] | None = None,
     ) -> None:
         self.keeper = keeper
-        self.gate = gate
         self.id = id
         self.fence = fence
         self.term_us = term_us
         self.deadline = deadline
         self.waited = waited
-        self.ticket = ticket
+        self.place = place  # in line, as the script says it
         self.lost = False
         self.handed_in = False
         self.report = Report.SUCCESS
-        self.turn = turn  # the lane and share that it was waited for in, which paid for it
+        # The lane and share that it was waited for in, which paid for it.
+        self.turn: tuple[int, str] | None = None
         self.charge = charge  # what it costs, by amounts; None of a plain permit
         self.settled = ""  # what goes back with its release, or is charged then
         self.stays_us = 0  # after its release, since what it was for may still run
@@ -107,6 +105,8 @@ class Lease:
 class Keeper(Protocol):
     """What keeps leases: the gate's unit in this process."""
 
+    name: str
+
     def hand_back(self, lease: Lease) -> None: ...
     def abandon_lease(self, lease: Lease) -> None: ...
     def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None: ...
@@ -121,14 +121,22 @@ class HeldPermit:
     moment, by this process's own clock, whether the lease has ended.
     """
 
-    __slots__ = ("__weakref__", "_lease", "_released", "on_lost")
+    __slots__ = ("__weakref__", "_lease", "_on_lost", "_released")
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self.on_lost: Callable[[], None] | None = None
-        """Called once, on another thread, when the permit is found lost."""
-        lease.holder = weakref.ref(self)
+        self._on_lost: Callable[[], None] | None = None
         self._released = False  # last: a signal's handler may raise at any line of this
+
+    @property
+    def on_lost(self) -> Callable[[], None] | None:
+        """Called once, on another thread, when the permit is found lost."""
+        return self._on_lost
+
+    @on_lost.setter
+    def on_lost(self, call: Callable[[], None] | None) -> None:
+        self._on_lost = call
+        self._lease.holder = weakref.ref(self)  # last: from now on it may be called
 
     @property
     def id(self) -> str:
@@ -148,7 +156,7 @@ class HeldPermit:
     @property
     def ticket(self) -> str:
         """Its place in line: `acquire(ticket=…)` asks again from there, before who came later."""
-        return self._lease.ticket
+        return as_text(self._lease.place)
 
     @property
     def lost(self) -> bool:
@@ -159,11 +167,13 @@ class HeldPermit:
     def check(self) -> None:
         """Raise `PermitLost` if it is lost."""
         if self.lost:
-            raise PermitLost(self._lease.gate, self.id)
+            raise PermitLost(self._lease.keeper.name, self.id)
 
     def _renewable(self) -> None:
         if self._released:
-            raise GateError(f"gate {self._lease.gate!r}: permit {self.id} was released already")
+            raise GateError(
+                f"gate {self._lease.keeper.name!r}: permit {self.id} was released already"
+            )
         self.check()
 
     def throttled(self, retry_after: float | None = None) -> None:
@@ -243,7 +253,7 @@ class HeldPermit:
 
     def __repr__(self) -> str:
         state = "released" if self._released else "lost" if self.lost else "held"
-        return f"<{type(self).__name__} {self.id} of gate {self._lease.gate!r}, {state}>"
+        return f"<{type(self).__name__} {self.id} of gate {self._lease.keeper.name!r}, {state}>"
 
 
 class Permit(HeldPermit):

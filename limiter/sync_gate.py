@@ -5,7 +5,7 @@ from typing import Any
 
 from ground.redis.answers import ThreadAnswer
 from limiter.client import GateClient
-from limiter.ledger import Ask, Ledger
+from limiter.ledger import Ledger, ThreadAsk
 from limiter.permit import Report, SyncPermit, Wait
 from limiter.status import (
     Change,
@@ -34,14 +34,12 @@ class SyncGate:
         cost: Cost | None = None,
         share: str = "",
     ) -> SyncPermit:
-        ask = self._client.new_ask(
-            ThreadAnswer(), timeout, lane, ticket, orphan_hold, cost=cost, share=share
-        )
+        ask = self._client.new_ask(ThreadAsk, timeout, ticket, lane, orphan_hold, cost, share)
         permit: SyncPermit = self._granted(ask)
         return permit
 
     def try_acquire(self, *, cost: Cost | None = None, share: str = "") -> SyncPermit | Wait:
-        ask = self._client.new_ask(ThreadAnswer(), None, 0, join=False, cost=cost, share=share)
+        ask = self._client.new_ask(ThreadAsk, cost=cost, share=share, joins=False)
         answer: SyncPermit | Wait = self._granted(ask)
         return answer
 
@@ -80,14 +78,13 @@ class SyncGate:
         reply = self._called(lambda ledger: ledger.commands.revoke(permit, ledger.engine.new_id()))
         return read_revoked(self._client.name, permit, reply)
 
-    def _granted(self, ask: Ask) -> Any:
-        client, answer = self._client, ask.answer
-        assert isinstance(answer, ThreadAnswer)  # noqa: S101 - for the type checker
+    def _granted(self, ask: ThreadAsk) -> Any:
+        client = self._client
         try:  # a signal's handler may raise at any line of this
             client.ask(ask)
-            if not answer.wait(client.patience(ask)):
+            if not ask.wait(client.patience(ask)):
                 raise client.silent()
-            outcome = answer.taken()
+            outcome = ask.taken()
             return outcome if isinstance(outcome, Wait) else SyncPermit(outcome)
         except BaseException:
             client.abandon(ask)

@@ -32,6 +32,9 @@ class Line:
         self._name = name or f"line-{length}"
         self._waiters = GateCommands(self._name, Terms(limit=1), "bench:1:waiters")
         self._holders = GateCommands(self._name, Terms(limit=1), "bench:2:holders")
+        if shares:
+            self._waiters.use_full()
+            self._holders.use_full()
         self.shares = [f"run{n}" for n in range(shares)]
         self._turns = itertools.cycle(self.shares or [""])
         self.holder = ""

@@ -43,15 +43,11 @@ class Answer:
         return self.outcome
 
 
-class ThreadAnswer(Answer):
-    """For a caller that blocks its thread."""
+class OnThread:
+    """What waits for an answer is a thread, at a lock."""
 
-    __slots__ = ("_closed",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._closed = threading.Lock()
-        self._closed.acquire()
+    __slots__ = ()
+    _closed: threading.Lock
 
     def settle(self) -> None:
         if self._closed.locked():  # it may be settled twice
@@ -62,20 +58,44 @@ class ThreadAnswer(Answer):
         return self._closed.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
 
 
-class LoopAnswer(Answer):
+class OnLoop:
+    """What waits for an answer is a coroutine, at a future of its loop."""
+
+    __slots__ = ()
+    future: "asyncio.Future[None]"
+    loop: asyncio.AbstractEventLoop
+
+    def settle(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class ThreadAnswer(OnThread, Answer):
+    """For a caller that blocks its thread."""
+
+    __slots__ = ("_closed",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed = closed_lock()
+
+
+class LoopAnswer(OnLoop, Answer):
     """For a coroutine."""
 
     __slots__ = ("future", "loop")
     loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
-        self.outcome: Any = None
+        self.outcome = None
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self.loop.create_future()
+        self.future = self.loop.create_future()
 
-    def settle(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
+
+def closed_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 def deliver(answers: Iterable[tuple[Answer, Any]]) -> list[Answer]:

@@ -26,11 +26,11 @@ from ground import RedisTarget, Script
 from ground.backoff import backoff
 from ground.lua import Command
 from ground.redis import loop_connection
-from ground.redis.answers import Answer, LoopAnswer, deliver
+from ground.redis.answers import Answer, OnLoop, deliver
 from ground.redis.connection import FINAL, PASSING, LastingConnection, is_passing, trouble
 from ground.redis.inbox import Entries, Inbox, nudge
 from ground.redis.shortcut import Shortcut
-from ground.redis.unit import Batch, Exchange, Unit, take_up, what_is_due
+from ground.redis.unit import Batch, Carrier, Exchange, Unit, take_up, what_is_due
 
 NEVER = math.inf
 FAREWELL = 2.0  # seconds that an ending process spends on giving things back
@@ -76,7 +76,7 @@ class Engine:
         if shortcut is not None and shortcut.touch(unit):
             return
         self._bell.put(unit)
-        if self._shortcuts_possible and isinstance(answer, LoopAnswer):
+        if self._shortcuts_possible and isinstance(answer, OnLoop):
             (shortcut or self._new_shortcut(answer.loop)).missed()
 
     def request(self, unit: Unit, change: Callable[[], None], answer: Answer) -> None:
@@ -159,7 +159,7 @@ class Engine:
     def _sleep(self) -> float | None:
         with self.lock:
             self.asleep_until = NEVER  # first: a change that comes later wakes this thread
-            free = [unit for unit in self.busy.copy() if unit.carrier is None]
+            free = [unit for unit in self.busy.copy() if unit.carrier is Carrier.NOBODY]
             due = min((unit.due() for unit in free), default=NEVER)
             if self.is_down and due < NEVER:
                 due = max(due, self._retry_at)
@@ -182,7 +182,7 @@ class Engine:
         with self.lock:
             self._tick(self.clock())
             for unit in self.busy.copy():
-                if unit.carrier is None and not unit.posted and unit.idle:
+                if unit.carrier is Carrier.NOBODY and not unit.posted and unit.idle:
                     del self.busy[unit]
         self._listen()
         self.deliver()
@@ -201,7 +201,7 @@ class Engine:
         due = [what_is_due(unit, now) for unit in self.busy.copy()]
         batches = [batch for batch in due if batch is not None]
         for batch in batches:
-            batch.unit.carrier = self
+            batch.begin(Carrier.ENGINE)
         return batches
 
     def _exchange(self, batches: list[Batch]) -> None:
@@ -270,8 +270,7 @@ class Engine:
         self._failure = failure
         with self.lock:
             for batch in batches:
-                batch.unit.cut_off(batch.exchanges)
-                batch.unit.carrier = None
+                batch.cut_off()
             self._cut_shortcuts()  # they may still be connected to a server that was replaced
             for unit in self.busy.copy():
                 if final or isinstance(failure, FINAL):

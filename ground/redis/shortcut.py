@@ -17,7 +17,7 @@ from ground import RedisTarget
 from ground.lua import Command
 from ground.redis.connection import Connection
 from ground.redis.loop_connection import LoopConnection, packed
-from ground.redis.unit import Batch, Unit, what_is_due
+from ground.redis.unit import Batch, Carrier, Unit, what_is_due
 
 log = logging.getLogger("penstock.redis")
 
@@ -133,9 +133,8 @@ class Shortcut:
             self._connection = None
         while self._flight:
             batch = self._flight[0]
-            batch.unit.cut_off(batch.exchanges)
             self._engine.busy[batch.unit] = None
-            batch.unit.carrier = None
+            batch.cut_off()
             self._flight.popleft()
         self._leave_touched()
 
@@ -187,13 +186,13 @@ class Shortcut:
             batch = what_is_due(unit, now)
             if batch is not None:
                 self._flight.append(batch)
-                unit.carrier = self  # afterwards, so that `cut` finds it
+                batch.begin(Carrier.SHORTCUT)  # afterwards, so that `cut` finds it
                 batches.append(batch)
                 commands += [exchange.command for exchange in batch.exchanges]
-            elif unit.carrier is None:
+            elif unit.carrier is Carrier.NOBODY:
                 engine.stir(unit.due())
-            elif unit.carrier is not self:
-                engine.wake()  # it continues with what was posted meanwhile
+            elif unit.carrier is Carrier.ENGINE:
+                engine.wake()  # it continues with what was posted meanwhile; a shortcut does anyway
         if batches and self._connection is not None:
             data = packed(commands)
             if len(data) <= LONGEST:
@@ -204,7 +203,7 @@ class Shortcut:
     def _leave_to_engine(self, batches: list[Batch]) -> None:
         """Nothing of them has been sent."""
         for batch in reversed(batches):
-            batch.unit.carrier = None
+            batch.put_back()
             self._flight.pop()
         self._engine.wake()
 
@@ -227,7 +226,7 @@ class Shortcut:
 
     def _go_on(self, unit: Unit, now: float) -> None:
         """At the next flush: with what was posted meanwhile, or is due by what was read."""
-        if unit.carrier is None:
+        if unit.carrier is Carrier.NOBODY:
             self._touched_at = now
             self._touched[unit] = None
             if unit.due() < self._engine.asleep_until and not unit.pressing:

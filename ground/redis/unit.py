@@ -7,6 +7,7 @@ of a unit overtakes another. What got no reply is still due, and is sent again.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from ground.lua import Command
@@ -21,11 +22,28 @@ class Exchange(NamedTuple):
     asks: Sequence[Any] = ()  # callers' requests that the command makes
 
 
+class Carrier(Enum):
+    """Who brings a unit's commands to Redis. `Batch` has a method for each way from one to another.
+
+        NOBODY → ENGINE, SHORTCUT    `begin`     something was due
+        ENGINE, SHORTCUT → NOBODY    `end`       all replies were read
+        ENGINE, SHORTCUT → NOBODY    `cut_off`   the connection ended, or is late
+        SHORTCUT → NOBODY            `put_back`  nothing was sent: the engine will do it
+
+    While nobody carries a unit, the engine's thread sends what is due, unless the loop that posted
+    it is quicker. While somebody does, what is posted waits for the end.
+    """
+
+    NOBODY = "nobody"
+    ENGINE = "the engine's thread"
+    SHORTCUT = "a loop's own connection"
+
+
 class Unit(Protocol):
     """Everything but `posted` is touched under the engine's lock only."""
 
     posted: deque[Callable[[], None]]
-    carrier: object | None
+    carrier: Carrier
     stream: str  # of grants or notices that other processes write
     listening: bool  # whether the inbox reads the stream
 
@@ -84,10 +102,23 @@ class Batch:
     def commands(self) -> list[Command]:
         return [exchange.command for exchange in self.exchanges]
 
+    def begin(self, carrier: Carrier) -> None:
+        """They are about to be sent."""
+        self.unit.carrier = carrier
+
     def end(self) -> None:
         """All replies have been read."""
-        self.unit.carrier = None
+        self.unit.carrier = Carrier.NOBODY
         self.unit.exchanged(self.claimed)
+
+    def cut_off(self) -> None:
+        """No more replies come. What is in the batch stays due."""
+        self.unit.cut_off(self.exchanges)
+        self.unit.carrier = Carrier.NOBODY
+
+    def put_back(self) -> None:
+        """Nothing of it was sent."""
+        self.unit.carrier = Carrier.NOBODY
 
 
 def take_up(unit: Unit) -> None:
@@ -100,7 +131,7 @@ def take_up(unit: Unit) -> None:
 
 def what_is_due(unit: Unit, now: float) -> Batch | None:
     """A batch for the caller to carry; None if nothing is due, or commands are under way."""
-    if unit.carrier is not None:
+    if unit.carrier is not Carrier.NOBODY:
         return None
     take_up(unit)
     exchanges = unit.exchange(now)

@@ -9,6 +9,7 @@ import pytest
 from ground import target_of
 from ground.redis import loop_connection
 from ground.redis.connection import Connection
+from ground.redis.unit import Carrier
 from limiter import TokenBucket, UnknownPermit
 from tests.harness.servers import until
 from tests.limiter.by_shortcut import on_its_shortcut
@@ -35,7 +36,7 @@ async def test_a_lease_that_its_loop_reads_late_is_renewed(real_redis, held_back
     while not leases(real_redis):  # noqa: ASYNC110
         await asyncio.sleep(0.002)
     unit = gate._client.unit
-    until(lambda: unit.carrier is None and not unit.pressing, "the engine to ask again")
+    until(lambda: unit.carrier is Carrier.NOBODY and not unit.pressing, "the engine to ask again")
     held_back.clear()
     permit = await served(asking)
     granted = leases(real_redis)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ground.redis import loop_connection, shortcut
+from ground.redis.unit import Carrier
 from limiter import GateError, GateUnavailable, LimitTimeout, TokenBucket
 from limiter import engine as engines
 from tests.harness.servers import until
@@ -248,7 +249,7 @@ def test_what_a_blocked_loop_does_not_hear_of_the_engine_takes_over(real_redis, 
         asking = asyncio.create_task(gate.acquire())
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is sent
-        assert gate._client.unit.carrier is not None
+        assert gate._client.unit.carrier is not Carrier.NOBODY
         blocked.set()
         go_on.wait(SOON)
         holder.release()

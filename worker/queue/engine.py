@@ -13,7 +13,7 @@ from functools import partial
 from ground import RedisTarget, SettingError, new_owner
 from ground.lua import Command
 from ground.process import PerProcess
-from ground.redis.answers import Answer, LoopAnswer
+from ground.redis.answers import Answer, OnLoop
 from ground.redis.engine import NEVER, Engine
 from ground.redis.inbox import SILENCE, read_streams, reading
 from ground.redis.loop_connection import LoopConnection, packed
@@ -37,7 +37,7 @@ class JobEngine(Engine):
 
     def client_for(self, answer: Answer) -> Orders:
         """The client for an order whose outcome only this answer awaits."""
-        if isinstance(answer, LoopAnswer):
+        if isinstance(answer, OnLoop):
             shortcut = self.shortcut_of(answer.loop)
             if isinstance(shortcut, JobShortcut) and shortcut.reads:
                 return shortcut.orders

@@ -17,7 +17,7 @@ from ground import RedisTarget, tagged, tracing
 from ground.backoff import backoff
 from ground.redis.answers import Answer
 from ground.redis.inbox import Entries
-from ground.redis.unit import Exchange
+from ground.redis.unit import Carrier, Exchange
 from ground.timers import Timers
 from ground.tracing import OFF
 from worker.errors import DeadlineExceeded, JobCancelled, NoWorkers, QueueError, QueueUnavailable
@@ -89,7 +89,7 @@ class Orders:
         self.key = tagged("client", client)
         self.stream = tagged("client", client, "done")
         self.posted: deque[Callable[[], None]] = deque()
-        self.carrier: object | None = None
+        self.carrier = Carrier.NOBODY
         self.waiting = Waiting()
         self.listening = False
         self.engine = engine
