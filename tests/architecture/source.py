@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FORMS = (("gated", "full"), ("full",), ())  # of scripts, as they are loaded
 PACKAGES = ("ground", "limiter", "buffer", "jail", "worker", "penstock")
 
 

@@ -5,6 +5,7 @@ import re
 
 from ground import load_script
 from tests.architecture.source import (
+    FORMS,
     ROOT,
     docstrings,
     modules,
@@ -28,13 +29,12 @@ INCLUDED = [file for file in scripts() if not is_called(file)]
 
 
 def forms_of(file):
-    """A script as it is loaded: the plain form, and each that its includes offer."""
+    """A script in each form that it has."""
     package = ".".join(file.relative_to(ROOT).parts[:-2])
-    offered = re.findall(r"^-- include: \S+ or (\w+)\.lua$", file.read_text(), re.MULTILINE)
-    return [load_script(package, file.stem, form) for form in ("", *offered)]
+    return {s.sha: s for s in (load_script(package, file.stem, *form) for form in FORMS)}.values()
 
 
-FORMS = [script for file in CALLED for script in forms_of(file)]
+LOADED = [script for file in CALLED for script in forms_of(file)]
 TEXTS = [file.read_text() for file in scripts()]
 
 
@@ -52,7 +52,7 @@ def test_each_script_names_its_keys_arguments_and_reply() -> None:
 def test_each_script_uses_what_its_header_names() -> None:
     unused = [
         f"{script.name}: {name}"
-        for script, code in ((script, _code(script.source)) for script in FORMS)
+        for script, code in ((script, _code(script.source)) for script in LOADED)
         for name in set(BOUND.findall(code)) - SHARED
         if len(re.findall(rf"\b{name}\b", code)) < 2
     ]
@@ -70,7 +70,7 @@ def test_each_script_stays_below_what_lua_allows() -> None:
     named = re.compile(r"^local (?:function \w+|([\w, ]+))", re.MULTILINE)
     counts = {
         script.name: sum(names.count(",") + 1 for names in named.findall(_code(script.source)))
-        for script in FORMS
+        for script in LOADED
     }
     assert {name: count for name, count in counts.items() if count >= 150} == {}
 
@@ -97,7 +97,7 @@ def test_each_script_runs_everywhere() -> None:
 
 def test_the_clock_is_read_at_most_once_a_script() -> None:
     read = re.compile(r"""call\(['"]TIME['"]\)""")
-    assert [each.name for each in FORMS if len(read.findall(_code(each.source))) > 1] == []
+    assert [each.name for each in LOADED if len(read.findall(_code(each.source))) > 1] == []
 
 
 def test_no_lua_hides_in_python() -> None:

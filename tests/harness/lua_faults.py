@@ -20,7 +20,7 @@ from buffer.link import Link
 from ground import Script, load_script, target_of
 from ground.lua import Command
 from limiter.commands import SCRIPTS as GATE_SCRIPTS
-from tests.architecture.source import ROOT, scripts
+from tests.architecture.source import FORMS, ROOT, scripts
 from worker.concurrent.commands import SCRIPTS as WORK_SCRIPTS
 
 T = TypeVar("T")
@@ -62,7 +62,6 @@ return {calls, reply}
 """
 
 
-FORMS = (("gated", "full"), ("full",), ())
 SENT = GATE_SCRIPTS | WORK_SCRIPTS  # those that have forms, in the forms that are sent
 
 

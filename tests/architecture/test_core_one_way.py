@@ -1,0 +1,40 @@
+"""What several rooms need stands in one place."""
+
+import re
+
+from tests.architecture.source import modules, name_of, scripts
+
+CORE = ("ground", "limiter", "worker/queue", "worker/concurrent")
+
+
+def holding(pattern: str, files) -> list[str]:
+    """Those of the files in which some line has the pattern."""
+    return [name_of(file) for file in files if re.search(pattern, file.read_text())]
+
+
+def test_the_arithmetic_of_turns_is_in_one_script() -> None:
+    """Gates and queues include it. What marks it is how it forgets the shares that rest."""
+    shares = [file for file in scripts() if file.parent.parent.name in ("limiter", "queue")]
+    assert holding("ZREMRANGEBYRANK", shares) == ["limiter/lua/turns.lua"]
+    assert set(holding(r"include: (limiter:)?turns\.lua", shares)) == {
+        "limiter/lua/shares.lua",
+        "worker/queue/lua/shares.lua",
+    }
+
+
+def test_what_was_used_of_late_is_kept_by_one_class() -> None:
+    bounded = r"OrderedDict|popitem\(last=False\)|next\(iter\(self\._\w+\)\)"
+    assert holding(bounded, modules(*CORE)) == ["ground/recent.py"]
+
+
+def test_a_room_of_the_core_has_one_file_of_settings_or_its_packages() -> None:
+    found = [name_of(file) for file in modules(*CORE) if file.name == "settings.py"]
+    assert found == ["ground/settings.py", "limiter/settings.py"]
+
+
+def test_who_carries_a_unit_is_said_by_its_batch_alone() -> None:
+    assert holding(r"\.carrier = ", modules(*CORE)) == [
+        "ground/redis/unit.py",
+        "limiter/ledger.py",  # a new unit's
+        "worker/queue/orders.py",
+    ]
