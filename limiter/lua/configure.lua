@@ -20,7 +20,13 @@ if #weights > 0 then redis.call('HSET', GATE, 'more', 1, 'shares', 1) end
 -- include: line.lua
 -- include: share_terms.lua
 if change.amounts == '' and not gate.weighing then change.amounts = nil end -- it never had any
-for field, value in pairs(change) do call('HSET', GATE, field, value) end
+-- A gate that adapts goes on from the limit that it has. A number for that limit pins it. One command sets
+-- both: a script that stopped in between would leave a limit that does not hold.
+local adapts, pins = change.adapts or more and more[1] or '', false
+if change[adapts] and not change.adapts then change.adapts, pins = '', true end
+local set = {}
+for field, value in pairs(change) do set[#set + 1], set[#set + 2] = field, value end
+if #set > 0 then call('HSET', GATE, unpack(set)) end
 gate.limit = tonumber(change.limit or fields[1]) or math.huge
 gate.burst = tonumber(change.burst or fields[3]) or 0
 gate.paused, gate.held = (change.paused or fields[4]) == '1', nil
@@ -31,15 +37,9 @@ if gate.rate > 0 and gate.burst < 1 then -- as the constructor does: the tokens 
   call('HSET', GATE, 'burst', math.max(1, math.ceil(gate.rate / 10)))
 end
 
--- A gate that adapts goes on from the limit that it has. A number for that limit pins it.
 local function adapt()
-  local adapts = change.adapts or call('HGET', GATE, 'adapts') or ''
-  if adapts == '' then return read_steering() end
-  if change[adapts] and not change.adapts then
-    if steering then steering.note(tonumber(change[adapts]), 'pinned') end
-    call('HSET', GATE, 'adapts', '')
-    return read_steering()
-  end
+  if pins and steering then steering.note(tonumber(change[adapts]), 'pinned') end
+  if pins or adapts == '' then return read_steering() end
   local stands = call('HGET', GATE, adapts)
   if not stands or stands == '' then -- it had no such limit
     stands = call('HGET', GATE, 'start')
