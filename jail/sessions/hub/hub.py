@@ -87,7 +87,7 @@ class Hub:
         try:
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
             self._sessions.admit_no_more()
-            # Nobody finds it any more. Who came in that moment is still served.
+            # Nobody finds it any more. A caller that came in that moment is still served.
             await asyncio.to_thread(give_up, self._folder, self._name)
             while self._callers and not over[0].done():
                 await asyncio.wait([over[0], *self._callers], return_when=asyncio.FIRST_COMPLETED)
