@@ -24,8 +24,8 @@ class SessionSettings(Settings):
 
     local_sandboxes: str | None = Field(
         None,
-        description="Folder of this user's session sandboxes and of stock workers' programs, for"
-        " nobody else. Unset: `penstock-sandboxes-<uid>` in the folder for temporary files.",
+        description="This user's own folder of session sandboxes. Unset:"
+        " `penstock-sandboxes-<uid>` in the folder for temporary files.",
     )
     session_disk_mb: int | None = Field(
         None,
