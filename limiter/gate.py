@@ -8,7 +8,6 @@ of t seconds there are at most burst + rate * t grants.
 import asyncio
 import functools
 import inspect
-import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -175,15 +174,35 @@ class Gate:
 
         Raises `LimitTimeout`, or `GateUnavailable` if Redis does not answer.
         """
-        ask = self._client.new_ask(LoopAsk, timeout, ticket, lane, orphan_hold, cost, share)
-        permit: Permit = await self._granted(ask)
-        return permit
+        client = self._client
+        ask = client.new_ask(LoopAsk, timeout, ticket, lane, orphan_hold, cost, share)
+        try:
+            client.ask(ask)
+            if timeout is None:
+                await ask.future
+            else:
+                async with asyncio.timeout(client.patience(ask)):
+                    await ask.future
+            return Permit(ask.taken())
+        except TimeoutError:
+            client.abandon(ask)
+            raise client.silent() from None
+        except BaseException:
+            client.abandon(ask)
+            raise
 
     async def try_acquire(self, *, cost: Cost | None = None, share: str = "") -> Permit | Wait:
         """A permit if one is free and nobody waits; else the seconds until asking may help."""
-        ask = self._client.new_ask(LoopAsk, cost=cost, share=share, joins=False)
-        answer: Permit | Wait = await self._granted(ask)
-        return answer
+        client = self._client
+        ask = client.new_ask(LoopAsk, cost=cost, share=share, joins=False)
+        try:
+            client.ask(ask)
+            await ask.future
+            outcome = ask.taken()
+            return outcome if isinstance(outcome, Wait) else Permit(outcome)
+        except BaseException:
+            client.abandon(ask)
+            raise
 
     async def status(self) -> GateStatus:
         """What the gate allows, who is in, who waits, and what it has counted."""
@@ -303,24 +322,6 @@ class Gate:
         if not holds:
             del self._held[holder]
         return hold
-
-    async def _granted(self, ask: LoopAsk) -> Any:
-        client = self._client
-        try:
-            client.ask(ask)
-            if ask.deadline == math.inf:
-                await ask.future
-            else:
-                async with asyncio.timeout(client.patience(ask)):
-                    await ask.future
-            outcome = ask.taken()
-            return outcome if isinstance(outcome, Wait) else Permit(outcome)
-        except TimeoutError:
-            client.abandon(ask)
-            raise client.silent() from None
-        except BaseException:
-            client.abandon(ask)
-            raise
 
     async def _called(self, command: Callable[[Ledger], Any]) -> Any:
         answer = LoopAnswer()
