@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from redis.exceptions import RedisError
 
 from ground import PenstockError, new_owner
-from ground.process import aside, in_forked_child
+from ground.process import aside, in_forked_child, process_loop
 from ground.tasks import cancellations, heed_cancellation
 from limiter import GateError, Permit, Report, StartingGate
 from worker.lifecycle.box import Box, Phase, new_name
@@ -238,14 +238,15 @@ class Keeper:
     # How it ends.
 
     def let_go(self, box: Box) -> "asyncio.Future[bool]":
-        """End it in the background, on the running loop."""
-        ending = asyncio.ensure_future(self.ended(box))
+        """End it in the background, on the process's loop, as everything that a provider does;
+        whether it is confirmed gone, else the reaper has it."""
+        ended = asyncio.run_coroutine_threadsafe(self._ended(box), process_loop())
+        ending = asyncio.wrap_future(ended)
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         return ending
 
-    async def ended(self, box: Box) -> bool:
-        """End it; whether it is confirmed gone, else the reaper has it."""
+    async def _ended(self, box: Box) -> bool:
         try:
             return await self._torn_down(box)
         finally:

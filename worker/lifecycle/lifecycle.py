@@ -115,9 +115,7 @@ class SandboxLifecycle:
     async def stop(self, sandbox: OpenSandbox) -> bool:
         """Never raises: whether it is confirmed gone; if not, the reaper has it by now."""
         # Shielded: also a caller that is cancelled meanwhile has its sandbox ended.
-        ended = self.keeper.ended(sandbox._box)
-        future = asyncio.run_coroutine_threadsafe(ended, process_loop())
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await asyncio.shield(self.keeper.let_go(sandbox._box))
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:

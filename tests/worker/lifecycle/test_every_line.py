@@ -25,7 +25,7 @@ START = [
     ),
 ]
 TEARDOWN = [
-    *(f"worker.lifecycle.keeper:Keeper.{name}" for name in ("ended", "_torn_down", "_terminated")),
+    *(f"worker.lifecycle.keeper:Keeper.{name}" for name in ("_ended", "_torn_down", "_terminated")),
     "worker.lifecycle.teardown:guarded",
 ]
 REAP = [

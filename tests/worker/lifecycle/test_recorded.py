@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from ground.process import process_loop
 from tests.harness import doomed, killing
 from tests.worker.lifecycle.cloud import CloudProvider
 from tests.worker.lifecycle.conftest import gate_of, quick, soon, until
@@ -41,6 +42,30 @@ async def test_what_a_block_that_fails_has_made_is_ended(lifecycle, cloud):
     assert not cloud.stats()["names"]
     assert not life.registry.look().records
     assert (await gate_of(life).status()).in_flight == 0
+
+
+async def test_its_provider_is_asked_on_one_loop_whatever_the_callers_is(
+    lifecycle, cloud, monkeypatch
+):
+    life, loops = lifecycle(), set()
+
+    def noted(call):
+        async def noting(*arguments):
+            loops.add(asyncio.get_running_loop())
+            return await call(*arguments)
+
+        return noting
+
+    for name in ("find", "terminate"):
+        monkeypatch.setattr(life.provider, name, noted(getattr(life.provider, name)))
+    async with life.recorded() as sandbox:
+        await make(life.provider, sandbox)
+    assert await life.stop(sandbox)
+    with pytest.raises(ValueError, match="as it went on"):
+        async with life.recorded() as sandbox:
+            await make(life.provider, sandbox)
+            raise ValueError("as it went on")
+    assert loops == {process_loop()}
 
 
 async def test_a_block_that_has_made_nothing_has_failed(lifecycle, cloud):
