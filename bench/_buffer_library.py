@@ -12,7 +12,8 @@ from typing import Any
 from bench import _buffer_load
 from bench._buffer_servers import Process
 from buffer import RolloutBuffer, TaskConfig
-from ground import EmbeddedServer, connect_async
+from ground import EmbeddedServer
+from ground.redis.connect import connect_async
 
 ITEM_BYTES = len(json.dumps(_buffer_load.item("pending", 1), separators=(",", ":")))
 _WRITTEN, _AT_ONCE, _TAKES = 20_480, 2_048, 10

@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bench._judge_programs import KINDS, Kind, cases
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer
 from ground.redis.connect import connect
+from ground.server.binary import bundled_server
 from jail import LocalSandbox
 from jail.judge.asking import JudgeOptions, request_here
 from jail.judge.formats import Cases

@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 
-from jail import Jails
+from jail.jails import Jails
 from jail.serve import App, Line
 from jail.settings import SandboxSettings
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench._queue_runs import filled, server_seconds
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer
+from ground.server.binary import bundled_server
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 
 JOBS, BATCH = 4_000, 128

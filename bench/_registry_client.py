@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from ground import AnyRedis
+from ground.redis.connect import AnyRedis
 from worker.lifecycle import (
     Command,
     ExecResult,

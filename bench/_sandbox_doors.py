@@ -11,9 +11,11 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer
 from ground.http import listen
-from jail import DEFAULTS, Jails
+from ground.server.binary import bundled_server
+from jail.jails import Jails
+from jail.limits import DEFAULTS
 from jail.serve import App, Line
 from worker import CodeQueue
 

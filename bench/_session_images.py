@@ -17,7 +17,8 @@ from pathlib import Path
 
 import zstandard
 
-from jail.images import ImageSettings, ImageStore
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 
 _MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 _PROGRAMS = ("echo", "head", "sh", "split")

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import click
 
-from ground import bundled_server
+from ground.server.binary import bundled_server
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "against"

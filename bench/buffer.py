@@ -29,7 +29,8 @@ from bench._buffer_servers import Process, Server
 from bench.peers import FOLDERS
 from bench.suite import Ratio, Run, Suite, Target
 from buffer import TaskConfig
-from ground import EmbeddedServer, connect_async
+from ground import EmbeddedServer
+from ground.redis.connect import connect_async
 
 CONNECTIONS, _WARM = 32, 0.5
 _READ = "read ms per 1,000 items"

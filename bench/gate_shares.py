@@ -19,7 +19,8 @@ from bench.gates import COSTS
 from bench.gates_contenders.line import Line, cleared, in_turns
 from bench.shares import largest_error, weights_of
 from bench.suite import Ratio, Suite, Target
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer
+from ground.server.binary import bundled_server
 
 _PLAIN, _MANY = "one line", "1,000 shares"
 _LINES = {_PLAIN: 0, "1 share": 1, _MANY: 1_000}

@@ -17,7 +17,9 @@ from typing import Any
 
 from bench.peers import environment, run_json
 from bench.suite import Ratio, Suite, Target
-from ground import EmbeddedServer, bundled_server, connect, load_script
+from ground import EmbeddedServer, connect
+from ground.lua import load_script
+from ground.server.binary import bundled_server
 
 PENSTOCK = "penstock"
 PROGRAMS = {

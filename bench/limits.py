@@ -22,7 +22,8 @@ from typing import Any
 
 from bench.peers import environment
 from bench.suite import Ratio, Suite, Target
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer
+from ground.server.binary import bundled_server
 
 HERE = Path(__file__).parent / "limits_contenders"
 PINS = ["inspect-ai==0.3.248"]

@@ -16,7 +16,8 @@ from pathlib import Path
 from bench._queue_runs import Metrics, run_burst, run_client, run_fleet, run_peer, run_program
 from bench.peers import environment
 from bench.suite import Ratio, Run, Suite, Target
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer
+from ground.server.binary import bundled_server
 
 PENSTOCK = ("penstock", "penstock gated")
 PINS = {

@@ -26,7 +26,8 @@ from typing import Any
 
 from bench.peers import ROOT
 from bench.suite import Suite
-from ground import EmbeddedServer, bundled_server, connect
+from ground import EmbeddedServer, connect
+from ground.server.binary import bundled_server
 
 CLIENTS, PROCESSES = 64, 8
 SECONDS = 1.0  # of a creation at the simulated cloud

@@ -22,8 +22,10 @@ from typing import Any
 from bench._sandbox_doors import Queued, Served
 from bench.peers import environment
 from bench.suite import Ratio, Suite, Target
-from jail import DEFAULTS, Jails, Program, ServerConfig
-from jail.limits import MB
+from jail.jails import Jails
+from jail.launch import ServerConfig
+from jail.limits import DEFAULTS, MB
+from jail.outcome import Program
 
 _PRINT = "print(1)"
 _NUMPY = "import numpy as np; print(int(np.arange(1000).sum()))"

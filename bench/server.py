@@ -13,7 +13,8 @@ from pathlib import Path
 from redis.exceptions import ConnectionError, ResponseError
 
 from bench.suite import Ratio, Suite
-from ground import EmbeddedServer, bundled_server, connect
+from ground import EmbeddedServer, connect
+from ground.server.binary import bundled_server
 
 KEYS = 100_000
 BINARY = bundled_server()

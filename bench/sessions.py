@@ -28,7 +28,7 @@ from typing import Any
 
 from bench import _session_images
 from bench.suite import Ratio, Suite, Target
-from jail.images import ImageSettings
+from jail.images.settings import ImageSettings
 from jail.sessions import CommandRequest, LocalSessions, Session, SessionRequest
 from jail.sessions.settings import SessionSettings
 from jail.settings import SandboxSettings

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.suite import Ratio, Suite, Target
-from ground import EmbeddedServer, connect, target_of
+from ground import EmbeddedServer, connect
+from ground.redis.connect import target_of
 from jail.models import CodeRequest
 from worker.concurrent.commands import SCRIPTS as WORK
 from worker.concurrent.commands import WorkCommands

@@ -20,7 +20,8 @@ from bench import _buffer_load
 from bench._staleness_run import simulated
 from bench.suite import Ratio, Run, Suite, Target
 from buffer import Policy, RolloutBuffer, TaskConfig
-from ground import EmbeddedServer, connect_async
+from ground import EmbeddedServer
+from ground.redis.connect import connect_async
 
 POLICIES = ("wait", "again", "mask", "drop", "fresh")
 _ITEMS, _AT_ONCE = 8_192, 1_024

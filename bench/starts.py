@@ -19,7 +19,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from bench.suite import Ratio, Suite, Target
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer
+from ground.server.binary import bundled_server
 from limiter import StartingGate
 
 STARTS, CAP, WORKERS = 1000, 128, 8

@@ -17,7 +17,8 @@ from typing import Any
 
 from bench.peers import ROOT, environment, run_json
 from bench.suite import Ratio, Suite, Target
-from ground import EmbeddedServer, bundled_server, connect
+from ground import EmbeddedServer, connect
+from ground.server.binary import bundled_server
 
 PENSTOCK, POOL, PEER = "penstock tool", "penstock pool", "ray"
 PROGRAMS = {PENSTOCK: "penstock_tool.py", POOL: "penstock_pool.py", PEER: "ray_pool.py"}

@@ -14,9 +14,8 @@ from buffer.errors import (
     TrainerReplaced,
     UnknownTask,
 )
-from buffer.group_functions import GroupFunctions
 from buffer.rollout_buffer import RolloutBuffer, SyncRolloutBuffer
-from buffer.settings import BufferSettings, TaskConfig
+from buffer.settings import TaskConfig
 from buffer.versions.policy import Policy
 from buffer.versions.publishing import Published, Versions
 from buffer.versions.slots import Slot
@@ -25,9 +24,7 @@ from buffer.writer import Outcome
 __all__ = [
     "Batch",
     "BufferFull",
-    "BufferSettings",
     "GeneratorError",
-    "GroupFunctions",
     "ItemRefused",
     "LeaseLost",
     "NoPolicy",

@@ -11,7 +11,7 @@ from buffer.default_functions import Item
 from buffer.item import by_arrival, instance_key
 from buffer.link import scored
 from buffer.task import Task
-from ground import fields_of, text_fields
+from ground.lua import fields_of, text_fields
 
 STATES = ("open", "ready", "leased", "kept")
 # The upper ends of the steps that rewards are counted in; what is above the last is `+Inf`.

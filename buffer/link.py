@@ -15,15 +15,10 @@ from typing import Any, TypeVar
 
 import redis.exceptions
 
-from ground import (
-    AnyRedis,
-    AsyncClient,
-    RedisUnavailable,
-    Script,
-    connect_async,
-    target_of,
-)
+from ground import RedisUnavailable
 from ground.backoff import backoff
+from ground.lua import Script
+from ground.redis.connect import AnyRedis, AsyncClient, connect_async, target_of
 
 T = TypeVar("T")
 _OUTAGE = (

@@ -34,8 +34,9 @@ from buffer.versions.policy import Policy
 from buffer.versions.publishing import Published, Publishing, Versions
 from buffer.versions.slots import Slot, Slots, Wish
 from buffer.writer import Outcome, Writer
-from ground import AnyRedis, tracing
+from ground import tracing
 from ground.process import LoopThread
+from ground.redis.connect import AnyRedis
 
 _GAP = 10.0  # servers look every second; past this without any, its clock stops
 

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
-from ground import SettingError, Settings, text_fields
+from ground import SettingError
+from ground.lua import text_fields
+from ground.settings import Settings
 
 log = logging.getLogger(__name__)
 

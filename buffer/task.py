@@ -15,7 +15,9 @@ from buffer.errors import NoPolicy, RolloutReplaced, UnknownTask
 from buffer.group_functions import GroupFunctions
 from buffer.link import Link, scored
 from buffer.settings import TaskConfig
-from ground import PenstockError, RedisUnfit, Script, check_name, in_run, load_script, tagged
+from ground import PenstockError, RedisUnfit
+from ground.keys import check_name, in_run, tagged
+from ground.lua import Script, load_script
 
 _STRIKE = load_script("buffer", "strike")
 

@@ -7,27 +7,19 @@ from typing import TYPE_CHECKING
 
 from ground.lazy import lazily as _lazily
 from jail.errors import LimitRefused, SandboxError, SandboxUnavailable
-from jail.launch import ServerConfig
-from jail.limits import CAPS, DEFAULTS, Limits
-from jail.outcome import Outcome, Program, Step
+from jail.limits import Limits
+from jail.outcome import Outcome
 
 if TYPE_CHECKING:
-    from jail.jails import Jails
     from jail.sandbox import LocalSandbox
 
 __all__ = [
-    "CAPS",
-    "DEFAULTS",
-    "Jails",
     "LimitRefused",
     "Limits",
     "LocalSandbox",
     "Outcome",
-    "Program",
     "SandboxError",
     "SandboxUnavailable",
-    "ServerConfig",
-    "Step",
 ]
 
 __getattr__ = _lazily(__name__, {"Jails": "jail.jails", "LocalSandbox": "jail.sandbox"})

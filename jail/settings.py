@@ -6,7 +6,7 @@ import sys
 
 from pydantic import Field, field_validator
 
-from ground import Settings
+from ground.settings import Settings
 from jail.isolation.levels import Level
 from jail.launch import ServerConfig
 from jail.limits import CACHE_MB, DEFAULTS, MB, Limits

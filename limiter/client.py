@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from ground import RedisTarget
 from ground.redis.answers import Answer
+from ground.redis.url import RedisTarget
 from ground.shares import check_share
 from limiter.engine import GateEngine, gate_unit
 from limiter.errors import GateUnavailable

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from ground import Script, load_script, tagged
-from ground.lua import Command
+from ground.keys import tagged
+from ground.lua import Command, Script, load_script
 from limiter.terms import Terms
 
 # The scripts on a permit's path have a plain form, which meets no costs, shares or adaptive limits.

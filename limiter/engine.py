@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ground import RedisTarget, new_owner
+from ground.keys import new_owner
 from ground.process import PerProcess
 from ground.redis.engine import NEVER, Engine
+from ground.redis.url import RedisTarget
 from limiter.commands import SCRIPTS
 from limiter.errors import GateError
 from limiter.exchange import GateUnit

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ground import as_text, chunks
+from ground.lua import as_text, chunks
 from ground.redis.inbox import Entries
 from ground.redis.unit import Exchange
 from limiter.commands import NOT_PLAIN

@@ -12,14 +12,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ground import (
-    AnyRedis,
-    SettingError,
-    check_name,
-    in_run,
-    target_of,
-)
+from ground import SettingError
+from ground.keys import check_name, in_run
 from ground.redis.answers import LoopAnswer
+from ground.redis.connect import AnyRedis, target_of
 from ground.tasks import Body
 from limiter.client import GateClient
 from limiter.ledger import Ledger, LoopAsk

@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from ground import AnyRedis, SettingError, connect, load_script, tagged, target_of
+from ground import SettingError, connect
+from ground.keys import tagged
+from ground.lua import load_script
+from ground.redis.connect import AnyRedis, target_of
 from limiter.commands import INDEX, GateCommands
 from limiter.errors import GateInUse, UnknownGate
 from limiter.gate import Gate

@@ -15,12 +15,12 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Protocol
 
-from ground import RedisTarget
 from ground.lua import Command
 from ground.recent import Recent
 from ground.redis.answers import Answer, OnLoop, OnThread, closed_lock
 from ground.redis.shortcut import LATE
 from ground.redis.unit import Carrier, Exchange
+from ground.redis.url import RedisTarget
 from ground.timers import Timers
 from limiter.commands import GateCommands
 from limiter.errors import GateError, GateUnavailable, PermitLost

@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, Protocol
 
-from ground import SettingError, as_text
+from ground import SettingError
+from ground.lua import as_text
 from ground.numbers import is_whole
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer
 from limiter.errors import GateError, PermitLost

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import AliasChoices, Field, model_validator
 
-from ground import SettingError, Settings
+from ground import SettingError
+from ground.settings import Settings
 
 log = logging.getLogger("penstock.limiter")
 

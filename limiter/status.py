@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ground import SettingError, as_text, chunks, text_fields
+from ground import SettingError
+from ground.lua import as_text, chunks, text_fields
 from ground.numbers import is_number, is_whole
 from ground.shares import ShareStatus, read_rows, too_many_weights, weight_text
 from limiter.errors import GateError, UnknownPermit

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ground import GroundSettings, configure_logging, visible
-from ground.settings import variable
+from ground import visible
+from ground.logs import configure_logging
+from ground.settings import GroundSettings, variable
 from penstock.variables import misspelt
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from pydantic import Field, SecretStr
 
-from ground import Settings
+from ground.settings import Settings
 
 
 class MonitorSettings(Settings):

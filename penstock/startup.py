@@ -4,15 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ground import (
-    EmbeddedServer,
-    GroundSettings,
-    SettingError,
-    open_checked,
-    parse_redis_url,
-    running_url,
-)
-from ground.redis.url import SETTING
+from ground import EmbeddedServer, SettingError
+from ground.redis.check import open_checked
+from ground.redis.url import SETTING, parse_redis_url
+from ground.server.server import running_url
+from ground.settings import GroundSettings
 from penstock.doctor.packages import require_own_packages
 
 

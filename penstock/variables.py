@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from types import ModuleType
 
-from ground import GroundSettings
-from ground.settings import PREFIX, Settings, variables
+from ground.settings import PREFIX, GroundSettings, Settings, variables
 
 PACKAGES = (
     "ground",

@@ -13,6 +13,7 @@ import fakeredis
 import pytest
 
 import ground
+from ground.redis.url import RedisTarget
 from limiter import engine as engines
 from tests.harness.cluster import Cluster
 from tests.harness.durations import (  # noqa: F401 - hooks
@@ -71,12 +72,12 @@ def engines_end(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(params=["fake", "real"])
 def redis(request: pytest.FixtureRequest) -> Iterator[ground.Client]:
-    """A client of an empty Redis; `ground.target_of(redis)` opens more of the same Redis."""
+    """A client of an empty Redis; `target_of(redis)` opens more of the same Redis."""
     if request.param == "real":
         yield request.getfixturevalue("real_redis")
         return
     options = {"server": fakeredis.FakeServer()}
-    client = ground.connect(ground.RedisTarget("fake", (("fake", 0),), options=options))
+    client = ground.connect(RedisTarget("fake", (("fake", 0),), options=options))
     yield client
     client.close()
 

@@ -7,14 +7,11 @@ from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ground import (
-    PenstockError,
-    RedisTarget,
-    correlated,
-    load_script,
-    target_of,
-    tracing,
-)
+from ground import PenstockError, tracing
+from ground.logs import correlated
+from ground.lua import load_script
+from ground.redis.connect import target_of
+from ground.redis.url import RedisTarget
 from jail.judge.models import JudgeRequest
 from jail.models import CodeRequest
 from worker.run.turn import GateTurn, JobAtHand, Turn, Unlimited, job_at_hand

@@ -16,8 +16,9 @@ from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any, Protocol, cast
 
-from ground import GroundSettings, SettingError
+from ground import SettingError
 from ground.process import on_process_loop
+from ground.settings import GroundSettings
 from jail.errors import RequestRefused, SandboxFailure
 from jail.judge.asking import JudgeOptions, request_here
 from jail.judge.formats import Cases, check_cases

@@ -7,7 +7,9 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 
-from ground import SettingError, Settings, check_name
+from ground import SettingError
+from ground.keys import check_name
+from ground.settings import Settings
 from ground.shares import check_share, read_share
 
 ANYTHING = "*"  # in PENSTOCK_ALLOW

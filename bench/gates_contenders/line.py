@@ -14,7 +14,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ground import connect, tagged
+from ground import connect
+from ground.keys import tagged
 from ground.lua import Command
 from limiter.commands import SCRIPTS, GateCommands
 from limiter.terms import Terms

@@ -17,7 +17,9 @@ from buffer.errors import BufferFull
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import LONGEST, TaskConfig
 from buffer.versions.policy import Policy
-from ground import GroundSettings, SettingError, cancellations, heed_cancellation
+from ground import SettingError
+from ground.settings import GroundSettings
+from ground.tasks import cancellations, heed_cancellation
 
 _TASK = "fully-async"
 _WAIT = 30.0

@@ -33,7 +33,8 @@ from buffer.errors import SlotLost
 from buffer.rollout_buffer import RolloutBuffer, SyncSlot
 from buffer.settings import LONGEST, TaskConfig
 from buffer.versions.policy import Policy
-from ground import GroundSettings, SettingError, load_named
+from ground import SettingError
+from ground.settings import GroundSettings, load_named
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from buffer.errors import GeneratorError
 from buffer.generator.partial import PARTIAL, Signals
 from buffer.generator.sender import authorization, retry_after
 from buffer.generator.trajectory import Question
-from ground import chunks
 from ground.backoff import backoff
+from ground.lua import chunks
 
 log = logging.getLogger(__name__)
 

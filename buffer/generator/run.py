@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 from buffer.generator.discovery import load_module
-from ground import GroundSettings, PenstockError, configure_logging
+from ground import PenstockError
+from ground.logs import configure_logging
+from ground.settings import GroundSettings
 
 
 def main() -> None:

@@ -24,9 +24,10 @@ from buffer.http.v1 import v1_routes
 from buffer.http.versions import version_routes
 from buffer.metrics import families
 from buffer.settings import BufferSettings
-from ground import RedisTarget, correlated
 from ground.http import HttpGuard, listen, require_token, serve_until_told
+from ground.logs import correlated
 from ground.redis.connect import UNWELL
+from ground.redis.url import RedisTarget
 from ground.tasks import ended
 
 log = logging.getLogger(__name__)

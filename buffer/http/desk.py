@@ -21,7 +21,9 @@ from buffer.link import Link
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import enter_started, listed_tasks, tidied_tasks
-from ground import PenstockError, RedisTarget, heed_cancellation
+from ground import PenstockError
+from ground.redis.url import RedisTarget
+from ground.tasks import heed_cancellation
 
 log = logging.getLogger(__name__)
 

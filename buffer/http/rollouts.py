@@ -28,10 +28,11 @@ from buffer.http.desk import Desk
 from buffer.http.reach import check_reach, check_readable, with_token, without_token
 from buffer.item import instance_key
 from buffer.settings import TaskConfig
-from ground import PenstockError, check_name, heed_cancellation, load_script, tagged
+from ground import PenstockError
 from ground.backoff import backoff
-from ground.keys import in_run
-from ground.tasks import ended
+from ground.keys import check_name, in_run, tagged
+from ground.lua import load_script
+from ground.tasks import ended, heed_cancellation
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from buffer.reading.reader import MOST_GROUPS
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import TaskConfig
 from buffer.writer import Outcome
-from ground import check_name
+from ground.keys import check_name
 
 _BATCH_BYTES = 256 * 1024 * 1024
 

@@ -8,7 +8,7 @@ from typing import Any
 from buffer.default_functions import Item
 from buffer.item import by_arrival, stored_item
 from buffer.task import Task
-from ground import chunks
+from ground.lua import chunks
 
 _ITEMS = 512  # in one pipeline
 

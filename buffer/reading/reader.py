@@ -14,7 +14,7 @@ from buffer.reading.taking import Taking
 from buffer.settings import TaskConfig
 from buffer.spans import mask
 from buffer.task import Task
-from ground import cancellations, heed_cancellation
+from ground.tasks import cancellations, heed_cancellation
 
 MOST_GROUPS = 4096  # in one batch: what a reader can hold at once
 _CHUNK = 256  # groups that are judged at once

@@ -19,7 +19,7 @@ from buffer.reading.pipeline import Pipeline, Verdict
 from buffer.reading.raw_groups import RawGroups
 from buffer.spans import mask
 from buffer.task import Task
-from ground import chunks
+from ground.lua import chunks
 
 log = logging.getLogger(__name__)
 

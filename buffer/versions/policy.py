@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from buffer.settings import LONGEST, MOST, TaskConfig, first_problem
-from ground import SettingError, text_fields
+from ground import SettingError
+from ground.lua import text_fields
 
 _Versions = Annotated[int, Field(ge=0, le=1_000_000)]
 

@@ -10,7 +10,8 @@ from buffer.errors import NoPolicy, TrainerReplaced
 from buffer.link import deadline_in, scored
 from buffer.task import Task
 from buffer.versions.policy import Policy
-from ground import cancellations, chunks, fields_of, heed_cancellation, text_fields
+from ground.lua import chunks, fields_of, text_fields
+from ground.tasks import cancellations, heed_cancellation
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from buffer.errors import ItemRefused, SlotLost
 from buffer.item import Entry, entry_of, instance_key
 from buffer.link import deadline_in
 from buffer.task import Task
-from ground import cancellations, chunks, heed_cancellation
+from ground.lua import chunks
+from ground.tasks import cancellations, heed_cancellation
 
 log = logging.getLogger(__name__)
 

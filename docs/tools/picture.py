@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ground import GroundSettings
+from ground.settings import GroundSettings
 from penstock.demo.command import summary
 from penstock.demo.drawing import drawn as charts
 from penstock.demo.screen import Screen

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from buffer import BufferSettings, RolloutBuffer
+from buffer import RolloutBuffer
+from buffer.settings import BufferSettings
 from penstock.cli import command
 from penstock.settings import MonitorSettings
 from worker import CodeQueue

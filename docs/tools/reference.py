@@ -13,13 +13,15 @@ import click
 import fakeredis
 from prometheus_client import Metric
 
-import ground
-from buffer import BufferSettings, Policy, RolloutBuffer, TaskConfig
+from buffer import Policy, RolloutBuffer, TaskConfig
 from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
+from buffer.settings import BufferSettings
 from docs.tools import python_api, settings_page
 from ground.openapi import add_shared
-from jail import Jails, Limits
+from ground.redis.url import RedisTarget
+from jail import Limits
+from jail.jails import Jails
 from jail.serve import App, Line
 from limiter import AdaptiveStatus, AmountStatus, GateShare, GateShares, GateStatus
 from penstock.cli import command
@@ -109,7 +111,7 @@ def _http() -> str:
         "- refuses requests for another host (421), from another site's page (403), and changes"
         " that are not JSON (415): [Secure a deployment](../guide/secure.md)\n"
     )
-    target = ground.RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
+    target = RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
     front = make_app(target, "default", BufferSettings()).app
     if not isinstance(front, Front):
         raise TypeError("what stands behind the buffer's guard is known to have the routes")
@@ -210,7 +212,7 @@ async def _families() -> list[Metric]:
         workers=(), worker_states={}, gates=(gate,), tasks=(), groups=(), quarantine=(), recent=(),
         failed=(), done=0, registries=(Registry("default", {}, 0, dict.fromkeys(COUNTERS, 0), ""),),
     )  # fmt: skip
-    target = ground.RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
+    target = RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
     buffer = RolloutBuffer(target, "math", TaskConfig(group_size=1))
     await buffer.set_policy(Policy(groups_per_version=1, max_age=1))
     await buffer.publish(1)

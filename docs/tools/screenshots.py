@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from buffer import GroupFunctions, RolloutBuffer, TaskConfig
+from buffer import RolloutBuffer, TaskConfig
+from buffer.group_functions import GroupFunctions
 from ground import EmbeddedServer
 from limiter import TokenBucket
 from tests.harness.browser import Browser

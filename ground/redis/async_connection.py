@@ -25,9 +25,10 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from ground import RedisTarget, Script, connect_async
-from ground.lua import Command
+from ground.lua import Command, Script
+from ground.redis.connect import connect_async
 from ground.redis.connection import is_passing, packed
+from ground.redis.url import RedisTarget
 
 try:
     from hiredis import Reader

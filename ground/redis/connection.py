@@ -25,8 +25,9 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from ground import RedisTarget, Script, connect
-from ground.lua import Command
+from ground import connect
+from ground.lua import Command, Script
+from ground.redis.url import RedisTarget
 
 try:
     from hiredis import pack_command as _pack

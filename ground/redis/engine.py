@@ -22,15 +22,15 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
-from ground import RedisTarget, Script
 from ground.backoff import backoff
-from ground.lua import Command
+from ground.lua import Command, Script
 from ground.redis import loop_connection
 from ground.redis.answers import Answer, OnLoop, deliver
 from ground.redis.connection import FINAL, PASSING, LastingConnection, is_passing, trouble
 from ground.redis.inbox import Entries, Inbox, nudge
 from ground.redis.shortcut import Shortcut
 from ground.redis.unit import Batch, Carrier, Exchange, Unit, take_up, what_is_due
+from ground.redis.url import RedisTarget
 
 NEVER = math.inf
 FAREWELL = 2.0  # seconds that an ending process spends on giving things back

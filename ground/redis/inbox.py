@@ -13,10 +13,10 @@ from weakref import WeakValueDictionary
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from ground import RedisTarget, fields_of
 from ground.backoff import backoff
-from ground.lua import Command
+from ground.lua import Command, fields_of
 from ground.redis.connection import LastingConnection
+from ground.redis.url import RedisTarget
 
 log = logging.getLogger("penstock.limiter")
 

@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ground import RedisTarget
 from ground.lua import Command
 from ground.redis.connection import Connection
+from ground.redis.url import RedisTarget
 
 try:
     from hiredis import Reader, pack_command

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any, Protocol
 
-from ground import RedisTarget
 from ground.lua import Command
 from ground.redis.connection import Connection
 from ground.redis.loop_connection import LoopConnection, packed
 from ground.redis.unit import Batch, Carrier, Unit, what_is_due
+from ground.redis.url import RedisTarget
 
 log = logging.getLogger("penstock.redis")
 

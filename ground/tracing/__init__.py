@@ -9,13 +9,11 @@ is on.
 """
 
 from ground.tracing.spans import (
-    OFF,
     Span,
     Value,
     ago,
     begun,
     current,
-    execution_id,
     flush,
     headers,
     message,
@@ -28,13 +26,11 @@ from ground.tracing.spans import (
 )
 
 __all__ = [
-    "OFF",
     "Span",
     "Value",
     "ago",
     "begun",
     "current",
-    "execution_id",
     "flush",
     "headers",
     "message",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ground import Settings
+from ground.settings import Settings
 
 _GB = 10**9
 

@@ -14,7 +14,6 @@ from jail.judge.models import (
     JudgeRequest,
     JudgeResult,
     Kept,
-    SuiteRef,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ __all__ = [
     "JudgeRequest",
     "JudgeResult",
     "Kept",
-    "SuiteRef",
     "read_cases",
 ]
 

@@ -13,11 +13,13 @@ from pydantic import ValidationError
 from ground.http import Sheet
 from ground.http.guard import Receive, Scope, Send
 from ground.http.held import Held
-from jail import Jails, Limits, Outcome, Program
+from jail import Limits, Outcome
 from jail import sandbox as provider
 from jail.answer import body_of, result_of
 from jail.errors import LimitRefused, RequestRefused, SandboxBroken, SandboxFailure, SandboxUnfit
+from jail.jails import Jails
 from jail.judge.run import Judging
+from jail.outcome import Program
 from jail.serve import notebook, online_judge, openapi
 from jail.serve.requests import BadFile, Line, NoRoom, RunCode, RunJupyter, Tally
 

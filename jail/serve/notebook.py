@@ -3,10 +3,11 @@
 from dataclasses import asdict
 from typing import Any
 
-from jail import Jails, Limits, Outcome
+from jail import Limits, Outcome
 from jail import sandbox as provider
 from jail.answer import body_of, result_of
 from jail.errors import LimitRefused
+from jail.jails import Jails
 from jail.notebook import Cell, SessionEnded
 from jail.serve.requests import BadFile, RunJupyter
 

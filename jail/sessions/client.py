@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jail.images import ImageSettings, ImageStore
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from jail.sessions import wire
 from jail.sessions.api import SessionInfo, SessionRequest
 from jail.sessions.call import MISSING, Streams, ask, connect, value

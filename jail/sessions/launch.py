@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ground import SettingError
 from jail.cgroups import marks
-from jail.images import ImageSettings
+from jail.images.settings import ImageSettings
 from jail.sessions.settings import FOLDER, SessionSettings
 from jail.sessions.wire import VERSION
 from jail.settings import SandboxSettings

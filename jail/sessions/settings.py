@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from ground import Settings
+from ground.settings import Settings
 from jail.limits import CAPS, MB, Limits, room_for_descriptors
 from jail.network.rules import ceiling
 from jail.settings import SandboxSettings

@@ -19,7 +19,7 @@ from jail.errors import (
     SandboxUnfit,
     SandboxUnreachable,
 )
-from jail.images import ImageSettings
+from jail.images.settings import ImageSettings
 from jail.judge.models import NOT_JUDGED, JudgeRequest, JudgeResult
 from jail.judge.suite import Suite
 from jail.languages import LANGUAGES

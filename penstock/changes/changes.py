@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ground import SettingError, load_script, tagged
+from ground import SettingError
+from ground.keys import tagged
+from ground.lua import load_script
 from ground.redis.connect import UNWELL
 from limiter import GateInUse, UnknownGate, UnknownPermit, remove_gate
 from penstock.changes.audit import Audit, Author

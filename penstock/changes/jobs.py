@@ -9,7 +9,8 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.serializers import JSONSerializer
 
-from ground import as_text, connect, load_script
+from ground import connect
+from ground.lua import as_text, load_script
 from ground.redis.url import RedisTarget
 
 _WITHDRAW = load_script("worker.queue", "withdraw")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from buffer import BufferSettings
+from buffer.settings import BufferSettings
 from ground.extras import needed_by
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option

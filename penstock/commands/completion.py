@@ -11,15 +11,11 @@ import click
 import redis
 from click.shell_completion import CompletionItem
 
-from ground import (
-    GroundSettings,
-    PenstockError,
-    connect,
-    in_run,
-    parse_redis_url,
-    running_server,
-    tagged,
-)
+from ground import PenstockError, connect
+from ground.keys import in_run, tagged
+from ground.redis.url import parse_redis_url
+from ground.server.server import running_server
+from ground.settings import GroundSettings
 from limiter.commands import INDEX
 from penstock.options import settings_in
 

@@ -6,10 +6,10 @@ import socket
 
 import click
 
-from ground import connect, parse_redis_url
+from ground import connect
 from ground.redis.check import require_writes
 from ground.redis.connect import UNWELL
-from ground.redis.url import SETTING
+from ground.redis.url import SETTING, parse_redis_url
 from penstock.entry import is_url, service_health
 from penstock.fleet import FleetReader
 from penstock.options import examples, given_settings, say, settings_options

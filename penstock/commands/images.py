@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from jail.images import ImageError, ImageSettings, ImageStore
+from jail.images import ImageError
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from jail.settings import SandboxSettings
 from penstock.listing import json_array, show_list
 from penstock.options import examples, given_settings, say, settings_options

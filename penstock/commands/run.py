@@ -10,7 +10,8 @@ from typing import BinaryIO
 import click
 import redis
 
-from ground import GroundSettings, PenstockError
+from ground import PenstockError
+from ground.settings import GroundSettings
 from jail.errors import RequestRefused
 from jail.judge.asking import JudgeOptions, cases_of
 from jail.judge.formats import Cases

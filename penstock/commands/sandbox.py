@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, get_args
 
 import click
 
-from ground import GroundSettings
 from ground.extras import needed_by
-from jail import Jails, LocalSandbox, SandboxUnavailable
+from ground.settings import GroundSettings
+from jail import LocalSandbox, SandboxUnavailable
 from jail.errors import SandboxFailure
 from jail.isolation.levels import Level
+from jail.jails import Jails
 from jail.settings import SandboxSettings
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option

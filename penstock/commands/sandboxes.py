@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ground import GroundSettings
+from ground.settings import GroundSettings
 from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import sandboxes as sandbox_names
 from penstock.fleet import FleetReader

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ground import GroundSettings, PenstockError, SettingError
+from ground import PenstockError, SettingError
 from ground.extras import needed_by
+from ground.settings import GroundSettings
 from jail.settings import SandboxSettings
 from penstock.demo.drawing import drawn, page
 from penstock.demo.record import DemoFailed, Outcome

@@ -17,7 +17,8 @@ from typing import Any
 import redis
 from rq.serializers import JSONSerializer
 
-from ground import connect, tagged
+from ground import connect
+from ground.keys import tagged
 from ground.redis.url import SETTING
 from limiter import Gate
 from penstock.demo.record import DemoFailed

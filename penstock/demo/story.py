@@ -15,7 +15,11 @@ from typing import Any
 import redis
 
 from buffer import RolloutBuffer, TaskConfig
-from ground import connect, heed_cancellation, parse_redis_url, read_facts, tagged
+from ground import connect
+from ground.keys import tagged
+from ground.redis.check import read_facts
+from ground.redis.url import parse_redis_url
+from ground.tasks import heed_cancellation
 from limiter import TokenBucket
 from limiter.commands import INDEX
 from limiter.engine import engine_for

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ground import GroundSettings
+from ground.settings import GroundSettings
 from penstock.doctor.finding import Finding
 from penstock.doctor.isolation import check_isolation
 from penstock.doctor.packages import check_names, check_python, check_versions

@@ -4,7 +4,8 @@ import asyncio
 import sys
 from collections.abc import Iterator
 
-from jail import Jails, SandboxUnavailable
+from jail import SandboxUnavailable
+from jail.jails import Jails
 from jail.settings import SandboxSettings
 from penstock.doctor.finding import Finding, ok, warn
 

@@ -8,21 +8,19 @@ from pathlib import Path
 
 from redis.exceptions import NoPermissionError
 
-from ground import (
-    Client,
-    GroundSettings,
-    RedisError,
-    RedisTarget,
+from ground import Client, RedisError, SettingError
+from ground.redis.check import (
     ServerFacts,
-    SettingError,
     open_plainly,
-    parse_redis_url,
     read_facts,
     require_fit,
-    running_server,
-    server_of,
+    require_writes,
+    too_few_permissions,
 )
-from ground.redis.check import require_writes, too_few_permissions
+from ground.redis.url import RedisTarget, parse_redis_url
+from ground.server.binary import server_of
+from ground.server.server import running_server
+from ground.settings import GroundSettings
 from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.doctor.stored import check_gates, check_queues, check_tasks
 

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from buffer.counters import generation_seconds
-from ground import RedisTarget
+from ground.redis.url import RedisTarget
 from penstock.doctor.finding import Finding, ok, warn
 from penstock.fleet.model import Worker
 from penstock.fleet.one_job import error_text, unpacked

@@ -7,7 +7,7 @@ from buffer.catalog import GroupInfo
 from buffer.counters import COUNTERS, STATES, generation_seconds
 from buffer.link import Link
 from buffer.versions.publishing import Versions
-from ground import tagged
+from ground.keys import tagged
 from penstock.fleet.model import Group, Task
 
 SHOWN_GROUPS = 50

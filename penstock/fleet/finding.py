@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ground import in_run, tagged
+from ground.keys import in_run, tagged
 from penstock.fleet.model import Fleet
 from penstock.fleet.reader import FleetReader
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import tagged
+from ground.keys import tagged
 from penstock.fleet.model import Fleet, Queue
 
 log = logging.getLogger("penstock.monitor")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ground import tagged
+from ground.keys import tagged
 from penstock.fleet.model import Job, Worker
 from penstock.fleet.work import read_jobs
 

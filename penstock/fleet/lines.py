@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ground import tagged
+from ground.keys import tagged
 
 SHOWN = 100
 

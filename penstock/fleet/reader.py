@@ -17,7 +17,9 @@ import redis
 from buffer import RolloutBuffer
 from buffer.link import Link
 from buffer.task import listed_tasks
-from ground import RedisTarget, connect_async, tagged, target_of
+from ground.keys import tagged
+from ground.redis.connect import connect_async, target_of
+from ground.redis.url import RedisTarget
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterable
 
-from ground import RedisTarget
+from ground.redis.url import RedisTarget
 from penstock.fleet.model import Registry, Sandbox
 from worker.lifecycle.registry import registry
 from worker.lifecycle.registry.records import Record, Registered

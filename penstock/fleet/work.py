@@ -5,7 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from ground import chunks, tagged
+from ground.keys import tagged
+from ground.lua import chunks
 from penstock.fleet.model import Job, Latency, Queue, Worker
 from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
 

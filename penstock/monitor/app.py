@@ -13,10 +13,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ground import PenstockError, RedisTarget
+from ground import PenstockError
 from ground.http import HttpGuard
 from ground.openapi import REFUSALS, add_shared
 from ground.redis.connect import UNWELL
+from ground.redis.url import RedisTarget
 from penstock.fleet import FleetReader
 from penstock.fleet.figures import figures
 from penstock.monitor.answers import Answer, refused

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Self
 
-from ground import RedisTarget
 from ground.keys import check_run
+from ground.redis.url import RedisTarget
 from penstock.fleet import FleetReader
 from penstock.monitor.watch import Watch
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from ground import heed_cancellation
 from ground.redis.connect import UNWELL
+from ground.tasks import heed_cancellation
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.history import StoredHistory
 from penstock.fleet.summary import lately, summary

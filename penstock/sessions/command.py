@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from ground import GroundSettings, PenstockError
+from ground import PenstockError
+from ground.settings import GroundSettings
 from jail.sessions import (
     CommandRequest,
     Exit,

@@ -18,8 +18,9 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from ground import SettingError, heed_cancellation
+from ground import SettingError
 from ground.redis.connect import UNWELL
+from ground.tasks import heed_cancellation
 from penstock.changes import Author, Changes
 from penstock.fleet import FleetReader
 from penstock.fleet.finding import find

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ground import GroundSettings, SettingError, heed_cancellation
+from ground import SettingError
 from ground.extras import needed_by
 from ground.redis.connect import UNWELL
+from ground.settings import GroundSettings
+from ground.tasks import heed_cancellation
 from penstock.doctor.packages import require_own_packages
 from penstock.fleet import FleetReader
 from penstock.interrupts import Loading

@@ -12,9 +12,12 @@ from urllib.parse import quote
 
 from pydantic import SecretStr
 
-from buffer import BufferSettings
-from ground import GroundSettings, SettingError, connect, make_private, tagged
+from buffer.settings import BufferSettings
+from ground import SettingError, connect
+from ground.keys import tagged
 from ground.redis.url import SETTING
+from ground.server.server import make_private
+from ground.settings import GroundSettings
 from penstock.settings import MonitorSettings
 from penstock.up.redis import Redis
 from penstock.up.service import Service

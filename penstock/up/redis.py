@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
-from ground import EmbeddedServer, GroundSettings, open_checked, parse_redis_url
+from ground import EmbeddedServer
+from ground.redis.check import open_checked
+from ground.redis.url import parse_redis_url
+from ground.settings import GroundSettings
 
 
 class Redis:

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from ground import load_script
+from ground.lua import load_script
 from tests.architecture.source import (
     FORMS,
     ROOT,

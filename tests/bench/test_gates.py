@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.peers import run_json
-from ground import EmbeddedServer, bundled_server
+from ground import EmbeddedServer
+from ground.server.binary import bundled_server
 
 ROOT = Path(__file__).parents[2]
 CONTENDERS = ROOT / "bench" / "gates_contenders"

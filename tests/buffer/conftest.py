@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 import ground
-from buffer import BufferSettings, GroupFunctions, RolloutBuffer, TaskConfig
+from buffer import RolloutBuffer, TaskConfig
+from buffer.group_functions import GroupFunctions
+from buffer.settings import BufferSettings
 from tests.buffer.serving import ServerProcess
 from tests.harness.servers import PrivateRedis
 

@@ -10,8 +10,9 @@ from typing import Any, Self
 import httpx
 
 import ground
-from buffer import BufferSettings
 from buffer.http.app import Front, make_app
+from buffer.settings import BufferSettings
+from ground.redis.connect import target_of
 from tests.harness import commands
 from tests.harness.servers import free_port, until
 
@@ -25,7 +26,7 @@ async def served(
     """A client of a server in this process."""
     settings.setdefault("write_patience", 0.0)
     settings.setdefault("input_folders", "/")
-    app = make_app(ground.target_of(redis), run, BufferSettings(**settings))
+    app = make_app(target_of(redis), run, BufferSettings(**settings))
     front = app.app
     assert isinstance(front, Front)
     async with front.app.router.lifespan_context(front.app):

@@ -1,7 +1,7 @@
 """What is held stays held while Redis has no memory left."""
 
 from buffer import Policy, RolloutBuffer, TaskConfig
-from ground import load_script
+from ground.lua import load_script
 from tests.buffer.conftest import item
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buffer import GroupFunctions, TaskConfig
+from buffer import TaskConfig
 from buffer.default_functions import (
     default_filter_item,
     default_get_group_data_meta_info,
@@ -17,6 +17,7 @@ from buffer.default_functions import (
     default_pad_group_data,
 )
 from buffer.generator import base_generator
+from buffer.group_functions import GroupFunctions
 from buffer.reading.taking import Taking
 from tests.buffer.conftest import Bench
 

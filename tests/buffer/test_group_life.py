@@ -13,8 +13,6 @@ import pytest
 import ground
 from buffer import (
     BufferFull,
-    BufferSettings,
-    GroupFunctions,
     ItemRefused,
     LeaseLost,
     Outcome,
@@ -24,6 +22,8 @@ from buffer import (
 )
 from buffer.batch import Batch, figures_of
 from buffer.catalog import REWARD_STEPS
+from buffer.group_functions import GroupFunctions
+from buffer.settings import BufferSettings
 from buffer.task import enter_started, listed_tasks, strike_off, tidied_tasks
 from tests.buffer.conftest import Bench, item
 

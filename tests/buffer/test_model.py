@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import ground
 from buffer import LeaseLost, Outcome, RolloutBuffer, TaskConfig
+from ground.redis.url import RedisTarget
 from tests.buffer.conftest import Bench, item
 
 SIZE, TIMEOUT, LEASE, LATE = 3, 290, 250, 130  # no sum of the jumps of 100 s is a limit
@@ -204,7 +205,7 @@ def test_thousands_of_schedules_do(schedule: list[Any]) -> None:
 
 async def _play(schedule: list[Any]) -> None:
     options = {"server": fakeredis.FakeServer()}
-    target = ground.RedisTarget("fake", (("fake", 0),), options=options)
+    target = RedisTarget("fake", (("fake", 0),), options=options)
     client = ground.connect(target)
     bench, model = Bench(client, RolloutBuffer(target, "math", CONFIG)), Model()
     await bench.buffer.config()

@@ -14,6 +14,7 @@ import pytest
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
+from ground.server.server import running_server
 from tests.buffer.conftest import item
 from tests.buffer.serving import JSON, ServerProcess
 from tests.harness import patient
@@ -57,7 +58,7 @@ def test_a_server_with_a_redis_of_its_own_goes_on_when_that_is_killed(tmp_path: 
         patient.put(f"{server.url}/v1{AT}", json={"group_size": 2}).raise_for_status()
         items = {"items": [item("g", "1", 1)]}
         patient.post(f"{server.url}/v1{AT}/items", json=items).raise_for_status()
-        redis = ground.running_server(data)
+        redis = running_server(data)
         assert redis is not None
         with contextlib.closing(ground.connect(redis)) as client:
             info: Any = client.info("server")

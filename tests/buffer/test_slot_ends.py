@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from buffer import GroupFunctions, Outcome, Policy, SlotLost
+from buffer import Outcome, Policy, SlotLost
+from buffer.group_functions import GroupFunctions
 from tests.buffer.conftest import Bench, item
 
 POLICY = Policy(groups_per_version=2, max_age=2, depth=2)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ground
+from ground.redis.url import RedisTarget
 from tests.buffer.conftest import item
 from tests.buffer.serving import served
 
@@ -63,7 +64,7 @@ def test_nothing_does_in_a_thousand_schedules(schedule: list[Any]) -> None:
 
 async def _play(schedule: list[Any]) -> None:
     options = {"server": fakeredis.FakeServer()}
-    redis = ground.connect(ground.RedisTarget("fake", (("fake", 0),), options=options))
+    redis = ground.connect(RedisTarget("fake", (("fake", 0),), options=options))
     async with AsyncExitStack() as stack:
         fleet = [await stack.enter_async_context(served(redis)) for _ in range(2)]
         for task in TASKS:

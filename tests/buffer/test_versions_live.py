@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from buffer import GroupFunctions, Outcome, Policy, SlotLost
+from buffer import Outcome, Policy, SlotLost
+from buffer.group_functions import GroupFunctions
 from buffer.reading import taking
 from tests.buffer.conftest import Bench, item
 

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ground
-from buffer import Batch, GroupFunctions, Policy, RolloutBuffer, Slot, SlotLost, TaskConfig
+from buffer import Batch, Policy, RolloutBuffer, Slot, SlotLost, TaskConfig
+from buffer.group_functions import GroupFunctions
+from ground.redis.url import RedisTarget
 from tests.buffer.conftest import Bench, item
 from tests.harness.cluster import Cluster
 
@@ -349,7 +351,7 @@ def _finished(group: Any, least: int, task: str) -> tuple[bool, bool]:
 
 async def _on_fake(rules: Rules, schedule: list[Any]) -> None:
     options = {"server": fakeredis.FakeServer()}
-    target = ground.RedisTarget("fake", (("fake", 0),), options=options)
+    target = RedisTarget("fake", (("fake", 0),), options=options)
     client = ground.connect(target)
     await Play(client, target, rules).run(schedule)
     client.close()

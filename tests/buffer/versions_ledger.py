@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from buffer import Batch, BufferSettings, LeaseLost, Policy, RolloutBuffer, SlotLost, TaskConfig
+from buffer import Batch, LeaseLost, Policy, RolloutBuffer, SlotLost, TaskConfig
+from buffer.settings import BufferSettings
 from buffer.versions.slots import Slot
 from tests.buffer.ledger import going_on, lines_of, note
 

@@ -7,8 +7,8 @@ from zlib import crc32
 
 import pytest
 
-from ground import load_script, tagged
-from ground.lua import Command
+from ground.keys import tagged
+from ground.lua import Command, load_script
 from limiter.commands import NOT_PLAIN, SCRIPTS, GateCommands
 from limiter.terms import Adaptive, Terms
 from tests.harness.lua_faults import (

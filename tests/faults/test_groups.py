@@ -12,18 +12,12 @@ from zlib import crc32
 
 import pytest
 
-from buffer import (
-    BufferSettings,
-    GroupFunctions,
-    LeaseLost,
-    Policy,
-    RolloutBuffer,
-    SlotLost,
-    TaskConfig,
-)
+from buffer import LeaseLost, Policy, RolloutBuffer, SlotLost, TaskConfig
+from buffer.group_functions import GroupFunctions
+from buffer.settings import BufferSettings
 from buffer.task import Task, enter, tidied_tasks
 from buffer.versions.slots import Slot
-from ground import load_script
+from ground.lua import load_script
 from tests.architecture.source import ROOT
 from tests.buffer.conftest import item
 from tests.harness.lua_faults import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ground import load_script
+from ground.lua import load_script
 from limiter.commands import GateCommands
 from limiter.terms import Terms
 from tests.harness.lua_faults import EVERY, Faulty, Injected, every_script, faults_of, saying

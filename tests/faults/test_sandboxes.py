@@ -7,7 +7,8 @@ from zlib import crc32
 
 import pytest
 
-from ground import load_script, target_of
+from ground.lua import load_script
+from ground.redis.connect import target_of
 from tests.harness.lua_faults import (
     EVERY,
     SEED,

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 import ground
+from ground.logs import configure_logging, correlated
 
 LOGGER = logging.getLogger("penstock.test")
 
@@ -33,7 +34,7 @@ def configured(monkeypatch):
     def configure(*arguments):
         stream = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
-        ground.configure_logging(*arguments)
+        configure_logging(*arguments)
         return stream
 
     return configure
@@ -126,7 +127,7 @@ def test_lines_below_the_level_are_not_written(configured):
 
 def test_a_text_line_has_the_same_facts(configured):
     stderr = configured("text")
-    with ground.correlated("call-7"):
+    with correlated("call-7"):
         LOGGER.warning("late", extra={"queue": "code"})
     shown = stderr.getvalue()
     assert shown.strip().endswith("WARNING penstock.test late queue=code [call-7]")
@@ -139,8 +140,8 @@ def test_configuring_twice_writes_each_line_once(configured):
 
 
 def test_lines_carry_the_id_of_the_innermost_call(lines):
-    with ground.correlated("outer"):
-        with ground.correlated("inner") as inner:
+    with correlated("outer"):
+        with correlated("inner") as inner:
             assert ground.correlation_id() == inner == "inner"
             LOGGER.info("in")
         LOGGER.info("out")
@@ -153,7 +154,7 @@ async def test_the_id_goes_with_tasks_and_threads_started_inside(lines):
         await asyncio.sleep(0)
         LOGGER.info("served")
 
-    with ground.correlated("call-7"):
+    with correlated("call-7"):
         task = asyncio.create_task(serve())
         await asyncio.to_thread(LOGGER.info, "threaded")
     await task
@@ -162,7 +163,7 @@ async def test_the_id_goes_with_tasks_and_threads_started_inside(lines):
 
 async def test_calls_served_at_once_keep_their_ids_apart():
     async def serve(name):
-        with ground.correlated(name):
+        with correlated(name):
             for _ in range(3):
                 await asyncio.sleep(0)
                 assert ground.correlation_id() == name
@@ -173,7 +174,7 @@ async def test_calls_served_at_once_keep_their_ids_apart():
 
 def test_a_thread_of_its_own_has_no_id():
     found = []
-    with ground.correlated("call-7"):
+    with correlated("call-7"):
         thread = threading.Thread(target=lambda: found.append(ground.correlation_id()))
         thread.start()
         thread.join()

@@ -3,6 +3,8 @@
 import pytest
 
 import ground
+from ground.lua import load_script
+from ground.redis.connect import connect_async, target_of
 
 
 @pytest.fixture
@@ -33,12 +35,12 @@ return redis.call('INCRBY', KEYS[1], ARGV[1])
 
 @pytest.fixture
 def count(package):
-    return ground.load_script(package(count=COUNT), "count")
+    return load_script(package(count=COUNT), "count")
 
 
 @pytest.fixture
 async def async_redis(redis):
-    client = ground.connect_async(ground.target_of(redis))
+    client = connect_async(target_of(redis))
     yield client
     await client.aclose()
 
@@ -84,7 +86,7 @@ def test_it_runs_on_a_cluster_where_its_key_lives(count, redis_cluster):
 
 
 async def test_it_runs_on_a_cluster_async(count, redis_cluster):
-    client = ground.connect_async(redis_cluster.target)
+    client = connect_async(redis_cluster.target)
     for key in ("a", "b", "c"):
         assert await count.call_async(client, [key], [1]) == 1
     await client.aclose()
@@ -104,7 +106,7 @@ def test_what_a_script_includes_is_there_once(package):
         two="-- include: shared.lua\nlocal function both() return a() + shared() end\n",
         shared="local function shared() return 1 end\n",
     )
-    script = ground.load_script(name, "main")
+    script = load_script(name, "main")
     assert script.source.count("local function shared()") == 1
     assert "include:" not in script.source
 
@@ -114,7 +116,7 @@ def test_an_included_script_runs(package, redis):
         main="-- KEYS\n-- include: half.lua\nreturn half(tonumber(ARGV[1]))\n",
         half="local function half(n) return n / 2 end\n",
     )
-    assert ground.load_script(name, "main").call(redis, [], [8]) == 4
+    assert load_script(name, "main").call(redis, [], [8]) == 4
 
 
 def test_files_that_include_each_other_are_each_there_once(package):
@@ -122,7 +124,7 @@ def test_files_that_include_each_other_are_each_there_once(package):
         main="-- KEYS\n-- include: other.lua\n-- the main one\n",
         other="-- include: main.lua\n-- the other one\n",
     )
-    source = ground.load_script(name, "main").source
+    source = load_script(name, "main").source
     assert source.count("the main one") == source.count("the other one") == 1
 
 
@@ -130,23 +132,23 @@ def test_the_header_of_an_included_file_is_not_the_scripts_own(package):
     name = package(
         main="-- include: other.lua\n-- KEYS   mine\nreturn 1\n", other="-- KEYS   theirs ours\n"
     )
-    assert ground.load_script(name, "main").keys == ("mine",)
+    assert load_script(name, "main").keys == ("mine",)
 
 
 def test_a_script_without_a_header_is_refused_by_name(package):
     with pytest.raises(ValueError, match=r"bare.lua has no `-- KEYS` line"):
-        ground.load_script(package(bare="return 1\n"), "bare")
+        load_script(package(bare="return 1\n"), "bare")
 
 
 def test_an_error_in_a_script_is_told_as_it_is(package, redis):
     name = package(wrong="-- KEYS\nreturn redis.error_reply('LIMIT too low')\n")
     with pytest.raises(Exception, match="LIMIT too low"):
-        ground.load_script(name, "wrong").call(redis, [])
+        load_script(name, "wrong").call(redis, [])
 
 
 def test_a_script_may_include_one_of_another_package(package):
     name = package(gated="-- gated.lua: x\n-- KEYS   n\n-- include: limiter:line.lua\nreturn 1\n")
-    source = ground.load_script(name, "gated").source
+    source = load_script(name, "gated").source
     assert "local function first_waiter()" in source  # line.lua itself
     assert source.count("local function room()") == 1  # and what it includes, of its own package
 
@@ -162,7 +164,7 @@ def test_its_keys_and_arguments_have_the_names_of_its_header(package, redis):
 return { FIRST, SECOND, LEASE_US, HOW, OWNER }
 """
     )
-    found = ground.load_script(name, "named").call(redis, ["a", "b"], [5, "", "me"])
+    found = load_script(name, "named").call(redis, ["a", "b"], [5, "", "me"])
     assert found == [b"a", b"b", b"5", b"", b"me"]
 
 
@@ -180,7 +182,7 @@ for word in each() do said[#said + 1] = word end
 return said
 """
     )
-    script = ground.load_script(name, "rows")
+    script = load_script(name, "rows")
     assert script.call(redis, [], [2, "a", 1, "b", 2, "x", "y"]) == [2, b"a1", b"b2", b"x", b"y"]
     assert script.call(redis, [], [0]) == [2]
 
@@ -192,8 +194,8 @@ def test_a_script_has_the_forms_that_its_include_offers(package, redis):
         plain="local function what() return 'plain ' end\n",
         extra="-- KEYS   other\n-- ARGV   word\nlocal function what() return OTHER .. WORD end\n",
     )
-    assert ground.load_script(name, "main").call(redis, ["k"], [1]) == b"plain k1"
-    form = ground.load_script(name, "main", "extra")
+    assert load_script(name, "main").call(redis, ["k"], [1]) == b"plain k1"
+    form = load_script(name, "main", "extra")
     assert (form.keys, form.name) == (("other", "own"), f"{name}/lua/main.lua (extra)")
     assert form.call(redis, ["o", "k"], ["w", 1]) == b"owk1"
 
@@ -201,10 +203,10 @@ def test_a_script_has_the_forms_that_its_include_offers(package, redis):
 @pytest.mark.parametrize("header", ["-- KEYS a\n-- ARGV a\n", "-- KEYS a\n-- ARGV job's id\n"])
 def test_a_header_that_cannot_be_bound_is_refused(package, header):
     with pytest.raises(ValueError, match=r"bad.lua needs a plain name of its own for each key"):
-        ground.load_script(package(bad=header + "return 1\n"), "bad")
+        load_script(package(bad=header + "return 1\n"), "bad")
 
 
 def test_rows_before_others_are_refused_without_their_number(package):
     name = package(bad="-- KEYS\n-- ARGV   for each held: id, then for each: word\nreturn 1\n")
     with pytest.raises(ValueError, match=r"bad.lua needs how_many_held"):
-        ground.load_script(name, "bad")
+        load_script(name, "bad")

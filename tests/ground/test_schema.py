@@ -5,7 +5,8 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
-from ground import Versioned, VersionError
+from ground import VersionError
+from ground.schema import Versioned
 
 
 class First(Versioned):

@@ -4,7 +4,8 @@ import pytest
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 
 import ground
-from ground import GroundSettings, SettingError, Settings
+from ground import SettingError
+from ground.settings import GroundSettings, Settings
 
 
 class Example(Settings):

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from ground import cancellations, heed_cancellation
+from ground.tasks import cancellations, heed_cancellation
 
 
 async def test_a_loop_ends_though_its_cancellation_was_swallowed() -> None:

@@ -13,6 +13,8 @@ import pytest
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
+from ground.redis.check import open_checked
+from ground.redis.url import parse_redis_url
 from limiter import TokenBucket
 from tests.buffer.conftest import item
 from tests.harness import commands
@@ -58,9 +60,9 @@ def _server_with_tls(folder: Path) -> Path:
 )
 def test_what_is_wrong_in_the_url_is_named(fleet, right, wrong, said) -> None:
     assert fleet.url.count(right) == 1
-    target = ground.parse_redis_url(fleet.url.replace(right, wrong))
+    target = parse_redis_url(fleet.url.replace(right, wrong))
     with pytest.raises(ground.RedisError, match=said):
-        ground.open_checked(target, timeout=100)
+        open_checked(target, timeout=100)
 
 
 @pytest.mark.filterwarnings("ignore:CLIENT SETNAME command not supported")  # RQ's, with Redis 6.2

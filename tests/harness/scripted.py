@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping
 from typing import Self
 
-import ground
+from ground.redis.url import RedisTarget, parse_redis_url
 
 
 class ScriptedServer:
@@ -23,8 +23,8 @@ class ScriptedServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
 
     @property
-    def target(self) -> ground.RedisTarget:
-        return ground.parse_redis_url(f"redis://127.0.0.1:{self._server.server_address[1]}")
+    def target(self) -> RedisTarget:
+        return parse_redis_url(f"redis://127.0.0.1:{self._server.server_address[1]}")
 
     def __enter__(self) -> Self:
         self._thread.start()

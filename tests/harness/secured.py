@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 import trustme
 
-import ground
+from ground.redis.url import RedisTarget, parse_redis_url
 from tests.architecture.source import ROOT
 from tests.docs.blocks import FENCE
 from tests.harness.fleet import Fleet
@@ -134,8 +134,8 @@ class _Server(PrivateRedis):
         return self.front or self.port
 
     @property
-    def socket_target(self) -> ground.RedisTarget:
-        return ground.parse_redis_url(f"unix://{ADMIN}{self.socket}")
+    def socket_target(self) -> RedisTarget:
+        return parse_redis_url(f"unix://{ADMIN}{self.socket}")
 
     def _launch(self) -> None:
         self._lines = [*self._common, *self._page(), *self.more]

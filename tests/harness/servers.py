@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import ground
+from ground.redis.url import RedisTarget, parse_redis_url
+from ground.server.binary import bundled_server, find_server
 from tests.harness import leash
 
 BINARY = "PENSTOCK_TEST_SERVER"
@@ -25,8 +27,8 @@ def server_binary() -> Path:
     """The server under test. Where there is none, CI fails; a person's run skips, and says why."""
     try:
         if named := os.environ.get(BINARY):
-            return ground.find_server(Path(named))
-        return ground.bundled_server()
+            return find_server(Path(named))
+        return bundled_server()
     except ground.SettingError as missing:
         import pytest  # here, so that the processes of `killing` start without it
 
@@ -124,12 +126,12 @@ class PrivateRedis:
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
-    def target(self) -> ground.RedisTarget:
-        return ground.parse_redis_url(self.url)
+    def target(self) -> RedisTarget:
+        return parse_redis_url(self.url)
 
     @property
-    def socket_target(self) -> ground.RedisTarget:
-        return ground.parse_redis_url(f"unix://{self.socket}")
+    def socket_target(self) -> RedisTarget:
+        return parse_redis_url(f"unix://{self.socket}")
 
     @property
     def pid(self) -> int:

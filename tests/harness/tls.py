@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterator
 from typing import cast
 
-import ground
+from ground.redis.url import RedisTarget
 from tests.harness.background import answering
 from tests.harness.proxy import dial
 
@@ -17,7 +17,7 @@ _HANDSHAKE = b"\x16"  # the first byte of TLS
 
 @contextlib.contextmanager
 def tls_front(
-    upstream: ground.RedisTarget, context: ssl.SSLContext, *, port: int = 0, plain: bool = False
+    upstream: RedisTarget, context: ssl.SSLContext, *, port: int = 0, plain: bool = False
 ) -> Iterator[int]:
     """A port that speaks TLS as the context says, and passes on what it hears.
 

@@ -3,6 +3,7 @@
 import threading
 
 import ground
+from ground.redis.connect import connect_async
 from tests.harness import doomed
 
 
@@ -16,7 +17,7 @@ def three_steps(url):
 
 
 async def async_steps(url):
-    client = ground.connect_async(url)
+    client = connect_async(url)
     await step(client, "one")
     await step(client, "two")
     await client.aclose()

@@ -7,6 +7,7 @@ import pytest
 from redis.exceptions import ConnectionError, TimeoutError
 
 import ground
+from ground.redis.connect import connect_async
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_delay_makes_every_reply_later(proxy, through):
 
 
 async def test_an_async_client_sees_the_same_network(proxy):
-    client = ground.connect_async(proxy.target)
+    client = connect_async(proxy.target)
     await client.ping()
     proxy.freeze()
     waiting = asyncio.create_task(client.get("anything"))

@@ -4,6 +4,7 @@ import pytest
 import redis as redis_py
 
 import ground
+from ground.redis.connect import connect_async, target_of
 
 
 def test_the_redis_of_a_test_is_empty(redis):
@@ -13,7 +14,7 @@ def test_the_redis_of_a_test_is_empty(redis):
 
 async def test_a_second_client_reaches_the_same_redis(redis):
     redis.set("name", "penstock")
-    other = ground.connect_async(ground.target_of(redis))
+    other = connect_async(target_of(redis))
     assert await other.get("name") == b"penstock"
     await other.aclose()
 

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from jail import DEFAULTS, Jails, Outcome, Program, ServerConfig
+from jail import Outcome
+from jail.jails import Jails
+from jail.launch import ServerConfig
+from jail.limits import DEFAULTS
+from jail.outcome import Program
 
 from .reached import trainer as trainer
 from .serving import served

@@ -16,9 +16,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from jail import Jails, Limits, Outcome, Program, ServerConfig, Step
+from jail import Limits, Outcome
 from jail.inside import jail, syscalls
 from jail.isolation import levels
+from jail.jails import Jails
+from jail.launch import ServerConfig
+from jail.outcome import Program, Step
 from tests.jail.restricted import enter_user_namespace
 
 from .conftest import config_for, reachable_python

@@ -11,8 +11,11 @@ import sys
 import tempfile
 from dataclasses import replace
 
-from jail import Jails, Program, SandboxUnavailable, ServerConfig
+from jail import SandboxUnavailable
 from jail.inside import confine, root, syscalls
+from jail.jails import Jails
+from jail.launch import ServerConfig
+from jail.outcome import Program
 from tests.jail.conftest import ORDINARY_USER, config_for
 
 # What its default profile keeps from a container without CAP_SYS_ADMIN, as far as it matters.

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from jail import Outcome, Program
+from jail import Outcome
 from jail.isolation import probes
+from jail.outcome import Program
 
 from .abuses import ABUSES, Abuse
 from .conftest import QUICK, STARTS, Run

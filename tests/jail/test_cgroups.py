@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from jail import DEFAULTS, Jails, Program
 from jail.cgroups import cgroups
 from jail.cgroups.cgroups import Hierarchy
 from jail.cgroups.marks import Mark
+from jail.jails import Jails
+from jail.limits import DEFAULTS
+from jail.outcome import Program
 
 from .conftest import config_for
 
@@ -52,7 +54,7 @@ def test_a_group_that_is_still_in_use_is_removed_later(hierarchy: Hierarchy) -> 
 
 LEAVE_GROUPS = """
 import os, signal
-from jail import DEFAULTS
+from jail.limits import DEFAULTS
 from jail.cgroups.cgroups import Hierarchy
 hierarchy = Hierarchy.find()
 group = hierarchy.make(DEFAULTS)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jail import DEFAULTS
 from jail.cgroups import cgroups
 from jail.cgroups.cgroups import Hierarchy
 from jail.inside.meter import Evidence, KilledFromOutside, Passed
+from jail.limits import DEFAULTS
 
 from .fake_cgroups import FakeCgroups
 

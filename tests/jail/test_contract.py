@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import ground
-from jail import LocalSandbox, ServerConfig
+from jail import LocalSandbox
+from jail.launch import ServerConfig
 from jail.sessions.shared import SharedSandbox
 from jail.settings import SandboxSettings
 from tests.harness.remains import processes_in

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from jail import Outcome, Program
+from jail import Outcome
+from jail.outcome import Program
 
 from .conftest import MB, QUICK, STARTS
 from .fenced import Fenced, fenced

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jail import Jails, Program
+from jail.jails import Jails
+from jail.outcome import Program
 
 from .conftest import QUICK, STARTS, Run, config_for
 

@@ -11,16 +11,19 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from jail import CAPS, Jails, LocalSandbox, ServerConfig
+from jail import LocalSandbox
 from jail.errors import SandboxBroken, SandboxUnfit
 from jail.inside import confine
 from jail.inside.root import HEADERS
 from jail.isolation.levels import Level
+from jail.jails import Jails
 from jail.judge import header
 from jail.judge.builds import Build
 from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from jail.judge.suite import Case, InlineSuite
 from jail.languages import LANGUAGES
+from jail.launch import ServerConfig
+from jail.limits import CAPS
 from jail.outcome import Outcome, Step
 
 from .conftest import reachable_python

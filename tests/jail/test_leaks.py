@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from jail import DEFAULTS, Jails, Program
 from jail.inside import confine
+from jail.jails import Jails
+from jail.limits import DEFAULTS
+from jail.outcome import Program
 
 from .conftest import STARTS, config_for
 from .fenced import config
@@ -106,7 +108,9 @@ CLIENT = """
 import asyncio, sys
 from dataclasses import replace
 from tests.jail.conftest import config_for
-from jail import DEFAULTS, Jails, Program
+from jail.limits import DEFAULTS
+from jail.jails import Jails
+from jail.outcome import Program
 CODE = "import os, contextlib\\nwith contextlib.suppress(OSError): os.setsid()\\n"
 PROGRAM = Program(CODE + "os.fork()\\nwhile True: pass", limits=replace(DEFAULTS, cpu=60.0))
 async def main():

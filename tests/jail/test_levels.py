@@ -11,9 +11,12 @@ from typing import NoReturn
 
 import pytest
 
-from jail import Jails, Outcome, Program, SandboxUnavailable, ServerConfig, Step, inside
+from jail import Outcome, SandboxUnavailable, inside
 from jail.inside import confine, janitor
 from jail.isolation import levels, probes, selftest
+from jail.jails import Jails
+from jail.launch import ServerConfig
+from jail.outcome import Program, Step
 
 from .fenced import config
 

@@ -9,12 +9,13 @@ from typing import cast
 
 import pytest
 
-from jail import DEFAULTS, Limits
+from jail import Limits
 from jail.inside import meter as scales
 from jail.inside.job import Job
 from jail.inside.meter import Evidence, Meter
 from jail.inside.place import Place
 from jail.inside.verdict import Running
+from jail.limits import DEFAULTS
 
 from .conftest import MB
 

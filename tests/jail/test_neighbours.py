@@ -19,10 +19,12 @@ from typing import Any
 
 import pytest
 
-from jail import Jails, LimitRefused, Program, launch
+from jail import LimitRefused, launch
 from jail.inside import root, wire, zygote
 from jail.isolation import probes
+from jail.jails import Jails
 from jail.limits import CAPS
+from jail.outcome import Program
 
 from .conftest import QUICK, STARTS, config_for
 
@@ -244,7 +246,8 @@ import asyncio, json, sys
 from dataclasses import replace
 from tests.jail import restricted
 from tests.jail.conftest import config_for
-from jail import Jails, Program
+from jail.jails import Jails
+from jail.outcome import Program
 from jail.inside import syscalls
 folder, start = sys.argv[1:]
 config = replace(config_for(start), expose=(folder,))
@@ -286,7 +289,8 @@ import asyncio, json, os, sys
 from dataclasses import replace
 from tests.jail import restricted
 from tests.jail.conftest import config_for
-from jail import Jails, Program
+from jail.jails import Jails
+from jail.outcome import Program
 from jail.inside import syscalls
 folder, start, *files = sys.argv[1:]
 config = replace(config_for(start), expose=(folder, "/etc/profile"))

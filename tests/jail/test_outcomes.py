@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from jail import DEFAULTS, Jails, Program
 from jail.errors import LimitRefused
 from jail.inside import files, folder, supervise, verdict, wire
+from jail.jails import Jails
+from jail.limits import DEFAULTS
+from jail.outcome import Program
 
 from .conftest import MB, Run
 

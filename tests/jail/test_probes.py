@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jail import Jails
 from jail.isolation import probes, selftest
+from jail.jails import Jails
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import worker
-from jail import CAPS, LocalSandbox, ServerConfig
+from jail import LocalSandbox
+from jail.launch import ServerConfig
+from jail.limits import CAPS
 from jail.models import CodeRequest
 from tests.harness.remains import until_processes
 

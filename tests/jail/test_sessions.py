@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from jail import Jails
+from jail.jails import Jails
 from jail.notebook import SessionEnded
 
 from .conftest import QUICK

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import ground
+from ground.keys import tagged
 from ground.lua import Command
 from limiter.commands import NOT_PLAIN, SCRIPTS, GateCommands
 from limiter.terms import Terms
@@ -192,7 +192,7 @@ class ClockedGate:
         return {text(share): place for share, place in found}
 
     def _key(self, part: str) -> str:
-        return ground.tagged("gate", self.name, part)
+        return tagged("gate", self.name, part)
 
 
 class EitherForm(ClockedGate):

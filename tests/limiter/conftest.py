@@ -10,6 +10,7 @@ import pytest
 
 import ground
 from ground.redis import engine, shortcut
+from ground.redis.url import RedisTarget
 from limiter import TokenBucket
 from tests.harness.servers import until
 
@@ -29,7 +30,7 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A client of an empty Redis, or of the node of an empty Cluster that keeps the gate `g`."""
     if request.param == "fake":
         options = {"server": fakeredis.FakeServer()}
-        client = ground.connect(ground.RedisTarget("fake", (("fake", 0),), options=options))
+        client = ground.connect(RedisTarget("fake", (("fake", 0),), options=options))
     elif request.param == "real":
         yield request.getfixturevalue("real_redis")
         return

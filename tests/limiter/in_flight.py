@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Any
 
-import ground
+from ground.keys import tagged
 from tests.harness.servers import until
 
 PATIENCE = 100.0
@@ -58,7 +58,7 @@ def renewed(redis: Any, name: str = "g") -> None:
 
 
 def _leases(redis: Any, name: str) -> list[tuple[bytes, float]]:
-    return list(redis.zrange(ground.tagged("gate", name, "leases"), 0, -1, withscores=True))
+    return list(redis.zrange(tagged("gate", name, "leases"), 0, -1, withscores=True))
 
 
 def _matches(status: Any, in_flight: int | None, waiting: int | None) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ground import connect_async, target_of
+from ground.redis.connect import connect_async, target_of
 from limiter import TokenBucket
 from tests.limiter.by_shortcut import on_its_shortcut
 from tests.limiter.in_flight import settled, settled_sync

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import ground
+from ground.keys import tagged
 from ground.redis.answers import ThreadAnswer
 from limiter import GateError, GateUnavailable, TokenBucket
 from limiter import engine as engines
@@ -20,7 +21,7 @@ def gate(redis) -> TokenBucket:
 
 
 async def test_a_broken_key_is_everybodys_error_and_mending_it_is_enough(redis, gate, exchanges):
-    key = ground.tagged("gate", "g", "leases")
+    key = tagged("gate", "g", "leases")
     redis.set(key, "not a sorted set")
     outcomes = await asyncio.gather(
         *(gate.acquire() for _ in range(5)), gate.try_acquire(), gate.status(),
@@ -38,15 +39,15 @@ async def test_a_broken_key_is_everybodys_error_and_mending_it_is_enough(redis, 
 async def test_an_error_of_one_command_leaves_no_caller_without_an_answer(redis, gate):
     """Some scripts succeed and others fail in one exchange: nobody is told twice."""
     held = await gate.acquire()
-    redis.delete(ground.tagged("gate", "g", "queue"))
-    redis.set(ground.tagged("gate", "g", "queue"), "not a sorted set")
+    redis.delete(tagged("gate", "g", "queue"))
+    redis.set(tagged("gate", "g", "queue"), "not a sorted set")
     held.release()
     outcomes = await asyncio.gather(
         *(gate.acquire() for _ in range(4)), gate.status(), gate.try_acquire(),
         return_exceptions=True,
     )  # fmt: skip
     assert all(isinstance(outcome, GateError) for outcome in outcomes)
-    redis.delete(ground.tagged("gate", "g", "queue"))
+    redis.delete(tagged("gate", "g", "queue"))
     assert (await gate.status()).name == "g"
 
 
@@ -169,7 +170,7 @@ class _Released:
 
 async def test_a_release_that_was_refused_is_made_once_the_key_is_mended(redis, gate):
     held = await gate.acquire()
-    leases = ground.tagged("gate", "g", "leases")
+    leases = tagged("gate", "g", "leases")
     redis.rename(leases, "elsewhere")
     redis.set(leases, "not a sorted set")
     held.release()
@@ -184,7 +185,7 @@ async def test_a_wish_that_was_refused_leaves_the_line(redis, gate):
     held = [await gate.acquire(), await gate.acquire()]
     waiting = asyncio.create_task(gate.acquire())
     await settled(gate, waiting=1)
-    holders = ground.tagged("gate", "g", "holders")
+    holders = tagged("gate", "g", "holders")
     redis.rename(holders, "elsewhere")
     redis.set(holders, "not a hash")
     with pytest.raises(GateError, match="WRONGTYPE"):

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from ground import target_of
 from ground.redis import loop_connection
+from ground.redis.connect import target_of
 from ground.redis.connection import Connection
 from ground.redis.unit import Carrier
 from limiter import TokenBucket, UnknownPermit

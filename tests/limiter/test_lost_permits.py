@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-import ground
+from ground.keys import tagged
 from limiter import GateError, Permit, PermitLost, TokenBucket, UnknownPermit
 from tests.limiter.in_flight import renewed, settled
 
@@ -21,7 +21,7 @@ def gate(redis) -> TokenBucket:
 def take_away(redis, *, and_give_to: str) -> None:
     """What a server does that lost its data, when another asks before the holder does."""
     now = time.time()
-    keys = [ground.tagged("gate", "g", part) for part in ("leases", "holders")]
+    keys = [tagged("gate", "g", part) for part in ("leases", "holders")]
     redis.delete(*keys)
     redis.zadd(keys[0], {and_give_to: int((now + 600) * 1e6)})
     redis.hset(keys[1], and_give_to, f"{int(now * 1e6)}|someone|{int(now * 1e6)}")

@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-import ground
+from ground.redis.url import parse_redis_url
 from limiter import GateUnavailable, PermitLost, ledger
 from tests.harness.servers import free_port, until
 from tests.limiter.in_flight import in_line, served, settled
@@ -138,7 +138,7 @@ async def test_commands_that_arrive_late_leak_nothing_past_a_lease(proxy, shared
 
 @pytest.fixture
 def nowhere():
-    return ground.parse_redis_url(f"redis://127.0.0.1:{free_port()}/0")
+    return parse_redis_url(f"redis://127.0.0.1:{free_port()}/0")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ground import load_script
+from ground.lua import load_script
 from limiter.terms import Terms
 from tests.limiter.clocked import ClockedGate
 

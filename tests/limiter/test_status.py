@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-import ground
+from ground.keys import tagged
 from limiter import GateError, LimitTimeout, TokenBucket
 from tests.limiter.in_flight import in_line
 
@@ -43,7 +43,7 @@ async def test_the_oldest_wait_and_the_tokens_of_a_gate_without_either_are_none(
 async def test_a_limit_that_somebody_spoiled_grants_nothing_and_says_so(redis):
     gate = TokenBucket(redis, "g", limit=2)
     held = await gate.acquire()
-    redis.hset(ground.tagged("gate", "g", ""), "limit", "64x")
+    redis.hset(tagged("gate", "g", ""), "limit", "64x")
     assert not await gate.try_acquire()
     with pytest.raises(GateError, match=r"'64x'.*penstock limits set g --limit N"):
         await gate.status()

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-import ground
 from ground import SettingError
+from ground.redis.connect import target_of
 from limiter import TokenBucket
 
 
@@ -77,6 +77,6 @@ async def test_a_ticket_of_every_lane_is_one(gate):
 
 
 async def test_an_orphan_hold_is_no_less_than_nothing(redis):
-    gate = TokenBucket(ground.target_of(redis), "code", limit=1)
+    gate = TokenBucket(target_of(redis), "code", limit=1)
     with pytest.raises(SettingError, match="orphan_hold: must be 0 or more seconds"):
         await gate.acquire(orphan_hold=-1)

@@ -295,9 +295,9 @@ def test_a_server_that_is_loading_is_refused(scratch: Path) -> None:
 
 
 def test_a_server_that_is_too_old_is_refused(scratch: Path) -> None:
-    from ground import parse_redis_url, require_fit
     from ground.errors import RedisUnfit
-    from ground.redis.check import ServerFacts
+    from ground.redis.check import ServerFacts, require_fit
+    from ground.redis.url import parse_redis_url
 
     old = ServerFacts("Redis", (5, 0, 14), "master", "noeviction", 0, "aof", "")
     with pytest.raises(RedisUnfit, match=r"PENSTOCK_REDIS_URL: .* runs Redis 5\.0\.14; .* 6\.2"):

@@ -21,8 +21,8 @@ import click
 import pytest
 import yaml
 
-import ground
 from docs.tools import reference
+from ground.server.binary import bundled_server
 from ground.settings import variables
 from penstock.cli import COMMANDS
 from penstock.variables import settings_models
@@ -58,7 +58,7 @@ class Deployment:
             here = [word.replace(made, str(folder) + made) for word in words]
             subprocess.run(here if self.user else ["mkdir", here[-1]], check=True)
         (folder / "bin").mkdir()
-        (folder / "bin" / "valkey-server").symlink_to(ground.bundled_server())
+        (folder / "bin" / "valkey-server").symlink_to(bundled_server())
         (folder / "secrets").chmod(0o711)  # in a container, each file is mounted without its folder
         url = folder / "secrets" / "redis_url"
         text = url.read_text().replace("@redis:6379", f"@127.0.0.1:{self.ports['6379']}")

@@ -14,7 +14,9 @@ import fakeredis
 import pytest
 
 from buffer import RolloutBuffer, TaskConfig
-from ground import EmbeddedServer, bundled_server, connect, parse_redis_url
+from ground import EmbeddedServer, connect
+from ground.redis.url import parse_redis_url
+from ground.server.binary import bundled_server
 from limiter import TokenBucket
 from penstock.doctor import require_own_packages
 from penstock.doctor.command import table_of
@@ -282,7 +284,7 @@ def test_a_clock_that_is_off_is_told_with_its_distance(
 
 
 def test_a_server_that_says_little_is_warned_about_not_refused() -> None:
-    from ground import target_of
+    from ground.redis.connect import target_of
 
     client = fakeredis.FakeRedis(server=fakeredis.FakeServer())
     found = by_name(list(check_server(target_of(client))))

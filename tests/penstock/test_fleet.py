@@ -16,6 +16,7 @@ from buffer import Policy, RolloutBuffer, TaskConfig
 from buffer.catalog import REWARD_STEPS
 from buffer.group_functions import GroupFunctions
 from ground.http import exposition
+from ground.redis.connect import connect_async, target_of
 from limiter import TokenBucket
 from penstock.doctor.stored import check_gates
 from penstock.fleet import Fleet, FleetReader
@@ -39,7 +40,7 @@ SETTINGS = {"job_lease": 1.0, "gate": "code", "gate_limit": 1}
 
 
 async def look(client: Any, **options: Any) -> Fleet:
-    async with FleetReader(ground.target_of(client)) as reader:
+    async with FleetReader(target_of(client)) as reader:
         return await reader.read(**options)
 
 
@@ -106,7 +107,7 @@ async def test_workers_that_pass_the_gate_of_others_by_are_told(real_redis: grou
         with at_work(real_redis, job_lease=60.0):
             until(lambda: b"" in gates_of_workers(real_redis), "the second")
             fleet = await look(real_redis)
-            checking = check_gates(ground.target_of(real_redis))
+            checking = check_gates(target_of(real_redis))
             examined = await asyncio.to_thread(list, checking)
     said = (
         "workers of queue 'code' differ: 1 takes permits of 'code', 1 takes none, so no limit holds"
@@ -226,7 +227,7 @@ async def test_a_sandbox_that_the_workers_cannot_reach_is_named(real_redis: grou
     with ScriptedFusion() as fusion:
         fusion.stop_listening()
         settings = {"sandbox_fusion_url": fusion.url, "sandbox_attempts": 50, "job_lease": 1.0}
-        queue = CodeQueue(ground.target_of(real_redis))
+        queue = CodeQueue(target_of(real_redis))
         with at_work(real_redis, **settings):
             handle = await queue.submit("print(1)")
             said = f"1 worker cannot reach the sandbox {fusion.url}/run_code"
@@ -276,7 +277,7 @@ async def test_the_latency_is_that_of_the_last_minute(real_redis: ground.Client)
 
 async def test_monitors_of_a_run_share_a_history_of_bounded_length(redis: ground.Client) -> None:
     fleet = await look(redis)
-    client: Any = ground.connect_async(ground.target_of(redis))
+    client: Any = connect_async(target_of(redis))
     one, other = StoredHistory(client, "exp7"), StoredHistory(client, "exp7")
     for second in range(KEPT + 100):
         point = one.add(replace(fleet, at=1e9 + second))
@@ -298,7 +299,7 @@ async def test_monitors_of_a_run_share_a_history_of_bounded_length(redis: ground
 async def test_a_redis_that_takes_no_writes_is_looked_at_all_the_same(
     real_redis: ground.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client: Any = ground.connect_async(ground.target_of(real_redis))
+    client: Any = connect_async(target_of(real_redis))
     history = StoredHistory(client, "exp7")
     real_redis.set("penstock:monitor:{exp7}:history", "not a stream")
     for _ in range(2):
@@ -317,7 +318,7 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
         raise ValueError("no such key: score")
 
     buffer = RolloutBuffer(
-        ground.target_of(redis), "math", TaskConfig(group_size=2),
+        target_of(redis), "math", TaskConfig(group_size=2),
         functions=GroupFunctions(normalize_group_data=broken),
     )  # fmt: skip
     await buffer.write_many(
@@ -340,7 +341,7 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
 
 
 async def test_versions_are_shown_with_what_a_take_waits_for(redis: ground.Client) -> None:
-    buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=1))
+    buffer = RolloutBuffer(target_of(redis), "math", TaskConfig(group_size=1))
     await buffer.set_policy(Policy(groups_per_version=1, max_age=1))
     assert (await look(redis)).tasks[0].versions is None, "none is published yet"
     await buffer.publish(7)
@@ -361,7 +362,7 @@ async def test_versions_are_shown_with_what_a_take_waits_for(redis: ground.Clien
 async def test_a_bias_against_slow_problems_is_told(
     redis: ground.Client, dropped: int, told: bool
 ) -> None:
-    buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=1))
+    buffer = RolloutBuffer(target_of(redis), "math", TaskConfig(group_size=1))
     await buffer.config()
     made = {"delivered_ms": 20_000, "delivered_timed": 10}
     made |= {"dropped_ms": dropped, "dropped_timed": 2}
@@ -373,7 +374,7 @@ async def test_a_bias_against_slow_problems_is_told(
 
 
 async def test_a_rollout_that_failed_is_told(redis: ground.Client) -> None:
-    buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=2))
+    buffer = RolloutBuffer(target_of(redis), "math", TaskConfig(group_size=2))
     await buffer.write(_item("a", 1))
     (task,) = (await look(redis)).tasks
     assert task.rollout == ""
@@ -416,11 +417,11 @@ async def test_session_sandboxes_and_why_one_does_not_end_are_shown(
 
 
 async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client) -> None:
-    gate = TokenBucket(ground.target_of(redis), "code", limit=2, rate=5, burst=3)
-    buffer = RolloutBuffer(ground.target_of(redis), "math", TaskConfig(group_size=2))
+    gate = TokenBucket(target_of(redis), "code", limit=2, rate=5, burst=3)
+    buffer = RolloutBuffer(target_of(redis), "math", TaskConfig(group_size=2))
     await buffer.write_many([_item("a", 0.0), _item("a", 1.0), _item("b", 7.5)])
     with gate:
-        async with FleetReader(ground.target_of(redis)) as reader:
+        async with FleetReader(target_of(redis)) as reader:
             page = exposition(await figures(reader))
     assert 'penstock_gate_in_flight{gate="code"} 1.0' in page
     assert 'penstock_gate_granted_total{gate="code"} 1.0' in page

@@ -8,7 +8,8 @@ from unittest.mock import patch
 import pytest
 from click.testing import CliRunner
 
-from jail.images import ImageSettings, ImageStore
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from penstock.cli import command
 from tests.jail.images.archives import docker, layer
 

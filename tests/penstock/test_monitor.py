@@ -19,6 +19,7 @@ from rq.serializers import JSONSerializer
 import ground
 from buffer import RolloutBuffer, TaskConfig
 from ground.process import from_thread
+from ground.redis.connect import target_of
 from jail.models import CodeRequest
 from limiter import TokenBucket, remove_gate
 from limiter import engine as engines
@@ -375,7 +376,7 @@ def test_of_two_who_retry_a_job_at_once_one_is_refused(
     queue = open_queue(real_redis)
     job = queue.enqueue(chores.add, 1, "x")
     burst(real_redis)
-    target = ground.target_of(shared_server.url)
+    target = target_of(shared_server.url)
     with ThreadPoolExecutor(4) as pool:
         told = list(pool.map(lambda _: change_jobs(target, "retry", [job.id]), range(8)))
     assert (len([one for one in told if not one]), queue.job_ids) == (1, [job.id])

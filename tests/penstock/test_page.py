@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import ground
-from buffer import GroupFunctions, RolloutBuffer, TaskConfig
+from buffer import RolloutBuffer, TaskConfig
+from buffer.group_functions import GroupFunctions
 from ground.process import from_thread
 from limiter import TokenBucket
 from tests.harness import killing, patient

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import ground
-from buffer import GroupFunctions, Policy, RolloutBuffer, TaskConfig
+from buffer import Policy, RolloutBuffer, TaskConfig
+from buffer.group_functions import GroupFunctions
 from limiter import TokenBucket
 from penstock.programs import exit_code
 from tests.harness.commands import PENSTOCK

@@ -11,6 +11,8 @@ import redis
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
+from ground.redis.connect import target_of
+from ground.redis.url import RedisTarget
 from limiter import TokenBucket
 from penstock.changes import Audit, Author
 from penstock.fleet import FleetReader, Worker, work
@@ -156,7 +158,7 @@ def test_tables_of_the_overview_share_the_height() -> None:
 async def test_the_cursor_goes_over_rows_and_a_text_is_scrolled(fake: Any) -> None:
     rows = tuple(Row((f"r{n}",), Place("job", f"{n}")) for n in range(3))
     table = Table((name("FACT"),), (*rows[:2], Row(("no place",)), rows[2]))
-    async with FleetReader(ground.target_of(fake)) as reader, running(reader) as shown:
+    async with FleetReader(target_of(fake)) as reader, running(reader) as shown:
         shown.program.shown = Screen("job", (table, Text("TEXT", "\n".join("x" * 50))))
         await shown.drawn()
         await shown.press("down", "down")
@@ -174,7 +176,7 @@ def fake() -> Iterator[ground.Client]:
     import fakeredis
 
     options = {"server": fakeredis.FakeServer()}
-    client = ground.connect(ground.RedisTarget("fake", (("fake", 0),), options=options))
+    client = ground.connect(RedisTarget("fake", (("fake", 0),), options=options))
     yield client
     client.close()
 
@@ -224,7 +226,7 @@ BYTES = {"enter": b"\r", "escape": b"\x1b"}
 
 async def test_each_task_takes_three_keys(fake: Any) -> None:
     fill(fake)
-    async with FleetReader(ground.target_of(fake)) as reader:
+    async with FleetReader(target_of(fake)) as reader:
         for task, steps in TASKS.items():
             assert len(steps) <= 3
             async with running(reader, Author("ann", "here")) as shown:
@@ -239,7 +241,7 @@ async def test_each_task_takes_three_keys(fake: Any) -> None:
 
 async def test_every_screen_fits_every_terminal_and_steers_none(fake: Any) -> None:
     fill(fake)
-    async with FleetReader(ground.target_of(fake)) as reader, running(reader) as shown:
+    async with FleetReader(target_of(fake)) as reader, running(reader) as shown:
         for place in ("1", "2", "3", "4", "5", "6", "7", "8", "?", "f"):
             for key in (place, "end", "enter"):
                 await shown.press(key)
@@ -252,18 +254,18 @@ async def test_every_screen_fits_every_terminal_and_steers_none(fake: Any) -> No
 
 async def test_keys_that_come_at_once_are_done_one_after_the_other(fake: Any) -> None:
     fill(fake)
-    async with FleetReader(ground.target_of(fake)) as reader, running(reader) as shown:
+    async with FleetReader(target_of(fake)) as reader, running(reader) as shown:
         await shown._pilot.press("5", "plus", "backspace", "1", "6", "enter", "2", "enter", "q")
         assert shown.program.look.place.kind == "queue"
     assert TokenBucket(fake, "rewards", limit=9).sync.status().limit == 16
 
 
 async def test_a_queue_shows_who_waits_in_which_share(fake: Any) -> None:
-    alone = SharesAlone(fake, ground.target_of(fake))
+    alone = SharesAlone(fake, target_of(fake))
     alone.enqueue("training", 3)
     alone.enqueue("evaluation", 2)
     alone.weigh({"training": 4})
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader, size=(80, 60)) as shown:
         await shown.press("2", "enter")
         said = [line.split()[:3] for line in (await shown.refresh()).splitlines()]
@@ -283,7 +285,7 @@ async def test_a_look_reads_the_workers_once(fake: Any, monkeypatch: pytest.Monk
         return await read(client, now)
 
     monkeypatch.setattr(work, "read_workers", counted)
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader) as shown:
         before = len(looks)
         assert "worker w1" in await shown.press("4", "enter")
@@ -296,7 +298,7 @@ async def test_a_look_reads_the_workers_once(fake: Any, monkeypatch: pytest.Monk
 
 async def test_a_change_is_asked_about_and_no_other_key_makes_it(fake: Any) -> None:
     fill(fake)
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader, Author("ann", "here")) as shown:
         asked = (await shown.press("2", "p")).splitlines()[-1]
         assert asked.startswith("Pause queue")
@@ -317,7 +319,7 @@ async def test_a_change_is_asked_about_and_no_other_key_makes_it(fake: Any) -> N
 async def test_permits_of_no_job_are_rows_of_their_own(fake: Any) -> None:
     gate = TokenBucket(fake, "api", limit=5)
     permits = [gate.sync.acquire() for _ in range(3)]
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader, size=(160, 40)) as shown:
         said = await shown.press("5", "enter", "tab", "down")
         assert [one.id for one in permits if one.id not in said] == []
@@ -332,7 +334,7 @@ async def test_marked_jobs_are_changed_together(fake: Any) -> None:
     for n in range(3):
         fake.hset(f"rq:job:bad{n}", mapping=job_fields("failed", ended_at="2026-08-02T10:11:12Z"))
         fake.zadd("rq:failed:code", {f"bad{n}": 1e10})
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader, Author("ann", "here")) as shown:
         assert "Run 4 marked jobs again?" in await shown.press("3", "a", "r")
         await shown.press("escape", "a")
@@ -349,7 +351,7 @@ async def test_lists_are_filtered_sorted_and_gone_back_to(fake: Any) -> None:
     fill(fake)
     for n in range(3):
         TokenBucket(fake, f"gate{n}", limit=n + 1).sync.configure(limit=n + 1)
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader) as shown:
         await shown.press("5", ">", ">", ">", "s")
         assert [line.split()[0] for line in shown.lines[2:6]] == [
@@ -368,7 +370,7 @@ async def test_lists_are_filtered_sorted_and_gone_back_to(fake: Any) -> None:
 
 async def test_what_is_pasted_is_text_and_makes_no_change(fake: Any) -> None:
     fill(fake)
-    async with FleetReader(ground.target_of(fake)) as reader, running(reader) as shown:
+    async with FleetReader(target_of(fake)) as reader, running(reader) as shown:
         await shown._pilot.press("2", "p")
         await shown.paste("y\n")
         assert not fake.exists("penstock:work:{code}")
@@ -384,7 +386,7 @@ async def test_of_many_jobs_a_page_is_read(fake: Any) -> None:
     for n in range(300):
         pipe.hset(f"rq:job:j{n}", mapping=job_fields("queued"))
     pipe.execute()
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader) as shown:
         said = await shown.press("3", "right", "right", "right")
         assert "waiting jobs of all queues: 3,000" in said
@@ -403,7 +405,7 @@ async def test_where_redis_is_away_a_search_says_so(
     async def away(*_: Any) -> Any:
         raise redis.ConnectionError("nobody listens")
 
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader) as shown:
         monkeypatch.setattr("penstock.top.program.find", away)
         assert "cannot look for it now: nobody listens" in await shown.press("g", "x", "enter")
@@ -411,7 +413,7 @@ async def test_where_redis_is_away_a_search_says_so(
 
 async def test_a_redis_that_is_away_is_said_and_looked_at_again(fake: Any) -> None:
     fill(fake)
-    target = ground.target_of(fake)
+    target = target_of(fake)
     async with FleetReader(target) as reader, running(reader) as shown:
         fake.sadd("rq:workers", "rq:worker:w")
         fake.set("rq:suspended", "1")

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ground import GroundSettings
+from ground.settings import GroundSettings
 from penstock.options import console
 from penstock.up import service
 from penstock.up.command import _Up

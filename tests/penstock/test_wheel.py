@@ -118,8 +118,9 @@ def test_every_script_loads_from_another_folder(installed: Path, tmp_path: Path)
     ]
     program = (
         "import json, sys, ground\n"
+        "from ground.lua import load_script\n"
         "for package, name in json.loads(sys.argv[1]):\n"
-        "    assert ground.load_script(package, name).keys\n"
+        "    assert load_script(package, name).keys\n"
         "assert ground.__file__.startswith(sys.prefix), ground.__file__\n"
     )
     result = subprocess.run(

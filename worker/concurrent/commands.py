@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ground import Script, load_script, tagged
-from ground.lua import Command
+from ground.keys import tagged
+from ground.lua import Command, Script, load_script
 from limiter import Report
 from limiter.commands import SCRIPTS as GATE_SCRIPTS
 from limiter.commands import GateCommands

@@ -25,7 +25,7 @@ from rq.worker import BaseWorker
 from ground.backoff import backoff
 from ground.redis.async_connection import AsyncConnection
 from ground.redis.connection import is_full, is_passing, trouble
-from ground.tracing import OFF
+from ground.tracing.spans import OFF
 from worker.concurrent import traced
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_ending import Ending, JobDeleted, LeaseLost

@@ -15,7 +15,6 @@ from redis.exceptions import RedisError
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
-from ground import RedisTarget
 from ground.lua import Command
 from ground.redis.connection import (
     LastingConnection,
@@ -24,6 +23,7 @@ from ground.redis.connection import (
     raise_if_passing,
     trouble,
 )
+from ground.redis.url import RedisTarget
 from limiter.commands import INDEX
 from worker.concurrent.commands import MOST, SCRIPTS, WorkCommands
 from worker.concurrent.running import LOST, UNWANTED, BeatRow, ClaimedJob

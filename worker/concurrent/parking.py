@@ -15,8 +15,9 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from ground import RedisTarget, connect_async
 from ground.redis.async_connection import AsyncConnection
+from ground.redis.connect import connect_async
+from ground.redis.url import RedisTarget
 from limiter import Gate, GateError, Permit, named_gate
 from worker.concurrent.commands import SCRIPTS, Claim, WorkCommands, read_claim
 from worker.settings import WorkerSettings

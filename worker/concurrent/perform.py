@@ -20,9 +20,9 @@ from rq.timeouts import JobTimeoutException
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
-from ground import target_of
 from ground.lua import Command
 from ground.redis.async_connection import AsyncConnection
+from ground.redis.connect import target_of
 from limiter import Gate, Permit, Report
 from worker.allowed import Allowed, refused_ends
 from worker.concurrent.commands import WorkCommands

@@ -19,8 +19,7 @@ from rq.timeouts import BaseDeathPenalty, JobTimeoutException, TimerDeathPenalty
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from ground import as_text
-from ground.lua import Command
+from ground.lua import Command, as_text
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_job import current_job, execution_of
 from worker.concurrent.running import OUR_CALLBACKS, ExcInfo, Outcome, exc_string

@@ -19,7 +19,8 @@ from rq.serializers import JSONSerializer
 from rq.utils import utcformat
 from rq.worker import BaseWorker
 
-from ground import SettingError, as_text, fields_of
+from ground import SettingError
+from ground.lua import as_text, fields_of
 from worker.concurrent.running import ClaimedJob
 from worker.settings import require_rqs_own_keys
 

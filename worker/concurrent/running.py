@@ -10,7 +10,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ground.tracing import OFF, Span
+from ground.tracing import Span
+from ground.tracing.spans import OFF
 from limiter import Report
 
 T = TypeVar("T")

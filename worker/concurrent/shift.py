@@ -20,9 +20,10 @@ from typing import Any
 from redis.exceptions import RedisError
 from rq.worker import BaseWorker
 
-from ground import target_of, tracing
+from ground import tracing
 from ground.backoff import backoff
 from ground.redis.async_connection import AsyncConnection
+from ground.redis.connect import target_of
 from ground.redis.connection import is_refused, trouble
 from limiter.commands import GateCommands
 from worker.allowed import Allowed

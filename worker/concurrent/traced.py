@@ -9,7 +9,8 @@ import re
 import time
 
 from ground import tracing
-from ground.tracing import OFF, execution_id, message
+from ground.tracing import message
+from ground.tracing.spans import OFF, execution_id
 from worker.concurrent.running import ClaimedJob, JobMalformed, Outcome
 
 _DIED = b"penstock_died"  # the execution whose worker died last, and when

@@ -25,7 +25,8 @@ from rq.registry import StartedJobRegistry
 from rq.utils import now
 from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
 
-from ground import SettingError, target_of, tracing
+from ground import SettingError, tracing
+from ground.redis.connect import target_of
 from worker.allowed import SETTING as ALLOW
 from worker.allowed import Allowed, AllowedJob, allowed, checked, require_no_pickle
 from worker.concurrent.heartbeat import Heartbeat

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ground import tracing
-from ground.tracing import OFF, Span
+from ground.tracing import Span
+from ground.tracing.spans import OFF
 from jail.sessions import (
     CommandRequest,
     Exit,

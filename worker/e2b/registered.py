@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import AnyRedis
+from ground.redis.connect import AnyRedis
 from jail.sessions import LocalSessions, SessionInfo
 from limiter import GateError
 from worker.e2b.problems import Problem

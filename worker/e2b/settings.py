@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field, SecretStr, field_validator
 
-from ground import Settings
+from ground.settings import Settings
 from jail.network.rules import listed, rules
 
 _MOST_WARM = 1000

@@ -9,7 +9,6 @@ from jail.judge import (
     JudgeRequest,
     JudgeResult,
     Kept,
-    SuiteRef,
     read_cases,
 )
 
@@ -22,6 +21,5 @@ __all__ = [
     "JudgeRequest",
     "JudgeResult",
     "Kept",
-    "SuiteRef",
     "read_cases",
 ]

@@ -13,7 +13,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import RedisTarget, connect
+from ground import connect
+from ground.redis.url import RedisTarget
 from jail.judge.suite import Case, Suite
 
 log = logging.getLogger("penstock.worker")

@@ -14,9 +14,10 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import RedisTarget, connect_async
 from ground.backoff import backoff
 from ground.recent import Recent
+from ground.redis.connect import connect_async
+from ground.redis.url import RedisTarget
 from jail.errors import SandboxUnfit, SandboxUnreachable
 from jail.judge.models import SuiteRef
 from jail.judge.suite import Case

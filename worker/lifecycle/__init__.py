@@ -12,7 +12,6 @@ from worker.lifecycle.provider import (
     SandboxRef,
     SandboxSpec,
     Verdict,
-    provider_named,
 )
 from worker.lifecycle.sandbox import OpenSandbox, SyncSandbox
 from worker.lifecycle.settings import LifecycleSettings
@@ -37,5 +36,4 @@ __all__ = [
     "SyncSandbox",
     "Verdict",
     "open_sandbox",
-    "provider_named",
 ]

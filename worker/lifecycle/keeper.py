@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
-from ground import PenstockError, new_owner
+from ground import PenstockError
+from ground.keys import new_owner
 from ground.process import aside, in_forked_child, process_loop
 from ground.tasks import cancellations, heed_cancellation
 from limiter import GateError, Permit, Report, StartingGate

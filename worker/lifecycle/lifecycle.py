@@ -14,8 +14,10 @@ from contextlib import (
 )
 from typing import Any
 
-from ground import AnyRedis, GroundSettings, SettingError, target_of
+from ground import SettingError
 from ground.process import aside, from_thread, on_process_loop, process_loop
+from ground.redis.connect import AnyRedis, target_of
+from ground.settings import GroundSettings
 from limiter import LimiterSettings, StartingGate
 from worker.lifecycle.box import Phase, checked, held
 from worker.lifecycle.errors import SandboxLost, shown

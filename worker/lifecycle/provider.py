@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from ground import SettingError, load_named
+from ground import SettingError
 from ground.process import aside
+from ground.settings import load_named
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import connect_async
 from ground.process import aside, on_process_loop
+from ground.redis.connect import connect_async
 from jail.errors import SandboxUnfit
 from worker.lifecycle.box import Box, held
 from worker.lifecycle.keeper import Keeper

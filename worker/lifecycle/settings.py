@@ -2,7 +2,8 @@
 
 from pydantic import AliasChoices, Field, field_validator
 
-from ground import Settings, check_name
+from ground.keys import check_name
+from ground.settings import Settings
 
 
 class LifecycleSettings(Settings):

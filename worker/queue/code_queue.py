@@ -10,14 +10,11 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Literal, Unpack
 
-from ground import (
-    AnyRedis,
-    SettingError,
-    check_name,
-    target_of,
-)
+from ground import SettingError
+from ground.keys import check_name
 from ground.numbers import is_number
 from ground.redis.answers import LoopAnswer
+from ground.redis.connect import AnyRedis, target_of
 from jail.judge.asking import CaseSource, JudgeOptions
 from jail.judge.models import JudgeResult
 from jail.models import CodeResult

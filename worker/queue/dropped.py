@@ -4,7 +4,9 @@ latest, each with why. The scripts of `worker/concurrent/lua` write them."""
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ground import AnyRedis, connect, tagged, target_of
+from ground import connect
+from ground.keys import tagged
+from ground.redis.connect import AnyRedis, target_of
 
 REASONS = {
     "id": "RQ refuses its id: it may have letters, digits, - and _; enqueue it with another",

@@ -10,7 +10,8 @@ import logging
 import weakref
 from functools import partial
 
-from ground import RedisTarget, SettingError, new_owner
+from ground import SettingError
+from ground.keys import new_owner
 from ground.lua import Command
 from ground.process import PerProcess
 from ground.redis.answers import Answer, OnLoop
@@ -18,6 +19,7 @@ from ground.redis.engine import NEVER, Engine
 from ground.redis.inbox import SILENCE, read_streams, reading
 from ground.redis.loop_connection import LoopConnection, packed
 from ground.redis.shortcut import LATE, Shortcut
+from ground.redis.url import RedisTarget
 from worker.errors import QueueError
 from worker.queue.order import SCRIPTS, Order
 from worker.queue.orders import Orders, Reader

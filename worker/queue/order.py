@@ -15,11 +15,10 @@ from rq.job import Job, JobStatus, Retry
 from rq.serializers import JSONSerializer
 from rq.utils import utcformat
 
-from ground import chunks, fields_of, load_script
-from ground.lua import Command
+from ground.lua import Command, chunks, fields_of, load_script
 from ground.redis.answers import Answer
 from ground.redis.unit import Unit
-from ground.tracing import OFF
+from ground.tracing.spans import OFF
 from jail.judge.models import JudgeRequest
 from jail.models import CodeRequest
 from worker.errors import JobCancelled, JobFailed, QueueError, ResultExpired, ResultUnreadable

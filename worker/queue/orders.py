@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from ground import RedisTarget, tagged, tracing
+from ground import tracing
 from ground.backoff import backoff
+from ground.keys import tagged
 from ground.redis.answers import Answer
 from ground.redis.inbox import Entries
 from ground.redis.unit import Carrier, Exchange
+from ground.redis.url import RedisTarget
 from ground.timers import Timers
-from ground.tracing import OFF
+from ground.tracing.spans import OFF
 from worker.errors import DeadlineExceeded, JobCancelled, NoWorkers, QueueError, QueueUnavailable
 from worker.queue.order import JobHash, Order, Stage, by_hash, look, outcome_of, withdraw
 

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ground import RedisTarget, SettingError, connect, load_script, tagged
+from ground import SettingError, connect
+from ground.keys import tagged
+from ground.lua import load_script
+from ground.redis.url import RedisTarget
 from ground.shares import MOST_WEIGHTS, ShareStatus, read_rows, too_many_weights, weight_text
 
 Charge = Literal["jobs", "seconds"]

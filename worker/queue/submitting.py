@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from ground import RedisTarget, SettingError, tracing
+from ground import SettingError, tracing
 from ground.numbers import is_number
 from ground.redis.answers import Answer
+from ground.redis.url import RedisTarget
 from ground.shares import check_share
 from jail.errors import RequestRefused
 from jail.judge.models import JudgeRequest

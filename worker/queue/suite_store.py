@@ -19,8 +19,11 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground import RedisTarget, chunks, connect, tagged
+from ground import connect
 from ground.backoff import backoff
+from ground.keys import tagged
+from ground.lua import chunks
+from ground.redis.url import RedisTarget
 from jail.judge.packed import Packed, digest_of
 from worker.errors import QueueUnavailable
 

@@ -1,19 +1,15 @@
 """Rewards for programs: what passes is scored, what our side broke is masked."""
 
-from worker.place import Runner
 from worker.reward.api import call_sandbox_api
 from worker.reward.check import RewardUnknown, check_correctness, compute_score
 from worker.reward.scoring import Case, CaseResult, Score, score
 from worker.reward.semaphore import GateSemaphore
-from worker.settings import RewardSettings
 
 __all__ = [
     "Case",
     "CaseResult",
     "GateSemaphore",
-    "RewardSettings",
     "RewardUnknown",
-    "Runner",
     "Score",
     "call_sandbox_api",
     "check_correctness",

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from ground import AnyRedis, target_of
 from ground.process import in_forked_child
+from ground.redis.connect import AnyRedis, target_of
 from limiter import Gate, LimitTimeout, SyncPermit, named_gate
 
 

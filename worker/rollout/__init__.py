@@ -1,20 +1,17 @@
 """Multi-turn rollouts with tools, over any OpenAI-compatible server."""
 
 from worker.rollout.batch import Batch, run_batch
-from worker.rollout.dump import RolloutDump, transcript
-from worker.rollout.gsm8k import CALC_GSM8K_REWARD, Gsm8kTool, gsm8k_score, same_answer
+from worker.rollout.gsm8k import Gsm8kTool, gsm8k_score
 from worker.rollout.request import RolloutRequest, ToolKwargs
 from worker.rollout.rollout import Rollout
 from worker.rollout.toolbox import Tool
 from worker.rollout.trajectory import CallMetrics, StopReason, Trajectory, TurnMetrics
 
 __all__ = [
-    "CALC_GSM8K_REWARD",
     "Batch",
     "CallMetrics",
     "Gsm8kTool",
     "Rollout",
-    "RolloutDump",
     "RolloutRequest",
     "StopReason",
     "Tool",
@@ -23,6 +20,4 @@ __all__ = [
     "TurnMetrics",
     "gsm8k_score",
     "run_batch",
-    "same_answer",
-    "transcript",
 ]

@@ -5,7 +5,7 @@ import logging
 import weakref
 from collections.abc import Callable
 
-from ground import load_named
+from ground.settings import load_named
 from jail.errors import SandboxFailure, SandboxUnfit
 from jail.models import CodeRequest
 from jail.protocol import Sandbox

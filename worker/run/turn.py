@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ground import RedisTarget
+from ground.redis.url import RedisTarget
 from limiter import Gate, GateError, Permit, Report
 
 if TYPE_CHECKING:

@@ -10,15 +10,8 @@ from ground.lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from worker.tool.children import ExecutionLost
-    from worker.tool.pools import (
-        ExecutionPool,
-        ExecutionWorker,
-        PoolMode,
-        TokenBucketWorker,
-        init_execution_pool,
-    )
+    from worker.tool.pools import ExecutionWorker, PoolMode, TokenBucketWorker, init_execution_pool
     from worker.tool.schemas import (
-        CODE_INTERPRETER,
         OpenAIFunctionCallSchema,
         OpenAIFunctionParametersSchema,
         OpenAIFunctionParsedSchema,
@@ -31,9 +24,7 @@ if TYPE_CHECKING:
     from worker.tool.tool import SandboxFusionTool
 
 __all__ = [
-    "CODE_INTERPRETER",
     "ExecutionLost",
-    "ExecutionPool",
     "ExecutionWorker",
     "OpenAIFunctionCallSchema",
     "OpenAIFunctionParametersSchema",
@@ -52,12 +43,10 @@ __all__ = [
 
 _LAZY = {
     "ExecutionLost": "worker.tool.children",
-    "ExecutionPool": "worker.tool.pools",
     "ExecutionWorker": "worker.tool.pools",
     "PoolMode": "worker.tool.pools",
     "init_execution_pool": "worker.tool.pools",
     "TokenBucketWorker": "worker.tool.pools",
-    "CODE_INTERPRETER": "worker.tool.schemas",
     "OpenAIFunctionCallSchema": "worker.tool.schemas",
     "OpenAIFunctionParametersSchema": "worker.tool.schemas",
     "OpenAIFunctionParsedSchema": "worker.tool.schemas",

@@ -8,16 +8,12 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ground import (
-    AnyRedis,
-    GroundSettings,
-    RedisTarget,
-    SettingError,
-    check_name,
-    parse_redis_url,
-    running_server,
-    target_of,
-)
+from ground import SettingError
+from ground.keys import check_name
+from ground.redis.connect import AnyRedis, target_of
+from ground.redis.url import RedisTarget, parse_redis_url
+from ground.server.server import running_server
+from ground.settings import GroundSettings
 from ground.shares import read_share
 from jail.models import LANGUAGES, MAX_TIMEOUT, Seconds
 

@@ -19,8 +19,9 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any, TypeVar
 
-from ground import AnyRedis, SettingError
+from ground import SettingError
 from ground.process import in_forked_child
+from ground.redis.connect import AnyRedis
 from limiter import SyncPermit, TokenBucket
 from worker.tool.children import Children, ExecutionLost
 from worker.tool.config import redis_here

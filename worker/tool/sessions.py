@@ -15,9 +15,12 @@ from uuid import uuid4
 
 from redis.exceptions import RedisError
 
-from ground import AnyRedis, GroundSettings, PenstockError, RedisTarget
+from ground import PenstockError
 from ground.process import PerProcess
 from ground.recent import Recent
+from ground.redis.connect import AnyRedis
+from ground.redis.url import RedisTarget
+from ground.settings import GroundSettings
 from jail.errors import SandboxFailure
 from jail.models import CodeResult
 from worker.tool.config import redis_here

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from ground import AnyRedis, PenstockError, RedisTarget, target_of
+from ground import PenstockError
+from ground.redis.connect import AnyRedis, target_of
+from ground.redis.url import RedisTarget
 from jail.models import CodeRequest, CodeResult
 from limiter import GateError, TokenBucket
 from worker.queue.code_queue import CodeQueue

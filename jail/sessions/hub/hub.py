@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from jail.errors import SandboxError, SandboxFailure, SandboxUnavailable
-from jail.images import ImageError, ImageSettings
+from jail.images import ImageError
+from jail.images.settings import ImageSettings
 from jail.parting import part
 from jail.sandbox import LocalSandbox
 from jail.sessions.errors import ProcessGone, SessionGone, SessionRefused, SessionTrouble

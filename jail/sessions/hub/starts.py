@@ -6,7 +6,9 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from jail.images import Image, ImageSettings, ImageStore
+from jail.images import Image
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from jail.images.users import find
 from jail.launch import ServerConfig
 from jail.settings import SandboxSettings

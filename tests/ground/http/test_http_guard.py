@@ -15,9 +15,10 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from ground import GroundSettings, SettingError
+from ground import SettingError
 from ground.errors import RedisUnavailable
 from ground.http import HttpGuard, Sheet, listen, require_token
+from ground.settings import GroundSettings
 
 
 def basic(user: str) -> str:

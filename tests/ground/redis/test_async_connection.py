@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, ReadOnlyError, RedisError
 
-from ground import target_of
 from ground.redis.async_connection import AsyncConnection, Opened
+from ground.redis.connect import target_of
 from tests.harness.servers import blocked, until
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.parking import Parking

@@ -4,8 +4,10 @@ import contextlib
 
 import pytest
 
-import ground
 from ground import RedisUnavailable, RedisUnfit, SettingError
+from ground.redis.check import open_checked, read_facts
+from ground.redis.connect import target_of
+from ground.redis.url import parse_redis_url
 from tests.harness.scripted import ScriptedServer, bulk
 from tests.harness.servers import free_port
 
@@ -13,9 +15,9 @@ from tests.harness.servers import free_port
 def refusal(target, kind, **options):
     """The sentence with which a target is refused."""
     if isinstance(target, str):
-        target = ground.parse_redis_url(target)
+        target = parse_redis_url(target)
     with pytest.raises(kind) as refused:
-        ground.open_checked(target, **options)
+        open_checked(target, **options)
     sentence = str(refused.value)
     assert sentence.startswith(options.get("setting", "PENSTOCK_REDIS_URL") + ": ")
     assert "\n" not in sentence
@@ -26,8 +28,8 @@ def refusal(target, kind, **options):
 
 def test_a_fit_server_is_opened_and_its_facts_are_known(private_redis):
     server = private_redis(aof=True)
-    with contextlib.closing(ground.open_checked(server.target)) as client:
-        facts = ground.read_facts(client, server.target)
+    with contextlib.closing(open_checked(server.target)) as client:
+        facts = read_facts(client, server.target)
         assert facts.version >= (6, 2)
         assert facts.name.split()[0] in ("Redis", "Valkey")
         assert (facts.role, facts.persistence) == ("master", "aof")
@@ -37,20 +39,20 @@ def test_a_fit_server_is_opened_and_its_facts_are_known(private_redis):
 @pytest.mark.parametrize(("save", "persistence"), [('save ""', "none"), ("save 60 1", "rdb")])
 def test_persistence_is_told(private_redis, save, persistence):
     server = private_redis(aof=False, config=[save])
-    with contextlib.closing(ground.open_checked(server.target)) as client:
-        assert ground.read_facts(client, server.target).persistence == persistence
+    with contextlib.closing(open_checked(server.target)) as client:
+        assert read_facts(client, server.target).persistence == persistence
 
 
 def test_a_fake_is_fit(redis):
-    target = ground.target_of(redis)
-    with contextlib.closing(ground.open_checked(target)) as client:
+    target = target_of(redis)
+    with contextlib.closing(open_checked(target)) as client:
         assert client.ping()
 
 
 def test_a_cluster_and_a_sentinels_service_are_fit(redis_cluster, sentinel_pair):
     for target in (redis_cluster.target, sentinel_pair.target):
-        with contextlib.closing(ground.open_checked(target)) as client:
-            assert ground.read_facts(client, target).version >= (6, 2)
+        with contextlib.closing(open_checked(target)) as client:
+            assert read_facts(client, target).version >= (6, 2)
 
 
 def test_nobody_at_the_address():
@@ -119,9 +121,9 @@ def test_a_user_who_may_not_run_scripts(private_redis):
 
 def test_a_user_who_may_not_ask_for_facts_is_fit(private_redis):
     server = private_redis(aof=False, config=["user alice on >pw ~* &* +@all -info -config"])
-    target = ground.parse_redis_url(f"redis://alice:pw@127.0.0.1:{server.port}")
-    with contextlib.closing(ground.open_checked(target)) as client:
-        facts = ground.read_facts(client, target)
+    target = parse_redis_url(f"redis://alice:pw@127.0.0.1:{server.port}")
+    with contextlib.closing(open_checked(target)) as client:
+        facts = read_facts(client, target)
     assert (facts.name, facts.version, facts.persistence) == ("", (), "")
 
 
@@ -155,7 +157,7 @@ def test_a_server_that_evicts_keys(private_redis):
 
 def test_a_policy_without_a_memory_limit_evicts_nothing(private_redis):
     server = private_redis(aof=False, config=["maxmemory-policy allkeys-lru"])
-    ground.open_checked(server.target).close()
+    open_checked(server.target).close()
 
 
 def test_a_server_that_is_loading():
@@ -182,7 +184,7 @@ def test_a_server_too_old(info, name):
 def test_a_server_new_enough(version):
     info = bulk(f"redis_version:{version}\r\nrole:master")
     with ScriptedServer({b"PING": b"+PONG", b"INFO": info, b"CONFIG": b"*0"}) as server:
-        ground.open_checked(server.target).close()
+        open_checked(server.target).close()
 
 
 def test_something_that_is_no_redis():
@@ -192,4 +194,4 @@ def test_something_that_is_no_redis():
 
 def test_bad_input_is_never_a_traceback_of_redis_py():
     with pytest.raises(SettingError):
-        ground.open_checked(ground.parse_redis_url("redis://host:many"))
+        open_checked(parse_redis_url("redis://host:many"))

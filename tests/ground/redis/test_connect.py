@@ -9,13 +9,15 @@ import redis as redis_py
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 import ground
+from ground.redis.connect import connect_async, target_of
 from ground.redis.connection import is_passing
+from ground.redis.url import parse_redis_url
 from tests.harness.servers import free_port
 
 
 @contextlib.asynccontextmanager
 async def opened_async(target, **options):
-    client = ground.connect_async(target, **options)
+    client = connect_async(target, **options)
     try:
         yield client
     finally:
@@ -34,13 +36,13 @@ async def leads_to_the_same_place(client, write=None):
         client.set("mark", "here")
     else:
         await write
-    target = ground.target_of(client)
+    target = target_of(client)
     with opened(target) as again:
         assert again.get("mark") == b"here"
-        assert ground.target_of(again) == target
+        assert target_of(again) == target
     async with opened_async(target) as again:
         assert await again.get("mark") == b"here"
-        assert ground.target_of(again) == target
+        assert target_of(again) == target
     return True
 
 
@@ -84,27 +86,27 @@ async def test_a_server_by_user_and_password(private_redis):
 async def test_a_cluster(redis_cluster):
     with opened(redis_cluster.target) as client:
         client.set("mark", "here")
-        target = ground.target_of(client)
+        target = target_of(client)
         # Either knows the nodes that are there, which may be more than it was told.
         assert set(target.nodes) == set(redis_cluster.target.nodes)
         assert target.kind == "cluster"
     async with opened_async(target) as client:
         assert await client.get("mark") == b"here"
-        assert set(ground.target_of(client).nodes) == set(target.nodes)
+        assert set(target_of(client).nodes) == set(target.nodes)
 
 
 async def test_a_sentinels_service(sentinel_pair):
     with opened(f"{sentinel_pair.url}/2") as client:
         assert await leads_to_the_same_place(client)
-        assert ground.target_of(client) == ground.parse_redis_url(f"{sentinel_pair.url}/2")
+        assert target_of(client) == parse_redis_url(f"{sentinel_pair.url}/2")
 
 
 def test_sentinel_credentials_are_carried_apart():
-    target = ground.parse_redis_url(
+    target = parse_redis_url(
         "redis+sentinel://me:data@one,two:7/main/1?sentinel_username=u&sentinel_password=p"
     )
     with opened(target) as client:
-        assert ground.target_of(client) == target
+        assert target_of(client) == target
 
 
 def test_tls_is_carried_for_every_kind_of_client():
@@ -113,7 +115,7 @@ def test_tls_is_carried_for_every_kind_of_client():
         "rediss+sentinel://host:1/main?ssl_cert_reqs=none",
     ):
         with opened(url) as client:
-            carried = ground.target_of(client)
+            carried = target_of(client)
         assert carried.tls
         assert carried.options["ssl_cert_reqs"] == "none"
         assert carried.options["ssl_check_hostname"] is False
@@ -121,7 +123,7 @@ def test_tls_is_carried_for_every_kind_of_client():
 
 async def test_tls_is_carried_for_an_async_cluster():
     async with opened_async("rediss+cluster://host:1?ssl_cert_reqs=none") as client:
-        carried = ground.target_of(client)
+        carried = target_of(client)
     assert carried.tls
     assert carried.options["ssl_cert_reqs"] == "none"
 
@@ -152,7 +154,7 @@ async def test_an_async_fake():
 async def test_two_fakes_are_two_places():
     first, second = fakeredis.FakeRedis(), fakeredis.FakeRedis()
     first.set("mark", "here")
-    with opened(ground.target_of(second)) as again:
+    with opened(target_of(second)) as again:
         assert again.get("mark") is None
     first.close()
     second.close()
@@ -160,7 +162,7 @@ async def test_two_fakes_are_two_places():
 
 def test_a_target_from_a_client_never_shows_its_password():
     with opened("redis://me:hunter2@host") as client:
-        target = ground.target_of(client)
+        target = target_of(client)
     assert target.options["password"] == "hunter2"
     assert "hunter2" not in f"{target} {target!r}"
 
@@ -179,7 +181,7 @@ async def test_replies_are_bytes_in_the_same_shapes_sync_and_async(redis):
         assert stream == [[b"x", [(b"1-0", {b"f": b"v"})]]]
 
     shapes(redis.zrange("z", 0, -1, withscores=True), redis.hgetall("h"), redis.xread({"x": "0"}))
-    async with opened_async(ground.target_of(redis)) as client:
+    async with opened_async(target_of(redis)) as client:
         shapes(
             await client.zrange("z", 0, -1, withscores=True),
             await client.hgetall("h"),
@@ -229,7 +231,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(private_redis):
 
 
 async def test_without_a_timeout_a_client_waits(redis):
-    async with opened_async(ground.target_of(redis), timeout=None) as client:
+    async with opened_async(target_of(redis), timeout=None) as client:
         redis.rpush("list", "value")
         assert await client.blpop(["list"], timeout=0) == (b"list", b"value")
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ground import target_of
 from ground.redis import inbox as inboxes
+from ground.redis.connect import target_of
 from ground.redis.connection import Connection
 from ground.redis.inbox import Inbox
 from tests.harness.servers import until

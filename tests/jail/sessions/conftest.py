@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jail.images import ImageSettings
+from jail.images.settings import ImageSettings
 from jail.inside import confine
 from jail.sessions import LocalSessions
 from jail.sessions.settings import SessionSettings

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from jail.images import ImageSettings, ImageStore
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from jail.inside.levels import MOST
 from jail.sessions import (
     CommandRequest,

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from jail.images import ImageBroken, ImageSettings, ImageStore
+from jail.images import ImageBroken
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from jail.isolation import probes
 from jail.isolation.probes import Probe
 from jail.isolation.selftest import goals

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from jail.images import ImageSettings, ImageStore, ImageTooLarge, ImageUnknown
+from jail.images import ImageTooLarge, ImageUnknown
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from jail.sessions import (
     CommandRequest,
     Finished,

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from jail.images import ImageSettings, ImageStore
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from jail.jails import Jails
 from jail.limits import Limits
 from jail.sessions import CommandRequest, SessionRefused, SessionRequest, TooManySessions

@@ -7,11 +7,12 @@ from rq import Callback, Queue
 from rq.registry import FinishedJobRegistry
 
 import ground
+from ground.lua import load_script
 from tests.harness.servers import until
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import at_work, burst, nothing_left, open_queue
 
-PAUSE = ground.load_script("worker.queue", "pause")
+PAUSE = load_script("worker.queue", "pause")
 KEYS = ["penstock:work:{code}", "penstock:work:{code}:workers"]
 PROGRAMS = [
     {"error_kind": "none"}, {"error_kind": "none"}, {"error_kind": "user", "error_reason": "exit"},

@@ -10,8 +10,8 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 import ground
-from ground import target_of
 from ground.lua import Command
+from ground.redis.connect import target_of
 from ground.redis.connection import Connection
 from tests.harness import killing
 from tests.harness.servers import until, url_of

@@ -13,7 +13,7 @@ from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-import ground
+from ground.redis.connect import target_of
 from ground.redis.connection import Connection
 from limiter import TokenBucket
 from tests.harness import killing
@@ -392,7 +392,7 @@ def test_a_requeued_job_may_lose_as_many_workers_as_a_new_one(real_redis, queue,
 def test_rqs_own_cleaning_leaves_the_jobs_of_a_dead_worker_to_ours(real_redis, queue) -> None:
     job = queue.enqueue(chores.add, 1, 2)
     dead = WorkCommands("code", "dead", 0.0, None)
-    wire = Connection(ground.target_of(real_redis), 5.0, SCRIPTS)
+    wire = Connection(target_of(real_redis), 5.0, SCRIPTS)
     wire.converse([dead.claim(1)])
     wire.close()
     queue.started_job_registry.cleanup()  # as `rq info` does
@@ -404,7 +404,7 @@ def test_rqs_own_cleaning_leaves_the_jobs_of_a_dead_worker_to_ours(real_redis, q
 def loses_its_worker(client: Any) -> None:
     """It is claimed by one that is dead at once, and found by another, if it may run again."""
     dead, heir = (WorkCommands("code", name, 0.0, None) for name in ("dead", "heir"))
-    wire = Connection(ground.target_of(client), 5.0, SCRIPTS)
+    wire = Connection(target_of(client), 5.0, SCRIPTS)
     (claimed, _) = wire.converse([dead.claim(1), heir.reap(1)])
     wire.close()
     assert len(claimed) == 5

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from jail.images import ImageSettings, ImageStore
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from tests.jail.images.archives import layer, oci
 from tests.jail.images.roots import TOOLS, base
 from tests.worker.e2b.serving import E2bServer

@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from ground.process import aside
-from jail.images import ImageSettings, ImageStore
+from jail.images.settings import ImageSettings
+from jail.images.store import ImageStore
 from limiter import StartingGate
 from tests.harness import doomed, killing
 from tests.harness.remains import processes_in

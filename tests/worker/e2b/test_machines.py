@@ -6,9 +6,10 @@ import os
 import pytest
 from starlette.responses import Response
 
-from ground import target_of
-from jail.images import ImageConfig, ImageSettings, ImageStore
-from jail.images.store import BUILD
+from ground.redis.connect import target_of
+from jail.images.archive import ImageConfig
+from jail.images.settings import ImageSettings
+from jail.images.store import BUILD, ImageStore
 from tests.jail.images.archives import layer, oci
 from worker.e2b.fleet.fleet import Fleet
 from worker.e2b.fleet.images import Images

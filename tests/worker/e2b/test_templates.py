@@ -14,8 +14,10 @@ import pytest
 from e2b import BuildException, Sandbox, SandboxException, Template
 from packaging.version import Version
 
-from jail.images import ImageBroken, ImageConfig, ImageSettings, ImageStore
-from jail.images.store import BUILD
+from jail.images import ImageBroken
+from jail.images.archive import ImageConfig
+from jail.images.settings import ImageSettings
+from jail.images.store import BUILD, ImageStore
 from jail.inside.packing import entries
 from jail.sessions import CommandRequest, Exit, Output, SessionGone
 from tests.harness import patient

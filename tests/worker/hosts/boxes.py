@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ground import GroundSettings
+from ground.settings import GroundSettings
 from jail.sessions import LocalSessions
 from tests.worker.lifecycle.leases import leases_end
 from worker.lifecycle.reaper.reaper import Reaper

@@ -4,7 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from jail import LocalSandbox, ServerConfig
+from jail import LocalSandbox
+from jail.launch import ServerConfig
 from worker.settings import WorkerSettings
 
 FOLDER = "TEST_COUNTING_COMPILER"

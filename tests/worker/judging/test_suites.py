@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from redis.exceptions import ConnectionError
 
-import ground
+from ground.redis.connect import target_of
+from ground.redis.url import parse_redis_url
 from jail.errors import SandboxFailure
 from jail.judge.models import JudgeCase, SuiteRef
 from jail.judge.packed import BLOB, pack
@@ -32,14 +33,14 @@ STRANGE = [
 
 @pytest.fixture
 async def reader(redis):
-    reader = SuiteReader(ground.target_of(redis))
+    reader = SuiteReader(target_of(redis))
     yield reader
     await reader.close()
 
 
 @pytest.fixture
 def store(redis) -> SuiteStore:
-    return SuiteStore(ground.target_of(redis), "code", patience=0.0)
+    return SuiteStore(target_of(redis), "code", patience=0.0)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_suite_that_is_there_is_not_sent_again(redis, store) -> None:
         redis.set(key, b"seen", ex=100)
 
     store.send(packed)
-    another = SuiteStore(ground.target_of(redis), "code", patience=0.0)
+    another = SuiteStore(target_of(redis), "code", patience=0.0)
     another.send(packed)
 
     assert {redis.get(key) for key in kept} == {b"seen"}  # nothing was written
@@ -154,7 +155,7 @@ def gets_of(client) -> int:
 
 
 async def test_a_worker_fetches_a_suite_once_for_many_programs(real_redis) -> None:
-    target = ground.target_of(real_redis)
+    target = target_of(real_redis)
     packed = pack(cases(20, 200_000))
     SuiteStore(target, "code", patience=0.0).send(packed)
     reader = SuiteReader(target)
@@ -170,7 +171,7 @@ async def test_a_worker_fetches_a_suite_once_for_many_programs(real_redis) -> No
 
 
 async def test_what_a_worker_remembers_is_bounded(store, redis) -> None:
-    reader = SuiteReader(ground.target_of(redis), kept=500_000)
+    reader = SuiteReader(target_of(redis), kept=500_000)
     packed = pack(cases(20, 200_000))
     store.send(packed)
     suite = await reader.open(packed.ref)
@@ -190,7 +191,7 @@ async def test_a_count_that_does_not_fit_is_refused(store, reader) -> None:
 
 
 def test_a_redis_that_does_not_answer_is_named(redis) -> None:
-    away = SuiteStore(ground.parse_redis_url("redis://127.0.0.1:1"), "code", patience=0.0)
+    away = SuiteStore(parse_redis_url("redis://127.0.0.1:1"), "code", patience=0.0)
 
     with pytest.raises(QueueUnavailable):
         away.send(pack(cases(1)))
@@ -258,7 +259,7 @@ def test_who_comes_after_a_failure_asks_again(store, monkeypatch) -> None:
 
 
 def test_while_one_pauses_before_its_next_attempt_others_send(redis, monkeypatch) -> None:
-    store = SuiteStore(ground.target_of(redis), "code", patience=60.0)
+    store = SuiteStore(target_of(redis), "code", patience=60.0)
     sent, send = [], store._send
 
     def fails_once(packed) -> None:

@@ -1,6 +1,7 @@
 """The end of leases, without a wait for it."""
 
-from ground import AnyRedis, tagged
+from ground.keys import tagged
+from ground.redis.connect import AnyRedis
 from worker.lifecycle.registry.registry import Registry
 
 

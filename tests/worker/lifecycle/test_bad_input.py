@@ -8,10 +8,10 @@ import pytest
 
 from ground import PenstockError, SettingError
 from tests.worker.lifecycle.conftest import quick
-from worker.lifecycle import LifecycleSettings, SandboxLifecycle, provider_named
+from worker.lifecycle import LifecycleSettings, SandboxLifecycle
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import LocalError
-from worker.lifecycle.provider import Providers
+from worker.lifecycle.provider import Providers, provider_named
 
 
 def broken_account():

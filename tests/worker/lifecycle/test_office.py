@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-import ground
+from ground.redis.connect import target_of
 from tests.harness.servers import PrivateRedis
 from tests.worker.lifecycle.cloud import CloudProvider
 from tests.worker.lifecycle.conftest import quick, until
@@ -83,7 +83,7 @@ async def test_an_outage_between_the_election_and_the_claim_ends_the_office(watc
 
 async def test_an_office_is_kept_for_as_long_as_its_holder_lives(real_redis):
     """Also through a look that takes long: a provider that hangs costs no election."""
-    registry, beats = Registry(ground.target_of(real_redis), "test"), []
+    registry, beats = Registry(target_of(real_redis), "test"), []
     elect = registry.elect
 
     def counted(*terms):
@@ -103,7 +103,7 @@ async def test_an_office_is_kept_for_as_long_as_its_holder_lives(real_redis):
 
 
 async def test_no_office_is_kept_for_a_look_that_never_ends(real_redis, caplog):
-    registry = Registry(ground.target_of(real_redis), "test")
+    registry = Registry(target_of(real_redis), "test")
     stuck, other = Offices(1.0, 0.0), Offices(1.0, 0.0)
     await stuck.stand(registry, "modal")
     keeping = asyncio.create_task(stuck.keep())

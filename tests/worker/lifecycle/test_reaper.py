@@ -7,8 +7,8 @@ import time
 import pytest
 from redis.exceptions import RedisError
 
-import ground
 from ground import SettingError
+from ground.redis.connect import target_of
 from tests.harness import doomed, killing
 from tests.worker.lifecycle.cloud import CloudProvider
 from tests.worker.lifecycle.conftest import gate_of, quick, soon, until
@@ -400,7 +400,7 @@ async def test_a_sandbox_past_its_providers_time_to_live_is_forgotten(lifecycle,
 
 
 async def test_a_registry_that_was_lost_leaves_its_owners_to_end_what_is_theirs(real_redis, cloud):
-    target = ground.target_of(real_redis)
+    target = target_of(real_redis)
     life = SandboxLifecycle(target, cloud.provider, run="test", settings=quick())
     sandbox = await life.start()
     real_redis.flushall()

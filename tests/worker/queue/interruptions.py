@@ -4,8 +4,9 @@ import asyncio
 import threading
 from typing import Any
 
-from ground import connect, parse_redis_url, timers
+from ground import connect, timers
 from ground.redis import engine, shortcut, unit
+from ground.redis.url import parse_redis_url
 from tests.harness.interrupting import Interrupts
 from tests.harness.servers import until
 from worker import CodeResult, CommandResult

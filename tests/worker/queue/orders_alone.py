@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from ground import parse_redis_url
 from ground.redis.answers import Answer
 from ground.redis.unit import Exchange
+from ground.redis.url import parse_redis_url
 from jail.models import CodeRequest
 from worker.queue.order import JobHash, Order
 from worker.queue.orders import Orders

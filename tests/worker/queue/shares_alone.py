@@ -8,7 +8,7 @@ from typing import Any
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from ground import fields_of
+from ground.lua import fields_of
 from jail.models import CodeRequest
 from worker.concurrent.commands import SCRIPTS as WORK
 from worker.concurrent.commands import WorkCommands, read_claim

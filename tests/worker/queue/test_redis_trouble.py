@@ -21,6 +21,8 @@ from rq.serializers import JSONSerializer
 
 import ground
 from ground.redis.async_connection import AsyncConnection
+from ground.redis.connect import target_of
+from ground.redis.url import parse_redis_url
 from limiter import TokenBucket
 from tests.harness import killing
 from tests.harness.at_hand import oldest_server
@@ -328,7 +330,7 @@ async def test_worker_and_caller_speak_tls(real_redis, over_tls, fusion) -> None
 
 def test_a_line_over_tls_is_closed_before_its_loop_ends(real_redis, over_tls) -> None:
     async def talk() -> Any:
-        line = AsyncConnection(ground.parse_redis_url(over_tls), {}, 5.0)
+        line = AsyncConnection(parse_redis_url(over_tls), {}, 5.0)
         reply = await line.ask(("PING",))
         await line.close()
         return reply
@@ -349,7 +351,7 @@ def test_a_line_over_tls_is_closed_before_its_loop_ends(real_redis, over_tls) ->
 
 def test_a_stock_client_of_redis_py_is_taken_over_tls_too(real_redis) -> None:
     client: Any = redis_py.Redis(ssl=True, ssl_cert_reqs="none")
-    assert ground.target_of(client).tls
+    assert target_of(client).tls
 
 
 # Redis answers, and refuses

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
 
-from ground import SettingError, connect_async, target_of
+from ground import SettingError
+from ground.redis.connect import connect_async, target_of
 from penstock.fleet.work import read_queues
 from tests.worker.concurrent.crew import at_work, burst, open_queue
 from tests.worker.queue.shares_alone import SharesAlone

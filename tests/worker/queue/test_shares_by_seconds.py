@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from ground import SettingError, target_of
+from ground import SettingError
+from ground.redis.connect import target_of
 from tests.worker.queue.shares_alone import SharesAlone
 from worker import CodeQueue
 

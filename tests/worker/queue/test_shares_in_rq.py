@@ -4,7 +4,7 @@ import pytest
 from rq import Queue, Retry
 from rq.serializers import JSONSerializer
 
-from ground import target_of
+from ground.redis.connect import target_of
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import burst, new_worker, open_queue
 from tests.worker.queue.shares_alone import SharesAlone

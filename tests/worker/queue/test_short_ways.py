@@ -5,7 +5,7 @@ from typing import Any
 
 from rq.job import Job
 
-from ground import target_of
+from ground.redis.connect import target_of
 from tests.harness.servers import blocked
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import burst, nothing_left, open_queue

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ground import target_of
 from ground.redis import engine as ground_engine
 from ground.redis import loop_connection, shortcut
+from ground.redis.connect import target_of
 from ground.redis.connection import Connection
 from ground.redis.loop_connection import LoopConnection
 from ground.redis.shortcut import Shortcut

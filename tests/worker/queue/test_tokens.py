@@ -9,7 +9,7 @@ import pytest
 from rq.command import send_stop_job_command
 from rq.serializers import JSONSerializer
 
-import ground
+from ground.keys import tagged
 from penstock.in_process import run_queued
 from tests.harness import doomed, killing
 from tests.harness.servers import until
@@ -249,7 +249,7 @@ async def test_what_runs_for_a_trainer_that_is_back_at_the_next_heartbeat_goes_o
         handle = await queue.submit("1", timeout=60)
         await in_flight(fusion, 1)
         client = real_redis.hget(f"rq:job:{handle.id}", "penstock_abandon").decode()
-        key = ground.tagged("client", client)
+        key = tagged("client", client)
         real_redis.delete(key)
         mark = (f"rq:job:{handle.id}", "penstock_unwanted")
         await asyncio.to_thread(until, lambda: real_redis.hget(*mark) == b"missing", "a heartbeat")

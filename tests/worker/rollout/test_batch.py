@@ -13,7 +13,8 @@ from rich.console import Console
 from tests.harness import doomed, killing
 from tests.harness.scripted_model import called, refused, said, scripted_model
 from tests.worker.rollout.players import QueueTool, code, in_text, playing, script, user
-from worker.rollout import Rollout, RolloutDump, RolloutRequest, Trajectory, run_batch
+from worker.rollout import Rollout, RolloutRequest, Trajectory, run_batch
+from worker.rollout.dump import RolloutDump
 
 
 def rows(folder: Path, step: int = 0) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@ import pytest
 
 from tests.harness.scripted_model import called, said
 from tests.worker.rollout.players import playing, script, user
-from worker.rollout import Gsm8kTool, gsm8k_score, same_answer
+from worker.rollout import Gsm8kTool, gsm8k_score
+from worker.rollout.gsm8k import same_answer
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from worker.tool import (
-    CODE_INTERPRETER,
     OpenAIFunctionCallSchema,
     OpenAIFunctionParsedSchema,
     OpenAIFunctionToolSchema,
     SandboxFusionTool,
     ToolResponse,
 )
+from worker.tool.schemas import CODE_INTERPRETER
 
 # As the document of verl's tool shows it in a prompt.
 SAMPLE = (

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from urllib.parse import unquote
 
-from jail.images import ImageError, ImageStore, ImageUnknown
-from jail.images.store import BUILD
+from jail.images import ImageError, ImageUnknown
+from jail.images.store import BUILD, ImageStore
 
 log = logging.getLogger("penstock.worker")
 

@@ -18,8 +18,11 @@ from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
 
-from ground import AnyRedis, as_text, chunks, connect, load_script, tagged, target_of
+from ground import connect
+from ground.keys import tagged
+from ground.lua import as_text, chunks, load_script
 from ground.process import aside
+from ground.redis.connect import AnyRedis, target_of
 from worker.e2b.settings import ADDRESS
 
 log = logging.getLogger("penstock.worker")

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from ground import AnyRedis, PenstockError
+from ground import PenstockError
+from ground.redis.connect import AnyRedis
 from jail.sessions import LocalSessions
 from worker.e2b.boxes import OUR_ROOTS, Boxes
 from worker.e2b.fleet.fleet import Fleet

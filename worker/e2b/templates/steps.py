@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jail.images import Image, ImageConfig, ImageStore, ImageUnknown
-from jail.images.store import BUILD
+from jail.images import Image, ImageUnknown
+from jail.images.archive import ImageConfig
+from jail.images.store import BUILD, ImageStore
 from jail.sessions import (
     CommandRequest,
     Exit,

@@ -16,9 +16,13 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from ground import AnyRedis, PenstockError, RedisTarget, SettingError, chunks, new_owner, target_of
+from ground import PenstockError, SettingError
+from ground.keys import new_owner
+from ground.lua import chunks
 from ground.process import aside
+from ground.redis.connect import AnyRedis, target_of
 from ground.redis.connection import trouble
+from ground.redis.url import RedisTarget
 from worker.lifecycle.provider import Provider, Providers
 from worker.lifecycle.reaper.reaping import MOST, Reaped, Reaping, Strays
 from worker.lifecycle.registry.registry import Registry, runs

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ground import as_text, chunks, text_fields
+from ground.lua import as_text, chunks, text_fields
 from worker.lifecycle.provider import SandboxRef
 
 COUNTERS = ("opened", "ready", "ended", "reaped", "handed_over", "killed", "strays", "settled")

@@ -13,19 +13,11 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, TimeoutError
 
-from ground import (
-    AnyRedis,
-    Client,
-    Script,
-    as_text,
-    connect,
-    load_script,
-    tagged,
-    target_of,
-    text_fields,
-)
+from ground import Client, connect
 from ground.backoff import backoff
-from ground.lua import Command
+from ground.keys import tagged
+from ground.lua import Command, Script, as_text, load_script, text_fields
+from ground.redis.connect import AnyRedis, target_of
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.registry.records import (
     Claimed,

@@ -13,7 +13,8 @@ from tests.worker.lifecycle.clouds.conftest import (
 )
 from tests.worker.lifecycle.clouds.machines import Machines, serving
 from tests.worker.lifecycle.conftest import LEAVES_OPEN, gate_of
-from worker.lifecycle import Kind, SandboxLost, SandboxSpec, StartRefused, provider_named
+from worker.lifecycle import Kind, SandboxLost, SandboxSpec, StartRefused
+from worker.lifecycle.provider import provider_named
 
 pytest.importorskip("daytona", reason="penstock-rl[daytona] is not installed")
 

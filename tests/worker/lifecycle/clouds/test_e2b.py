@@ -13,15 +13,9 @@ from tests.worker.lifecycle.clouds.conftest import (
     throttled,
 )
 from tests.worker.lifecycle.conftest import gate_of
-from worker.lifecycle import (
-    Command,
-    Kind,
-    Provider,
-    SandboxSpec,
-    StartRefused,
-    provider_named,
-)
+from worker.lifecycle import Command, Kind, Provider, SandboxSpec, StartRefused
 from worker.lifecycle.clouds import shell
+from worker.lifecycle.provider import provider_named
 
 pytest.importorskip("e2b", reason="penstock-rl[e2b] is not installed")
 

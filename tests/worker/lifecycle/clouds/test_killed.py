@@ -17,7 +17,8 @@ from tests.worker.lifecycle.clouds.agent_sandbox_stand_in import KUBECONFIG, Clu
 from tests.worker.lifecycle.clouds.daytona_stand_in import KEY, Daytona
 from tests.worker.lifecycle.clouds.machines import serving
 from tests.worker.lifecycle.conftest import LEAVES_OPEN, gate_of, soon
-from worker.lifecycle import SandboxLifecycle, SandboxSpec, StartFailed, provider_named
+from worker.lifecycle import SandboxLifecycle, SandboxSpec, StartFailed
+from worker.lifecycle.provider import provider_named
 from worker.lifecycle.reaper.reaper import Reaper
 
 pytestmark = LEAVES_OPEN
