@@ -62,6 +62,8 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+        for log in sorted(self.folder.glob("*.log")):  # pytest shows it if the test has failed
+            print(f"--- {log.name}\n{log.read_text()[-2000:]}")
 
     def worker(self, release: Release) -> Player:
         return self._player(lambda: release.begin(WORKER, self.redis.url, self.folder), False)
