@@ -196,7 +196,7 @@ class Jails:
                 hierarchy.discard(group)
 
     def _outcome(self, report: dict[str, Any], blobs: list[bytes], compiles: bool) -> Outcome:
-        found = [step_of(facts, blobs.pop(0), blobs.pop(0)) for facts in report.get("steps", [])]
+        found = [step_of(facts, blobs) for facts in report.get("steps", [])]
         return Outcome(
             report["status"],
             self.level,
@@ -266,5 +266,7 @@ def header_of(
     }
 
 
-def step_of(facts: dict[str, Any], stdout: bytes, stderr: bytes) -> Step:
-    return Step(stdout=stdout, stderr=stderr, **facts)
+def step_of(facts: dict[str, Any], blobs: list[bytes]) -> Step:
+    """What it printed and answered is taken from the front of `blobs`, as its init wrote it."""
+    streams = {name: blobs.pop(0) for name in facts.pop("streams")}
+    return Step(**{"stdout": b"", **streams, **facts})

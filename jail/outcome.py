@@ -43,6 +43,7 @@ class Step:
     memory_peak: int
     processes_peak: int
     marked: bool = True  # False: a script was to come to its end, and ended before
+    answer: bytes = b""  # what its functions returned, as `jail/inside/values.py` writes it
     stdout_cut: ClassVar[bool] = False  # a program that prints more than is kept has hit a limit
 
 

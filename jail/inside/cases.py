@@ -54,26 +54,28 @@ def _put_program(names: list[str], contents: list[bytes], executable: set[str]) 
 
 
 class Ends:
-    """The pipes of one case: what it prints, and a script's mark, which it writes if it comes to
-    its end. Ours never block; theirs are handed over."""
+    """The pipes of one case: what it prints, and a script's last word, if it has to come to its
+    end. Ours never block; theirs are handed over."""
 
-    def __init__(self, prints: int, marks: bool) -> None:
-        printed = [os.pipe() for _ in range(prints)]
-        self._marks = [os.pipe()] if marks else []
-        self._pipes = printed + self._marks
-        for end, _ in self._pipes:
+    def __init__(self, prints: bool, marks: bool) -> None:
+        pipes = [os.pipe() for _ in range(1 + prints)]
+        for end, _ in pipes:
             os.set_blocking(end, False)
-        self.streams = {end: bytearray() for end, _ in printed}
-        self.mark = verdict.new_mark() if marks else b""
-
-    def theirs(self) -> list[int]:
-        return [end for _, end in self._pipes]
+        self._last = verdict.LastWord() if marks else None
+        self.names = ["stdout", "stderr"][not prints :]
+        self.theirs = [end for _, end in pipes]
+        ours = [end for end, _ in pipes]
+        if self._last:
+            self.names.insert(0, "answer")
+            self.theirs.append(self._last.theirs)
+            ours.insert(0, self._last.ours)
+        self.streams = {end: bytearray() for end in ours}  # stderr is the last one
 
     def are_marked(self) -> bool:
-        return all(verdict.is_marked(end, self.mark) for end, _ in self._marks)
+        return not self._last or self._last.read(self.streams[self._last.ours])
 
     def close(self) -> None:
-        for end, _ in self._pipes:
+        for end in self.streams:
             os.close(end)
 
 
@@ -128,13 +130,14 @@ class Bench:
         counted = evidence.forget_peak() if evidence else False
         limits = {**self._limits, "cpu": order["cpu"]}
         meter = Meter(limits, evidence, self._pids_of_case, self._job.killed)
-        ends = Ends(prints=1 if order["stdout"] else 2, marks=order["mark"])
+        ends = Ends(prints=not order["stdout"], marks=order["mark"])
         running = Running(self._pid, ends.streams, self._saying, self._line)
         running.started = time.monotonic()
-        self._begin(order["script"] or self._script, ends.mark, [*given, *ends.theirs()])
+        ends_well = template.CALLS if order["calls"] else template.MARKS if order["mark"] else b""
+        self._begin(order["script"] or self._script, ends_well, [*given, *ends.theirs])
         used = self._watch(running, meter, Clock(running.started, order["wall"], order["patient"]))
         report = self._account(running, meter, used, counted, order["cpu"])
-        report["marked"] = ends.are_marked()
+        report["marked"], report["streams"] = ends.are_marked(), ends.names
         report["spoilt"] = self._over or bool(evidence and evidence.passed())
         wire.write(self._channel.fileno(), wire.pack(report, [*ends.streams.values()]))
         ends.close()
@@ -162,9 +165,9 @@ class Bench:
             self._clean = self._state()
         return True
 
-    def _begin(self, script: str, mark: bytes, ends: list[int]) -> None:
+    def _begin(self, script: str, ends_well: bytes, ends: list[int]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen in a moment
-            wire.send(self._line, script.encode() + b"\0" + mark, ends)
+            wire.send(self._line, script.encode() + b"\0" + ends_well, ends)
         for at in ends:
             os.close(at)
 

@@ -2,6 +2,10 @@
 
 It ends as its interpreter would end it: what that says, flushes and returns. A program may have
 changed any name that it can reach; what happens after it takes names that were taken before.
+
+A script that has to come to its end gives back a mark. It lies in no frame and no object that the
+program can look at: `bytes.join` holds it, in C, while the program runs. A program that finds it in
+its own memory nevertheless can end early. What its functions return is its own word in any case.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -13,20 +17,25 @@ import gc
 import os
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from . import notebook, syscalls, wire
+from . import notebook, syscalls, values, wire
+from .verdict import MARK_SIZE
 
 # The functions of this module take theirs from this copy.
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
 Left = Callable[[], SourceFileLoader | None]
+_OURS = (__file__, values.__file__)
 _INTERRUPTED = -int(_signal.SIGINT)  # no exit code: it ends by the signal
 
-_exit, _getpid, _kill, _write = os._exit, os.getpid, os.kill, os.write
+LAST_WORD = notebook.CHANNEL  # where a session's program has its channel
+
+_exit, _getpid, _kill = os._exit, os.getpid, os.kill
+_read, _write = os.read, os.write
 _modules, _settrace, _setprofile = sys.modules, sys.settrace, sys.setprofile
 _display = sys.__excepthook__
 _handle, _SIGINT, _SIG_DFL = _signal.signal, _signal.SIGINT, _signal.SIG_DFL
@@ -56,14 +65,19 @@ def run(
     script: str,
     arguments: Sequence[str] = (),
     code: types.CodeType | None = None,
-    reached: Callable[[], object] | None = None,
+    marks: bool = False,
+    calls: bool = False,
 ) -> NoReturn:
     """Do as `python script` does, or run cells; then end. `code` is the script's, if known.
 
-    A script that comes to its own last line, and does not end itself before, has `reached` it.
+    A script that `marks` says so if it comes to its own last line. One that is called is imported,
+    in place of that: its stdin says which of its functions are, and it answers what they return.
     """
-    main, left = _main_module(script)
-    sys.modules["__main__"] = main
+    asked = values.calls_in(_all_of(0)) if calls else None
+    name = script.rpartition("/")[2].removesuffix(".py") if calls else "__main__"
+    main, left = _main_module(script, name)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.modules[name] = main
     sys.argv[:] = [script, *arguments]
     sys.orig_argv[:] = [sys.executable, script, *arguments]
     streams = sys.stdout, sys.stderr
@@ -71,11 +85,12 @@ def run(
     try:
         try:
             try:
-                if script:
+                if marks:
+                    course = _course(main, script, code, asked)
+                    _write(LAST_WORD, _read(LAST_WORD, MARK_SIZE).join(course))
+                elif script:
                     # Compiled here: what is wrong with it is reported without frames of ours.
                     exec(code or compile(*source_of(script), dont_inherit=True), main.__dict__)  # noqa: S102
-                    if reached:
-                        reached()
                 else:
                     notebook.serve_frames(main.__dict__, wire)
                 exit_code = 0
@@ -85,10 +100,41 @@ def run(
         except BaseException as problem:  # noqa: BLE001  the interpreter's own last resort
             exit_code = _report(problem)
         del main
-        exit_code = _finalize(exit_code, streams, left)
+        if calls:  # what it does as it ends is of no interest
+            _flush(streams[0])
+            _flush(streams[1])
+        else:
+            exit_code = _finalize(exit_code, streams, left)
     finally:  # a signal's handler, which is the program's, may raise at any point
         _flush_c()
         _exit(exit_code)
+
+
+def _course(
+    main: types.ModuleType, script: str, code: types.CodeType | None, asked: list[Any] | None
+) -> Iterator[bytes]:
+    """All that a marked script does; then what a mark is put between. A fork of it has no mark."""
+    itself = _getpid()
+    exec(code or compile(*source_of(script), dont_inherit=True), main.__dict__)  # noqa: S102
+    if asked is not None:
+        answers = [*values.answers(main.__dict__, asked)]
+        _settrace(None)
+        _setprofile(None)
+        said = memoryview(values.text_of(answers))
+        if _getpid() == itself:
+            while said:
+                said = said[_write(LAST_WORD, said) :]
+    if _getpid() == itself:
+        yield b""
+        yield b""
+
+
+def _all_of(at: int) -> bytes:
+    """And nothing is left of it for others to read."""
+    chunks = []
+    while chunk := _read(at, 1 << 20):
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def source_of(script: str) -> tuple[bytes, str, str]:
@@ -101,7 +147,9 @@ def _report(problem: BaseException) -> int:
     if isinstance(problem, SystemExit):
         return _exit_code(problem.code)
     trace = problem.__traceback__
-    problem = problem.with_traceback(trace and trace.tb_next)  # our own frame is no news
+    while trace and trace.tb_frame.f_code.co_filename in _OURS:  # frames of ours are no news
+        trace = trace.tb_next
+    problem = problem.with_traceback(trace)
     try:
         _show(problem)
     except SystemExit as another:
@@ -145,13 +193,13 @@ def _say(line: str) -> None:
         _write(2, f"{line}\n".encode(errors="backslashreplace"))
 
 
-def _main_module(script: str) -> tuple[types.ModuleType, Left]:
-    """`__main__`, made for one program: what a fork has of its server is not searched as garbage.
+def _main_module(script: str, name: str) -> tuple[types.ModuleType, Left]:
+    """Made for one program: what a fork has of its server is not searched as garbage.
 
     Its loader lies in its namespace: while the loader lives, something still holds that.
     """
-    main = types.ModuleType("__main__")
-    main.__loader__ = loader = SourceFileLoader("__main__", script)
+    main = types.ModuleType(name)
+    main.__loader__ = loader = SourceFileLoader(name, script)
     vars(main).update(__annotations__={}, __builtins__=builtins, __file__=script, __cached__=None)
     vars(loader)["namespace"] = vars(main)
     return main, _weakref.ref(loader)

@@ -19,7 +19,6 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from importlib.machinery import FrozenImporter, PathFinder
 from typing import Any, NoReturn
 
@@ -29,9 +28,8 @@ from .place import Place, Refused
 _COMPLAINT = 3
 _ORDER = notebook.CHANNEL  # the line by which the order comes, before a session's channel is there
 BUILT = b"built"  # said before the order: the place is there, to be confined to
-MARK = _ORDER  # where a script marks that it came to its end
-# Which step; whether stdin, a session's channel, and a place for a mark come with it; the mark.
-ORDER = struct.Struct("i???16s")
+# Which step; whether stdin, a session's channel, and a line for a last word come with it.
+ORDER = struct.Struct("i???")
 _MOST_FDS = 8
 _NOT_LOADED = (errno.ENOENT, errno.ENOEXEC, errno.ELIBBAD, errno.EINVAL, errno.EACCES)
 _CANNOT_BE_RUN = 127  # as a shell says it
@@ -77,7 +75,7 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
         os.chdir(place.home)
         place.confine()
         interpreter(place.home)
-        step, header, mark = _take_order(place)
+        step, header, marks = _take_order(place)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
         surround(place, header["env"])
         if step["argv"]:
@@ -89,7 +87,7 @@ def become(place: Place, line: int, ends: list[int]) -> NoReturn:
         os._exit(125)
     os.close(_COMPLAINT)
     script = step["script"] and f"{place.home}/{step['script']}"
-    ending.run(script, step.get("arguments", ()), reached=marker(mark))
+    ending.run(script, step.get("arguments", ()), marks=marks, calls=step.get("calls", False))
 
 
 def check_environment(given: dict[str, str]) -> None:
@@ -157,15 +155,15 @@ def take_places(sources: list[int]) -> None:
     os.closerange(len(sources), 1 << 16)
 
 
-def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any], bytes]:
-    """Which step of which request it is, and its mark; joins its cgroups, and takes its limits and
-    stdin."""
+def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """Which step of which request it is, and whether it has a last word; joins its cgroups, and
+    takes its limits and stdin."""
     line = wire.at(_ORDER)
     message, fds = wire.receive(line, ORDER.size, _MOST_FDS)
     line.close()
     if not message:
         os._exit(0)  # none will come
-    step, stdin, session, marks, mark = ORDER.unpack(message)
+    step, stdin, session, marks = ORDER.unpack(message)
     request, *joins = fds
     if stdin:
         os.dup2(joins.pop(0), 0)
@@ -176,12 +174,7 @@ def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     if channel is not None:
         os.dup2(channel, notebook.CHANNEL, inheritable=session)
     os.closerange(_ORDER if channel is None else notebook.CHANNEL + 1, 1 << 16)
-    return header["steps"][step], header, mark if marks else b""
-
-
-def marker(mark: bytes) -> Callable[[], object] | None:
-    """Makes the mark, if there is one: a program that ends itself before is known by its lack."""
-    return partial(os.write, MARK, mark) if mark else None
+    return header["steps"][step], header, marks
 
 
 def surround(place: Place, env: dict[str, str]) -> None:

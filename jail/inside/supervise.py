@@ -115,16 +115,18 @@ def _run_steps(
             if step["argv"][0].startswith("./"):
                 job.place.allow_to_run(step["argv"][0])
         meter = Meter({**header["limits"], **step}, job.evidence, job.place.pids, job.killed)
-        marks = os.pipe() if step.get("mark") else ()
-        mark = verdict.new_mark() if marks else b""
+        names = ["stdout", "stderr"]
+        last = verdict.LastWord() if step.get("mark") else None
+        if last:
+            names.insert(0, "answer")
+            running.streams = {last.ours: bytearray(), **running.streams}
         given = stdin if step is header["steps"][-1] else b""
-        _begin(running, job, number, given, mark, marks[1:])
+        _begin(running, job, number, given, [last.theirs] if last else [])
         clock = Clock(running.started, step["wall"], step.get("patient", False))
         _watch(running, job, meter, step, clock, header["limits"]["output"])
         result = verdict.close(running, meter, job.evidence)
-        if marks:
-            result["marked"] = verdict.is_marked(marks[0], mark)
-            os.close(marks[0])
+        result["marked"] = not last or last.read(running.streams[last.ours])
+        result["streams"] = names
         results.append(result)
         blobs += running.streams.values()
         status = result["status"]
@@ -166,10 +168,8 @@ def _dismiss(running: Running, waits: bool) -> None:
         os.waitpid(running.pid, 0)
 
 
-def _begin(
-    running: Running, job: Job, number: int, stdin: bytes, mark: bytes, marks: Sequence[int]
-) -> None:
-    order = program.ORDER.pack(number, bool(stdin), job.channel is not None, bool(mark), mark)
+def _begin(running: Running, job: Job, number: int, stdin: bytes, marks: Sequence[int]) -> None:
+    order = program.ORDER.pack(number, bool(stdin), job.channel is not None, bool(marks))
     channel = [*marks] if job.channel is None else [job.channel]
     given = [job.request, *([files.sealed(stdin)] if stdin else []), *channel, *job.joins]
     try:

@@ -18,7 +18,8 @@ from .jail import Namespaces
 
 _SAYING, _LINE = 3, 4  # complaints, and the line by which orders come
 LONGEST_ORDER = 4096  # the path of a script in place of the usual one
-MOST_FDS = 4  # stdin, stdout, stderr, and for the mark of an end
+MOST_FDS = 4  # stdin, stdout, stderr, and for the last word
+MARKS, CALLS = b"marks", b"calls"  # what a script has to do: come to its end; answer its stdin
 REPORT = struct.Struct("idQ")  # wait status, seconds of processor time, bytes of memory
 
 
@@ -53,12 +54,13 @@ def _serve(line: wire.Socket, place: Namespaces, header: dict[str, Any]) -> prog
         order, ends = wire.receive(line, LONGEST_ORDER, MOST_FDS)
         if not order:
             os._exit(0)
-        name, _, mark = order.partition(b"\0")
+        name, _, ends_well = order.partition(b"\0")
         script = name.decode()
         usual = bool(script) and script == header["script"]
         if (case := os.fork()) == 0:
             line.close()  # left to be found unclosed, it would cost a warning that none sees
-            return partial(_become, place, ends, header, script, code if usual else None, mark)
+            run = code if usual else None
+            return partial(_become, place, ends, header, script, run, ends_well)
         for at in ends:
             os.close(at)
         status, seconds, memory = _wait_for(case)
@@ -107,15 +109,15 @@ def _become(
     header: dict[str, Any],
     script: str,
     code: CodeType | None,
-    mark: bytes,
+    ends_well: bytes,
 ) -> NoReturn:
     try:
         os.setsid()
         for target, at in enumerate(ends[:3]):
             os.dup2(at, target)
         if ends[3:]:
-            os.dup2(ends[3], program.MARK, inheritable=False)
-        os.closerange(program.MARK + bool(mark), max(ends) + 1)
+            os.dup2(ends[3], ending.LAST_WORD, inheritable=False)
+        os.closerange(ending.LAST_WORD + bool(ends_well), max(ends) + 1)
         os.chdir(place.home)
         program.limit_time(header["limits"])
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own /proc files belong to root
@@ -126,7 +128,7 @@ def _become(
     except BaseException as problem:  # noqa: BLE001  it is told as our failure
         _complain(_SAYING, problem)
     os.close(_SAYING)
-    ending.run(script, header["arguments"], code, program.marker(mark))
+    ending.run(script, header["arguments"], code, marks=bool(ends_well), calls=ends_well == CALLS)
 
 
 def _complain(saying: int, problem: BaseException) -> NoReturn:

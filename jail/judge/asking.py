@@ -83,6 +83,7 @@ def _read(code: str, cases: Cases, options: JudgeOptions, given: dict[str, Any])
     said = {
         "compare": cases.compare,
         "function": cases.function,
+        "values": cases.values,
         "run_timeout": cases.run_timeout,
         "memory_limit_mb": cases.memory_limit_mb,
     }

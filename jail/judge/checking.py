@@ -24,7 +24,7 @@ from jail.outcome import Step
 CHECKER_WALL = 3.0  # times its seconds of processor time
 _PATIENCE = 10.0  # seconds more, for an interactor behind its program
 _OUTPUT = 1 << 20  # bytes, of what it says
-_COMMENT = 1000  # characters
+COMMENT = 1000  # characters
 _WRONG = (1, 2, 4, 8)
 _POINTS, _PARTIAL = 7, range(16, 117)
 # How interpreters and runtimes report that a program failed, and by which code they end it. It is
@@ -170,7 +170,7 @@ _PROTOCOLS: Mapping[str, Callable[[Step, int], Said]] = {
 
 
 def _text(said: bytes) -> str:
-    return said[: 4 * _COMMENT].decode(errors="replace").strip()[:_COMMENT]
+    return said[: 4 * COMMENT].decode(errors="replace").strip()[:COMMENT]
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ class Cases:
     compare: Compare = field(default_factory=Compare)
     run_timeout: float | None = None
     memory_limit_mb: int | None = None
+    values: bool = True  # False: what a function returns is printed, as verl does it
 
     @property
     def mode(self) -> Mode:
@@ -164,6 +165,7 @@ def _function_of(one: dict[str, Any]) -> str | None:
 
 def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
     """One case whose parts are named: the form of several datasets, and of Penstock."""
+    says = not one.get("check") and ("output" in one or "expected" in one)
     one = _present(one)
     kind = one.get("type") or one.get("testtype") or ""
     if kind == "assert" or (one.get("check") and "input" not in one):
@@ -177,12 +179,13 @@ def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
         expected = expected.get("stdout") if isinstance(expected, dict) else expected
     check = _text(index, "check", one.get("check") or "")
     if kind == "functional":  # LiveCodeBench's: the output is JSON, as the arguments are
-        expected = printed_value(_value(index, "output", expected))
+        _value(index, "output", expected)
+    shape = None if kind == "functional" else given
     if kind in ("functional", "function_call") or one.get("fn_name"):
         return checked_case(
             index,
             input=_arguments(index, given),
-            expected=_returned(index, given, expected),
+            expected=_returned(index, shape, expected) if says or expected is not None else None,
             check=check,
         )
     accepted = (
@@ -219,15 +222,9 @@ def _value(index: int, what: str, text: Any) -> Any:
         raise _wrong(index, f"has as its {what} {text!r:.60}, which is not JSON") from None
 
 
-def printed_value(value: Any) -> str:
-    """As a called function's result is printed."""
-    as_json = value is None or isinstance(value, bool | dict | list | tuple)
-    return json.dumps(value) if as_json else str(value)
-
-
-def _printed(index: int, what: str, value: Any, write: Callable[[Any], str]) -> str:
+def _as_json(index: int, what: str, value: Any) -> str:
     try:
-        return write(value)
+        return json.dumps(value)
     except (ValueError, TypeError, RecursionError):
         raise _wrong(
             index, f"has as its {what} a {type(value).__name__} that JSON cannot hold"
@@ -239,19 +236,20 @@ def _arguments(index: int, given: Any) -> str:
     if given is None or isinstance(given, str):
         return given or ""
     values = given if isinstance(given, list) else [given]
-    return "\n".join(_printed(index, "input", value, json.dumps) for value in values)
+    return "\n".join(_as_json(index, "input", value) for value in values)
 
 
-def _returned(index: int, given: Any, expected: Any) -> str | list[str] | None:
-    """What may be printed. APPS puts the value into a list of its own, and not always."""
-    if expected is None or isinstance(expected, str):
+def _returned(index: int, given: Any, expected: Any) -> str | list[str]:
+    """What may be returned, as JSON. Beside arguments that are JSON it is JSON already; text that
+    is none is itself. APPS puts the value into a list of its own, and not always."""
+    if isinstance(expected, str) and not isinstance(given, list):
         return expected
     alone = isinstance(given, list) and isinstance(expected, list) and len(expected) == 1
-    printed = [
-        _printed(index, "output", value, printed_value)
+    returned = [
+        _as_json(index, "output", value)
         for value in ([expected, expected[0]] if alone else [expected])
     ]
-    return printed if alone else printed[0]
+    return returned if alone else returned[0]
 
 
 def _pairs(given: dict[str, Any]) -> Cases:
@@ -268,7 +266,9 @@ def _pairs(given: dict[str, Any]) -> Cases:
     cases = []
     for index, (one, expected, check) in enumerate(zip(inputs, outputs, checks, strict=True)):
         if function:
-            into, out = _arguments(index, one), _returned(index, one, expected)
+            into = _arguments(index, one)
+            nothing = expected is None and check  # which is all of it then
+            out = None if nothing else _returned(index, one, expected)
         else:
             into = "" if one is None else _text(index, "input", one)
             out = None if expected is None else _text(index, "output", expected)

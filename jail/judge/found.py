@@ -58,6 +58,7 @@ class Found:
     def __init__(self, request: JudgeRequest, count: int, compiled: CommandResult | None) -> None:
         self._request, self._count = request, count
         self.compiled = compiled  # the first compile that failed, or the only one
+        self.shared = 0  # cases whose assertions ran in the program's own process
         self.end = count  # cases from here on are not needed
         self.rest: Said | None = None  # of those that were needed and not judged; None: cut off
         self._said: dict[int, tuple[Said, _Figures]] = {}
@@ -120,6 +121,7 @@ class Found:
             comments={index: one.comment for index, one in said.items() if one.comment},
             points={index: one.points for index, one in said.items() if one.points is not None},
             kept={index: one for index, one, _ in self._kept if index < self.end},
+            shared=self.shared,
         )
 
 

@@ -60,6 +60,7 @@ class Errand:
     files: Mapping[str, bytes] = field(default_factory=dict)
     text: str = ""  # a program of its own, in place of the build's: Python's only
     marks: bool = False  # whether it is a script that must come to its end
+    calls: bool = False  # and whose functions are called, as its stdin says
     ends: tuple[FileIO, FileIO] | None = None  # for stdin and stdout; closed here once it has them
 
 
@@ -115,6 +116,7 @@ class Lane:
             "files": bool(files),
             "stdout": errand.ends is not None,
             "mark": errand.marks,
+            "calls": errand.calls,
         }
         with contextlib.ExitStack() as held:
             for end in errand.ends or ():
@@ -133,8 +135,7 @@ class Lane:
         facts, blobs = wire.unpack(said)
         if facts.pop("spoilt"):
             await self.close()
-        stdout, stderr = blobs if len(blobs) == 2 else (b"", blobs[0])
-        return step_of(facts, stdout, stderr)
+        return step_of(facts, blobs)
 
     async def _open(self) -> socket.socket:
         if self._channel is not None:
@@ -178,6 +179,7 @@ class Lane:
             "wall": errand.wall,
             "patient": errand.patient,
             "mark": errand.marks,
+            "calls": errand.calls,
         }
         limits = replace(self._limits, cpu=errand.cpu, wall=errand.wall)
         own = build.language.limits(limits)

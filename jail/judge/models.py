@@ -124,6 +124,9 @@ class JudgeRequest(Message):
     run_timeout  seconds of processor time of one case. `wall_timeout` is by the clock: unset, three
                  times as much, and then a program that waits for a processor is not ended
     overrides    by a case's index
+    values       a function is judged by what it returns, and an assertion of a call with plain
+                 arguments by that, too: outside, by value. False, as verl does it: what is returned
+                 is printed, and assertions run behind the program
     stop         none: all cases run; first, or a number: after so many that failed the others are
                  skipped, at once
     keep         of which cases the outputs come back, `keep_bytes` of the head and of the tail
@@ -140,6 +143,7 @@ class JudgeRequest(Message):
     files: Files = Field(default_factory=dict)
     mode: Mode = "stdin"
     function: Annotated[str, utf8(1024)] | None = None
+    values: bool = True
     cases: list[JudgeCase] | None = Field(default=None, max_length=MAX_CASES)
     suite: SuiteRef | None = None
     compare: Compare = Compare()
@@ -234,6 +238,12 @@ class JudgeRequest(Message):
         return self.mode == "check" and self.language != "python"
 
     @property
+    def judges_values(self) -> bool:
+        """Whether what functions return is compared; a checker reads what was printed."""
+        read = self.checker or self.interactor
+        return self.values and self.language == "python" and read is None
+
+    @property
     def total(self) -> float:
         """Seconds for all cases together."""
         return self.total_seconds or LONGEST
@@ -326,9 +336,16 @@ class JudgeResult(Message):
     memory_kb: list[int] = Field(default_factory=list)
     exits: dict[int, int] = Field(default_factory=dict, description="Exit codes that are not 0.")
     reasons: dict[int, str] = Field(default_factory=dict, description="A word for machines.")
-    comments: dict[int, str] = Field(default_factory=dict, description="What a checker said.")
+    comments: dict[int, str] = Field(
+        default_factory=dict, description="What a checker said, or a wrong function returned."
+    )
     points: dict[int, float] = Field(default_factory=dict, description="What a checker gave.")
     kept: dict[int, Kept] = Field(default_factory=dict)
+    shared: int = Field(
+        default=0,
+        ge=0,
+        description="Cases whose assertions ran in the program's process, which can fool them.",
+    )
     error_reason: str = Field(default="", description="Why all are masked: a word for machines.")
     message: str = Field(default="", description="The same, for people.")
 

@@ -1,12 +1,18 @@
-"""What a case runs: the program, the case's assertions behind it, the call of its function."""
+"""What a case runs: the program, the case's assertions behind it, the call of its function.
+
+Of a case that is judged by value, the sandbox calls the function: `jail/inside/ending.py`. One that
+only runs programs is given a program that does the same, `script_of`.
+"""
 
 import contextlib
+import inspect
 import json
 import secrets
 import tokenize
 from io import StringIO
 
 from jail.errors import SandboxUnfit
+from jail.inside import values
 from jail.judge.models import Checker, JudgeRequest
 from jail.judge.suite import Case
 
@@ -72,6 +78,9 @@ def text_of(request: JudgeRequest, case: Case) -> str:
             reason="suite_unfit",
         )
     if request.mode == "function":
+        if request.judges_values:
+            assert request.function is not None  # noqa: S101 - the request is whole
+            return _called(_checked(request.language, request.code, case.check), request.function)
         expected = b"".join(case.expected or ()).decode(errors="replace")
         given = case.input.decode(errors="replace") if case.check else ""
         whole = request.code, case.check, request.function, given, expected
@@ -108,6 +117,20 @@ def marked(language: str, text: str, check: str) -> tuple[str, str]:
     mark = secrets.token_hex(16)
     return f"{text}\n{_LAST_LINE[language].format(mark=mark)}\n", mark
 
+
+_SCRIPT = """\
+import os, sys, types
+values = types.ModuleType("values")
+exec(compile({values}, "values.py", "exec"), values.__dict__)
+calls = values.calls_in(sys.stdin.buffer.read())
+answer, pid = os.dup(1), os.getpid()
+os.dup2(2, 1)
+module = sys.modules["main"] = types.ModuleType("main")
+exec(compile({program}, "main.py", "exec"), module.__dict__)
+said = values.text_of(list(values.answers(module.__dict__, calls)))
+if os.getpid() == pid:
+    os.write(answer, {mark}.encode() + said + {mark}.encode())
+"""
 
 # Python ends a script that does not compile, or raises, by 1: the code by which a checker says
 # `wrong`. This one ends it by 3, testlib's code for a checker's own fault; or by 8, its code for
@@ -146,13 +169,39 @@ def program_of(
     Assertions that come with neither arguments nor an expected output are the whole case:
     the function is not called once more.
     """
-    checked = f"{code}\n\n{_first_line(language, check) if check else ''}{check}"
+    checked = _checked(language, code, check)
     if not function:
         return checked
-    name = json.dumps(function, ensure_ascii=True)
     whole = check.strip() and not (given or "").strip() and not (expected or "").strip()
-    after = "" if whole else _AFTER.format(call=repr(_CALL), name=name)
-    return _with_prelude(checked, _BEFORE.format(prelude=repr(_PRELUDE), name=name)) + after
+    after = "" if whole else _AFTER.format(call=repr(_CALL), name=_quoted(function))
+    return _called(checked, function) + after
+
+
+def _checked(language: str, code: str, check: str) -> str:
+    return f"{code}\n\n{_first_line(language, check) if check else ''}{check}"
+
+
+def _called(code: str, function: str) -> str:
+    """With what code for such tasks imports without saying so."""
+    return _with_prelude(code, _BEFORE.format(prelude=repr(_PRELUDE), name=_quoted(function)))
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=True)
+
+
+def script_of(program: str, mark: str) -> str:
+    """A program whose calls are its stdin. Their JSON comes on its stdout between two marks, and
+    nothing else does: what the program prints goes to stderr."""
+    return _SCRIPT.format(
+        values=repr(inspect.getsource(values)), program=repr(program), mark=repr(mark)
+    )
+
+
+def answer_in(stdout: str, mark: str) -> bytes | None:
+    """What came from such a script; None if it did not come to its end."""
+    parts = stdout.split(mark)
+    return parts[1].encode() if len(parts) == 3 and not parts[0] and not parts[2] else None
 
 
 def _with_prelude(code: str, prelude: str) -> str:

@@ -14,7 +14,7 @@ from jail.answer import told_of
 from jail.errors import SandboxFailure
 from jail.jails import Jails
 from jail.judge.builds import Build, Builds, NotBuilt
-from jail.judge.checking import Checking
+from jail.judge.checking import COMMENT, Checking
 from jail.judge.compare import accepted
 from jail.judge.found import Found, Said
 from jail.judge.lane import Errand, Lane, LaneLost
@@ -22,6 +22,7 @@ from jail.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from jail.judge.printed import CUT
 from jail.judge.program import marked, text_of
 from jail.judge.suite import Case, Suite
+from jail.judge.values import Calls, calls_of, is_whole, right
 from jail.limits import MB, Limits
 from jail.outcome import Step
 
@@ -200,13 +201,17 @@ class Trial:
             case = await self._suite.case(index)
         except SandboxFailure as failure:
             return Said("M", failure.reason, str(failure)), None
-        errand = self._errand(index, case)
+        calls = calls_of(self._request, case)
+        errand = self._errand(index, case, calls)
+        self._found.shared += bool(case.check) and not calls
         if lane is None:
             return await self._by_itself(case, errand)
         if checking and self._request.interactor:
             step, said, hung_up = await checking.interact(case, lane, errand)
             return _of_both(_of_end(step), said, hung_up), step
         step = await lane.run(errand)
+        if calls:
+            return await self._said_of_values(calls, step), step
         return await self._said_of(case, errand, step, checking), step
 
     async def _by_itself(self, case: Case, errand: Errand) -> Tried:
@@ -241,8 +246,19 @@ class Trial:
         same = await accepted(self._request.compare, step.stdout, case.expected)
         return Said("P") if same else Said("W")
 
-    def _errand(self, index: int, case: Case) -> Errand:
+    async def _said_of_values(self, calls: Calls, step: Step) -> Said:
+        if ended := _of_end(step):
+            return ended
+        match await right(self._request.compare, calls, step.answer):
+            case None:
+                return Said("E", "no_answer")
+            case True:
+                return Said("P")
+        return Said("W", comment=step.answer[:COMMENT].decode(errors="replace"))
+
+    def _errand(self, index: int, case: Case, calls: Calls | None) -> Errand:
         own, limits = self._request.limits(index), self._workshop.limits
+        asked = calls and is_whole(case)  # and its check is not run
         wall, patient = own.wall_timeout or limits.wall, self._request.is_patient(index)
         if patient and self._request.interactor:
             wall += WALL_FACTOR * self._request.interactor.timeout  # for which it waits as well
@@ -252,9 +268,10 @@ class Trial:
             memory=limits.memory if own.memory_limit_mb is None else own.memory_limit_mb * MB,
             output=max(limits.output, min(2 * _longest(case), self._workshop.jails.caps.output)),
             patient=patient,
-            stdin=case.input,
-            text=text_of(self._request, case) if case.check else "",
-            marks=bool(case.check),
+            stdin=calls.text if calls else case.input,
+            text=text_of(self._request, case) if case.check and not asked else "",
+            marks=bool(case.check or calls),
+            calls=calls is not None,
         )
 
 

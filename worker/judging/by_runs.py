@@ -8,6 +8,7 @@ work: nobody waits with an idle permit. What is known stays known if the sandbox
 import asyncio
 import heapq
 import math
+import secrets
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
@@ -20,8 +21,9 @@ from jail.judge.compare import accepted, may_accept
 from jail.judge.found import Found, Said
 from jail.judge.models import Compare, JudgeRequest, JudgeResult, Letter
 from jail.judge.printed import Compared, as_known
-from jail.judge.program import marked, text_of
+from jail.judge.program import answer_in, marked, script_of, text_of
 from jail.judge.suite import Case, Suite
+from jail.judge.values import Calls, calls_of, is_whole, right
 from jail.models import SHOWN, CodeRequest, CodeResult
 from jail.protocol import Sandbox
 from limiter import GateError, Report
@@ -178,7 +180,8 @@ class ByRuns:
             self._enter(index, Said("M", failure.reason, str(failure)), None)
             return None
         try:
-            request, mark = self._program(index, case)
+            calls = calls_of(self._request, case)
+            request, mark = self._program(index, case, calls)
         except RequestRefused as refusal:  # the program's own fault: too long, or no text
             self._said["message"] = str(refusal)
             self._enter(index, Said("C", "refused"), None)
@@ -187,17 +190,21 @@ class ByRuns:
         with tracing.span(f"case {index}"):
             result = await execute(request, at_hand, self._sandbox, policy)
         if result.error_kind != "infrastructure":
-            await self._judge(index, case, mark, result)
+            await self._judge(index, case, calls, mark, result)
         return result
 
-    def _program(self, index: int, case: Case) -> tuple[CodeRequest, str]:
-        """What is run, and the mark that it prints if it comes to the end of its check."""
+    def _program(self, index: int, case: Case, calls: Calls | None) -> tuple[CodeRequest, str]:
+        """What is run, and the mark that it prints if it comes to its end."""
         asked, limits = self._request, self._request.limits(index)
-        code, mark = marked(asked.language, text_of(asked, case), case.check)
+        if calls:
+            mark = secrets.token_hex(16)
+            code = script_of(text_of(asked, Case() if is_whole(case) else case), mark)
+        else:
+            code, mark = marked(asked.language, text_of(asked, case), case.check)
         request = Compared(
             code=code,
             language=asked.language,
-            stdin=case.input.decode(),
+            stdin=(calls.text if calls else case.input).decode(),
             files=asked.files,
             compile_timeout=asked.compile_timeout,
             run_timeout=limits.run_timeout or asked.run_timeout,
@@ -207,15 +214,23 @@ class ByRuns:
         )
         return request, mark
 
-    async def _judge(self, index: int, case: Case, mark: str, result: CodeResult) -> None:
+    async def _judge(
+        self, index: int, case: Case, calls: Calls | None, mark: str, result: CodeResult
+    ) -> None:
         compiled = result.compile_result
         if compiled is not None and (self._found.compiled is None or compiled.return_code):
             self._found.compiled = compiled.bounded(SHOWN)
         compare, expected = self._request.compare, case.expected or ()
+        answer = answer_in(result.stdout, mark) if calls else None
         result = as_known(
-            result, mark, expected, lambda begun: may_accept(compare, begun.encode(), expected)
-        )
-        said = Said(await _letter(compare, case, result), result.error_reason)
+            result, mark, expected,
+            lambda begun: calls is not None or may_accept(compare, begun.encode(), expected),
+        )  # fmt: skip
+        if calls and result.error_kind == "none":
+            said = await _of_values(compare, calls, answer)
+        else:
+            said = Said(await _letter(compare, case, result), result.error_reason)
+        self._found.shared += bool(case.check) and not calls
         if said.letter == "M":
             self._said["message"] = result.message
         self._enter(index, said, None if said.letter == "M" else _ran(result))
@@ -299,6 +314,15 @@ def _ran(result: CodeResult) -> _Ran | None:
         getattr(ran, "cpu_time", None) or 0.0,
         ran.execution_time or 0.0, getattr(ran, "memory_peak", None) or 0,
     )  # fmt: skip
+
+
+async def _of_values(compare: Compare, calls: Calls, answer: bytes | None) -> Said:
+    match answer and await right(compare, calls, answer):
+        case True:
+            return Said("P")
+        case False:
+            return Said("W")
+    return Said("E", "no_answer")
 
 
 async def _letter(compare: Compare, case: Case, result: CodeResult) -> Letter:

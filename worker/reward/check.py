@@ -196,6 +196,7 @@ def _judged_at_once(
                 )
             ],
             program.function,
+            values=False,
         )  # fmt: skip
         with holding(program.semaphore):
             result = from_thread(place.judge(program.code, cases, program.options))

@@ -117,12 +117,13 @@ async def score(
 
     With `stop_early` the score is all or nothing: the first case that is known to fail
     makes it 0.0, and the others are skipped. `function` names a function to be called
-    with a case's stdin, one JSON value per line; its result is printed. A case with only a
-    `check`, no stdin and no expected output, does not call it.
+    with a case's stdin, one JSON value per line. What it returns is compared with `expected` by
+    value: JSON, or else text. A case with only a `check`, no stdin and no expected output,
+    does not call it.
 
     `compare` is a rule of `jail.judge.Compare`, its name, or a function. A function is called
-    here, so every output comes back. A sandbox that cannot judge runs one program per case,
-    `at_once` of them.
+    here, so every output comes back, and what `function` returns is printed. A sandbox that cannot
+    judge runs one program per case, `at_once` of them.
     """
     place = place_of(on, at_once=at_once)
     if function and language != "python":
@@ -169,6 +170,7 @@ def _judged_cases(cases: Sequence[Case], function: str | None, *, compared_here:
             for index, case in enumerate(cases)
         ],
         function,
+        values=not compared_here,
     )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def test_a_dataset_brings_its_rule_and_its_limits() -> None:
         ),
         (
             {"fn_name": "f", "inputs": [["a", [1]]], "outputs": ["b"]},
-            JudgeCase(input='"a"\n[1]', expected="b"),
+            JudgeCase(input='"a"\n[1]', expected='"b"'),
         ),
         (
             {
@@ -94,7 +94,7 @@ def test_a_dataset_brings_its_rule_and_its_limits() -> None:
                     {"input": '"a"', "output": '"b"', "testtype": "functional"}
                 ],
             },
-            JudgeCase(input='"a"', expected="b"),
+            JudgeCase(input='"a"', expected='"b"'),
         ),
         (
             [{"type": "function_call", "fn_name": "f", "input": [1], "output": [True]}],

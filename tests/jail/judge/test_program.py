@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 from jail.judge.models import JudgeRequest
-from jail.judge.program import text_of
+from jail.judge.program import answer_in, script_of, text_of
 from jail.judge.suite import Case
+from jail.judge.values import calls_of
 
 
 def ran(text: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -23,7 +26,35 @@ def test_cases_without_assertions_run_one_and_the_same_text() -> None:
     texts = {text_of(called, Case(b"%d\n2" % n, (b"%d" % n,))) for n in range(3)}
 
     assert len(texts) == 1
-    assert ran(texts.pop(), "1\n2").stdout == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("def f(a, b):\n    print('seen')\n    return a + b", b"[3]"),
+        ("if __name__ == '__main__': print(1 / 0)\ndef f(a, b): return (a, b)",
+         b'[{"$tuple":[1,2]}]'),
+        ("def f(a, b): exit()", None),
+        ("import os\ndef f(a, b):\n    os.fork()\n    return 3", b"[3]"),
+    ],
+)  # fmt: skip
+def test_a_sandbox_that_only_runs_programs_is_given_one_that_calls_the_function(
+    code: str, answer: bytes | None
+) -> None:
+    called = request(code, mode="function", function="f")
+    calls = calls_of(called, Case(b"1\n2", (b"3",)))
+    assert calls is not None
+
+    done = ran(script_of(text_of(called, Case()), "the mark"), calls.text.decode())
+
+    assert answer_in(done.stdout, "the mark") == answer, done
+
+
+def test_a_result_may_be_printed_as_verl_does_it() -> None:
+    called = request("def f(a, b): return a + b", mode="function", function="f", values=False)
+
+    assert calls_of(called, Case(b"1\n2", (b"3",))) is None
+    assert ran(text_of(called, Case(b"1\n2", (b"3",))), "1\n2").stdout == "3\n"
 
 
 def test_assertions_run_behind_the_program() -> None:

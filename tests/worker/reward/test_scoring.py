@@ -72,7 +72,7 @@ async def test_a_function_and_assertions(local) -> None:
 async def test_a_check_alone_does_not_call_the_function(local) -> None:
     cases = [Case(check="assert square(2) == 4"), Case(check="assert square(2) == 5")]
     found = await score("def square(x): return x * x", cases, on=local, function="square")
-    assert [case.verdict for case in found.cases] == ["passed", "error"]
+    assert [case.verdict for case in found.cases] == ["passed", "wrong"]
 
 
 async def test_a_function_of_another_language_is_refused() -> None:
