@@ -40,6 +40,7 @@ class JudgeOptions(TypedDict, total=False):
     memory_limit_mb: int
     overrides: dict[int, CaseLimits]
     stop: Literal["none", "first"] | int
+    stop_timeouts: int | None
     keep: Literal["none", "first_failure", "failures", "all"]
     keep_bytes: int
     keep_total: int

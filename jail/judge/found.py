@@ -61,6 +61,9 @@ class Found:
         self.shared = 0  # cases whose assertions ran in the program's own process
         self.end = count  # cases from here on are not needed
         self.rest: Said | None = None  # of those that were needed and not judged; None: cut off
+        self.own_seconds = 0.0  # that the program used: of a processor, and until its time was over
+        self._in_turn = self._late = 0  # the first cases that are known, and how many timed out
+        self._hopeless = False  # it timed out so often, and passed none
         self._said: dict[int, tuple[Said, _Figures]] = {}
         self._failed: list[int] = []
         self._kept: list[tuple[int, Kept, int]] = []  # with their sizes
@@ -71,13 +74,36 @@ class Found:
         """A failure may end it all: what comes behind is not needed then, whether it ran or not."""
         self._said[index] = said, _figures(ran) if ran else _Figures()
         if ran:
+            self.own_seconds += ran.duration if said.letter == "T" else ran.cpu
             self._keep(index, said, ran)
+        self._count_timeouts()
         if said.letter in "PM":
             return
         insort(self._failed, index)
         most = self._request.failures_until_stop
         if most is not None and len(self._failed) >= most:
-            self.end = min(self.end, self._failed[most - 1] + 1)
+            end = self._failed[most - 1] + 1
+            if end < self.end:
+                self.end, self._hopeless = end, False
+
+    def _count_timeouts(self) -> None:
+        """In turn: a case that is not known yet may pass, and then its program is not hopeless."""
+        most = self._request.stop_timeouts
+        while most and self._late < most and (known := self._said.get(self._in_turn)):
+            letter = known[0].letter
+            if letter == "P":
+                self._in_turn = self._count  # and none is counted
+                return
+            self._in_turn += 1
+            self._late += letter == "T"
+            if self._late == most and self._in_turn < self.end:
+                self.end, self._hopeless = self._in_turn, True
+
+    def cut_off(self, seconds: float) -> None:
+        """The time for all cases is over, after so many of all lanes together. If the program used
+        half of it or more, what is not known yet is known to be late."""
+        if self.own_seconds >= seconds / 2:
+            self.rest = self.rest or Said("T", "total_seconds")
 
     @property
     def knows_none(self) -> bool:
@@ -108,6 +134,9 @@ class Found:
         for index in range(self.end):
             if index not in known:
                 found[index] = known[index] = rest, _Figures()
+        if self._hopeless:
+            for index in range(self.end, self._count):
+                found[index] = known[index] = Said("T", "stop_timeouts"), _Figures()
         said = {index: each for index, (each, _) in known.items()}
         figures = [each[1] if each else _Figures() for each in found]
         return JudgeResult(

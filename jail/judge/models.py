@@ -79,8 +79,9 @@ class Checker(_Strict):
     open_r1    `input answer output` as arguments; prints a number, 1 or 100 is right
     scalebox   files stdin.txt, stdout.txt (expected) and answer.txt (printed); 0 right, 1 wrong
 
-    A checker that fails masks its case: by a signal, by a limit, or in Python by an exception.
-    Only an `AssertionError` says that the program is wrong.
+    A checker may fail: by a signal, by a limit, or in Python by an exception other than an
+    `AssertionError`. If it reads the expected output without that, the program is wrong. If it
+    fails on that as well, or reports its own fault by testlib's code, its case is masked.
     """
 
     code: Annotated[str, utf8(MAX_CODE)]
@@ -129,8 +130,11 @@ class JudgeRequest(Message):
                  is printed, and assertions run behind the program
     stop         none: all cases run; first, or a number: after so many that failed the others are
                  skipped, at once
+    stop_timeouts  after so many that ran out of time, and none before them that passed, the others
+                 count as timeouts, and are not run; None: all run
     keep         of which cases the outputs come back, `keep_bytes` of the head and of the tail
-    total_seconds  for all cases together, unset an hour; those that are cut off are skipped
+    total_seconds  for all cases together, unset an hour; those that are cut off are skipped, or
+                 timeouts if the program's own cases used half of the time
     cost         how many of its gate's limit it takes; so does each case that runs beside it
     progress     whether the worker says meanwhile which case it is at, for
                  `worker.judging.progress.listening`
@@ -155,6 +159,7 @@ class JudgeRequest(Message):
     memory_limit_mb: Memory | None = None
     overrides: dict[int, CaseLimits] = Field(default_factory=dict, max_length=MAX_CASES)
     stop: Literal["none", "first"] | Annotated[int, Field(ge=1)] = "none"
+    stop_timeouts: Annotated[int, Field(ge=1)] | None = 5
     keep: Literal["none", "first_failure", "failures", "all"] = "first_failure"
     keep_bytes: Annotated[int, Field(ge=0, le=MAX_KEPT // 2)] = 1024
     keep_total: Annotated[int, Field(ge=0, le=MAX_KEPT)] = 64 << 10

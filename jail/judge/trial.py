@@ -6,6 +6,7 @@ is lost costs no verdict that is known: its case is tried once more, and then ma
 
 import asyncio
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -87,6 +88,7 @@ class Trial:
         self._next = 0
         self._losses = 0
         self._lost: LaneLost | NotBuilt | None = None
+        self._lane_seconds = 0.0  # of all lanes together
         self._lanes: dict[asyncio.Task[None], int] = {}  # with the case that each is at
 
     async def result(self) -> JudgeResult:
@@ -98,6 +100,7 @@ class Trial:
         except TimeoutError:
             if not cut.expired():
                 raise
+            self._found.cut_off(self._lane_seconds)
         if self._lost and self._found.knows_none:
             raise self._lost
         return self._found.result()
@@ -132,6 +135,7 @@ class Trial:
         """Case after case."""
         itself = asyncio.current_task()
         assert itself is not None  # noqa: S101 - made as a task
+        began = time.monotonic()
         lane = self._lane_of(self._program) if self._program else None
         checking = self._checking()
         try:
@@ -143,6 +147,7 @@ class Trial:
                 self._enter(index, *await self._tried(index, lane, checking))
                 self._widen(_FEW)
         finally:
+            self._lane_seconds += time.monotonic() - began
             for each in (lane, checking):
                 if each:
                     await each.close()
@@ -209,7 +214,13 @@ class Trial:
         if checking and self._request.interactor:
             step, said, hung_up = await checking.interact(case, lane, errand)
             return _of_both(_of_end(step), said, hung_up), step
-        step = await lane.run(errand)
+        began = time.monotonic()
+        try:
+            step = await lane.run(errand)
+        except asyncio.CancelledError:  # its time was over, if it is longer under way than that
+            if (seconds := time.monotonic() - began) > errand.cpu:
+                self._found.own_seconds += seconds
+            raise
         if calls:
             return await self._said_of_values(calls, step), step
         return await self._said_of(case, errand, step, checking), step

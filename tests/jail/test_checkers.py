@@ -64,6 +64,30 @@ async def test_what_other_languages_say_of_a_failure_is_known(
     assert (verdict(said), verdict(b"the program printed: " + said[:-1] + b"!")) == ("M", "W")
 
 
+CHOOSY = "import sys; n = int(open(sys.argv[2]).read()); sys.exit(n != 7)"
+ENDLESS = "import sys\nwhile open(sys.argv[2]).read() != '7': pass"
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "expected", "letter", "said"),
+    [
+        (CHOOSY, "abc", "7", "W", "reads the expected output, and fails on this one"),
+        (CHOOSY, "9" * 5000, "7", "W", "reads the expected output"),
+        (CHOOSY, "abc", "8", "W", "reads the expected output"),
+        (CHOOSY, "abc", "seven", "M", "fails on the expected output too"),
+        (ENDLESS, "abc", "7", "W", "checker_timeout"),
+        (ENDLESS, "abc", "8", "M", "fails on the expected output too"),
+    ],
+)
+async def test_a_checker_that_fails_is_tried_on_the_expected_output(
+    sandbox: LocalSandbox, code: str, printed: str, expected: str, letter: str, said: str
+) -> None:
+    checker = {"code": code, "language": "python", "timeout": 1.0}
+    result = await judge(sandbox, f"print('{printed}')", [("", expected)], checker=checker)
+    assert result.verdicts == letter, result
+    assert said in result.comments[0]
+
+
 @pytest.mark.parametrize("points", ["nan", "inf", "-inf", "1e999"])
 async def test_points_are_numbers(sandbox: LocalSandbox, points: str) -> None:
     checker = {"code": f"print('{points}')", "language": "python", "protocol": "open_r1"}

@@ -269,6 +269,7 @@ class _Program:
             "compile_timeout": self.timeout,
             "run_timeout": self.timeout,
             "memory_limit_mb": self.memory_limit_mb,
+            "stop_timeouts": None,
             "keep": "all",
             "keep_bytes": 32 << 10,
             "keep_total": 4 << 20,
