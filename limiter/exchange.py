@@ -188,8 +188,8 @@ class GateUnit(Ledger):
 
     def _join(self, ask: Ask, score: str) -> None:
         ask.score = score
-        self.line[ask.id] = ask
         ask.state = State.IN_LINE
+        self.line[ask.id] = ask
         self.fresh.pop(ask.id, None)
         if ask.deadline <= self.engine.clock():
             self.time_out(ask)

@@ -255,7 +255,10 @@ class Ledger:
     def meet(self, terms: Terms, manner: Manner) -> None:
         """Record a gate object's terms; a process may have several objects for one gate."""
         if manner.enforce:
+            was_full = not self.commands.plain
             self.commands = GateCommands(self.name, terms, self.engine.process)
+            if was_full:
+                self.commands.use_full()
         self.agreement.meet(terms, manner)
 
     def call(self, call: Call) -> None:
@@ -377,6 +380,7 @@ class Ledger:
         """The process ends: give everything back but what has an orphan hold, and fail all
         callers."""
         error = GateError(f"gate {self.name!r}: the process is ending")
+        self.commands.use_full()  # there is no second turn for what a gate of another kind refuses
         for ask in self.wanted():
             self.settle(ask, error)
             self.cancels[ask.id] = None

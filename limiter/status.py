@@ -243,7 +243,7 @@ def _adaptive(now: int, fields: dict[str, str], latest: dict[str, str]) -> Adapt
         ceiling=number.get("ceiling") or None,
         held=max(0.0, number.get("hold_until", 0.0) - now) / 1e6,
         served=int(number.get("clean", 0)),
-        refused=int(number.get("refused", 0) + number.get("overloads", 0)),
+        refused=int(number.get("overloads", 0)),
         latest=last,
         throttled=int(number.get("throttled", 0)),
         overloaded=int(number.get("overloaded", 0)),

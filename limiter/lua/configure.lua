@@ -20,7 +20,7 @@ if #weights > 0 then redis.call('HSET', GATE, 'more', 1, 'shares', 1) end
 -- include: line.lua
 -- include: share_terms.lua
 if change.amounts == '' and not gate.weighing then change.amounts = nil end -- it never had any
--- A gate that adapts goes on from the limit that it has. A number for that limit pins it. One command sets
+-- A gate that adapts goes on from the limit that it has. A change of that limit pins it. One command sets
 -- both: a script that stopped in between would leave a limit that does not hold.
 local adapts, pins = change.adapts or more and more[1] or '', false
 if change[adapts] and not change.adapts then change.adapts, pins = '', true end
@@ -38,14 +38,15 @@ if gate.rate > 0 and gate.burst < 1 then -- as the constructor does: the tokens 
 end
 
 local function adapt()
-  if pins and steering then steering.note(tonumber(change[adapts]), 'pinned') end
+  local number = tonumber(change[adapts]) -- none, if the limit was taken away
+  if pins and steering and number then steering.note(number, 'pinned') end
   if pins or adapts == '' then return read_steering() end
   local stands = call('HGET', GATE, adapts)
   if not stands or stands == '' then -- it had no such limit
     stands = call('HGET', GATE, 'start')
   end
   if not steering then call('HSET', GATE, 'exact', stands) end
-  call('HSET', GATE, 'adapts', adapts, adapts, stands)
+  call('HSET', GATE, 'adapts', adapts, 'shown', stands, adapts, stands)
   read_steering()
   steering.settle_in('set')
 end

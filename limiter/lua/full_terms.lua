@@ -13,6 +13,7 @@ if not fields[1] then
     set(adapts, start or text)
     if start then
       set('more', 1) set('adapts', adapts) set('exact', start)
+      set('shown', start) -- the release before takes another limit than this for somebody's own, and pins it
       set('start', start) set('min', min) set('max', max)
       if adapts == 'rate' then burst = math.max(1, math.ceil(start / 10)) end
     end

@@ -167,7 +167,9 @@ if more and more[1] then
     function s.save(write)
       if not s.changed then return end
       for _, name in ipairs(NUMBERS) do write(name, format('%.17g', s[name])) end
-      write(adapts, adapts == 'limit' and format('%.0f', gate.limit) or format('%.17g', gate.rate))
+      local stands = adapts == 'limit' and format('%.0f', gate.limit) or format('%.17g', gate.rate)
+      write('shown', stands)
+      write(adapts, stands)
       if adapts == 'rate' then write('burst', gate.burst) end
     end
 

@@ -70,7 +70,7 @@ class FencedPipeline(Pipeline):
     #    watches nothing, the same commands are tried again. If it does, its own keys may be what
     #    changed: then RQ reads them again, and calls us again.
     # 3. The reply to EXEC is lost, and `record` is repeated. The transaction has ended the lease
-    #    by its last command, `then`, which leaves the mark `penstock_ended`. So a job without a
+    #    by its last command, `drop`, which leaves the mark `penstock_ended`. So a job without a
     #    lease was recorded if it has our mark, and is another worker's if it has not.
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:

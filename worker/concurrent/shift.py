@@ -233,7 +233,12 @@ class Shift:
         )
 
     async def _start_what_was_brought(self) -> list[Found]:
-        return [await self._start(*each) for each in self._parking.brought().items()]
+        """All of it is started before Redis is asked anything: a refusal would lose the others."""
+        brought = [
+            (queue, claim, self._begin(queue, claim))
+            for queue, claim in self._parking.brought().items()
+        ]
+        return [await self._answer(*each) for each in brought]
 
     async def _make_room_for(self, queues: list[str]) -> list[Found]:
         """Jobs of these are in our hands. Without room for one, others get them."""
@@ -261,7 +266,7 @@ class Shift:
             claim = read_claim(reply, sent)
             if claim.jobs:
                 granted = ""
-            gave = await self._start(queue, claim)
+            gave = await self._answer(queue, claim, self._begin(queue, claim))
             claimed.append(gave)
             if gave.suspended or gave.shut:
                 break
@@ -270,9 +275,8 @@ class Shift:
                 return claimed, False
         return claimed, True
 
-    async def _start(self, queue: str, claim: Claim) -> Found:
+    def _begin(self, queue: str, claim: Claim) -> bool:
         """Start what was claimed. Of a stale claim nothing: others may run its jobs by now."""
-        commands, jobs, left = self.commands[queue], claim.jobs, claim.left
         if claim.dropped:
             said = ", ".join(f"{id!r} ({REASONS.get(why, why)})" for id, why in claim.dropped)
             # The others are what a trainer's end, or a cancellation, leaves in the list.
@@ -282,25 +286,32 @@ class Shift:
                 else logging.INFO
             )
             log.log(level, "queue %r: jobs dropped, see penstock queues dropped: %s", queue, said)
-        if jobs and claim.is_stale(commands.lease):
-            await self._connection.ask(commands.give_back(claim.rows, leaving=False))
-            jobs, left = [], left + len(jobs)
-            self._woken.set()
-        for row in jobs:
+        if claim.jobs and claim.is_stale(self.commands[queue].lease):
+            return False
+        for row in claim.jobs:
             claimed = claimed_job(self._worker, queue, row, claim.now, claim.sent)
             if tracing.on():
                 traced.begin(claimed, self._worker.name)
             claimed.task = self._loop.create_task(self._run(claimed))
             claimed.task.add_done_callback(partial(self._end, claimed))
             self.jobs.add(claimed)
-        if jobs:
+        if claim.jobs:
             self._order.gave(queue)
-        self.started += len(jobs)
+        self.started += len(claim.jobs)
+        return True
+
+    async def _answer(self, queue: str, claim: Claim, begun: bool) -> Found:
+        """Give back what is not begun, and say what there was."""
+        commands, jobs, left = self.commands[queue], len(claim.jobs), bool(claim.left)
+        if not begun:
+            await self._connection.ask(commands.give_back(claim.rows, leaving=False))
+            jobs, left = 0, True
+            self._woken.set()
         if claim.suspended or claim.paused or claim.shut:
             await self._connection.ask(commands.give_back([], leaving=False))
         if claim.shut and self._gate_waiter is not None:
             self._gate_waiter.join()
-        return Found(queue, len(jobs), bool(left), claim.suspended, claim.paused, claim.shut)
+        return Found(queue, jobs, left, claim.suspended, claim.paused, claim.shut)
 
     # Running
 
