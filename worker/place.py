@@ -144,8 +144,9 @@ class InSandbox(Place):
 class InProcess(Place):
     """A sandbox that this process keeps for all callers, on its own event loop."""
 
-    def __init__(self, server: str = "") -> None:
+    def __init__(self, server: str = "", at_once: int = AT_ONCE) -> None:
         self.server = server
+        self._at_once = at_once
 
     def sandbox(self) -> Sandbox:
         """On the process's loop."""
@@ -156,13 +157,13 @@ class InProcess(Place):
 
     async def _ran(self, request: CodeRequest, timeout: float | None) -> CodeResult:  # noqa: ASYNC109
         async def there() -> CodeResult:
-            return await InSandbox(self.sandbox())._ran(request, timeout)
+            return await InSandbox(self.sandbox(), self._at_once)._ran(request, timeout)
 
         return await on_process_loop(there())
 
     async def _judged(self, code: str, cases: Cases, options: JudgeOptions) -> JudgeResult:
         async def there() -> JudgeResult:
-            return await InSandbox(self.sandbox())._judged(code, cases, options)
+            return await InSandbox(self.sandbox(), self._at_once)._judged(code, cases, options)
 
         return await on_process_loop(there())
 
@@ -204,7 +205,7 @@ def place_of(
             "names no place for programs: a sandbox is http://host:8080, a queue's Redis "
             "redis://host:6379, and the embedded sandbox local",
         ) from None
-    return InProcess(on)
+    return InProcess(on, at_once)
 
 
 @cache  # a process has one queue for all callers; it may be used after a fork

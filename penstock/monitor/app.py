@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ground import PenstockError
 from ground.http import HttpGuard
@@ -76,6 +77,7 @@ def make_app(target: RedisTarget | str, run: str, settings: MonitorSettings) -> 
     app.state.views, app.state.may_act = views, settings.monitor_token is not None
     for routes in (acts, doorstep, shows):
         app.include_router(routes)
+    app.add_middleware(HeadIsGet)
     for kind, handler in (
         (PenstockError, _failed), (RedisError, _failed), (HTTPException, _no_route),
         (RequestValidationError, _makes_no_sense), (ValueError, _makes_no_sense),
@@ -136,6 +138,19 @@ async def _no_route(request: Request, refusal: Exception) -> Response:
 def _methods(request: Request) -> set[str]:
     """What any route takes at this path."""
     path = request.url.path
-    every = [one for one in request.app.routes if isinstance(one, Route)]
-    fitting = [one for one in every if one.path_regex.match(path)]
-    return {method for one in fitting for method in one.methods or ()}
+    every = [one for router in (doorstep, shows, acts) for one in router.routes]
+    fitting = [one for one in every if isinstance(one, Route) and one.path_regex.match(path)]
+    found = {method for one in fitting for method in one.methods or ()}
+    return found | {"HEAD"} if "GET" in found else found
+
+
+class HeadIsGet:
+    """A HEAD is answered as its GET; the server leaves out the body. FastAPI has no such rule."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self.app(scope, receive, send)

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Message
 
@@ -38,7 +39,7 @@ class _Change(APIRoute):
                 message = await request.receive()
                 read += len(message.get("body", b""))
                 if read > _LARGEST:
-                    raise ValueError(f"the body has more than {_LARGEST} bytes")
+                    raise HTTPException(413, f"the body has more than {_LARGEST} bytes")
                 return message
 
             return await handler(Request(request.scope, receive))
@@ -104,7 +105,7 @@ class GroupNamed(_Asked):
 @acts.post("/gates/{name:path}")
 async def change_gate(changes: Making, name: str, asked: GateTerms) -> Response:
     """Change a gate: `{"paused": true}`, or any of `limit`, `rate` and `burst`."""
-    terms = asked.model_dump(exclude_unset=True)
+    terms = asked.model_dump(exclude_none=True)
     if not terms:
         return refused(400, "the body must have some of paused, limit, rate, burst")
     return await _made(changes.gate(name, **terms))

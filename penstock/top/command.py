@@ -47,10 +47,9 @@ def command(once: bool, as_json: bool, every: float) -> int:
         import penstock.top.program  # noqa: F401 - before there is anything to clean up
     with fleets_redis(settings) as url:
         try:
-            run_in_order(_watch(url, settings.run, every))
+            return run_in_order(_watch(url, settings.run, every))
         except KeyboardInterrupt:
             return 0  # a way to end it
-    return 0
 
 
 async def _look(url: str, run: str, *, as_json: bool) -> int:
@@ -75,7 +74,7 @@ async def _look(url: str, run: str, *, as_json: bool) -> int:
     return int(bool(fleet.notes))
 
 
-async def _watch(url: str, run: str, every: float) -> None:
+async def _watch(url: str, run: str, every: float) -> int:
     from penstock.changes import Author
     from penstock.fleet import FleetReader
     from penstock.top.program import Footer, Program
@@ -88,3 +87,4 @@ async def _watch(url: str, run: str, every: float) -> None:
             await program.run_async(mouse=False)
         finally:
             root.handlers[:] = before
+    return program.return_code or 0

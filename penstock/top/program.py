@@ -534,7 +534,8 @@ class Program(App[None]):
         table.show_cursor = False
         if isinstance(block, Notes):
             headings, wide = [Column("", "text")], [width - 2]
-            notes = [sentence(row, block, width - 2) for row in block.rows]
+            said = [sentence(row, block, width - 2) for row in block.rows]
+            notes = [[harmless(line) for line in lines] for lines in said]
             shown = [(["\n".join(lines)], len(lines)) for lines in notes]
         else:
             headings = list(block.columns)

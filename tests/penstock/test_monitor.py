@@ -82,6 +82,15 @@ def test_all_but_health_is_behind_the_token(guarded: httpx.Client) -> None:
     assert "penstock_workers" in guarded.get("/metrics").text
 
 
+def test_a_head_is_answered_and_a_refused_method_names_those_there_are(
+    guarded: httpx.Client,
+) -> None:
+    for path in ("/", "/api/fleet"):
+        found = guarded.head(path)
+        assert (found.status_code, found.content) == (200, b"")
+    assert guarded.put("/api/gates/a/b", json={}).headers["allow"] == "GET, HEAD, POST"
+
+
 def test_gates_jobs_and_their_programs(guarded: httpx.Client, real_redis: ground.Client) -> None:
     gate = TokenBucket(real_redis, "runs/code", limit=2)
     gate.sync.configure(limit=2)
@@ -110,7 +119,8 @@ def test_a_gate_whose_name_looks_like_a_path_is_the_one_that_is_changed(
     for name in ("code", "x/../code"):
         TokenBucket(real_redis, name, limit=2).sync.configure(limit=2)
     at = "/api/gates/x%2F..%2Fcode"  # as the page has it: clients make /api/gates/code of x/../code
-    assert guarded.post(at, json={"limit": 7}).json()["name"] == "x/../code"
+    answer = guarded.post(at, json={"limit": 7})
+    assert answer.json().get("name") == "x/../code", answer.text
     assert TokenBucket(real_redis, "code", limit=2).sync.status().limit == 2
 
 

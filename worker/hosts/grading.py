@@ -140,7 +140,10 @@ class Grader:
         return grade
 
     def _place(self, on: str | None) -> Place:
-        return place_of(on, queue=self.queue, share=self.share, patience=self.patience)
+        return place_of(
+            on, queue=self.queue, share=self.share, patience=self.patience,
+            at_once=1,  # many programs are graded at once: a server gets one case of each
+        )  # fmt: skip
 
     def _grade_of(self, result: JudgeResult) -> Grade:
         found = score_of(result, all_or_nothing=self.all_or_nothing)

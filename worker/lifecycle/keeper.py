@@ -11,6 +11,7 @@ its STARTING permits with it.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -116,7 +117,9 @@ class Keeper:
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
-                await asyncio.wait([writing])  # without its fence the sandbox cannot be let go
+                while not writing.done():  # without its fence the sandbox cannot be let go
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.wait([writing])
                 raise
             yield box
             await self.advance(box, "READY")
@@ -166,6 +169,18 @@ class Keeper:
         if verdict.nothing_made:
             box.phase = Phase.NOT_MADE
         return verdict.kind is Kind.EXISTS
+
+    async def failed(self, box: Box, problem: Exception) -> None:
+        """A block of the caller's own has failed. What it raised may be of a step behind the
+        creation, so the provider is asked whether there is a sandbox."""
+        before = box.phase
+        if self.refused(box, problem):
+            box.phase = Phase.NOT_MADE
+        elif box.phase is Phase.NOT_MADE:
+            box.phase = before
+            found = await guarded(self.provider.find(box.name), self.settings.teardown_timeout)
+            if found.ok and found.result is None:
+                box.phase = Phase.NOT_MADE
 
     def _report_of(self, failure: BaseException) -> Report:
         if isinstance(failure, TimeoutError):

@@ -152,8 +152,7 @@ class SandboxLifecycle:
             try:
                 yield OpenSandbox(self.provider, box)
             except Exception as problem:
-                if self.keeper.refused(box, problem):
-                    box.phase = Phase.NOT_MADE
+                await self.keeper.failed(box, problem)
                 raise
             box.ref = await on_process_loop(self.provider.find(box.name))
             if box.ref is None:

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from ground.process import aside, on_process_loop
 from ground.redis.connect import connect_async
 from jail.errors import SandboxUnfit
-from worker.lifecycle.box import Box, held
+from worker.lifecycle.box import Box, Phase, held
 from worker.lifecycle.keeper import Keeper
 from worker.lifecycle.provider import SandboxSpec
 from worker.lifecycle.reaper.reaper import Reaper
@@ -89,7 +89,7 @@ class Sessions:
                 " PENSTOCK_SESSION_PROVIDER; `local` serves one machine alone",
                 reason="session_out_of_reach",
             )
-        box = Box(record.name, record.fence, ref=record.ref)
+        box = Box(record.name, record.fence, ref=record.ref, phase=Phase.OPEN)
         self._keeper.keep(box)
         return OpenSandbox(self._keeper.provider, box)
 

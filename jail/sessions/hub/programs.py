@@ -9,13 +9,14 @@ import base64
 from contextlib import suppress
 from typing import Any
 
+from jail.errors import SandboxFailure
 from jail.judge.models import JudgeRequest
 from jail.judge.suite import Case
 from jail.models import CodeRequest
 from jail.parting import part
 from jail.sandbox import LocalSandbox
 from jail.sessions.hub.calls import Call
-from jail.sessions.wire import failure_of
+from jail.sessions.wire import failure_of, said
 
 
 async def run(sandbox: LocalSandbox, call: Call) -> None:
@@ -27,8 +28,11 @@ async def run(sandbox: LocalSandbox, call: Call) -> None:
 async def judge(sandbox: LocalSandbox, call: Call) -> None:
     request = JudgeRequest.read(await call.program())
     suite = AskedSuite(call.header["count"], call)
-    result = await call.while_heard(sandbox.judge(request, suite), suite.listen())
-    await call.answer(result=result.dump())
+    try:
+        result = await call.while_heard(sandbox.judge(request, suite), suite.listen())
+        await call.answer(result=result.dump())
+    except SandboxFailure as failure:
+        await call.answer(**said(failure))
     await part(call.reader, call.writer)  # it may send a case that is not wanted any more
 
 

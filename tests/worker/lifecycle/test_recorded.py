@@ -6,7 +6,7 @@ import pytest
 
 from ground.process import process_loop
 from tests.harness import doomed, killing
-from tests.worker.lifecycle.cloud import CloudProvider
+from tests.worker.lifecycle.cloud import CloudError, CloudProvider
 from tests.worker.lifecycle.conftest import gate_of, quick, soon, until
 from tests.worker.lifecycle.leases import leases_end
 from worker.lifecycle import SandboxLifecycle, SandboxLost, SandboxSpec
@@ -39,6 +39,20 @@ async def test_what_a_block_that_fails_has_made_is_ended(lifecycle, cloud):
         async with life.recorded() as sandbox:
             await make(life.provider, sandbox)
             raise ValueError("as it went on")
+    assert not cloud.stats()["names"]
+    assert not life.registry.look().records
+    assert (await gate_of(life).status()).in_flight == 0
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_step_behind_a_creation_does_not_say_that_nothing_was_made(lifecycle, cloud, made):
+    """Though the provider, of a creation, would take this failure for a refusal."""
+    life = lifecycle(limit=1)
+    with pytest.raises(CloudError):
+        async with life.recorded() as sandbox:
+            if made:
+                await make(life.provider, sandbox)
+            raise CloudError("retry", "no capacity", nothing_made=True)
     assert not cloud.stats()["names"]
     assert not life.registry.look().records
     assert (await gate_of(life).status()).in_flight == 0
