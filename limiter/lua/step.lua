@@ -86,7 +86,8 @@ if more and more[1] then
     if next.peak >= BUSY * math.floor(s.exact) and s.overloads == 0 then
       local up, probe = RAISES[state_of(s)](s)
       next.exact, next.probe = bounded(s, s.exact + up), probe
-      next.notes, next.counts = { { next.exact, 'served' } }, { raises = next.exact > s.exact and 1 or 0 }
+      next.notes = { { next.exact, 'served' } }
+      next.counts = { raises = next.exact > s.exact and 1 or 0 }
     end
     next.clean, next.overloads, next.peak = 0, 0, 0
     return next

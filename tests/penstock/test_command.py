@@ -376,7 +376,6 @@ def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
         ("worker --sandbox bogus", "PENSTOCK_SANDBOX: 'bogus' is neither of fusion, local, "),
         ("worker --gate-limit 4", "--gate-limit is the limit of a gate: name it with --gate"),
         ("worker --sandbox local --gate nope", "no gate is called 'nope'; there are none yet"),
-        ("worker --gate code --limit code", "--limit is the old name of --gate; use only --gate"),
         ("run --timeout -3 -", "Invalid value for '--timeout': -3.0"),
         ("health nothing", "'nothing' is not a URL, redis or worker"),
         (

@@ -11,7 +11,10 @@ from worker.lifecycle.registry.records import COUNTERS as OF_SANDBOXES
 def counted(folder: str, verb: str = "count") -> set[str]:
     """The counters that scripts name outright."""
     text = "".join(file.read_text() for file in sorted((ROOT / folder).glob("*.lua")))
-    return set(re.findall(rf"\b{verb}\('(\w+)'", text))
+    found = set(re.findall(rf"\b{verb}\('(\w+)'", text))
+    in_tables = re.findall(r"\bcounts(?: = \{ |\.)(\w+) =", text)
+    by_word = re.search(r"\bCOUNTED = \{(.*)\}", text)
+    return found | {*in_tables, *re.findall(r"'(\w+)'", by_word[1] if by_word else "")}
 
 
 def test_every_counter_of_a_gate() -> None:

@@ -90,6 +90,8 @@ class Hub:
             self._sessions.admit_no_more()
             # Nobody finds it any more. A caller that came in that moment is still served.
             await asyncio.to_thread(give_up, self._folder, self._name)
+            for _ in range(10):  # turns in which who has connected is accepted, and gets its task
+                await asyncio.sleep(0)
             while self._callers and not over[0].done():
                 await asyncio.wait([over[0], *self._callers], return_when=asyncio.FIRST_COMPLETED)
         finally:
