@@ -154,7 +154,7 @@ async def test_why_a_process_was_never_the_program_is_told_if_its_order_comes_to
         said, -1, what="program", channel=None, joins=[], evidence=None, place=place, killed=0
     )
     with pytest.raises(RuntimeError, match="PermissionError: no way"):
-        supervise._begin(verdict.Running(0, {}, said, ours), job, 0, b"", b"", [])
+        supervise._begin(verdict.Running(0, {}, said, ours), job, 0, b"", [])
     ours.close()
     os.close(said)
 
