@@ -47,7 +47,7 @@ TRAINERS_WAY = [
 
 WORKERS_WAY = [
     KillPoint("the worker claimed the job", "worker", after(READ_CLAIM)),
-    KillPoint("the job is about to start", "worker", before(f"{SHIFT}._start")),
+    KillPoint("the job is about to start", "worker", before(f"{SHIFT}._begin")),
     KillPoint("its function is about to be called", "worker",
               before("worker.concurrent.perform:Performer.perform")),
     KillPoint("its program is about to be sent", "worker", before(RUN)),
