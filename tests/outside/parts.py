@@ -76,14 +76,14 @@ async def reads(url: str, ledger: Ledger, _: str, count: int) -> None:
 
     buffer = RolloutBuffer(url, "both")
     while True:
-        batch = await buffer.take(count, wait=2.0)
-        if batch is None:
-            continue
-        uids = [item["uid"] for _, items in batch.groups for item in items]
-        ledger.note([batch.receipt, uids])
         try:
+            batch = await buffer.take(count, wait=2.0)
+            if batch is None:
+                continue
+            uids = [item["uid"] for _, items in batch.groups for item in items]
+            ledger.note([batch.receipt, uids])
             await buffer.ack(batch)
-        except LeaseLost:  # its lease ended, and another has it
+        except LeaseLost:  # it ended, perhaps on the way here, and another has the batch
             continue
 
 

@@ -69,7 +69,9 @@ def _unpacked(revision: str, folder: Path) -> Path:
     )
     if asked.returncode != 0:
         why = f"this clone lacks the last release, {revision}: run `git fetch --unshallow --tags`"
-        pytest.fail(why, pytrace=False) if os.environ.get("CI") else pytest.skip(why)
+        shallow = ["git", "rev-parse", "--is-shallow-repository"]
+        is_whole = subprocess.check_output(shallow, cwd=ROOT, text=True).strip() == "false"
+        pytest.fail(why, pytrace=False) if is_whole else pytest.skip(why)
     with tarfile.open(fileobj=BytesIO(asked.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
