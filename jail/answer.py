@@ -20,7 +20,7 @@ _BODY_LESS = {"compile_result": _NOT_OF_COMMANDS, "run_result": _NOT_OF_COMMANDS
 
 
 def result_of(outcome: Outcome) -> CodeResult:
-    """Outputs as long as they are. Of a failure of ours too, as `SandboxError`."""
+    """Outputs are whole. A failure of the sandbox has a result, too: `SandboxError`."""
     return CodeResult(
         status=_status(outcome),
         message=outcome.error,
@@ -43,7 +43,7 @@ def command_of(step: Step) -> CommandResult:
     late = step.status == "time_limit"
     # A limit other than time has no status upstream: it shows as a death, and `limit` names it.
     code = None if late else _KILLED if step.return_code is None else step.return_code
-    ours: dict[str, Any] = {
+    beside: dict[str, Any] = {
         "limit": _LIMITS.get(step.status),
         "cpu_time": step.cpu,
         "memory_peak": step.memory_peak,
@@ -55,7 +55,7 @@ def command_of(step: Step) -> CommandResult:
         return_code=code,
         stdout=step.stdout.decode(errors="replace"),
         stderr=step.stderr.decode(errors="replace"),
-        **ours,
+        **beside,
     )
 
 

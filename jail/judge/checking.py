@@ -15,7 +15,7 @@ from io import FileIO
 
 from jail.jails import Jails
 from jail.judge.builds import Build
-from jail.judge.found import Said
+from jail.judge.found import COMMENT, Said
 from jail.judge.lane import Errand, Lane
 from jail.judge.models import Checker
 from jail.judge.suite import Case
@@ -25,7 +25,6 @@ from jail.outcome import Step
 CHECKER_WALL = 3.0  # times its seconds of processor time
 _PATIENCE = 10.0  # seconds more, for an interactor behind its program
 _OUTPUT = 1 << 20  # bytes, of what it says
-COMMENT = 1000  # characters
 _WRONG, _FAULT = (1, 2, 4, 8), 3
 _ON_BOTH = "the checker fails on the expected output too"
 _ON_THIS = "the checker reads the expected output, and fails on this one"

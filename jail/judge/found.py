@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from jail.judge.models import JudgeRequest, JudgeResult, Kept, Letter
 from jail.models import CommandResult
 
+COMMENT = 1000  # characters of one
 _INDEX = itemgetter(0)
 
 

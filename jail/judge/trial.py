@@ -15,7 +15,7 @@ from jail.answer import told_of
 from jail.errors import SandboxFailure
 from jail.jails import Jails
 from jail.judge.builds import Build, Builds, NotBuilt
-from jail.judge.checking import COMMENT, Checking
+from jail.judge.checking import Checking
 from jail.judge.compare import accepted
 from jail.judge.found import Found, Said
 from jail.judge.lane import Errand, Lane, LaneLost
@@ -23,7 +23,7 @@ from jail.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from jail.judge.printed import CUT
 from jail.judge.program import marked, text_of
 from jail.judge.suite import Case, Suite
-from jail.judge.values import Calls, calls_of, is_whole, right
+from jail.judge.values import Calls, calls_of, is_whole, said_of
 from jail.limits import MB, Limits
 from jail.outcome import Step
 
@@ -222,7 +222,8 @@ class Trial:
                 self._found.own_seconds += seconds
             raise
         if calls:
-            return await self._said_of_values(calls, step), step
+            ended = _of_end(step)
+            return ended or await said_of(self._request.compare, calls, step.answer), step
         return await self._said_of(case, errand, step, checking), step
 
     async def _by_itself(self, case: Case, errand: Errand) -> Tried:
@@ -256,16 +257,6 @@ class Trial:
             return Said("P")
         same = await accepted(self._request.compare, step.stdout, case.expected)
         return Said("P") if same else Said("W")
-
-    async def _said_of_values(self, calls: Calls, step: Step) -> Said:
-        if ended := _of_end(step):
-            return ended
-        match await right(self._request.compare, calls, step.answer):
-            case None:
-                return Said("E", "no_answer")
-            case True:
-                return Said("P")
-        return Said("W", comment=step.answer[:COMMENT].decode(errors="replace"))
 
     def _errand(self, index: int, case: Case, calls: Calls | None) -> Errand:
         own, limits = self._request.limits(index), self._workshop.limits

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from jail.inside.values import Other, plain, text_of, thing
+from jail.judge.found import COMMENT, Said
 from jail.judge.models import Compare, JudgeRequest
 from jail.judge.suite import Case
 
@@ -61,15 +62,22 @@ def is_whole(case: Case) -> bool:
     return bool(case.check.strip()) and not case.input.strip() and not b"".join(case.expected or ())
 
 
-async def right(compare: Compare, calls: Calls, answer: bytes) -> bool | None:
-    """Whether all calls returned what is wanted; None if the answer is not the harness's."""
+async def said_of(compare: Compare, calls: Calls, answer: bytes | None) -> Said:
+    """The verdict on what all calls returned; `answer` is None if the program gave none."""
+    if not answer:
+        return Said("E", "no_answer")
     size = len(answer) + sum(len(text) for wanted in calls.wanted for text in wanted.answers)
-    if size > _LARGE:
-        return await asyncio.to_thread(are_right, compare, calls.wanted, answer)
-    return are_right(compare, calls.wanted, answer)
+    asked = (compare, calls.wanted, answer)
+    match await asyncio.to_thread(are_right, *asked) if size > _LARGE else are_right(*asked):
+        case None:
+            return Said("E", "no_answer")
+        case True:
+            return Said("P")
+    return Said("W", comment=answer[:COMMENT].decode(errors="replace"))
 
 
 def are_right(compare: Compare, wanted: Sequence[Wanted], answer: bytes) -> bool | None:
+    """None if the answer is not the harness's."""
     if len(wanted) == 1 and answer[1:-1] in wanted[0].answers and b"NaN" not in answer:
         return True
     try:
@@ -119,9 +127,9 @@ def _same(compare: Compare, found: Any, wanted: Any, *, top: bool = False) -> bo
     if isinstance(wanted, dict):
         if not isinstance(found, dict) or len(found) != len(wanted):
             return False
-        ours, theirs = _by_text(found), _by_text(wanted)
-        return ours.keys() == theirs.keys() and all(
-            _same(compare, ours[key], item) for key, item in theirs.items()
+        found, wanted = _by_text(found), _by_text(wanted)
+        return found.keys() == wanted.keys() and all(
+            _same(compare, found[key], item) for key, item in wanted.items()
         )
     return not isinstance(found, Other) and type(found) is type(wanted) and found == wanted
 

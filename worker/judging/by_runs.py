@@ -23,7 +23,7 @@ from jail.judge.models import Compare, JudgeRequest, JudgeResult, Letter
 from jail.judge.printed import Compared, as_known
 from jail.judge.program import answer_in, marked, script_of, text_of
 from jail.judge.suite import Case, Suite
-from jail.judge.values import Calls, calls_of, is_whole, right
+from jail.judge.values import Calls, calls_of, is_whole, said_of
 from jail.models import SHOWN, CodeRequest, CodeResult
 from jail.protocol import Sandbox
 from limiter import GateError, Report
@@ -227,7 +227,7 @@ class ByRuns:
             lambda begun: calls is not None or may_accept(compare, begun.encode(), expected),
         )  # fmt: skip
         if calls and result.error_kind == "none":
-            said = await _of_values(compare, calls, answer)
+            said = await said_of(compare, calls, answer)
         else:
             said = Said(await _letter(compare, case, result), result.error_reason)
         self._found.shared += bool(case.check) and not calls
@@ -314,15 +314,6 @@ def _ran(result: CodeResult) -> _Ran | None:
         getattr(ran, "cpu_time", None) or 0.0,
         ran.execution_time or 0.0, getattr(ran, "memory_peak", None) or 0,
     )  # fmt: skip
-
-
-async def _of_values(compare: Compare, calls: Calls, answer: bytes | None) -> Said:
-    match answer and await right(compare, calls, answer):
-        case True:
-            return Said("P")
-        case False:
-            return Said("W")
-    return Said("E", "no_answer")
 
 
 async def _letter(compare: Compare, case: Case, result: CodeResult) -> Letter:
