@@ -49,6 +49,9 @@ class Entry:
 
 def entries(folder: Path = HERE) -> Iterator[Entry]:
     problems = json.loads((folder / "problems.json").read_text())
+    for problem in problems.values():
+        if problem["mode"] != "check":
+            problem["row"] = _row(problem)
     for file in sorted((folder / "programs").glob("*.txt")):
         mode = file.stem.partition("-")[0]
         text = file.read_text()
@@ -61,6 +64,17 @@ def entries(folder: Path = HERE) -> Iterator[Entry]:
                 right=int(said["right"]), why=said["why"], language=head[3],
                 code=code.rstrip("\n") + "\n",
             )  # fmt: skip
+
+
+def _row(problem: dict[str, Any]) -> dict[str, Any]:
+    """As APPS and LiveCodeBench have it: text, in which a value is a line of JSON."""
+    row: dict[str, Any] = {
+        name: problem[name] for name in ("inputs", "outputs", "fn_name") if name in problem
+    }
+    if "fn_name" in row:
+        row["inputs"] = ["\n".join(map(json.dumps, given)) for given in row["inputs"]]
+        row["outputs"] = list(map(json.dumps, row["outputs"]))
+    return row
 
 
 def load(name: str) -> Any:

@@ -12,11 +12,7 @@ LANGUAGES, MODES = {"python"}, {"function", "stdin"}
 
 
 def grade(problem: dict[str, Any], language: str, code: str) -> float:
-    row = {name: problem[name] for name in ("inputs", "outputs", "fn_name") if name in problem}
-    if "fn_name" in row:
-        row["inputs"] = ["\n".join(json.dumps(one) for one in given) for given in row["inputs"]]
-        row["outputs"] = [json.dumps(one) for one in row["outputs"]]
     success, _ = prime_code.compute_score(
-        f"```python\n{code}```", json.dumps(row), continuous=False
+        f"```python\n{code}```", json.dumps(problem["row"]), continuous=False
     )
     return float(success)
