@@ -80,13 +80,14 @@ class GateClient:
         charge = self._terms.charge(cost) if cost is not None else None
         if charge is None and self._terms.amounts:
             charge = {}
-        if (share or charge is not None) and unit.commands.plain:
+        special = bool(share) or charge is not None
+        if special and unit.commands.plain:
             unit.commands.use_full()  # so that what is sent before it goes the same way
         hold_us = int((self._manner.orphan_hold if orphan_hold is None else orphan_hold) * 1e6)
         return Wish(
             row=f"{lane} {share}" if share else lane, share=share, hold_us=hold_us,
             term=with_cost(unit.term_us + hold_us, charge), charge=charge, joins=joins,
-            special=bool(share) or charge is not None,
+            special=special,
         )  # fmt: skip
 
     def ask(self, ask: Ask) -> None:
