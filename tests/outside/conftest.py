@@ -21,8 +21,8 @@ from tests.harness import leash
 from tests.harness.at_hand import oldest_server
 from tests.harness.servers import until
 from tests.harness.terminal import Terminal
+from tests.harness.wheel import built
 
-ROOT = Path(__file__).parents[2]
 USER = 64123  # without a line in /etc/passwd, as in many a container
 WITHIN = 300.0
 COLOURS = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\r")
@@ -107,9 +107,7 @@ def home(request: pytest.FixtureRequest) -> Iterator[Path]:
     home = around / "the home of a user"
     home.mkdir()
     python = _open_to_all(request.param, around / "py") / "bin/python3"
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(around)]
-    _must(build, cwd=ROOT)
-    (wheel,) = around.glob("*.whl")
+    wheel = built(around)
     _must([str(python), "-m", "venv", str(home / "venv")])
     pip = [str(home / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
     _must([*pip, "install", f"{wheel}[all]", "numpy"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.harness import leash
+from tests.harness.wheel import built
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "build" / "releases"
@@ -55,8 +56,7 @@ def _installed(name: str, revision: str | None) -> Release:
         shutil.rmtree(folder, ignore_errors=True)
         tree = ROOT if revision is None else _unpacked(revision, folder / "tree")
         _say(sys.executable, "-m", "venv", str(folder / "venv"))
-        _say(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=tree)
-        (wheel,) = folder.glob("*.whl")
+        wheel = built(folder, tree)
         pip = [str(folder / "venv/bin/python"), "-m", "pip", "--quiet", "install"]
         _say(*pip, f"{wheel}[fast,serve]")
         (folder / "made").touch()

@@ -11,8 +11,8 @@ import pytest
 
 from tests.harness import leash
 from tests.harness.servers import PrivateRedis
+from tests.harness.wheel import built
 
-ROOT = Path(__file__).parents[2]
 MOST = 20
 pytestmark = [pytest.mark.outside, pytest.mark.timeout(1800)]
 
@@ -22,9 +22,7 @@ def plain() -> Iterator[Path]:
     """The `bin` folder of an environment with the wheel alone."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         did(sys.executable, "-m", "venv", f"{folder}/venv")
-        did(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
-        (wheel,) = Path(folder).glob("*.whl")
-        did(f"{folder}/venv/bin/pip", "--quiet", "install", wheel)
+        did(f"{folder}/venv/bin/pip", "--quiet", "install", built(Path(folder)))
         yield Path(folder, "venv", "bin")
 
 

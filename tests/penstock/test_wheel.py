@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.wheel import built
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ground", "limiter", "buffer", "jail", "worker", "penstock")
 
@@ -26,17 +28,7 @@ def in_the_tree() -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    # The build backend itself, so that no network is asked.
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
-    (built,) = folder.glob("penstock_rl-*.whl")
-    return built
+    return built(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
