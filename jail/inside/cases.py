@@ -55,7 +55,7 @@ def _put_program(names: list[str], contents: list[bytes], executable: set[str]) 
 
 class Ends:
     """The pipes of one case: what it prints, and a script's last word, if it has to come to its
-    end. Ours never block; theirs are handed over."""
+    end. The ends that are read here never block; the case gets the others."""
 
     def __init__(self, prints: bool, marks: bool) -> None:
         pipes = [os.pipe() for _ in range(1 + prints)]

@@ -89,7 +89,7 @@ def run(
                     course = _course(main, script, code, asked)
                     _write(LAST_WORD, _read(LAST_WORD, MARK_SIZE).join(course))
                 elif script:
-                    # Compiled here: what is wrong with it is reported without frames of ours.
+                    # Compiled here: what is wrong with it is reported without the harness.
                     exec(code or compile(*source_of(script), dont_inherit=True), main.__dict__)  # noqa: S102
                 else:
                     notebook.serve_frames(main.__dict__, wire)
@@ -147,7 +147,7 @@ def _report(problem: BaseException) -> int:
     if isinstance(problem, SystemExit):
         return _exit_code(problem.code)
     trace = problem.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename in _OURS:  # frames of ours are no news
+    while trace and trace.tb_frame.f_code.co_filename in _OURS:  # the harness is no news
         trace = trace.tb_next
     problem = problem.with_traceback(trace)
     try:

@@ -66,7 +66,7 @@ class FencedPipeline(Pipeline):
     # 1. The reaper gives the job to another worker. Its script deletes the record, so it shows in
     #    ZSCORE if it ran before that, and in EXEC if it ran after WATCH. With ZSCORE first there
     #    would be a moment in between that neither sees.
-    # 2. Our heartbeat writes the record while we end. EXEC fails, though the lease is ours. If RQ
+    # 2. Our heartbeat writes the record while we end. EXEC fails, though we have the lease. If RQ
     #    watches nothing, the same commands are tried again. If it does, its own keys may be what
     #    changed: then RQ reads them again, and calls us again.
     # 3. The reply to EXEC is lost, and `record` is repeated. The transaction has ended the lease

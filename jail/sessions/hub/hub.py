@@ -1,8 +1,8 @@
 """The hub: the process that keeps all sandboxes of one user on this machine.
 
-It has one fork server for all sessions, and for all programs that run once. It outlives whoever
-started it, and ends when it has had no session and no caller for a while. If it is killed, its
-fork server ends, and with that every jail.
+It has one fork server for all sessions, and for all programs that run once. It outlives the
+process that started it, and ends when it has had no session and no caller for a while. If it is
+killed, its fork server ends, and with that every jail.
 """
 
 import asyncio
