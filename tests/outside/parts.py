@@ -2,7 +2,7 @@
 
     python parts.py jobs|writes|reads|boxes URL LEDGER NAME COUNT
 
-Each writes down what it was told before it goes on, so that it may be killed and started again.
+Each writes down the answers that it got before it goes on. So it may be killed and started again.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ async def writes(url: str, ledger: Ledger, name: str, count: int) -> None:
         left = [item for item in items if item["uid"] not in done]
         if left:
             outcomes = await buffer.write_many(left)
-            told = zip(left, outcomes, strict=True)
-            ledger.note(*([item["uid"], str(outcome)] for item, outcome in told))
+            answered = zip(left, outcomes, strict=True)
+            ledger.note(*([item["uid"], str(outcome)] for item, outcome in answered))
     await buffer.aclose()
 
 

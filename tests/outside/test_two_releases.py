@@ -139,8 +139,8 @@ def drained(redis: PrivateRedis) -> bool:
 
 def groups_are_whole(fleet: Fleet, groups: int) -> None:
     """Each item that was stored came in one batch that was acknowledged, and in one only."""
-    told = [line for lines in fleet.ledger("writes").values() for line in lines]
-    stored = {uid for uid, outcome in told if outcome in ("stored", "repeated")}
+    written = [line for lines in fleet.ledger("writes").values() for line in lines]
+    stored = {uid for uid, outcome in written if outcome in ("stored", "repeated")}
     names = [release.name for release in fleet.releases]
     all_of_it = {f"{n}-{group}-{i}" for n in names for group in range(groups) for i in range(SIZE)}
     assert stored == all_of_it
