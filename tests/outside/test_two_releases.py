@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import ground
+from buffer import RolloutBuffer, TaskConfig
 from limiter import TokenBucket
 from tests.harness.servers import PrivateRedis, until
 from tests.outside.parts import SIZE
@@ -23,6 +24,7 @@ from worker.lifecycle import SandboxLifecycle
 
 pytestmark = [pytest.mark.outside, pytest.mark.timeout(1800)]
 WITHIN = 600.0
+TASK = TaskConfig(group_size=SIZE, lease=3, retain=86_400)
 WORKER = ["worker", "code", "--sandbox", "local", "--gate", "both", "--concurrency", "8"]
 
 
@@ -91,6 +93,7 @@ class Fleet:
 def fleet(private_redis: Callable[..., PrivateRedis], tmp_path: Path) -> Iterator[Fleet]:
     redis = private_redis(aof=True)
     TokenBucket(redis.target, "both", limit=6, lease=5.0).sync.status()
+    RolloutBuffer(redis.target, "both", TASK).sync.config()  # a reader may start before a writer
     with Fleet(redis, tmp_path) as fleet:
         yield fleet
 
