@@ -2,6 +2,7 @@
 
 The releases speak to each other by Redis alone: jobs, permits, groups and session sandboxes."""
 
+import asyncio
 import json
 import random
 import subprocess
@@ -89,11 +90,17 @@ class Fleet:
         return found
 
 
+async def task_is_there(redis: PrivateRedis) -> None:
+    buffer = RolloutBuffer(redis.target, "both", TASK)
+    await buffer.config()
+    await buffer.aclose()
+
+
 @pytest.fixture
 def fleet(private_redis: Callable[..., PrivateRedis], tmp_path: Path) -> Iterator[Fleet]:
     redis = private_redis(aof=True)
     TokenBucket(redis.target, "both", limit=6, lease=5.0).sync.status()
-    RolloutBuffer(redis.target, "both", TASK).sync.config()  # a reader may start before a writer
+    asyncio.run(task_is_there(redis))  # a reader may start before a writer
     with Fleet(redis, tmp_path) as fleet:
         yield fleet
 
