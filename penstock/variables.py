@@ -12,6 +12,7 @@ PACKAGES = (
     "ground",
     "limiter",
     "buffer",
+    "gateway",
     "worker",
     "jail.images",
     "worker.lifecycle",

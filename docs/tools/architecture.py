@@ -12,12 +12,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "pictures" / "architecture.svg"
-PACKAGES = ("penstock", "worker", "limiter", "jail", "buffer", "ground")
+PACKAGES = ("penstock", "worker", "gateway", "limiter", "jail", "buffer", "ground")
 
 WIDTH, GAP, PAD, LINE = 960, 46, 16, 19
 _COLOURS = {
     "penstock": "#e8eefc", "worker": "#e6f4ea", "limiter": "#fdf3e0", "buffer": "#f6e9f5",
-    "jail": "#e5f3f4", "ground": "#ececec",
+    "jail": "#e5f3f4", "gateway": "#fbe9e7", "ground": "#ececec",
 }  # fmt: skip
 
 
@@ -86,17 +86,17 @@ def drawn() -> str:
 
 
 def _laid_out() -> dict[str, Box]:
-    """Each package above those that it imports; limiter, jail and buffer beside each other."""
+    """Each package above those that it imports; jail, limiter and buffer beside each other."""
     left, right = 560, WIDTH - 560 - 3 * 10
     boxes: dict[str, Box] = {}
     y = 10
-    for row in (("penstock",), ("worker",), ("limiter", "jail", "buffer"), ("ground",)):
+    for row in (("penstock",), ("worker", "gateway"), ("jail", "limiter", "buffer"), ("ground",)):
         x = 10
         for package in row:
             width = WIDTH - 20 if package in ("penstock", "ground") else left
             if package in ("limiter", "jail"):
                 width = (left - 10) // 2
-            if package == "buffer":
+            if package in ("gateway", "buffer"):
                 width = right
             boxes[package] = Box(package, x, y, width, _lines(package, width))
             x += width + 10
@@ -130,9 +130,11 @@ def _box(box: Box) -> str:
 
 def _arrow(above: Box, below: Box) -> str:
     x = below.middle if above.width > below.width else above.middle
+    begin = min(max(x, above.x + PAD), above.x + above.width - PAD)
+    across = f"V{below.y - GAP // 2}H{x}" if begin != x else ""
     return (
-        f'<path d="M{x} {above.y + above.height}V{below.y - 2}" stroke="#666" '
-        'stroke-width="1.5" marker-end="url(#tip)"/>'
+        f'<path d="M{begin} {above.y + above.height}{across}V{below.y - 2}" fill="none" '
+        'stroke="#666" stroke-width="1.5" marker-end="url(#tip)"/>'
     )
 
 

@@ -35,6 +35,7 @@ TITLES = {
     "HttpSettings": "HTTP services",
     "LimiterSettings": "Starting gate",
     "BufferSettings": "Buffer",
+    "GatewaySettings": "Gateway",
     "WorkerSettings": "Workers",
     "QueueSettings": "Processes that submit jobs",
     "LifecycleSettings": "Session sandboxes",

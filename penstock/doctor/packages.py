@@ -23,7 +23,7 @@ from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.release import __version__
 
 DISTRIBUTION = "penstock-rl"
-NAMES = ("ground", "limiter", "buffer", "jail", "worker", "penstock")
+NAMES = ("ground", "limiter", "buffer", "gateway", "jail", "worker", "penstock")
 OLDEST_PYTHON = (3, 11)
 # The newest that `make test` has passed on. What is newer is likely to work, and is said.
 TESTED_PYTHON = (3, 13)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FORMS = (("gated", "full"), ("full",), ())  # of scripts, as they are loaded
-PACKAGES = ("ground", "limiter", "buffer", "jail", "worker", "penstock")
+PACKAGES = ("ground", "limiter", "buffer", "gateway", "jail", "worker", "penstock")
 
 
 def modules(*packages: str) -> list[Path]:

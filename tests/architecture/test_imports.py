@@ -1,4 +1,7 @@
-"""Imports run one way: ground <- limiter, buffer, jail <- worker (less buffer) <- penstock."""
+"""Imports run one way: ground <- limiter, buffer, jail <- worker (less buffer) <- penstock.
+
+The gateway stands beside the worker, on limiter and buffer.
+"""
 
 import ast
 import subprocess
@@ -13,9 +16,10 @@ MAY_IMPORT = {
     "ground": {"ground"},
     "limiter": {"ground", "limiter"},
     "buffer": {"ground", "buffer"},
+    "gateway": {"ground", "limiter", "buffer", "gateway"},
     "jail": {"ground", "jail"},
     "worker": {"ground", "limiter", "jail", "worker"},
-    "penstock": {"ground", "limiter", "buffer", "jail", "worker", "penstock"},
+    "penstock": {"ground", "limiter", "buffer", "gateway", "jail", "worker", "penstock"},
 }
 NEVER = {"tests", "bench", "examples", "docs"}
 

@@ -14,7 +14,7 @@ import pytest
 from tests.harness.wheel import built
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("ground", "limiter", "buffer", "jail", "worker", "penstock")
+PACKAGES = ("ground", "limiter", "buffer", "gateway", "jail", "worker", "penstock")
 
 
 def in_the_tree() -> set[str]:

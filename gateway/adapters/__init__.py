@@ -1,0 +1,1 @@
+"""Rows of sessions as trainers have them."""
