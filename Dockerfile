@@ -5,6 +5,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY ground ground
 COPY limiter limiter
 COPY buffer buffer
+COPY gateway gateway
 COPY jail jail
 COPY worker worker
 COPY penstock penstock
