@@ -50,8 +50,8 @@ class Call:
     sent          what the client has of the answer
     req_digest    of the request's body; a retry has the same
     retry         it came as a retry of an earlier call
-    lacks         what the engine did not give at all, such as `prompt_ids`; then nothing of the
-                  call is trained on
+    lacks         why nothing of it is trained on: the engine gave no `ids` or `prompt_ids`, or two
+                  answers are in `conflict`
     train         False for side calls, such as those of a small model
     constrained   the engine sampled under a grammar: log-probabilities are of a cut distribution
     foreign       turns of an assistant in its request that this session did not sample
@@ -80,6 +80,11 @@ class Call:
     engine: str = ""
     t0: int = 0
     t1: int = 0
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether its ids are known: others may continue it."""
+        return self.state is State.DONE and self.lacks in ("", "conflict")
 
     @property
     def begin(self) -> int:

@@ -11,6 +11,8 @@ import zlib
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 Ids: TypeAlias = "array[int]"
@@ -52,15 +54,18 @@ def from_json(said: dict[str, str]) -> "array[Any]":
     return unpack(said["__packed__"][0], b64decode(said["data"]))
 
 
-def runs(values: Sequence[int]) -> list[list[int]]:
-    """Run lengths, `[[how_many, value], …]`."""
-    found: list[list[int]] = []
-    for value in values:
-        if found and found[-1][1] == value:
-            found[-1][0] += 1
-        else:
-            found.append([1, value])
-    return found
+def runs(values: Iterable[int]) -> Spans:
+    """Run lengths, `((how_many, value), …)`."""
+    return tuple((len(list(run)), value) for value, run in groupby(values))
+
+
+def joined(spans: Iterable[Sequence[int]]) -> Spans:
+    """The same run lengths, where neighbours of one value are one."""
+    return tuple(
+        (count, value)
+        for value, run in groupby(spans, itemgetter(1))
+        if (count := sum(tokens for tokens, _ in run))
+    )
 
 
 def spread(spans: Iterable[Sequence[int]]) -> list[int]:
