@@ -8,7 +8,12 @@ PenstockError
     ├── SessionsFull     no room for another session now; says when to come back
     ├── KeyReused        an idempotency key came with another body
     ├── CallConflict     the same call was committed with other contents
-    └── RewardDiffers    the session was finalized with another reward
+    ├── RewardDiffers    the session was finalized with another reward
+    ├── RequestRefused   a request of an agent cannot be served; says why
+    └── EngineError      an engine did not do what it was asked
+        ├── EngineUnfit      as it is started, it cannot do what exact tokens need
+        ├── EngineRefused    it refuses this request
+        └── EngineFailed     it went away, broke off, or has too much to do
 """
 
 from ground import PenstockError
@@ -82,3 +87,44 @@ class RewardDiffers(GatewayError):
             f"session {sid} was finalized with another reward, which stays: "
             "repeat that one, or open another session"
         )
+
+
+class RequestRefused(GatewayError):
+    """A request of an agent that cannot be served as it is; `param` is the field at fault."""
+
+    def __init__(self, problem: str, param: str = "", *, too_long: bool = False) -> None:
+        super().__init__(f"{param}: {problem}" if param else problem)
+        self.param = param
+        self.too_long = too_long
+
+
+class EngineError(GatewayError):
+    """An engine did not do what it was asked; names it."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        super().__init__(f"engine {url}: {problem}")
+        self.url = url
+
+
+class EngineUnfit(EngineError):
+    """The engine, as it is started, cannot do what exact tokens need."""
+
+
+class EngineRefused(EngineError):
+    """The engine refuses this request, and would refuse it again."""
+
+    def __init__(self, url: str, status: int, reason: str) -> None:
+        super().__init__(url, f"status {status}: {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class EngineFailed(EngineError):
+    """The engine went away, broke off, or has too much to do: another try may help."""
+
+    def __init__(
+        self, url: str, problem: str, *, overloaded: bool = False, after: float | None = None
+    ) -> None:
+        super().__init__(url, problem)
+        self.overloaded = overloaded
+        self.after = after

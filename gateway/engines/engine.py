@@ -1,0 +1,230 @@
+"""What the gateway asks of an engine: ids of a conversation, tokens behind ids, meaning of tokens.
+
+Each engine does it by its own endpoints. So templates, tokenizers and parsers are the engine's, and
+what is recorded is what it evaluated and sampled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import httpx
+
+from gateway.calls import UNKNOWN_VERSION as UNKNOWN
+from gateway.engines.models import Answer, Chat, Part, Rendered
+from gateway.engines.tail import Tail
+from gateway.errors import EngineFailed, EngineRefused, EngineUnfit
+from ground.backoff import retry_after_seconds
+
+LOWEST = -9999.0
+"""What vLLM sends for a log-probability of minus infinity."""
+
+_FRESH = 1.0  # seconds for which a version that was read is a lower bound worth having
+
+
+class Engine:
+    """One engine at one URL. `model` is the name that it serves its model under."""
+
+    kind: ClassVar[str]
+    tail: Tail
+
+    def __init__(self, url: str, *, timeout: float = 600.0) -> None:
+        self.url = url.rstrip("/")
+        self.model = ""
+        self.model_len = 0
+        self.parses_tools = True
+        self.http = httpx.AsyncClient(
+            base_url=self.url,
+            timeout=httpx.Timeout(timeout, connect=5.0),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env=False,
+            verify=self.url.startswith("https:"),  # to load the authorities takes 40 ms
+        )
+        self._version: tuple[float, int] = (-math.inf, UNKNOWN)
+        self._reading: asyncio.Task[int] | None = None
+        self._next: asyncio.Task[int] | None = None
+
+    async def probe(self) -> None:
+        """Find out what it can do; `EngineUnfit` says in a sentence what it cannot."""
+        models = await self.get("/v1/models")
+        first = models["data"][0]
+        self.model, self.model_len = first["id"], int(first.get("max_model_len") or 0)
+        await self._probe()
+        self.tail = await Tail.probed(self.render)
+        await self._refuse_two_beginnings()
+
+    async def render(self, chat: Chat, *, ends: bool = False) -> Rendered:
+        """The ids of a conversation, up to where the answer begins; if it `ends`, without that."""
+        raise NotImplementedError
+
+    async def generate(
+        self, ids: Sequence[int], chat: Chat, params: Mapping[str, Any], rid: str
+    ) -> Part:
+        """Sample behind these ids. A failure on the way is in the part, with what came before."""
+        raise NotImplementedError
+
+    async def parse(self, part: Part, prompt: Sequence[int], chat: Chat) -> Answer:
+        """The meaning of what was sampled behind this prompt."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self.http.aclose()
+
+    # For the engines themselves
+
+    async def _probe(self) -> None:
+        raise NotImplementedError
+
+    async def _refuse_two_beginnings(self) -> None:
+        """A template that writes its beginning while the tokenizer adds one gives two."""
+        ids = (await self.render(Chat([{"role": "user", "content": "a"}]))).ids
+        if len(ids) > 1 and ids[0] == ids[1]:
+            raise EngineUnfit(
+                self.url,
+                f"a conversation begins with the token {ids[0]} twice: its template writes the "
+                "beginning of the text and its tokenizer adds another one. Change one of the two",
+            )
+
+    async def _read_version(self) -> int:
+        raise NotImplementedError
+
+    async def version(self, *, now: bool = False) -> int:
+        """The version of its weights. `now` is a reading that begins after this call; else one
+        of the last second serves. Those who ask together share a reading."""
+        if not now and time.monotonic() - self._version[0] < _FRESH:
+            return self._version[1]
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(self._read_version_noted())
+            return await asyncio.shield(self._reading)
+        if not now:
+            return await asyncio.shield(self._reading)
+        if self._next is None or self._next.done():
+            self._next = asyncio.ensure_future(self._after(self._reading))
+        return await asyncio.shield(self._next)
+
+    async def _after(self, reading: asyncio.Task[int]) -> int:
+        await asyncio.wait([reading])
+        self._reading = asyncio.current_task()
+        self._next = None
+        return await self._read_version_noted()
+
+    async def _read_version_noted(self) -> int:
+        try:
+            found = await self._read_version()
+        except (EngineFailed, EngineRefused):
+            found = UNKNOWN
+        self._version = (time.monotonic(), found)
+        return found
+
+    async def get(self, path: str) -> Any:
+        """The JSON at a path."""
+        return await self._json("GET", path)
+
+    async def post(self, path: str, body: Any) -> Any:
+        """The JSON that a request is answered with."""
+        return await self._json("POST", path, body)
+
+    async def _json(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            response = await self.http.request(method, path, **_sent(body))
+            self._check(response, response.content)
+            return json.loads(response.content)
+        except httpx.TransportError as failure:
+            raise self._failed(failure) from None
+        except ValueError as failure:
+            raise EngineFailed(self.url, f"{path} answered no JSON: {failure}") from None
+
+    @asynccontextmanager
+    async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[Any]]:
+        """The events of an answer as they come; after `[DONE]` nothing counts."""
+        try:
+            async with self.http.stream("POST", path, **_sent(body)) as response:
+                if response.status_code != httpx.codes.OK:
+                    self._check(response, await response.aread())
+                yield self._events(response)
+        except httpx.TransportError as failure:
+            raise self._failed(failure) from None
+
+    async def _events(self, response: httpx.Response) -> AsyncIterator[Any]:
+        held = b""
+        async for piece in response.aiter_raw():
+            *events, held = (held + piece).split(b"\n\n")
+            for event in events:
+                data = event.removeprefix(b"data:").strip()
+                if data == b"[DONE]":
+                    return
+                if not data or event.startswith(b":"):
+                    continue
+                try:
+                    said = json.loads(data)
+                except ValueError:
+                    raise EngineFailed(self.url, "an event is no JSON") from None
+                if isinstance(said, dict) and said.get("error"):
+                    raise EngineFailed(self.url, f"it broke off: {_reason(said)}")
+                yield said
+
+    def _check(self, response: httpx.Response, content: bytes) -> None:
+        if response.status_code == httpx.codes.OK:
+            return
+        try:
+            reason = _reason(json.loads(content))
+        except ValueError:
+            reason = content[:300].decode(errors="replace")
+        status = response.status_code
+        if status in (400, 404, 405, 413, 422):
+            raise EngineRefused(self.url, status, reason)
+        after = retry_after_seconds(response.headers.get("retry-after", ""))
+        raise EngineFailed(
+            self.url, f"status {status}: {reason}", overloaded=status in (429, 503), after=after
+        )
+
+    def _failed(self, failure: httpx.TransportError) -> EngineFailed:
+        return EngineFailed(self.url, f"{type(failure).__name__}: {failure}")
+
+
+def _sent(body: Any) -> dict[str, Any]:
+    if body is None:
+        return {}
+    content = json.dumps(body, separators=(",", ":")).encode()
+    return {"content": content, "headers": {"content-type": "application/json"}}
+
+
+def _reason(said: Any) -> str:
+    """The words of an engine's error, in whichever of their shapes."""
+    found = said
+    for name in ("error", "message", "detail"):
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+    return str(found)[:1000]
+
+
+def logprob(value: Any) -> float:
+    """A log-probability as it was sent; NaN, if it is none that a token can have."""
+    if isinstance(value, int | float) and math.isfinite(value) and value > LOWEST:
+        return float(value)
+    return math.nan
+
+
+def version_of(text: Any) -> int:
+    """A version as the buffer counts them; names that are no number are unknown."""
+    try:
+        number = int(text)
+    except (TypeError, ValueError):
+        return UNKNOWN
+    return number if number >= 0 else UNKNOWN
+
+
+def spans_of(said: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Run lengths, of spans with a begin and an end over what was sampled."""
+    return [
+        [int(span["end"]) - int(span["start"]), version_of(span["version"])]
+        for span in said
+        if span["end"] > span["start"]
+    ]

@@ -1,0 +1,39 @@
+"""A session to look at: its calls, which continues which, and what is trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.calls import Call
+from gateway.packing import spread
+from gateway.rows import Log, Row, Rows
+
+
+def described(log: Log, rows: Rows, *, tokens: bool = False) -> dict[str, Any]:
+    """As JSON. With `tokens`, each row has its ids and the mask of each."""
+    return {
+        "calls": [_call(log.calls[id]) for id in sorted(log.calls)],
+        "rows": [_row(row, tokens) for row in rows.rows],
+        "counts": rows.counts, "masked": rows.masked, "cause": rows.cause, "hole": log.hole,
+    }  # fmt: skip
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {
+        "id": call.id, "parent": call.parent, "state": str(call.state), "sent": int(call.sent),
+        "keep": call.keep, "prompt": call.begin, "sampled": len(call.out),
+        "versions": [list(span) for span in call.spans], "finish": call.finish,
+        "dialect": call.dialect, "engine": call.engine, "train": call.train,
+        "began": call.t0, "ended": call.t1,
+    }  # fmt: skip
+
+
+def _row(row: Row, tokens: bool) -> dict[str, Any]:
+    mask = spread(row.mask)
+    found: dict[str, Any] = {
+        "tokens": len(row.tokens), "response": row.response_length, "trained": sum(mask),
+        "calls": [list(call) for call in row.calls], "masked": row.masked, "cause": row.cause,
+    }  # fmt: skip
+    if tokens:
+        found |= {"ids": row.tokens.tolist(), "mask": mask}
+    return found

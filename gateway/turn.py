@@ -1,0 +1,398 @@
+"""One turn, from a request to its committed answer.
+
+1. begin: Redis notes that the call is open, and says what it continues, or that it was answered.
+2. prompt: the ids of what it continues, and those of its tail; or the whole conversation's.
+3. sample: an engine goes on from these ids. What was aborted goes on, by ids, where it stopped.
+4. parse: the engine says what the tokens mean.
+5. commit: ids, log-probabilities and versions are in Redis. Only now may the answer leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from gateway import canonical
+from gateway.calls import Call, Sent, common
+from gateway.dialects.dialect import Question, Reply, answered
+from gateway.engines.engine import Answer, Chat, Engine, Part
+from gateway.engines.pool import Pool
+from gateway.errors import EngineFailed, RequestRefused
+from gateway.log import Asked, Fresh, Join, Replay, Session, SessionLog
+from gateway.metrics import Tally
+from gateway.packing import Ids, floats_of, ids_of, runs, spread
+from gateway.settings import GatewaySettings
+from ground import RedisUnavailable, tracing
+from ground.backoff import backoff
+from limiter import GateUnavailable, LimitTimeout
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries that bring no token
+_NOT_SAMPLING = {"max_tokens", "thinking", "chat_template_kwargs"}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Ids that the engine reads, and how they are stored: behind whose, and how many of them."""
+
+    ids: Ids
+    parent: int | None = None
+    keep: int = 0
+
+
+@dataclass
+class Sampled:
+    """The parts of one answer, joined; one at the end may be of another engine than the first."""
+
+    part: Part = field(default_factory=Part)
+    lacks: str = ""
+    parts: int = 0
+
+    def add(self, part: Part) -> None:
+        """Behind what is there. Without a log-probability for each id, there is none for any."""
+        whole = self.part
+        if len(part.lps) != len(part.ids):
+            self.lacks = "logprobs"
+        self.parts += bool(part.ids)
+        whole.text = part.text if self.parts <= 1 else None
+        whole.answer = part.answer if self.parts <= 1 else None
+        whole.ids += part.ids
+        whole.lps += part.lps
+        whole.spans += part.spans
+        whole.bracket = part.bracket or whole.bracket
+        whole.finish, whole.stop, whole.engine = part.finish, part.stop, part.engine
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A committed answer, and what to note when it has left."""
+
+    reply: Reply
+    sent: Callable[[Sent], None]
+
+
+class Turns:
+    """Answers requests of sessions. One in a process."""
+
+    def __init__(
+        self, sessions: SessionLog, pool: Pool, settings: GatewaySettings, tally: Tally
+    ) -> None:
+        self._log = sessions
+        self._pool = pool
+        self._settings = settings
+        self._tally = tally
+        self._side = frozenset(filter(None, settings.gateway_side_models.split(",")))
+        self._here: dict[tuple[str, int], asyncio.Future[Answered]] = {}
+
+    async def answer(
+        self, session: Session, question: Question, digest: bytes, dialect: str,
+        *, retry: bool = False, key: str = "",
+    ) -> Answered:  # fmt: skip
+        """The answer, committed. A retry gets the answer that its first try got."""
+        base = canonical.root(question.chat.tools, question.chat.kwargs, question.model)
+        hashes = canonical.chain(base, question.messages)
+        known, places = canonical.turns(question.messages, hashes)
+        asked = Asked(digest, tuple(known), retry, key)
+        while True:
+            begun = await self._log.begin(session, asked)
+            if isinstance(begun, Fresh):
+                turn = _Turn(session, question, begun, dialect, digest, base, hashes, places)
+                return await self._fresh(turn)
+            if isinstance(begun, Replay):
+                self._tally.count("replayed")
+                return await self._replayed(session, question, begun)
+            self._tally.count("joined")
+            await self._joined(session, begun)
+
+    async def _joined(self, session: Session, join: Join) -> None:
+        here = self._here.get((session.sid, join.call))
+        if here is not None:
+            await asyncio.wait([here])
+        else:
+            await self._log.joined(session, join.call, join.wait)
+
+    async def _replayed(self, session: Session, question: Question, replay: Replay) -> Answered:
+        """The stored answer; or the same tokens, parsed again."""
+        call = replay.call
+        if replay.answer is not None:
+            reply = Reply.load(replay.answer)
+        else:
+            prompt = (await self._log.ids(session, call.id))[: call.begin]
+            part = Part(ids=call.out.tolist(), lps=list(call.lps), finish=call.finish)
+            part.stop = _id_or_text(call.stop)
+            reply = await self._reply(session, question, call.id, call.t1 // 1000, prompt, part)
+        return Answered(reply, lambda sent: self._log.sent(session, call.id, sent))
+
+    async def _fresh(self, turn: _Turn) -> Answered:
+        session, call = turn.session, turn.begun.call
+        done: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._here[session.sid, call] = done
+        try:
+            with tracing.span(f"turn {session.task}", {"penstock.session": session.sid}):
+                reply = await self._committed(turn)
+        except BaseException:
+            self._log.broke(session, call, turn.begun.fence)
+            done.cancel()
+            raise
+        finally:
+            del self._here[session.sid, call]
+        answered = Answered(reply, lambda sent: self._log.sent(session, call, sent))
+        done.set_result(answered)
+        return answered
+
+    async def _committed(self, turn: _Turn) -> Reply:
+        session, question = turn.session, turn.question
+        engine = self._pool.pick(session.sid)
+        if question.chat.tools and question.chat.calls and not engine.parses_tools:
+            raise RequestRefused(
+                f"the engine {engine.url} parses no tool calls: start it with its tool parser, and "
+                "vLLM with --enable-scale-out", "tools",
+            )  # fmt: skip
+        chat = _with_kwargs(question.chat, session.sampling)
+        prompt = await self._prompt(engine, turn, chat)
+        most = self._most(question, session, engine, len(prompt.ids))
+        params = _params(session.sampling, question)
+        sampled = await self._sample(turn, engine, prompt, chat, params, most)
+        part = sampled.part
+        reply = await self._reply(
+            session, question, turn.begun.call, int(time.time()), prompt.ids, part
+        )
+        self._tally.sampled(len(prompt.ids) - prompt.keep, len(part.ids))
+        call = _call(turn, prompt, sampled, reply, question.model not in self._side)
+        reached = canonical.chain(turn.before, [answered(reply.answer, turn.began_by_client)])[-1]
+        await self._commit(session, turn.begun.fence, call, reached, reply.dump())
+        return reply
+
+    async def _prompt(self, engine: Engine, turn: _Turn, chat: Chat) -> Prompt:
+        """By ids behind the call that the request continues, if its tail can be rendered alone."""
+        hits = turn.begun.hits
+        place = next((n for n, hit in enumerate(hits) if hit is not None), None)
+        parent = hits[place] if place is not None else None
+        held = await self._log.ids(turn.session, parent) if parent is not None else ids_of()
+        if place == 0 and turn.session.sampling.get("thinking") != "template":
+            start = turn.places[0] + 1
+            tail = await self._asked(turn.session, lambda each: each.tail.render(chat, start))
+            if tail is not None:
+                delta = [*engine.tail.closing(held[-len(engine.tail.close) :]), *tail]
+                return Prompt(held + ids_of(delta), parent, len(held))
+        whole = ids_of((await self._asked(turn.session, lambda each: each.render(chat))).ids)
+        keep = common(held, whole)
+        self._tally.count("rendered_whole")
+        return Prompt(whole, parent if keep else None, keep)
+
+    async def _asked(self, session: Session, ask: Callable[[Engine], Awaitable[T]]) -> T:
+        """What an engine answers, be it another one than the first."""
+        failures = 0
+        while True:
+            engine = self._pool.pick(session.sid)
+            try:
+                return await ask(engine)
+            except EngineFailed as failure:
+                failures += 1
+                self._tally.count("engine_failed")
+                self._pool.rest(engine, failure.after)
+                if failures >= self._settings.gateway_attempts:
+                    raise
+            await asyncio.sleep(backoff(failures, _PAUSE, _LONGEST_PAUSE))
+
+    def _most(self, question: Question, session: Session, engine: Engine, prompt: int) -> int:
+        room = engine.model_len - prompt if engine.model_len else 1 << 20
+        if room < 1:
+            raise RequestRefused(
+                f"This model's maximum context length is {engine.model_len} tokens. However, your "
+                f"messages resulted in {prompt} tokens.", "messages", too_long=True,
+            )  # fmt: skip
+        return min(room, *(most for most in (question.most, session.sampling.get("max_tokens"))
+                           if most is not None), 1 << 20)  # fmt: skip
+
+    async def _sample(
+        self, turn: _Turn, engine: Engine, prompt: Prompt, chat: Chat, params: Mapping[str, Any],
+        most: int,
+    ) -> Sampled:  # fmt: skip
+        """Until the answer is whole, whichever engines abort or die on the way."""
+        sampled, failures, tries = Sampled(), 0, 0
+        ids = prompt.ids.tolist()
+        # Half a text that was to end at a string, or under a grammar, cannot be gone on with.
+        joins = not (params.get("stop") or chat.constraints)
+        while True:
+            async with self._permit(turn.session, engine) as permit:
+                while True:
+                    rid = f"{turn.session.sid}-{turn.begun.call:06d}-{tries:03d}"
+                    tries += 1
+                    part = await engine.generate(
+                        ids + sampled.part.ids, chat,
+                        {**params, "max_tokens": most - len(sampled.part.ids)}, rid,
+                    )  # fmt: skip
+                    if part.failure is None and part.finish != "abort":
+                        sampled.add(part)
+                        return sampled
+                    self._tally.count("aborted" if part.failure is None else "engine_failed")
+                    if part.ids and joins:
+                        failures = 0
+                        sampled.add(part)
+                        if part.ids[-1:] == list(engine.tail.close[:1]):
+                            sampled.part.finish, sampled.part.stop = "stop", part.ids[-1]
+                            return sampled
+                        if len(sampled.part.ids) >= most:
+                            sampled.part.finish = "length"
+                            return sampled
+                    else:
+                        failures += 1
+                    if part.failure is not None:
+                        permit.failed(part.failure)
+                        break
+                    if failures >= self._settings.gateway_attempts:
+                        raise EngineFailed(
+                            engine.url, "it aborts each answer before its first token"
+                        )
+                    if failures:
+                        await asyncio.sleep(backoff(failures, _PAUSE, _LONGEST_PAUSE))
+            log.warning("a generation broke off", extra={"reason": str(part.failure)})
+            self._pool.rest(engine, part.failure.after)
+            if failures >= self._settings.gateway_attempts:
+                raise part.failure
+            engine = self._pool.pick(turn.session.sid)
+            if failures:
+                await asyncio.sleep(backoff(failures, _PAUSE, _LONGEST_PAUSE))
+
+    @asynccontextmanager
+    async def _permit(self, session: Session, engine: Engine) -> AsyncIterator[_Permit]:
+        """The right to sample there; it is held over what an engine aborts."""
+        gate = self._pool.gate(engine)
+        try:
+            held = await gate.acquire(timeout=self._settings.gateway_engine_wait, share=session.run)
+        except (LimitTimeout, GateUnavailable) as full:
+            raise EngineFailed(engine.url, str(full), overloaded=True) from None
+        permit = _Permit(held)
+        try:
+            yield permit
+        except BaseException:
+            held.unreported()
+            raise
+        finally:
+            held.release()
+
+    async def _reply(
+        self, session: Session, question: Question, call: int, created: int, prompt: Any, part: Part
+    ) -> Reply:
+        """What the tokens mean, as the client is to have it."""
+        chat = question.chat
+        answer = await self._asked(session, lambda engine: engine.parse(part, prompt, chat))
+        ended = part.ids[-1:] == list(self._pool.first.tail.close[:1])
+        stop = None
+        if part.finish == "stop" and not ended:
+            answer, stop = _cut(answer, question.stops)
+        finish = "tool_calls" if answer.calls and part.finish == "stop" else part.finish
+        tokens: tuple[tuple[int, float | None], ...] = ()
+        if question.logprobs:
+            lps = (None if math.isnan(lp) else lp for lp in part.lps)
+            tokens = tuple(zip(part.ids, lps, strict=False))
+        return Reply(
+            f"{session.sid}-{call}", created, question.model, answer, finish, stop, len(prompt),
+            len(part.ids), tokens,
+        )  # fmt: skip
+
+    async def _commit(
+        self, session: Session, fence: str, call: Call, reached: bytes, answer: bytes
+    ) -> None:
+        """Again and again while Redis is away, until its time is over."""
+        deadline = time.monotonic() + self._settings.gateway_commit
+        while True:
+            try:
+                await self._log.commit(session, fence, call, reached, answer)
+                return
+            except RedisUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What one turn is about."""
+
+    session: Session
+    question: Question
+    begun: Fresh
+    dialect: str
+    digest: bytes
+    base: bytes
+    hashes: list[bytes]
+    places: list[int]
+
+    @property
+    def before(self) -> bytes:
+        """The hash of what stands before the answer, without what the client began of it."""
+        kept = len(self.hashes) - self.question.chat.continues
+        return self.hashes[kept - 1] if kept else self.base
+
+    @property
+    def began_by_client(self) -> str:
+        """The beginning of the answer that the client wrote."""
+        return self.question.messages[-1].content if self.question.chat.continues else ""
+
+
+class _Permit:
+    """A permit, and what its release reports of the engine."""
+
+    def __init__(self, permit: Any) -> None:
+        self._permit = permit
+
+    def failed(self, failure: EngineFailed) -> None:
+        """The engine did not do it."""
+        if failure.overloaded:
+            self._permit.throttled(failure.after)
+        else:
+            self._permit.overloaded()
+
+
+def _with_kwargs(chat: Chat, sampling: Mapping[str, Any]) -> Chat:
+    """The session's arguments of the template stand over the agent's."""
+    kwargs = sampling.get("chat_template_kwargs")
+    return replace(chat, kwargs={**chat.kwargs, **kwargs}) if kwargs else chat
+
+
+def _params(sampling: Mapping[str, Any], question: Question) -> dict[str, Any]:
+    """The session's, and the agent's stops. Nothing set means the model's own distribution."""
+    params: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
+    params |= {name: value for name, value in sampling.items() if name not in _NOT_SAMPLING}
+    stops = [*params.get("stop", ()), *question.stops]
+    if stops:
+        params["stop"] = stops
+    return params
+
+
+def _cut(answer: Answer, stops: tuple[str, ...]) -> tuple[Answer, str | None]:
+    """The answer up to the text that ended it, which its tokens keep."""
+    found = [(answer.content.index(stop), stop) for stop in stops if stop in answer.content]
+    if not found:
+        return answer, None
+    place, stop = min(found)
+    return replace(answer, content=answer.content[:place]), stop
+
+
+def _id_or_text(stop: str) -> int | str | None:
+    return int(stop) if stop.isdigit() else stop or None
+
+
+def _call(turn: _Turn, prompt: Prompt, sampled: Sampled, reply: Reply, train: bool) -> Call:
+    part, begun = sampled.part, turn.begun
+    lps = [math.nan] * len(part.ids) if sampled.lacks else part.lps
+    return Call(
+        id=begun.call, parent=prompt.parent, keep=prompt.keep, delta=prompt.ids[prompt.keep :],
+        out=ids_of(part.ids), lps=floats_of(lps),
+        spans=tuple((n, version) for n, version in runs(spread(part.spans))),
+        bracket=part.bracket, finish=reply.finish,
+        stop="" if part.stop is None else str(part.stop), req_digest=turn.digest,
+        retry=begun.retry, lacks=sampled.lacks, train=train,
+        constrained=bool(turn.question.chat.constraints), foreign=begun.foreign,
+        dialect=turn.dialect, engine=part.engine,
+    )  # fmt: skip
