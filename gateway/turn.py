@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 from gateway import canonical
 from gateway.calls import Call, Sent, common
 from gateway.dialects.dialect import Question, Reply, answered
-from gateway.engines.engine import Answer, Chat, Engine, Part
+from gateway.engines.engine import Engine
+from gateway.engines.models import Answer, Chat, Part
 from gateway.engines.pool import Pool
 from gateway.errors import EngineFailed, RequestRefused
 from gateway.log import Asked, Fresh, Join, Replay, Session, SessionLog

@@ -20,7 +20,7 @@ from gateway.dialects.dialect import (
     refuse,
     validated,
 )
-from gateway.engines.engine import Chat
+from gateway.engines.models import Chat
 
 NAME = "chat"
 SAMPLING = (

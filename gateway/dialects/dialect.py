@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.canonical import Message, ToolCall, arguments_of, canonical_json
-from gateway.engines.engine import Answer, Chat, ToolUse
+from gateway.engines.models import Answer, Chat, ToolUse
 from gateway.errors import RequestRefused
 
 KEEPALIVE = b": keepalive\n"

@@ -21,7 +21,7 @@ from gateway.dialects.dialect import (
     refuse,
     validated,
 )
-from gateway.engines.engine import Chat
+from gateway.engines.models import Chat
 
 NAME = "messages"
 _SAMPLING = {"temperature", "top_p", "top_k", "thinking"}

@@ -48,6 +48,7 @@ class Gateway:
         self._sessions = SessionLog(self._link, run, settings)
         self._tally = Tally()
         self._agents: Agents | None = None
+        self._pool: Pool | None = None
         self.control = self._control()
         self._guard = HttpGuard(
             self.control, health=self._health, figures=self._figures,
@@ -58,7 +59,7 @@ class Gateway:
         if scope["type"] != "http" or not scope["path"].startswith(("/v1/", "/s/")):
             await self._guard(scope, receive, send)
             return
-        assert self._agents is not None  # noqa: S101 - the lifespan comes first
+        assert self._agents is not None  # noqa: S101 - `start` comes first
         with correlated(dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")[:128]):
             await self._agents(scope, receive, send)
 
@@ -74,11 +75,15 @@ class Gateway:
         app.add_exception_handler(HTTPException, _http)
         return app
 
+    async def start(self) -> None:
+        """Probe the engines, before anything is served. `EngineUnfit` says what one cannot do."""
+        self._pool = await Pool.started(self._link.target, self._settings)
+        self._agents = Agents(self._sessions, self._pool, self._settings, self._tally)
+
     @asynccontextmanager
     async def _life(self, _: FastAPI) -> AsyncIterator[None]:
-        settings = self._settings
-        pool = await Pool.started(self._link.target, settings)
-        self._agents = Agents(self._sessions, pool, settings, self._tally)
+        settings, agents, pool = self._settings, self._agents, self._pool
+        assert agents is not None and pool is not None  # noqa: S101, PT018 - `start` comes first
         log.info(
             "gateway is up",
             extra={"url": f"http://{settings.gateway_host}:{settings.gateway_port}",
@@ -86,7 +91,7 @@ class Gateway:
                    "engines": ", ".join(engine.url for engine in pool.engines)},
         )  # fmt: skip
         yield
-        await self._agents.aclose()
+        await agents.aclose()
         await pool.aclose()
         await self._sessions.aclose()
         await self._link.aclose()
@@ -132,4 +137,5 @@ def serve(
     require_token(host, settings.gateway_token, "PENSTOCK_GATEWAY_TOKEN", without=without_token)
     listener = listen(host, settings.gateway_port, "PENSTOCK_GATEWAY_PORT")
     bound = settings.model_copy(update={"gateway_port": listener.getsockname()[1]})
-    serve_until_told(listener, Gateway(target, run, bound), grace=_GRACE)
+    gateway = Gateway(target, run, bound)
+    serve_until_told(listener, gateway, grace=_GRACE, first=gateway.start)

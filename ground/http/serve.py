@@ -10,7 +10,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +117,20 @@ async def serve_on(
     await _server(app, grace, at_end, websockets).serve(sockets=[listener])
 
 
-def serve_until_told(listener: socket.socket, app: Any, *, grace: int = 10) -> None:
-    """`serve_on`, in a new event loop of the fastest kind there is."""
+def serve_until_told(
+    listener: socket.socket,
+    app: Any,
+    *,
+    grace: int = 10,
+    first: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> None:
+    """`serve_on`, in a new event loop of the fastest kind there is. What comes `first` runs in it
+    before anything is served; its error is the caller's."""
     server = _server(app, grace)
     server.config.load()
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        if first is not None:
+            runner.run(first())
         runner.run(server.serve(sockets=[listener]))
 
 
