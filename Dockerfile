@@ -10,7 +10,7 @@ COPY jail jail
 COPY worker worker
 COPY penstock penstock
 RUN python -m venv /opt/penstock \
-    && /opt/penstock/bin/pip install --no-cache-dir --no-compile '.[serve,embedded,rollout,top,fast]'
+    && /opt/penstock/bin/pip install --no-cache-dir --no-compile '.[serve,embedded,rollout,top]'
 
 FROM python:3.13.16-slim-trixie
 COPY --from=build /opt/penstock /opt/penstock

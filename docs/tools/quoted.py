@@ -119,27 +119,12 @@ def _results() -> str:
     return _lines(["Jobs per second", "Kept for", "Results take", ""], rows)
 
 
-def _tls() -> str:
-    way = (
-        "An event loop has no connection of its own over TLS. Its calls pass the process's thread."
-    )
-    times = read_kept("over_tls")
-    rows = [
-        ["an acquire that is awaited alone", way, f"{times['acquire, 1']:.2g} times the time"],
-        ["a submit that is awaited alone", "the same", f"{times['submit, 1']:.2g} times the time"],
-        ["32 of them at once", "the same; commands are gathered",
-         f"{times['acquire, 32']:.2g} and {times['submit, 32']:.2g} times"],
-        ["every byte", "encryption, on both ends", "not measured here"],
-    ]  # fmt: skip
-    return _lines(["What", "Why", "How much"], rows)
-
-
 def _lines(head: list[str], rows: list[list[str]]) -> str:
     written = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cells)} |\n".replace("| --- ", "|---") for cells in written)
 
 
-TABLES = {"all": _costs, "jobs": _jobs, "results": _results, "tls": _tls}
+TABLES = {"all": _costs, "jobs": _jobs, "results": _results}
 
 
 if __name__ == "__main__":

@@ -6,34 +6,30 @@ error that breaks the connection is raised to all callers that wait on it; the n
 a new one. Nothing is sent again by itself.
 
 `AsyncConnection` opens connections and keeps the requests without replies. A `Transport` sends and
-reads: `FastTransport` with hiredis, else `SlowTransport`.
+reads: `WireTransport`, or `FakeTransport` for a fake server.
 """
 
 import asyncio
-import contextlib
 import math
+import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from redis.exceptions import (
-    ConnectionError,
-    InvalidResponse,
-    NoScriptError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from ground.lua import Command, Script
 from ground.redis.connect import connect_async
-from ground.redis.connection import is_passing, packed
+from ground.redis.connection import is_passing
+from ground.redis.dial import dial
+from ground.redis.loop_wire import LoopWire
 from ground.redis.url import RedisTarget
+from ground.redis.wire import BROKEN, packed
 
-try:
-    from hiredis import Reader
-except ImportError:  # it is an extra
-    Reader = None  # type: ignore[assignment, misc]
+Replied = Callable[[Any], None]
+Lost = Callable[[BaseException], None]
 
 
 class Transport(Protocol):
@@ -46,89 +42,71 @@ class Transport(Protocol):
         """Send them as soon as the server takes them; raises if they cannot be packed."""
 
     def end(self) -> None:
-        """Call nothing any more."""
+        """Close it, and call nothing any more."""
 
 
-Replied = Callable[[Any], None]
-Lost = Callable[[BaseException], None]
+class WireTransport:
+    """Sends what the socket takes, and the rest as soon as there is room."""
 
-_PIECE = 256 << 10  # bytes that are sent at once: a long request shows that it moves
-
-
-def pieces(connection: Any, commands: list[Command]) -> Iterator[memoryview]:
-    """The bytes of some commands, in parts."""
-    data = memoryview(b"".join(packed(connection, commands)))
-    return (data[at : at + _PIECE] for at in range(0, len(data), _PIECE))
-
-
-class FastTransport(asyncio.Protocol):
-    """With hiredis: takes over redis-py's transport, and reads replies as the bytes arrive."""
-
-    def __init__(self, connection: Any, replied: Replied, lost: Lost) -> None:
-        self._connection, self._replied, self._lost = connection, replied, lost
-        self._reader = Reader(
-            protocolError=InvalidResponse, replyError=connection._parser.parse_error
-        )
-        self._transport = connection._writer.transport
-        # redis-py's protocol already got `connection_lost`; this one never would.
-        if self._transport.is_closing():
-            raise ConnectionError("the server hung up")
-        self._redis_protocol = self._transport.get_protocol()
-        self._transport.set_protocol(self)
-        self._unsent: deque[memoryview] = deque()
-        self._full = False
+    def __init__(self, wire: LoopWire, replied: Replied, lost: Lost) -> None:
         self._loop = asyncio.get_running_loop()
+        self._wire = wire
+        self._replied, self._lost = replied, lost
+        self._unsent: deque[memoryview] = deque()
         self.moved_at = 0.0
+        if not self._wire.watch(self._readable):
+            self._wire.hang_up(abort=False)
+            raise ConnectionError("this event loop watches no sockets: a worker needs a selector's")
 
     def send(self, commands: list[Command]) -> None:
-        self._unsent.extend(pieces(self._connection, commands))
-        self._write()
+        self._unsent.append(memoryview(packed(commands)))
+        if len(self._unsent) == 1:
+            self._write()
 
     def end(self) -> None:
-        """The transport is closed with redis-py's connection."""
         self._unsent.clear()
+        self._wire.hang_up(abort=False)
 
     def _write(self) -> None:
-        while self._unsent and not self._full:
-            self._transport.write(self._unsent.popleft())
+        try:
+            while self._unsent:
+                taken = self._wire.send(self._unsent[0])
+                self._unsent[0] = self._unsent[0][taken:]
+                if self._unsent[0]:
+                    break
+                self._unsent.popleft()
+            self._wire.watch_for_room(self._roomy if self._unsent else None)
+        except BROKEN as failure:
+            self._loop.call_soon(self._lost, failure)  # later: who sends has yet to note it
 
-    def pause_writing(self) -> None:
-        self._full = True
-
-    def resume_writing(self) -> None:
-        self._full = False
+    def _roomy(self) -> None:
         self.moved_at = self._loop.time()
         self._write()
 
-    def data_received(self, data: bytes) -> None:
+    def _readable(self) -> None:
         self.moved_at = self._loop.time()
-        self._reader.feed(data)
         try:
-            while (reply := self._reader.gets()) is not False:
+            replies = self._wire.received()
+        except BROKEN as failure:
+            self._lost(failure)
+        else:
+            for reply in replies:
                 self._replied(reply)
-        except InvalidResponse as nonsense:
-            self._lost(nonsense)
-
-    def connection_lost(self, failure: BaseException | None) -> None:
-        self._redis_protocol.connection_lost(failure)  # redis-py waits for it when it closes
-        self._lost(failure or ConnectionError("the server hung up"))
 
 
-class SlowTransport:
-    """Without hiredis, or to a fake server: a task sends and reads by redis-py."""
+class FakeTransport:
+    """A task asks a fake server one command after the other."""
 
-    def __init__(self, connection: Any, replied: Replied, lost: Lost) -> None:
-        self._connection, self._replied, self._lost = connection, replied, lost
-        self._unsent: list[tuple[int, Iterator[memoryview]]] = []  # how many commands; their bytes
+    moved_at = 0.0
+
+    def __init__(self, client: Any, replied: Replied, lost: Lost) -> None:
+        self._client, self._replied, self._lost = client, replied, lost
+        self._unsent: deque[Command] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
-        self.moved_at = 0.0
-        stream: Any = connection._reader
-        if hasattr(stream, "feed_data"):  # else it is a fake server's
-            self._feed, stream.feed_data = stream.feed_data, self._heard
 
     def send(self, commands: list[Command]) -> None:
-        self._unsent.append((len(commands), pieces(self._connection, commands)))
+        packed(commands)  # for what it refuses
+        self._unsent.extend(commands)
         if self._task is None:
             self._task = asyncio.create_task(self._converse())
 
@@ -139,26 +117,42 @@ class SlowTransport:
     async def _converse(self) -> None:
         try:
             while self._unsent:
-                count, data = self._unsent.pop(0)
-                for piece in data:
-                    await self._connection.send_packed_command([bytes(piece)])
-                    self.moved_at = self._loop.time()
-                for _ in range(count):
-                    self._replied(await self._reply())
-        except (RedisError, OSError) as failure:
+                self._replied(await self._reply(self._unsent.popleft()))
+        except BROKEN as failure:
             self._lost(failure)
         finally:
             self._task = None
 
-    def _heard(self, data: bytes) -> None:
-        self.moved_at = self._loop.time()
-        self._feed(data)
-
-    async def _reply(self) -> Any:
+    async def _reply(self, command: Command) -> Any:
         try:
-            return await self._connection.read_response()
+            return await self._client.execute_command(*command)
         except ResponseError as refusal:
             return refusal
+
+
+async def dialed(target: RedisTarget, within: float) -> LoopWire:
+    """A wire, dialed on a thread. If nobody waits any more it is closed, on whichever side."""
+    opened: list[LoopWire] = []
+    left = threading.Event()
+    loop = asyncio.get_running_loop()
+    kept = weakref.ref(loop)
+
+    def work() -> None:
+        opened.append(dial(target, within, partial(LoopWire, kept)))
+        if left.is_set():
+            close()
+
+    def close() -> None:
+        for _ in range(len(opened)):
+            opened.pop().close()
+
+    try:
+        await loop.run_in_executor(None, work)
+    except asyncio.CancelledError:
+        left.set()
+        close()
+        raise
+    return opened.pop()
 
 
 Request = tuple[Command, "asyncio.Future[Any]", float]  # and when it was asked
@@ -167,18 +161,11 @@ Request = tuple[Command, "asyncio.Future[Any]", float]  # and when it was asked
 class Opened:
     """One connection to the server, and its requests that have no reply yet."""
 
-    def __init__(
-        self,
-        connection: Any,
-        transport: Callable[[Any, Replied, Lost], Transport],
-        replied: Callable[["Opened", Any], None],
-        lost: Callable[["Opened", BaseException], None],
-    ) -> None:
-        self.connection = connection
+    def __init__(self) -> None:
+        self.transport: Transport
         self.asked: deque[Request] = deque()
         self.watched = False
         self.overdue: Request | None = None
-        self.transport = transport(connection, partial(replied, self), partial(lost, self))
 
     @property
     def due_since(self) -> float:
@@ -194,25 +181,23 @@ def refuse(requests: Iterable[Request], failure: BaseException) -> None:
             answer.set_exception(failure)
 
 
-_GOODBYE = 1.0  # seconds
-_LOOK = 0.1
+_LOOK = 0.1  # seconds
 
 
 class AsyncConnection:
     """One connection of one event loop."""
 
     def __init__(self, target: RedisTarget, scripts: Mapping[str, Script], timeout: float) -> None:
-        # redis-py's own timeouts cost a task for each write: `_watch` has one for all requests.
-        self._client: Any = connect_async(target, timeout=None)
-        fake = target.kind == "fake"
-        self._timeout = math.inf if fake else timeout  # a fake server is never silent
-        self._transport_kind = SlowTransport if Reader is None or fake else FastTransport
+        self._target = target
+        self._fake: Any = connect_async(target) if target.kind == "fake" else None
+        if self._fake is not None:
+            self._fake.response_callbacks.clear()  # replies have the shapes of a server's
+        self._timeout = math.inf if self._fake else timeout  # a fake server is never silent
         self._scripts = scripts
         self._opened: Opened | None = None
         self._unfinished: set[Opened] = set()  # that one, and older ones with requests unanswered
         self._new: list[Request] = []
         self._sending: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
 
     async def ask(self, command: Command) -> Any:
         """The reply to one command."""
@@ -242,9 +227,8 @@ class AsyncConnection:
             await asyncio.wait(waiting)
         for opened in [*self._unfinished]:
             self._hang_up(opened, ConnectionError("closed"))
-        if self._closing:
-            await asyncio.wait(self._closing)
-        await self._client.aclose()
+        if self._fake is not None:
+            await self._fake.aclose()
 
     def _unfinished_work(self) -> "list[asyncio.Future[Any]]":
         asked = [answer for opened in self._unfinished for _, answer, _ in opened.asked]
@@ -278,13 +262,12 @@ class AsyncConnection:
                 refuse(self._taken(), failure)
 
     async def _open(self) -> Opened:
-        async with asyncio.timeout(self._timeout):
-            connection = await self._client.connection_pool.get_connection()
-        try:
-            opened = Opened(connection, self._transport_kind, self._replied, self._hang_up)
-        except Exception:
-            self._close_soon(connection)
-            raise
+        opened = Opened()
+        ends = partial(self._replied, opened), partial(self._hang_up, opened)
+        if self._fake is not None:
+            opened.transport = FakeTransport(self._fake, *ends)
+        else:
+            opened.transport = WireTransport(await dialed(self._target, self._timeout), *ends)
         self._unfinished.add(opened)
         return opened
 
@@ -351,16 +334,4 @@ class AsyncConnection:
             self._opened = None
         asked, opened.asked = opened.asked, deque()
         opened.transport.end()
-        self._close_soon(opened.connection)
         refuse(asked, failure)
-
-    def _close_soon(self, connection: Any) -> None:
-        closing = asyncio.get_running_loop().create_task(self._close(connection))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-
-    async def _close(self, connection: Any) -> None:
-        with contextlib.suppress(RedisError, OSError):
-            async with asyncio.timeout(_GOODBYE):  # TLS waits for the other side's goodbye
-                await connection.disconnect()
-        await self._client.connection_pool.release(connection)

@@ -100,6 +100,17 @@ def first_sentinel(target: RedisTarget, *, timeout: float | None = TIMEOUT) -> r
     )
 
 
+def primary_of(target: RedisTarget, timeout: float) -> tuple[str, int]:
+    """Where the Sentinels say that the primary is."""
+    once = Retry(NoBackoff(), 0)
+    asked = _Sentinel(list(target.nodes), sentinel_kwargs=_sentinel_kwargs(target, timeout, once))  # type: ignore[no-untyped-call]
+    try:
+        return asked.discover_master(target.service)
+    finally:
+        for sentinel in asked.sentinels:
+            sentinel.close()
+
+
 class _Sentinel(redis.Sentinel):
     """If no primary is found, redis-py names each Sentinel's client with all its settings."""
 

@@ -25,14 +25,11 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from ground import connect
 from ground.lua import Command, Script
+from ground.redis.connect import connect
+from ground.redis.dial import dial
 from ground.redis.url import RedisTarget
-
-try:
-    from hiredis import pack_command as _pack
-except ImportError:  # it is an extra; redis-py packs as well, only slower
-    _pack = None  # type: ignore[assignment]
+from ground.redis.wire import Wire
 
 log = logging.getLogger("penstock.limiter")
 
@@ -47,21 +44,26 @@ FINAL = (AuthenticationError, AuthorizationError)
 
 
 class Connection:
-    """A connection to a Redis; on a Cluster, one to each node."""
+    """A connection to a Redis; to a Cluster, or to a fake, by a client of redis-py."""
 
     def __init__(self, target: RedisTarget, timeout: float, scripts: Mapping[str, Script]) -> None:
         self._scripts = scripts
-        self._client: Any = connect(target, timeout=timeout)
-        self._connection: Any = None
+        self.timeout = timeout
+        self._wire: Wire | None = None
+        self._client: Any = None
+        if target.kind in ("cluster", "fake"):
+            self._client = connect(target, timeout=timeout)
+            if target.kind == "fake":
+                self._client.response_callbacks.clear()  # replies have the shapes of a server's
+        else:
+            self._wire = dial(target, timeout, Wire)
         try:
-            if not isinstance(self._client, redis.RedisCluster):
-                self._connection = self._client.connection_pool.get_connection()
             # All at once: a script that is unknown among others that are known would be run
             # after them, a release after the acquire that it makes room for.
             if scripts:
                 self._send([("SCRIPT", "LOAD", script.source) for script in scripts.values()])
         except BaseException:
-            self.close()  # else connections to Sentinels stay open until they are garbage
+            self.close()
             raise
 
     def converse(self, commands: list[Command]) -> list[Any]:
@@ -82,21 +84,24 @@ class Connection:
         return replies
 
     def _send(self, commands: list[Command]) -> list[Any]:
-        connection = self._connection
-        if connection is None:
-            return self._ask_nodes(commands)
-        connection.send_packed_command(packed(connection, commands))
-        return [_read(connection) for _ in commands]
+        if self._wire is None:
+            return self._ask_client(commands)
+        replies = self._wire.converse(commands, self.timeout)
+        for reply in replies:
+            if isinstance(reply, RedisError) and not isinstance(reply, ResponseError):
+                raise reply  # the server speaks of the connection, not of the command
+        return replies
 
-    @property
-    def socket(self) -> Any:
-        """The raw socket (single server only), which a loop's connection takes over."""
-        return self._connection._sock
+    def shut(self) -> None:
+        """From any thread: end it for whoever converses."""
+        if self._wire is not None:
+            self._wire.shut()
 
     def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            return
         try:
-            if self._connection is not None:
-                self._connection.disconnect()
             self._client.close()
         except (RedisError, OSError):
             log.debug("closing a broken connection failed", exc_info=True)
@@ -104,15 +109,15 @@ class Connection:
     def _with_source(self, command: Command) -> Command:
         return ("EVAL", self._scripts[command[1]].source, *command[2:])
 
-    def _ask_nodes(self, commands: list[Command]) -> list[Any]:
+    def _ask_client(self, commands: list[Command]) -> list[Any]:
         """After an error that may pass no more is sent: that error is the reply to the rest."""
         replies: list[Any] = []
         for command in commands:
             refused = replies and is_passing(replies[-1])
-            replies.append(replies[-1] if refused else self._ask_node(command))
+            replies.append(replies[-1] if refused else self._asked(command))
         return replies
 
-    def _ask_node(self, command: Command) -> Any:
+    def _asked(self, command: Command) -> Any:
         try:
             return self._client.execute_command(*command)
         except ResponseError as refusal:
@@ -186,17 +191,3 @@ def is_full(reply: Any) -> bool:
     return isinstance(reply, OutOfMemoryError) or (
         isinstance(reply, ResponseError) and "OOM " in str(reply)
     )
-
-
-def packed(connection: Any, commands: list[Command]) -> list[bytes]:
-    """The bytes of some commands, for redis-py's connection to send in one write."""
-    if _pack is None:
-        return list(connection.pack_commands(commands))
-    return [b"".join(map(_pack, commands))]
-
-
-def _read(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except ResponseError as refusal:
-        return refusal

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 
 from ground.backoff import backoff
 from ground.lua import Command, Script
-from ground.redis import loop_connection
+from ground.redis import loop_wire
 from ground.redis.answers import Answer, OnLoop, deliver
 from ground.redis.connection import FINAL, PASSING, LastingConnection, is_passing, trouble
 from ground.redis.inbox import Entries, Inbox, nudge
@@ -59,7 +59,7 @@ class Engine:
         self._shortcuts: dict[int, Shortcut] = {}  # by the loop's id, which goes with the loop
         self._inbox: Inbox | None = None
         self._over: deque[Shortcut] = deque()
-        self._shortcuts_possible = loop_connection.possible(target)
+        self._shortcuts_possible = loop_wire.possible(target)
         self._down_since: float | None = None
         self._failure: BaseException | None = None
         self._failures, self._retry_at = 0, 0.0

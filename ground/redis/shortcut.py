@@ -14,10 +14,10 @@ from threading import RLock
 from typing import Any, Protocol
 
 from ground.lua import Command
-from ground.redis.connection import Connection
-from ground.redis.loop_connection import LoopConnection, packed
+from ground.redis.loop_wire import LoopWire, open_for
 from ground.redis.unit import Batch, Carrier, Unit, what_is_due
 from ground.redis.url import RedisTarget
+from ground.redis.wire import BROKEN, packed
 
 log = logging.getLogger("penstock.redis")
 
@@ -53,7 +53,7 @@ class Shortcut:
     def __init__(self, engine: Host, loop: weakref.ref[asyncio.AbstractEventLoop]) -> None:
         self._engine = engine
         self._loop = loop
-        self._connection: LoopConnection | None = None
+        self._connection: LoopWire | None = None
         self._asked = 0
         self._wished = False
         self._touched: dict[Unit, None] = {}
@@ -99,27 +99,25 @@ class Shortcut:
 
     def connect(self, timeout: float) -> None:
         """Called on the engine's thread, which may block."""
-        if not LoopConnection.open(
-            self._loop, self._engine.target, timeout, self._begin, number=self.connections
-        ):
+        engine = self._engine
+        if not open_for(self._loop, engine.target, timeout, self._begin, self.connections):
             self._wished = False
 
-    def _begin(self, *opened: Connection) -> None:
+    def _begin(self, *opened: LoopWire) -> None:
         self._wished = False
-        connections = [LoopConnection(self._loop, each) for each in opened]
         begun = False
         try:
             with self._engine.lock:
                 if not (self._connection or self._engine.stopped or self._engine.is_down):
-                    begun = self._watch(*connections)
+                    begun = self._watch(*opened)
         finally:
             if not begun:
-                if self._connection in connections:
+                if self._connection in opened:
                     self._connection = None
-                for each in connections:
+                for each in opened:
                     each.hang_up()
 
-    def _watch(self, connection: LoopConnection) -> bool:
+    def _watch(self, connection: LoopWire) -> bool:
         if not connection.watch(self._readable):
             return False
         self._connection = connection
@@ -157,7 +155,7 @@ class Shortcut:
                 engine.deliver()
             if self._touched and not self._flushing and self._connection is not None:
                 self._flush_soon()  # right after the callers that were woken, and may ask again
-        except OSError:
+        except BROKEN:
             with engine.lock:
                 self.cut()
         except BaseException:
@@ -196,7 +194,7 @@ class Shortcut:
         if batches and self._connection is not None:
             data = packed(commands)
             if len(data) <= LONGEST:
-                self._connection.send(data)
+                self._connection.send_whole(data)
             else:
                 self._leave_to_engine(batches)
 

@@ -38,3 +38,12 @@ def test_who_carries_a_unit_is_said_by_its_batch_alone() -> None:
         "limiter/ledger.py",  # a new unit's
         "worker/queue/orders.py",
     ]
+
+
+def test_one_wire_speaks_to_redis_and_no_private_part_of_redis_py_is_touched() -> None:
+    dials = holding(r"socket\.create_connection|AF_UNIX", modules("ground/redis", *CORE[1:]))
+    assert dials == ["ground/redis/dial.py"]
+    assert holding("hiredis", modules(*CORE)) == ["ground/redis/wire.py"]
+    privates = r"onnection\w*\._(sock|parser|reader|writer)\b"
+    found = holding(privates, modules("ground/redis", "limiter", "worker/concurrent"))
+    assert found == []

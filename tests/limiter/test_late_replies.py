@@ -6,10 +6,11 @@ from contextlib import closing
 
 import pytest
 
-from ground.redis import loop_connection
+from ground.redis import loop_wire
 from ground.redis.connect import target_of
-from ground.redis.connection import Connection
+from ground.redis.dial import dial
 from ground.redis.unit import Carrier
+from ground.redis.wire import Wire
 from limiter import TokenBucket, UnknownPermit
 from tests.harness.servers import until
 from tests.limiter.by_shortcut import on_its_shortcut
@@ -19,9 +20,9 @@ from tests.limiter.in_flight import in_line, served
 @pytest.fixture
 def held_back(monkeypatch):
     """While this is set, no reply reaches a loop by its shortcut."""
-    back, received = threading.Event(), loop_connection.LoopConnection.received
+    back, received = threading.Event(), loop_wire.LoopWire.received
     monkeypatch.setattr(
-        loop_connection.LoopConnection,
+        loop_wire.LoopWire,
         "received",
         lambda wire: [] if back.is_set() else received(wire),
     )
@@ -91,15 +92,15 @@ async def test_an_ask_that_its_cancellation_overtook_leaves_no_permit_behind(
     gate = TokenBucket(real_redis, "g", limit=1, lease=600)
     await on_its_shortcut(gate)
     late = []
-    monkeypatch.setattr(loop_connection.LoopConnection, "send", lambda _, data: late.append(data))
+    monkeypatch.setattr(loop_wire.LoopWire, "send_whole", lambda _, data: late.append(data))
     asking = asyncio.create_task(gate.acquire())
     while not late:  # noqa: ASYNC110
         await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
     assert (await gate.status()).waiting == 0  # this comes after the cancellation
-    with closing(Connection(target_of(real_redis), 5.0, {})) as other:
-        other.socket.sendall(late[0])
-        assert other.socket.recv(1)
+    with closing(dial(target_of(real_redis), 5.0, Wire)) as other:
+        other.send(late[0])
+        assert other.wait(100.0)
     assert leases(real_redis)
     until(lambda: not leases(real_redis), "its end")

@@ -28,7 +28,7 @@ sys.meta_path.insert(0, Hidden())
 """
 
 
-HIDDEN = without({*EXTRAS, "hiredis"})
+HIDDEN = without(EXTRAS)
 PENSTOCK = f"{HIDDEN}\nfrom penstock.entry import main\nmain()"
 DIRECT = {
     "redis", "rq", "httpx", "pydantic", "pydantic_settings", "dotenv", "click", "packaging",

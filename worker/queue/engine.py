@@ -17,9 +17,10 @@ from ground.process import PerProcess
 from ground.redis.answers import Answer, OnLoop
 from ground.redis.engine import NEVER, Engine
 from ground.redis.inbox import SILENCE, read_streams, reading
-from ground.redis.loop_connection import LoopConnection, packed
+from ground.redis.loop_wire import LoopWire
 from ground.redis.shortcut import LATE, Shortcut
 from ground.redis.url import RedisTarget
+from ground.redis.wire import BROKEN, packed
 from worker.errors import QueueError
 from worker.queue.order import SCRIPTS, Order
 from worker.queue.orders import Orders, Reader
@@ -75,7 +76,7 @@ class JobShortcut(Shortcut):
     def __init__(self, engine: JobEngine, loop: weakref.ref[asyncio.AbstractEventLoop]) -> None:
         super().__init__(engine, loop)
         self._jobs = engine
-        self._reader: LoopConnection | None = None
+        self._reader: LoopWire | None = None
         self._asked_at: float | None = None
         self._pinged_at: float | None = None
         self._replied_at = 0.0
@@ -87,7 +88,7 @@ class JobShortcut(Shortcut):
         """Whether notices are read here."""
         return self._reader is not None
 
-    def _watch(self, connection: LoopConnection, reader: LoopConnection | None = None) -> bool:
+    def _watch(self, connection: LoopWire, reader: LoopWire | None = None) -> bool:
         if reader is None or not reader.watch(lambda: self._guarded(self._read_notices)):
             return False
         if not super()._watch(connection):
@@ -110,7 +111,7 @@ class JobShortcut(Shortcut):
         """Start reading the next notices, if jobs wait. From any thread, under the lock."""
         try:
             self._ask(self._jobs.clock())
-        except OSError:
+        except BROKEN:
             self.cut()
 
     def _send(self, now: float) -> None:
@@ -123,7 +124,7 @@ class JobShortcut(Shortcut):
             if now > self._replied_at + SILENCE:  # an idle connection may be dead
                 commands.insert(0, ("PING",))
                 self._pinged_at = now
-            self._reader.send(packed(commands))
+            self._reader.send_whole(packed(commands))
             self._asked_at = now
 
     def _read_notices(self, now: float) -> None:

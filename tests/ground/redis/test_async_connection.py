@@ -2,15 +2,16 @@
 
 import asyncio
 import gc
-import select
+import threading
 from collections import deque
 from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError, ReadOnlyError, RedisError
 
-from ground.redis.async_connection import AsyncConnection, Opened
+from ground.redis.async_connection import AsyncConnection, Opened, WireTransport
 from ground.redis.connect import target_of
+from ground.redis.dial import dial
 from tests.harness.servers import blocked, until
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.parking import Parking
@@ -110,7 +111,8 @@ async def test_a_reply_that_lies_unread_is_read_before_the_server_is_called_sile
     opened = wire._opened
     assert opened is not None
     (asked,) = wire.asked(("ECHO", "there"))
-    select.select([opened.connection._writer.get_extra_info("socket")], [], [], PATIENCE)
+    assert isinstance(opened.transport, WireTransport)
+    assert opened.transport._wire.wait(PATIENCE)
     wire._timeout = 0.0  # so it is late, as after a loop that stood still
     wire._watch(opened)
     assert await soon(asked) == b"there"
@@ -157,13 +159,7 @@ async def is_waited_for_as_it_moves(wire: AsyncConnection, proxy: Any, way: str)
     proxy.thaw()
 
 
-@pytest.fixture(params=["hiredis", "redis-py"])
-def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "redis-py":
-        monkeypatch.setattr("ground.redis.async_connection.Reader", None)
-
-
-async def test_a_long_reply_is_not_silence(proxy, real_redis, reader) -> None:
+async def test_a_long_reply_is_not_silence(proxy, real_redis) -> None:
     wire = AsyncConnection(proxy.target, SCRIPTS, timeout=60)
     await wire.ask(("PING",))
     long = b"x" * (32 << 20)
@@ -175,7 +171,7 @@ async def test_a_long_reply_is_not_silence(proxy, real_redis, reader) -> None:
     await wire.close()
 
 
-async def test_a_long_request_is_not_silence(proxy, real_redis, reader) -> None:
+async def test_a_long_request_is_not_silence(proxy, real_redis) -> None:
     wire = AsyncConnection(proxy.target, SCRIPTS, timeout=60)
     await wire.ask(("PING",))
     proxy.freeze("commands")
@@ -215,49 +211,39 @@ async def test_a_line_that_goes_away_is_broken_off_with_the_others(real_redis, n
     await wire.close()
 
 
-async def test_a_server_that_does_not_say_goodbye_keeps_nobody(real_redis, monkeypatch) -> None:
-    from redis.asyncio.connection import Connection
-    from redis.exceptions import TimeoutError
+async def test_a_wire_that_was_dialed_for_nobody_any_more_is_closed(
+    real_redis, monkeypatch
+) -> None:
+    opened, go_on = [], threading.Event()
 
-    wire = await open_wire(real_redis)
-    released = []
-    release = wire._client.connection_pool.release
+    def late(*asked: Any) -> Any:
+        go_on.wait(PATIENCE)
+        opened.append(dial(*asked))
+        return opened[0]
 
-    async def never(*_: Any, **__: Any) -> None:
-        raise TimeoutError("Timed out closing connection after 5.0")
-
-    async def noted(connection: Any) -> None:
-        released.append(connection)
-        await release(connection)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "disconnect", never)
-        patch.setattr(wire._client.connection_pool, "release", noted)
-        wire.break_off()
-        closing = list(wire._closing)
-        await asyncio.wait(closing)
-    assert [task.exception() for task in closing] == [None]
-    assert len(released) == 1
+    monkeypatch.setattr("ground.redis.async_connection.dial", late)
+    wire = AsyncConnection(target_of(real_redis), SCRIPTS, timeout=60)
+    (asked,) = wire.asked(("PING",))
+    await asyncio.sleep(0)
+    wire.break_off()
+    with pytest.raises(ConnectionError, match="broken off"):
+        await soon(asked)
+    go_on.set()
+    await asyncio.to_thread(until, lambda: opened and opened[0].closed, "its end")
     await wire.close()
 
 
-async def test_a_connection_that_was_lost_already_is_not_taken_over(real_redis) -> None:
-    wire = AsyncConnection(target_of(real_redis), SCRIPTS, timeout=60)
-    pool = wire._client.connection_pool
-    get = pool.get_connection
-
-    async def lost() -> Any:
-        pool.get_connection = get
-        connection = await get()
-        connection._writer.transport.abort()
-        for _ in range(2):
-            await asyncio.sleep(0)  # and redis-py hears of it
-        return connection
-
-    pool.get_connection = lost
-    with pytest.raises(ConnectionError, match="hung up"):
-        await soon(wire.ask(("PING",)))
-    assert await soon(wire.ask(("ECHO", "again"))) == b"again"
+async def test_a_connection_that_the_server_cut_is_replaced(real_redis) -> None:
+    wire = await open_wire(real_redis)
+    for client in real_redis.client_list(_type="normal"):
+        if client["id"] != str(real_redis.client_id()):
+            real_redis.client_kill_filter(_id=client["id"])
+    while True:  # the loop may learn of it by what it sends
+        try:
+            assert await soon(wire.ask(("ECHO", "again"))) == b"again"
+            break
+        except ConnectionError as failure:
+            assert "hung up" in str(failure)  # noqa: PT017
     await wire.close()
 
 

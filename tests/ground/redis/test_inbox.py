@@ -1,5 +1,6 @@
 """The reader of a process's streams."""
 
+from contextlib import closing
 from typing import Any
 
 from ground.redis import inbox as inboxes
@@ -35,4 +36,5 @@ def test_an_inbox_that_is_idle_for_long_goes_on_by_a_new_connection(
     until(lambda: len(received) == 2, "what comes then to be received")
     assert [n for _, n in received] == [b"1", b"2"]
     assert received[0][0] is not received[1][0]
-    inbox.end(Connection(target, 5.0, {}).converse, PATIENCE)
+    with closing(Connection(target, 5.0, {})) as other:
+        inbox.end(other.converse, PATIENCE)

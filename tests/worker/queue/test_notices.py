@@ -15,7 +15,7 @@ import ground
 from ground.redis import engine as ground_engine
 from ground.redis.engine import Engine
 from ground.redis.inbox import SILENCE
-from ground.redis.loop_connection import LoopConnection
+from ground.redis.loop_wire import LoopWire
 from ground.redis.shortcut import LATE, Shortcut
 from penstock.in_process import run_queued
 from tests.harness.servers import until
@@ -416,7 +416,7 @@ def cut(queue: CodeQueue) -> None:
 
 async def test_an_interrupted_end_leaves_no_reader(real_redis, watched, queue, raises_once):
     old = shortcut_of(queue)._reader
-    raises_once(LoopConnection, "hang_up")
+    raises_once(LoopWire, "hang_up")
     with pytest.raises(KeyError):
         cut(queue)
     cut(queue)  # as the engine does that finds it late
@@ -426,15 +426,16 @@ async def test_an_interrupted_end_leaves_no_reader(real_redis, watched, queue, r
 
 
 async def test_an_interrupted_beginning_leaves_no_reader(real_redis, watched, queue, monkeypatch):
-    made, real = [], LoopConnection.__init__
+    made, real = [], LoopWire.watch
 
-    def fails_at_the_second(*args: Any) -> None:
+    def fails_at_the_second(*args: Any) -> bool:
         made.append(1)
         if len(made) == 2:
             raise KeyError("a signal's handler")
-        real(*args)
+        return real(*args)
 
-    monkeypatch.setattr(LoopConnection, "__init__", fails_at_the_second)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    monkeypatch.setattr(LoopWire, "watch", fails_at_the_second)
     cut(queue)
     await asyncio.wait_for(on_its_shortcut(queue), PATIENCE)
     assert len(made) == 4

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from ground.redis import loop_connection
 from ground.redis.engine import Engine
 from ground.redis.shortcut import LONGEST
 from penstock.in_process import run_queued
@@ -87,14 +86,6 @@ async def test_a_blocked_thread_of_the_loop_is_served_by_the_engine(
     handle = queue.sync.submit("1")  # and the loop stands still meanwhile
     assert queued(real_redis) == [handle.id]
     assert any(exchanges)
-
-
-async def test_without_hiredis_the_engine_does_it(real_redis, monkeypatch, exchanges):
-    monkeypatch.setattr(loop_connection, "Reader", None)
-    queue = CodeQueue(real_redis, "code")
-    for n in range(20):
-        await queue.submit(str(n))
-    assert sum(exchanges) >= 20
 
 
 # Trouble

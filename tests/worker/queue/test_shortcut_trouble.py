@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ground.redis import engine as ground_engine
-from ground.redis import loop_connection, shortcut
+from ground.redis import loop_wire, shortcut
 from ground.redis.connect import target_of
 from ground.redis.connection import Connection
-from ground.redis.loop_connection import LoopConnection
+from ground.redis.loop_wire import LoopWire
 from ground.redis.shortcut import Shortcut
 from tests.harness.servers import until
 from tests.worker.queue.by_shortcut import (
@@ -178,7 +178,7 @@ async def test_a_shortcut_that_fell_silent_is_left(real_redis, monkeypatch) -> N
         CodeQueue(real_redis, "code", abandon="keep", no_workers_after=0.5)
     )
     deaf(queue)
-    monkeypatch.setattr(LoopConnection, "received", lambda _: ())
+    monkeypatch.setattr(LoopWire, "received", lambda _: ())
     handle = await asyncio.wait_for(queue.submit("1"), PATIENCE)
     monkeypatch.undo()
     assert not shortcut_of(queue).open
@@ -195,7 +195,7 @@ async def test_a_shortcut_that_cannot_be_opened_for_any_reason_is_done_without(
         tried.append(1)
         raise ValueError("a host's name that is none")
 
-    monkeypatch.setattr(loop_connection, "Connection", wire)
+    monkeypatch.setattr(loop_wire, "dial", wire)
     queue = CodeQueue(real_redis, "code")
     while len(tried) < 2:
         await asyncio.wait_for(queue.submit("1"), PATIENCE)
