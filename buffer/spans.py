@@ -2,7 +2,8 @@
 `versions` as `[[tokens, version], …]`, or slime's `weight_versions`, one for each engine's answer.
 An item with several rows of tokens has a list of `versions` per row.
 
-A version below 0 marks tokens that no version made, such as a prompt.
+Version -1 marks tokens that no version made, such as a prompt. Version -2 is an unknown one, which
+counts as older than any.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from buffer.errors import ItemRefused
 _ENDS = ("version_start", "version_end")
 _REPORTS = frozenset((*_ENDS, "versions", "weight_versions"))
 Span = tuple[int, int]
+NOT_MADE, UNKNOWN = -1, -2
 _HIGHEST = 2**31  # versions are part of scores, next to the time
 
 
@@ -25,7 +27,7 @@ def reported(item: dict[str, Any]) -> tuple[str, str]:
     answers = item.get("weight_versions")
     if isinstance(answers, list):  # an engine that was given no name for its weights says "default"
         found += [int(said) for said in map(str, answers) if said.isdecimal() and len(said) < 10]
-    made = [version for version in found if version >= 0]
+    made = [max(version, 0) for version in found if version != NOT_MADE]
     return (str(min(made)), str(max(made))) if made else ("", "")
 
 
@@ -78,7 +80,7 @@ def _stale(row: list[Span], oldest: int) -> list[list[int]]:
     place = 0
     for tokens, version in row:
         end = place + tokens
-        if tokens and 0 <= version < oldest:
+        if tokens and version != NOT_MADE and version < oldest:
             if found and found[-1][1] == place:
                 found[-1][1] = end
             else:
@@ -127,7 +129,7 @@ def _span(pair: Any) -> Span:
 
 def _version(value: Any, where: str) -> int:
     version = _whole(value)
-    if version is None or not -1 <= version <= _HIGHEST:
+    if version is None or not UNKNOWN <= version <= _HIGHEST:
         raise ItemRefused(f"{where} has the version {value!r:.100}: an integer from 0 to 2^31")
     return version
 

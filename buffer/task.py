@@ -140,16 +140,20 @@ class Task:
         return tagged("buffer", in_run(self.run, self.name), f"batch:{receipt}:groups")
 
     async def call(self, script: str, *args: Any) -> Any:
-        """Run one of the task's scripts; a task unknown to Redis is configured first."""
+        """Run one of the buffer's scripts; a task unknown to Redis is configured first."""
+        return await self.run_script(_script(script), *args)
+
+    async def run_script(self, script: Script, *args: Any) -> Any:
+        """The same for a script of any package whose only key is the task's."""
         if self._config is None:
             await self.config()
         try:
-            return await self.link.run(_script(script), [self.root], args)
+            return await self.link.run(script, [self.root], args)
         except ResponseError as refusal:
             if "NOTASK" in str(refusal):
                 self._config = None  # Redis was emptied, or the idle task forgotten
                 await self.config()
-                return await self.link.run(_script(script), [self.root], args)
+                return await self.link.run(script, [self.root], args)
             if "STALE" in str(refusal):
                 raise RolloutReplaced(self.name) from None
             if "NOPOLICY" in str(refusal):

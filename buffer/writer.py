@@ -31,7 +31,8 @@ class Outcome(StrEnum):
     FOREIGN = "foreign"  # its slot makes a group of another instance
 
 
-_OUTCOMES = (None, *Outcome)
+OUTCOMES = (None, *Outcome)
+"""By the code of put.lua."""
 
 
 _alike = attrgetter("id", "round", "slot", "fence", "lowest", "highest")
@@ -90,7 +91,7 @@ class _Line:
         reply = await self._task.call("write", self._rollout, *args)
         outcomes = [Outcome.FULL] * len(entries)
         for place, code in zip((p for group in places for p in group), reply[1:], strict=True):
-            outcomes[place] = _OUTCOMES[code] or Outcome.FULL
+            outcomes[place] = OUTCOMES[code] or Outcome.FULL
         return max(int(reply[0]), 0) / 1000, outcomes
 
     def _next_chunk(self) -> list[tuple[Entry, "_Ticket"]]:

@@ -9,6 +9,7 @@ earlier call held, and some ids behind that, so each token is stored once:
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Any
 
 from gateway.packing import Floats, Ids, Spans, floats_of, ids_of
 
@@ -50,10 +51,11 @@ class Call:
     sent          what the client has of the answer
     req_digest    of the request's body; a retry has the same
     retry         it came as a retry of an earlier call
-    lacks         why nothing of it is trained on: the engine gave no `ids` or `prompt_ids`, or two
-                  answers are in `conflict`
+    lacks         why nothing of it is trained on: the engine gave no `ids`, `prompt_ids` or
+                  `logprobs`, or two answers are in `conflict`
     train         False for side calls, such as those of a small model
     constrained   the engine sampled under a grammar: log-probabilities are of a cut distribution
+    asked         parameters of sampling that its request asked for, and did not get
     foreign       turns of an assistant in its request that this session did not sample
     t0, t1        when it began and ended, in milliseconds by Redis' clock
     """
@@ -75,6 +77,7 @@ class Call:
     lacks: str = ""
     train: bool = True
     constrained: bool = False
+    asked: Mapping[str, Any] = field(default_factory=dict)
     foreign: int = 0
     dialect: str = "chat"
     engine: str = ""
@@ -84,7 +87,7 @@ class Call:
     @property
     def has_ids(self) -> bool:
         """Whether its ids are known: others may continue it."""
-        return self.state is State.DONE and self.lacks in ("", "conflict")
+        return self.state is State.DONE and self.lacks not in ("ids", "prompt_ids")
 
     @property
     def begin(self) -> int:

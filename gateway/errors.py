@@ -7,6 +7,7 @@ PenstockError
     ├── BudgetSpent      the session has used its tokens, turns, time or bytes
     ├── SessionsFull     no room for another session now; says when to come back
     ├── KeyReused        an idempotency key came with another body
+    ├── CallLost         Redis does not know that this call began: ask again
     ├── CallConflict     the same call was committed with other contents
     ├── RewardDiffers    the session was finalized with another reward
     ├── RequestRefused   a request of an agent cannot be served; says why
@@ -44,9 +45,9 @@ class SessionOver(GatewayError):
 class BudgetSpent(GatewayError):
     """The session has used what it was given; `what` is tokens, turns, seconds or bytes."""
 
-    def __init__(self, sid: str, what: str, limit: int) -> None:
+    def __init__(self, sid: str, what: str, limit: float) -> None:
         super().__init__(
-            f"session {sid} has used its {limit} {what}: finalize it, or open sessions with more"
+            f"session {sid} has used its {limit:g} {what}: finalize it, or open sessions with more"
         )
         self.what = what
 
@@ -69,6 +70,16 @@ class KeyReused(GatewayError):
         super().__init__(
             "this Idempotency-Key came before with another body: "
             "send the same body again, or another key"
+        )
+
+
+class CallLost(GatewayError):
+    """The call cannot be committed."""
+
+    def __init__(self, sid: str, call: int) -> None:
+        super().__init__(
+            f"Redis does not know that call {call} of session {sid} began: it lost its newest "
+            "writes. Send the request again"
         )
 
 

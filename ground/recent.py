@@ -10,7 +10,7 @@ V = TypeVar("V")
 class Recent(OrderedDict[Hashable, V], Generic[V]):
     """At most this many entries: the one that was not used for longest is dropped first.
 
-    With `size_of`, their sizes together are at most `most`, and none is taken out by name.
+    With `size_of`, their sizes together are at most `most`, and only `drop` takes one out.
     """
 
     def __init__(self, most: int, size_of: Callable[[V], int] | None = None) -> None:
@@ -23,6 +23,11 @@ class Recent(OrderedDict[Hashable, V], Generic[V]):
         if key in self:
             self.move_to_end(key)
         return self.get(key)
+
+    def drop(self, key: Hashable) -> None:
+        value = self.pop(key, None)
+        if value is not None and self._size_of is not None:
+            self.size -= self._size_of(value)
 
     def put(self, key: Hashable, value: V) -> None:
         before = self.get(key)

@@ -44,6 +44,7 @@ class Calls(Protocol):
     async def commit(self, fence: str, call: Call, reached: bytes, answer: bytes = b"") -> None: ...
     def sent(self, call: int, sent: Sent) -> None: ...
     def broke(self, call: int, fence: str, sent: Sent = Sent.NOTHING) -> None: ...
+    def die(self, call: int) -> None: ...
 
 
 class MemoryLog:
@@ -95,7 +96,7 @@ class MemoryLog:
         if asked.key:
             self.by_key[asked.key] = (asked.digest, number)
         foreign = known.index(True) if True in known else len(known)
-        return Fresh(number, f"f{number}", hits, foreign, None, retry)
+        return Fresh(number, f"f{number}", 0, hits, foreign, None, retry)
 
     async def ids(self, call: int) -> Ids:
         return full(self.calls, call)
@@ -114,6 +115,10 @@ class MemoryLog:
 
     def broke(self, call: int, fence: str, sent: Sent = Sent.NOTHING) -> None:
         self.calls[call] = replace(self.calls[call], state=State.BROKEN, sent=sent)
+
+    def die(self, call: int) -> None:
+        """The process that has the call is gone."""
+        self.dead.add(call)
 
     def log(self) -> Log:
         return Log(dict(self.calls))
@@ -201,7 +206,7 @@ class World:
                 self.log.sent(call.id, Sent.HUNG_UP)
                 return None
             case "unsaid":
-                self.dead(call.id)
+                self.log.die(call.id)
             case _:
                 self.log.sent(call.id, Sent.WHOLE)
         self.delivered.add(call.id)
@@ -223,14 +228,10 @@ class World:
         key: str,
     ) -> dict[str, Any] | None:
         """Its process hangs for so long that a retry is answered by another one."""
-        self.dead(begun.call)
+        self.log.die(begun.call)
         again = await self.turn(chat, How(retry=True, key=key))
         await self.deliver(begun, call, before, answer)
         return again
-
-    def dead(self, call: int) -> None:
-        if isinstance(self.log, MemoryLog):
-            self.log.dead.add(call)
 
     async def placed(
         self, chat: Chat, begun: Fresh, places: Sequence[int]

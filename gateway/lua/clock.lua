@@ -1,0 +1,2 @@
+-- clock.lua: Redis' time, read once.
+local stamp = redis.call('TIME')

@@ -1,0 +1,27 @@
+-- note.lua: what clients have of their answers, which calls have none, which are still under way.
+-- KEYS   root
+-- ARGV   lease_ms, then for each: sid call fence what(2 or 3 as in session.lua, b, B, or r: renew)
+-- REPLY  how many of them were as said
+-- include: clock.lua
+-- include: session.lua
+local noted = 0
+for sid, call, fence, what in each() do
+  local state = state_of(sid, call)
+  if what == 'r' then
+    noted = noted + redis.call('ZADD', of(sid, ':open'), 'XX', 'CH', clock + LEASE_MS, call)
+  elseif what == 'b' or what == 'B' then
+    local record = BROKEN[state] and redis.call('HGET', of(sid, ':calls'), call)
+    if record and string.match(record, '^o(%x+)') == fence then
+      give_up(sid, call, what)
+      if redis.call('HGET', of(sid, ''), 'state') == 'draining' then wake_drained(sid) end
+      noted = noted + 1
+    end
+  elseif state == '1' or state == '3' then
+    set_state(sid, call, what)
+    redis.call('ZREM', of(sid, ':open'), call)
+    redis.call('HINCRBY', of(sid, ''), 'snap', 1)
+    wake_joined(sid, call)
+    noted = noted + 1
+  end
+end
+return noted

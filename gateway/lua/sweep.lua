@@ -1,0 +1,26 @@
+-- sweep.lua: calls whose process is gone have no answer; sessions that are idle are named.
+-- KEYS   root
+-- ARGV   idle_ms most
+-- REPLY  the sessions that were idle for too long
+-- include: clock.lua
+-- include: session.lua
+local idle, sessions = {}, ROOT .. ':sessions'
+for _, sid in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', clock, 'LIMIT', 0, MOST)) do
+  local t = tonumber(redis.call('HGET', of(sid, ''), 't') or '')
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', of(sid, ':open'), '-inf', clock, 'LIMIT', 0, 64)) do
+    local broken = BROKEN[state_of(sid, id)]
+    if broken then give_up(sid, id, broken) else redis.call('ZREM', of(sid, ':open'), id) end
+  end
+  local open = redis.call('ZRANGE', of(sid, ':open'), 0, 0, 'WITHSCORES')
+  if not t then
+    redis.call('ZREM', sessions, sid) -- it expired
+  elseif open[2] then
+    redis.call('ZADD', sessions, open[2], sid)
+  elseif t + IDLE_MS > clock then
+    redis.call('ZADD', sessions, t + IDLE_MS, sid)
+  else
+    idle[#idle + 1] = sid
+    redis.call('ZADD', sessions, clock + 60000, sid) -- if its finder dies, another one finds it
+  end
+end
+return idle
