@@ -11,7 +11,7 @@ from tests.harness.servers import PrivateRedis
 def _faulty() -> Faulty:
     """With every script: each of them is compiled by the server once, not for each test."""
     packages = ("limiter", "worker.concurrent", "worker.queue", "worker.lifecycle")
-    return Faulty(None, "buffer", *packages, "worker.e2b")
+    return Faulty(None, "buffer", "gateway", *packages, "worker.e2b")
 
 
 @pytest.fixture
