@@ -9,7 +9,16 @@
 return whole(function()
   local s = redis.call('HMGET', of(SID, ''), 'state', 'snap', 'reward', 'answer', 'bytes')
   if not s[1] then return {'unknown'} end
+  local function tidy()
+    redis.call('PEXPIRE', of(SID, ''), STAYS_MS)
+    redis.call('UNLINK', of(SID, ':calls'), of(SID, ':index'), of(SID, ':states'), of(SID, ':open'),
+      of(SID, ':bell:drained'))
+    redis.call('ZREM', at('sessions'), SID)
+    if redis.call('HDEL', of(SID, ''), 'bytes') == 1 then count('session_bytes', -s[5]) end
+  end
+
   if s[1] == 'final' then
+    tidy() -- a script may have stopped before it was
     if s[3] ~= REWARD then return {'differs'} end
     return {'final', s[4]}
   end
@@ -23,10 +32,6 @@ return whole(function()
   if code == 7 then return {'unpublished'} end
   if code == 8 then return {'foreign'} end
   redis.call('HSET', of(SID, ''), 'state', 'final', 'reward', REWARD, 'answer', code .. ANSWER)
-  redis.call('PEXPIRE', of(SID, ''), STAYS_MS)
-  redis.call('UNLINK', of(SID, ':calls'), of(SID, ':index'), of(SID, ':states'), of(SID, ':open'),
-    of(SID, ':bell:drained'))
-  redis.call('ZREM', at('sessions'), SID)
-  count('session_bytes', -(s[5] or 0))
+  tidy()
   return {'put', code}
 end)

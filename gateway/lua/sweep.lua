@@ -6,14 +6,15 @@
 -- include: session.lua
 local idle, sessions = {}, ROOT .. ':sessions'
 for _, sid in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', clock, 'LIMIT', 0, MOST)) do
-  local t = tonumber(redis.call('HGET', of(sid, ''), 't') or '')
+  local s = redis.call('HMGET', of(sid, ''), 't', 'state')
+  local t = tonumber(s[1] or '')
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', of(sid, ':open'), '-inf', clock, 'LIMIT', 0, 64)) do
     local broken = BROKEN[state_of(sid, id)]
     if broken then give_up(sid, id, broken) else redis.call('ZREM', of(sid, ':open'), id) end
   end
   local open = redis.call('ZRANGE', of(sid, ':open'), 0, 0, 'WITHSCORES')
-  if not t then
-    redis.call('ZREM', sessions, sid) -- it expired
+  if not t or s[2] == 'final' then
+    redis.call('ZREM', sessions, sid)
   elseif open[2] then
     redis.call('ZADD', sessions, open[2], sid)
   elseif t + IDLE_MS > clock then
