@@ -10,8 +10,8 @@ from pathlib import Path
 FOLDER, ENVIRONMENT = Path("secrets"), Path(".env")
 WHERE = "PENSTOCK_SECRETS="
 TOKENS = (
-    "redis_password", "sandbox_token", "buffer_token", "monitor_token", "metrics_token",
-    "grafana_password",
+    "redis_password", "sandbox_token", "buffer_token", "gateway_token", "monitor_token",
+    "metrics_token", "grafana_password",
 )  # fmt: skip
 
 

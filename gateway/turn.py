@@ -106,13 +106,24 @@ class Turns:
         while True:
             begun = await self._log.begin(session, asked)
             if isinstance(begun, Fresh):
-                turn = _Turn(session, question, begun, dialect, digest, base, hashes, places)
+                turn = _Turn(
+                    session,
+                    question,
+                    begun,
+                    dialect,
+                    digest,
+                    base,
+                    hashes,
+                    places,
+                    time.monotonic(),
+                )
                 return await self._fresh(turn)
             if isinstance(begun, Replay):
                 self._tally.count("replayed")
                 return await self._replayed(session, question, begun)
             self._tally.count("joined")
             await self._joined(session, begun)
+            asked = replace(asked, waited=True)
 
     async def _joined(self, session: Session, join: Join) -> None:
         here = self._here.get((session.sid, join.call))
@@ -328,6 +339,7 @@ class _Turn:
     base: bytes
     hashes: list[bytes]
     places: list[int]
+    began: float
 
     @property
     def before(self) -> bytes:
@@ -395,5 +407,6 @@ def _call(turn: _Turn, prompt: Prompt, sampled: Sampled, reply: Reply, train: bo
         stop="" if part.stop is None else str(part.stop), req_digest=turn.digest,
         retry=begun.retry, lacks=sampled.lacks, train=train,
         constrained=bool(turn.question.chat.constraints), foreign=begun.foreign,
-        dialect=turn.dialect, engine=part.engine,
+        dialect=turn.dialect, engine=part.engine, t0=begun.at,
+        t1=begun.at + int((time.monotonic() - turn.began) * 1000), asked=turn.question.asked,
     )  # fmt: skip

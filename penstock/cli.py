@@ -29,6 +29,7 @@ COMMANDS = {
     "buffer": "penstock.commands.buffer",
     "demo": "penstock.demo.command",
     "doctor": "penstock.doctor.command",
+    "gateway": "penstock.commands.gateway",
     "groups": "penstock.commands.groups",
     "health": "penstock.commands.health",
     "images": "penstock.commands.images",

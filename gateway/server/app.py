@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from starlette.responses import Response
 
 from buffer.http.answers import Answer, envelope, refusal
 from buffer.link import Link
+from buffer.task import listed_tasks
 from gateway.engines.pool import Pool
 from gateway.errors import (
     RewardDiffers,
@@ -33,10 +35,12 @@ from ground.http.guard import Receive, Scope, Send
 from ground.logs import correlated
 from ground.redis.connect import UNWELL
 from ground.redis.url import RedisTarget
+from ground.tasks import ended, heed_cancellation
 
 log = logging.getLogger(__name__)
 
-_GRACE = 30  # seconds that turns have when the server ends
+_SWEEP = 5.0  # seconds
+GRACE = 30  # seconds that turns have when the server ends
 
 
 class Gateway:
@@ -90,11 +94,24 @@ class Gateway:
                    "run": self._run, "redis": str(self._link.target),
                    "engines": ", ".join(engine.url for engine in pool.engines)},
         )  # fmt: skip
+        sweeping = asyncio.create_task(self._sweep())
         yield
+        await ended([sweeping])
         await agents.aclose()
         await pool.aclose()
         await self._sessions.aclose()
         await self._link.aclose()
+
+    async def _sweep(self) -> None:
+        """Give up the calls of processes that are gone, and idle sessions, until cancelled."""
+        while True:
+            heed_cancellation()
+            try:
+                for task in await listed_tasks(self._link, self._run):
+                    await self._sessions.sweep(task)
+            except UNWELL as failure:
+                log.warning("sweep failed; the next one follows", extra={"reason": str(failure)})
+            await asyncio.sleep(_SWEEP)
 
     async def _health(self) -> dict[str, Any]:
         await self._link.command("PING")
@@ -138,4 +155,4 @@ def serve(
     listener = listen(host, settings.gateway_port, "PENSTOCK_GATEWAY_PORT")
     bound = settings.model_copy(update={"gateway_port": listener.getsockname()[1]})
     gateway = Gateway(target, run, bound)
-    serve_until_told(listener, gateway, grace=_GRACE, first=gateway.start)
+    serve_until_told(listener, gateway, grace=GRACE, first=gateway.start)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from pydantic import SecretStr
 
 from buffer.settings import BufferSettings
+from gateway.settings import GatewaySettings
 from ground import SettingError, connect
 from ground.keys import tagged
 from ground.redis.url import SETTING
@@ -113,7 +114,8 @@ class Services:
             sandboxes.append(self._sandbox(_free_port(), token))
             reached = {"PENSTOCK_SANDBOX_FUSION_URL": sandboxes[0].url, **token}
         workers = [self._worker(number, reached) for number in range(1, self._plan.workers + 1)]
-        return [*sandboxes, *workers, self._buffer(), self._monitor()]
+        gateways = [self._gateway()] if GatewaySettings.load().gateway_engines else []
+        return [*sandboxes, *workers, self._buffer(), *gateways, self._monitor()]
 
     def _sandbox(self, port: int, token: dict[str, str]) -> Service:
         arguments, url = ["sandbox", "serve", "--port", str(port)], f"http://127.0.0.1:{port}"
@@ -134,6 +136,16 @@ class Services:
         token = self._home.token_for("buffer", settings.buffer_token)
         self._home.note_url("buffer", url, settings.buffer_token)
         return self._service("buffer", arguments, self._with_redis() | token, url=url)
+
+    def _gateway(self) -> Service:
+        """If engines are named. It is up when they are."""
+        settings = GatewaySettings.load()
+        port = settings.gateway_port or _free_port()
+        url = _url(settings.gateway_host, port)
+        arguments = [*self._common, "gateway", "serve", "--port", str(port)]
+        token = self._home.token_for("gateway", settings.gateway_token)
+        self._home.note_url("gateway", url, settings.gateway_token)
+        return self._service("gateway", arguments, self._with_redis() | token, url=url)
 
     def _monitor(self) -> Service:
         settings = MonitorSettings.load()

@@ -27,7 +27,7 @@ def rendered(*components: str) -> list[Manifest]:
         manifests += [
             one for file in steps.get("resources", []) for one in _documents(component, file)
         ]
-        for patch in steps["patches"]:
+        for patch in steps.get("patches", []):
             kind, name = patch["target"]["kind"], patch["target"]["name"]
             for step in yaml.safe_load(patch["patch"]):
                 _apply(step, one_of(manifests, kind, name))
@@ -58,7 +58,9 @@ def environment_of(deployment: Manifest) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in container_of(deployment).get("env", []):
         value = one.get("value")
-        if value is None:
+        if value is None and "configMapKeyRef" in one["valueFrom"]:
+            value = f"of the ConfigMap {one['valueFrom']['configMapKeyRef']['name']}"
+        elif value is None:
             assert one["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
             value = deployment["metadata"]["namespace"]
         found[one["name"]] = re.sub(r"\$\((\w+)\)", lambda name: found[name[1]], value)

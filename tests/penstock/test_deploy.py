@@ -27,6 +27,8 @@ from ground.settings import variables
 from penstock.cli import COMMANDS
 from penstock.variables import settings_models
 from tests.architecture.source import ROOT
+from tests.gateway.scripted.engine import Served
+from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.harness import leash
 from tests.harness.remains import processes_in
 from tests.harness.servers import free_port, until
@@ -49,7 +51,8 @@ class Deployment:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {port: free_port() for port in ("6379", "8080", "8889", "8890")}
+        self.ports = {port: free_port() for port in ("6379", "8080", "8889", "8890", "8893")}
+        self.engine = Served(ScriptedVllm())
         subprocess.run(
             [sys.executable, ROOT / "deploy" / "make_secrets.py"], cwd=folder, check=True
         )
@@ -74,6 +77,8 @@ class Deployment:
             "HOME": str(self.folder / "nowhere"),
             "PENSTOCK_BUFFER_PORT": str(self.ports["8889"]),
             "PENSTOCK_MONITOR_PORT": str(self.ports["8890"]),
+            "PENSTOCK_GATEWAY_PORT": str(self.ports["8893"]),
+            "PENSTOCK_GATEWAY_ENGINES": f"vllm={self.engine.url}",
         }  # fmt: skip
         return clean | given | own
 
@@ -229,10 +234,11 @@ def test_every_service_starts_is_healthy_and_runs_a_program(deployment: Deployme
     deployment.start("redis")
     until(lambda: deployment.healthy("redis"), "redis", within=100)
     others = [name for name in OURS if name != "redis"]
-    for name in others:
-        deployment.start(name)
-    for name in others:
-        until(lambda name=name: deployment.healthy(name), name, within=100)
+    with deployment.engine:
+        for name in others:
+            deployment.start(name)
+        for name in others:
+            until(lambda name=name: deployment.healthy(name), name, within=100)
     env = deployment.environment("worker")
     ran = subprocess.run(
         [BIN / "penstock", "run", "-"], input="print(6 * 7)", env=env, text=True,
@@ -268,7 +274,7 @@ def test_the_file_is_what_the_compose_specification_allows(tmp_path: Path) -> No
 def test_the_client_reads_it_where_there_is_one(deployment: Deployment) -> None:
     shutil.copy(ROOT / "compose.yaml", deployment.folder)
     shutil.copytree(ROOT / "deploy", deployment.folder / "deploy")
-    for profile in ([], ["--profile", "observe"]):
+    for profile in ([], ["--profile", "observe"], ["--profile", "gateway"]):
         subprocess.run(
             ["docker-compose", *profile, "config", "--quiet"], cwd=deployment.folder, check=True
         )
@@ -287,11 +293,11 @@ def test_what_refers_to_something_finds_it() -> None:
         read = set(re.findall(r"/run/secrets/(\w+)", " ".join(map(str, told))))
         assert read <= set(service.get("secrets", [])), f"{name} reads a secret it is not given"
     own = {one.split(":")[-1] for name in OURS for one in SERVICES[name].get("ports", [])}
-    assert own == {"8889", "8890"}
+    assert own == {"8889", "8890", "8893"}
 
 
 def test_the_services_are_locked_down() -> None:
-    assert set(OURS) == {"redis", "sandbox", "worker", "buffer", "monitor"}
+    assert set(OURS) == {"redis", "sandbox", "worker", "buffer", "gateway", "monitor"}
     for name, service in SERVICES.items():
         assert set(service) <= KNOWN_KEYS, name
         assert service["healthcheck"]["test"], name

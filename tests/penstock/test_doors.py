@@ -15,6 +15,8 @@ import pytest
 
 import ground
 from tests.architecture.source import PACKAGES
+from tests.gateway.scripted.engine import Served
+from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.harness import commands, patient
 from tests.harness.servers import PrivateRedis, free_port, until
 
@@ -35,6 +37,12 @@ SERVICES = {
         (("POST", "/buffer/write"), ("POST", "/get_rollout_data"), ("GET", "/openapi.json"),
          ("GET", "/v1/stats"), ("POST", "/start_rollout")),
     ),
+    "gateway serve": Service(
+        ("gateway", "serve", "--engines", "vllm={engine}"), "PENSTOCK_GATEWAY_TOKEN",
+        "PENSTOCK_GATEWAY_PORT",
+        (("POST", "/tasks/math/sessions"), ("GET", "/tasks/math/sessions"),
+         ("GET", "/openapi.json"), ("POST", "/tasks/math/sessions/x/finalize")),
+    ),
     "monitor": Service(
         ("monitor",), "PENSTOCK_MONITOR_TOKEN", "PENSTOCK_MONITOR_PORT",
         (("GET", "/"), ("GET", "/api/fleet"), ("GET", "/api/events"), ("POST", "/api/gates/code"),
@@ -50,13 +58,23 @@ SERVICES = {
 }  # fmt: skip
 
 
+ENGINE = Served(ScriptedVllm())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine() -> Iterator[None]:
+    """What a gateway stands in front of."""
+    with ENGINE:
+        yield
+
+
 @contextmanager
 def served(service: Service, redis_url: str, **environment: str) -> Iterator[tuple[str, int]]:
     """Its address, and its process."""
     port = str(free_port())
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     env = clean | {"PENSTOCK_REDIS_URL": redis_url} | environment
-    words = [word.format(port=port) for word in service.command]
+    words = [word.format(port=port, engine=ENGINE.url) for word in service.command]
     process = commands.start(
         words, env=env | ({service.port: port} if service.port else {}), stdout=subprocess.DEVNULL
     )
@@ -139,7 +157,7 @@ def test_no_service_listens_beyond_loopback_without_a_token(
     env = clean | {"PENSTOCK_REDIS_URL": shared_server.url} | (
         {service.port.replace("PORT", "HOST"): "0.0.0.0", service.port: "0"} if service.port else {}
     )  # fmt: skip
-    words = [word.format(port="0") for word in (*service.command, *host)]
+    words = [word.format(port="0", engine=ENGINE.url) for word in (*service.command, *host)]
     refused = commands.run(words, env=env)
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"penstock: {service.token}: is not set")
@@ -179,7 +197,7 @@ def test_a_service_ends_in_order_and_its_exit_code_says_by_what(
 ) -> None:
     service, port, log = SERVICES[name], str(free_port()), tmp_path / "log"
     env = os.environ | {"PENSTOCK_REDIS_URL": shared_server.url}
-    words = [word.format(port=port) for word in service.command]
+    words = [word.format(port=port, engine=ENGINE.url) for word in service.command]
     with log.open("wb") as said:
         process = commands.start(
             words, env=env | ({service.port: port} if service.port else {}),
@@ -211,7 +229,7 @@ def test_every_subcommand_that_serves_is_among_these() -> None:
     }
     assert found == {
         "buffer/http/app.py", "penstock/monitor/command.py", "penstock/commands/sandbox.py",
-        "penstock/commands/worker_door.py",
+        "penstock/commands/worker_door.py", "gateway/server/app.py",
         "penstock/openenv.py",  # tests/worker/hosts starts it
     }  # fmt: skip
 

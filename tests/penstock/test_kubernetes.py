@@ -24,6 +24,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import ground
+from gateway.server.app import GRACE as GATEWAY_GRACE
+from gateway.settings import GatewaySettings
 from ground.settings import variables
 from penstock.commands.sandbox import _GRACE
 from penstock.release import __version__
@@ -45,7 +47,7 @@ from tests.penstock.manifests import (
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import open_queue
 
-OVERLAYS = [(), ("landlock",), ("keda",), ("landlock", "keda")]
+OVERLAYS = [(), ("landlock",), ("keda",), ("landlock", "keda"), ("gateway",)]
 EVERY_OVERLAY = pytest.mark.parametrize("components", OVERLAYS, ids=lambda c: "+".join(c) or "base")
 BASE, WEAKER, SCALED = rendered(), rendered("landlock"), rendered("keda")
 DEPLOYMENTS = named(BASE, "Deployment")
@@ -65,6 +67,27 @@ def test_kubernetes_accepts_every_object(components: tuple[str, ...], version: s
     assert len(checked) == 4 + 3 + 3 + 1 + 1
     for one in checked:
         kubernetes_validate.validate(one, version, strict=True)
+
+
+@pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
+def test_the_gateway_is_a_component_whose_parts_find_each_other(version: str) -> None:
+    made = rendered("gateway")
+    own = [one for one in made if one["metadata"]["name"] == "gateway"]
+    assert [one["kind"] for one in own] == [
+        "Deployment", "Service", "PodDisruptionBudget", "ConfigMap"
+    ]  # fmt: skip
+    for one in own:
+        kubernetes_validate.validate(one, version, strict=True)
+    deployment, service, budget, engines = own
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for selector in (service["spec"]["selector"], budget["spec"]["selector"]["matchLabels"]):
+        assert selector.items() <= labels.items()
+    (port,) = container_of(deployment)["ports"]
+    assert port["containerPort"] == GatewaySettings.model_fields["gateway_port"].default
+    assert "gateway_token" in secrets_of(deployment).values()
+    (asked,) = [e for e in container_of(deployment)["env"] if e["name"].endswith("_ENGINES")]
+    assert asked["valueFrom"]["configMapKeyRef"]["key"] in engines["data"]
+    assert pod_of(deployment)["terminationGracePeriodSeconds"] >= 5 + GATEWAY_GRACE
 
 
 def test_kubernetes_would_refuse_a_wrong_field() -> None:

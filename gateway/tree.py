@@ -24,7 +24,7 @@ def _call(call: Call) -> dict[str, Any]:
         "keep": call.keep, "prompt": call.begin, "sampled": len(call.out),
         "versions": [list(span) for span in call.spans], "finish": call.finish,
         "dialect": call.dialect, "engine": call.engine, "train": call.train,
-        "began": call.t0, "ended": call.t1,
+        "began": call.t0, "ended": call.t1, "asked": dict(call.asked),
     }  # fmt: skip
 
 
