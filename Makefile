@@ -71,12 +71,12 @@ format: $(VENV)/.installed ## rewrite the code in its format
 bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
 	$(BIN)/python -m bench --quick --without ray
 
-conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) hosts ## verl itself, its reward tests, RQ's own, the SDKs of E2B, Daytona and agent-sandbox, slime's and Harbor's clients, miles' rollouts and Sandbox Fusion's tests (VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… UNI_AGENT_SOURCE=… MILES_SOURCE=… HARBOR_PYTHON=… FUSION_SOURCES=… name them)
+conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) hosts ## verl itself, its reward tests, RQ's own, the SDKs of E2B, Daytona and agent-sandbox, slime's and Harbor's clients, miles' rollouts and Sandbox Fusion's tests (VERL_SOURCE=… VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… UNI_AGENT_SOURCE=… MILES_SOURCE=… HARBOR_PYTHON=… FUSION_SOURCES=… name them)
 	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py \
 	  tests/worker/tool/test_masked_grpo.py tests/worker/tool/test_masking_in_verl.py \
 	  tests/worker/reward/test_verl_itself.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
-	$(BIN)/python -m pytest tests/buffer/test_conformance.py tests/buffer/test_slime_async.py tests/buffer/test_miles.py
+	$(BIN)/python -m pytest tests/buffer/test_conformance.py tests/buffer/test_slime_async.py tests/buffer/test_miles.py tests/gateway/test_adapters.py
 	$(BIN)/python -m pytest tests/worker/reward/test_verl_codes.py -k verls_own_tests
 	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/jail/fusion/test_fusion_itself.py
 	$(if $(UNI_AGENT_SOURCE),PYTHONPATH=$(UNI_AGENT_SOURCE) $(BIN)/python -m pytest tests/worker/hosts/test_uni_agent.py)

@@ -22,39 +22,16 @@ from gateway.errors import (
     SessionUnknown,
 )
 from gateway.items import rows_in
-from gateway.log import Asked, Budget, Fresh, Join, Replay, Session, SessionLog
+from gateway.log import Budget, Fresh, Join, Replay
 from gateway.packing import floats_of, ids_of, runs, spread
 from gateway.rows import Log, rows_of
 from gateway.settings import GatewaySettings
 from tests.gateway.agents import Agent, How, MemoryLog, World, check
 from tests.gateway.conftest import Bench
 from tests.gateway.scripted.model import Template
+from tests.gateway.turns import answer, asked, one_turn
 
 SYSTEM, USER = Message("system", "be brief"), Message("user", "list")
-
-
-def asked(body: int, *hashes: bytes, **more: Any) -> Asked:
-    return Asked(body.to_bytes(16), hashes, **more)
-
-
-def answer(begun: Any, parent: int | None = None, keep: int = 0, **more: Any) -> Call:
-    """A call of three tokens behind a prompt of two."""
-    assert isinstance(begun, Fresh)
-    fields: dict[str, Any] = {
-        "out": ids_of([10, 11, 12]), "lps": floats_of([-1.0] * 3), "spans": ((3, 7),),
-        "delta": ids_of([1, begun.call]), "t0": begun.at, "t1": begun.at,
-        "req_digest": begun.call.to_bytes(16),
-    }  # fmt: skip
-    return Call(begun.call, parent, keep, **(fields | more))
-
-
-async def one_turn(log: SessionLog, session: Session, body: int = 1, **more: Any) -> Call:
-    begun = await log.begin(session, asked(body))
-    call = answer(begun, **more)
-    assert isinstance(begun, Fresh)
-    await log.commit(session, begun.fence, call, body.to_bytes(16), b"said")
-    log.sent(session, call.id, Sent.WHOLE)
-    return call
 
 
 async def drains(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from gateway.calls import Sent
 from gateway.log import Asked, Fresh
 from gateway.rows import rows_of
 from tests.gateway.conftest import Bench
-from tests.gateway.test_log_edges import answer, asked, one_turn
+from tests.gateway.turns import answer, asked, one_turn
 from tests.harness.servers import PrivateRedis
 
 Start = Callable[..., PrivateRedis]
