@@ -50,7 +50,7 @@ class Entry:
 def entries(folder: Path = HERE) -> Iterator[Entry]:
     problems = json.loads((folder / "problems.json").read_text())
     for problem in problems.values():
-        if problem["mode"] != "check":
+        if "checks" not in problem:
             problem["row"] = _row(problem)
     for file in sorted((folder / "programs").glob("*.txt")):
         mode = file.stem.partition("-")[0]

@@ -57,11 +57,11 @@ class Ends:
     """The pipes of one case: what it prints, and a script's last word, if it has to come to its
     end. The ends that are read here never block; the case gets the others."""
 
-    def __init__(self, prints: bool, marks: bool) -> None:
+    def __init__(self, prints: bool, marks: bool, check: bytes) -> None:
         pipes = [os.pipe() for _ in range(1 + prints)]
         for end, _ in pipes:
             os.set_blocking(end, False)
-        self._last = verdict.LastWord() if marks else None
+        self._last = verdict.LastWord(check) if marks else None
         self.names = ["stdout", "stderr"][not prints :]
         self.theirs = [end for _, end in pipes]
         ours = [end for end, _ in pipes]
@@ -130,10 +130,13 @@ class Bench:
         counted = evidence.forget_peak() if evidence else False
         limits = {**self._limits, "cpu": order["cpu"]}
         meter = Meter(limits, evidence, self._pids_of_case, self._job.killed)
-        ends = Ends(prints=not order["stdout"], marks=order["mark"])
+        check = order["check"].encode(errors="surrogatepass")
+        ends = Ends(prints=not order["stdout"], marks=order["mark"], check=check)
         running = Running(self._pid, ends.streams, self._saying, self._line)
         running.started = time.monotonic()
-        ends_well = template.CALLS if order["calls"] else template.MARKS if order["mark"] else b""
+        ends_well = template.MARKS if order["mark"] else b""
+        if check or order["calls"]:
+            ends_well = template.CHECK if check else template.CALLS
         self._begin(order["script"] or self._script, ends_well, [*given, *ends.theirs])
         used = self._watch(running, meter, Clock(running.started, order["wall"], order["patient"]))
         report = self._account(running, meter, used, counted, order["cpu"])

@@ -6,6 +6,9 @@ changed any name that it can reach; what happens after it takes names that were 
 A script that has to come to its end gives back a mark. It lies in no frame and no object that the
 program can look at: `bytes.join` holds it, in C, while the program runs. A program that finds it in
 its own memory nevertheless can end early. What its functions return is its own word in any case.
+
+A check that shares the program's process is compiled before the program runs, and held like that.
+It has builtins of its own.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -14,6 +17,7 @@ import _weakref
 import atexit
 import builtins
 import gc
+import marshal
 import os
 import sys
 import types
@@ -23,7 +27,7 @@ from itertools import takewhile
 from typing import Any, NoReturn
 
 from . import notebook, syscalls, values, wire
-from .verdict import MARK_SIZE
+from .verdict import CHECK_SIZE, MARK_SIZE
 
 # The functions of this module take theirs from this copy.
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]
@@ -39,6 +43,7 @@ _read, _write = os.read, os.write
 _modules, _settrace, _setprofile = sys.modules, sys.settrace, sys.setprofile
 _display = sys.__excepthook__
 _handle, _SIGINT, _SIG_DFL = _signal.signal, _signal.SIGINT, _signal.SIG_DFL
+_loads = marshal.loads
 _collect, _count_threads = gc.collect, _thread._count
 _run_exitfuncs = atexit._run_exitfuncs
 _flush_c = syscalls.flush_files
@@ -67,11 +72,13 @@ def run(
     code: types.CodeType | None = None,
     marks: bool = False,
     calls: bool = False,
+    checks: bool = False,
 ) -> NoReturn:
     """Do as `python script` does, or run cells; then end. `code` is the script's, if known.
 
     A script that `marks` says so if it comes to its own last line. One that is called is imported,
     in place of that: its stdin says which of its functions are, and it answers what they return.
+    One that is checked runs the code that comes by the line of its last word, in its namespace.
     """
     asked = values.calls_in(_all_of(0)) if calls else None
     name = script.rpartition("/")[2].removesuffix(".py") if calls else "__main__"
@@ -86,7 +93,8 @@ def run(
         try:
             try:
                 if marks:
-                    course = _course(main, script, code, asked)
+                    steps = _checked if checks else _course
+                    course = steps(main, script, code, asked)
                     _write(LAST_WORD, _read(LAST_WORD, MARK_SIZE).join(course))
                 elif script:
                     # Compiled here: what is wrong with it is reported without the harness.
@@ -127,6 +135,30 @@ def _course(
     if _getpid() == itself:
         yield b""
         yield b""
+
+
+def _checked(
+    main: types.ModuleType, script: str, code: types.CodeType | None, _: object
+) -> Iterator[bytes]:
+    """As `_course`, and then the check, which nothing of the program has seen before."""
+    itself = _getpid()
+    check = _check_in(LAST_WORD).join(_course(main, script, code, None))
+    _settrace(None)
+    _setprofile(None)
+    vars(main)["__builtins__"] = {**__builtins__}  # type: ignore[dict-item]
+    exec(_loads(check), vars(main))  # noqa: S102
+    if _getpid() == itself:
+        yield b""
+        yield b""
+
+
+def _check_in(line: int) -> bytes:
+    """Compiled, as bytes."""
+    (size,) = CHECK_SIZE.unpack(_read(line, CHECK_SIZE.size))
+    text = b""
+    while len(text) < size:
+        text += _read(line, size - len(text))
+    return marshal.dumps(compile(text, "<check>", "exec", dont_inherit=True))
 
 
 def _all_of(at: int) -> bytes:

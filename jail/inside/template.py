@@ -19,7 +19,8 @@ from .jail import Namespaces
 _SAYING, _LINE = 3, 4  # complaints, and the line by which orders come
 LONGEST_ORDER = 4096  # the path of a script in place of the usual one
 MOST_FDS = 4  # stdin, stdout, stderr, and for the last word
-MARKS, CALLS = b"marks", b"calls"  # what a script has to do: come to its end; answer its stdin
+# What a script has to do: come to its end; answer its stdin; pass a check that comes by its line.
+MARKS, CALLS, CHECK = b"marks", b"calls", b"check"
 REPORT = struct.Struct("idQ")  # wait status, seconds of processor time, bytes of memory
 
 
@@ -128,7 +129,8 @@ def _become(
     except BaseException as problem:  # noqa: BLE001  it is told as our failure
         _complain(_SAYING, problem)
     os.close(_SAYING)
-    ending.run(script, header["arguments"], code, marks=bool(ends_well), calls=ends_well == CALLS)
+    course = {"marks": bool(ends_well), "calls": ends_well == CALLS, "checks": ends_well == CHECK}
+    ending.run(script, header["arguments"], code, **course)
 
 
 def _complain(saying: int, problem: BaseException) -> NoReturn:

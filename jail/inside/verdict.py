@@ -3,6 +3,7 @@
 import _socket
 import os
 import signal
+import struct
 import time
 from typing import Any
 
@@ -35,6 +36,7 @@ _BUSY = b"Resource temporarily unavailable"  # a refused fork; but a busy lock o
 _COMPLAINT_SIZE = 4096
 _CHUNK = 1 << 16
 MARK_SIZE = 16
+CHECK_SIZE = struct.Struct("I")
 
 
 class Running:
@@ -74,10 +76,10 @@ class LastWord:
     whole no answer at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: bytes = b"") -> None:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self.mark = os.urandom(MARK_SIZE)
-        ours.send(self.mark)
+        ours.send(self.mark + (CHECK_SIZE.pack(len(check)) + check if check else b""))
         ours.setblocking(False)
         self.ours, self.theirs = ours.detach(), theirs.detach()
 

@@ -27,6 +27,7 @@ from jail.outcome import Outcome, Step
 from jail.server import receive
 
 _FRAMING = 1 << 16
+MOST_CHECK = 8 << 10  # characters, which go with a case's order
 _GRACE = 30.0  # beyond a case's own time, for its jail to report
 _SEALS = 1 | 2 | 4 | 8  # no further seal, no shrink, no grow, no write
 _MAIN = "main_of_this_case.py"
@@ -61,6 +62,7 @@ class Errand:
     text: str = ""  # a program of its own, in place of the build's: Python's only
     marks: bool = False  # whether it is a script that must come to its end
     calls: bool = False  # and whose functions are called, as its stdin says
+    check: str = ""  # code that runs in its namespace once it has run; only where a jail stays
     ends: tuple[FileIO, FileIO] | None = None  # for stdin and stdout; closed here once it has them
 
 
@@ -117,6 +119,7 @@ class Lane:
             "stdout": errand.ends is not None,
             "mark": errand.marks,
             "calls": errand.calls,
+            "check": errand.check,
         }
         with contextlib.ExitStack() as held:
             for end in errand.ends or ():
@@ -129,7 +132,8 @@ class Lane:
             if errand.ends:
                 given.append(errand.ends[1].fileno())
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))]
-            channel.sendmsg([json.dumps(order).encode()], rights)
+            message = json.dumps(order, ensure_ascii=False).encode(errors="surrogatepass")
+            channel.sendmsg([message], rights)
         async with asyncio.timeout(None if errand.patient else errand.wall + _GRACE):
             said = await receive(channel, 2 * self._limits.output + _FRAMING)
         facts, blobs = wire.unpack(said)

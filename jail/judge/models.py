@@ -27,6 +27,7 @@ from jail.models import (
 )
 
 MAX_CASES = 10_000
+_BY_VALUE = frozenset({"python", "cpp", "nodejs", "bash"})
 MAX_INLINE = 256 << 10  # bytes of all cases that travel with the request; more go as a suite
 WALL_FACTOR = 3.0
 NOT_JUDGED = frozenset({"pytest"})  # which looks for its tests by the names of files
@@ -246,7 +247,7 @@ class JudgeRequest(Message):
     def judges_values(self) -> bool:
         """Whether what functions return is compared; a checker reads what was printed."""
         read = self.checker or self.interactor
-        return self.values and self.language == "python" and read is None
+        return self.values and self.language in _BY_VALUE and read is None
 
     @property
     def total(self) -> float:

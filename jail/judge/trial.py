@@ -14,11 +14,12 @@ from ground import tracing
 from jail.answer import told_of
 from jail.errors import SandboxFailure
 from jail.jails import Jails
+from jail.judge import apart
 from jail.judge.builds import Build, Builds, NotBuilt
 from jail.judge.checking import Checking
 from jail.judge.compare import accepted
 from jail.judge.found import Found, Said
-from jail.judge.lane import Errand, Lane, LaneLost
+from jail.judge.lane import MOST_CHECK, Errand, Lane, LaneLost
 from jail.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from jail.judge.printed import CUT
 from jail.judge.program import marked, text_of
@@ -208,9 +209,9 @@ class Trial:
             return Said("M", failure.reason, str(failure)), None
         calls = calls_of(self._request, case)
         errand = self._errand(index, case, calls)
-        self._found.shared += bool(case.check) and not calls
+        self._found.shared += bool(case.check) and not (calls and is_whole(case))
         if lane is None:
-            return await self._by_itself(case, errand)
+            return await self._by_itself(case, errand, calls)
         if checking and self._request.interactor:
             step, said, hung_up = await checking.interact(case, lane, errand)
             return _of_both(_of_end(step), said, hung_up), step
@@ -226,18 +227,27 @@ class Trial:
             return ended or await said_of(self._request.compare, calls, step.answer), step
         return await self._said_of(case, errand, step, checking), step
 
-    async def _by_itself(self, case: Case, errand: Errand) -> Tried:
-        """A case whose program is its own: its assertions are compiled with it."""
-        text, mark = marked(self._request.language, text_of(self._request, case), case.check)
+    async def _by_itself(self, case: Case, errand: Errand, calls: Calls | None) -> Tried:
+        """A case whose program is its own: its calls, or assertions, are compiled with it."""
+        language = self._request.language
+        if calls:
+            text, mark = f"{self._request.code}\n\n{calls.behind}", ""
+        else:
+            text, mark = marked(language, text_of(self._request, case), case.check)
         build = await self._workshop.build(text)
         if build.compiled and not build.ok:
             self._found.compiled = self._found.compiled or told_of(build.compiled)
             return Said("C", why_not_compiled(build.compiled)), replace(build.compiled, stdout=b"")
         lane = self._lane_of(build)
         try:
-            step = await lane.run(replace(errand, text="", marks=False))
+            step = await lane.run(replace(errand, text="", marks=False, calls=False))
         finally:
             await lane.close()
+        if calls:
+            answer, printed = apart.answer_in(language, step.stdout)
+            step = replace(step, stdout=printed, answer=answer or b"", marked=answer is not None)
+            ended = _of_end(step)
+            return ended or await said_of(self._request.compare, calls, step.answer), step
         if mark:
             stdout = step.stdout.replace(mark.encode(), b"")
             step = replace(step, stdout=stdout, marked=stdout != step.stdout)
@@ -261,6 +271,7 @@ class Trial:
     def _errand(self, index: int, case: Case, calls: Calls | None) -> Errand:
         own, limits = self._request.limits(index), self._workshop.limits
         asked = calls and is_whole(case)  # and its check is not run
+        kept_back = bool(case.check) and not calls and self._keeps_back(case.check)
         wall, patient = own.wall_timeout or limits.wall, self._request.is_patient(index)
         if patient and self._request.interactor:
             wall += WALL_FACTOR * self._request.interactor.timeout  # for which it waits as well
@@ -271,10 +282,16 @@ class Trial:
             output=max(limits.output, min(2 * _longest(case), self._workshop.jails.caps.output)),
             patient=patient,
             stdin=calls.text if calls else case.input,
-            text=text_of(self._request, case) if case.check and not asked else "",
+            text=text_of(self._request, case) if case.check and not (asked or kept_back) else "",
+            check=case.check if kept_back else "",
             marks=bool(case.check or calls),
             calls=calls is not None,
         )
+
+    def _keeps_back(self, check: str) -> bool:
+        """Whether a check comes to its program only as that has run to its end."""
+        in_python = self._request.mode == "check" and self._request.language == "python"
+        return in_python and self._workshop.jails.level == "ns" and len(check) <= MOST_CHECK
 
 
 def _longest(case: Case) -> int:

@@ -8,7 +8,8 @@ A check whose statements are all assertions of such calls is a case of this kind
     assert f(1, [2]) == {"a": 3}     assert f(1)     assert not f(1)     assert f(1) is None
 
 also within HumanEval's `def check(candidate):`. It holds as its assertion says: a list is no tuple.
-A row's value holds as JSON means it: a tuple is a list, and a key is text.
+A row's value holds as JSON means it: a tuple is a list, and a key is text. Assertions of C++,
+JavaScript and bash are read by `jail/judge/apart`.
 """
 
 import ast
@@ -18,14 +19,19 @@ import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from jail.inside.values import Other, plain, text_of, thing
+from jail.judge import apart
+from jail.judge.apart import cpp, nodejs
 from jail.judge.found import COMMENT, Said
 from jail.judge.models import Compare, JudgeRequest
 from jail.judge.suite import Case
 
-How = Literal["row", "any", "==", "is", "true", "false"]
+How = Literal[
+    "row", "any", "==", "is", "true", "false", "number",
+    "c++", "js", "js loose", "js true", "js false",
+]  # fmt: skip
 _LARGE = 64 << 10  # bytes; longer ones are compared beside the event loop
 
 
@@ -37,10 +43,12 @@ class Wanted(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """Of one case: the JSON of what is called, and what is wanted of each call."""
+    """Of one case: the JSON of what is called, and what is wanted of each call. In a language other
+    than Python, the calls are a text that is put `behind` the program."""
 
     text: bytes
     wanted: tuple[Wanted, ...]
+    behind: str = ""
 
 
 def calls_of(request: JudgeRequest, case: Case) -> Calls | None:
@@ -48,13 +56,22 @@ def calls_of(request: JudgeRequest, case: Case) -> Calls | None:
     if not request.judges_values:
         return None
     if is_whole(case):
-        return calls_in_check(case.check)
+        if request.language == "python":
+            return calls_in_check(case.check)
+        return _calls_behind(request.language, case.check)
     if request.function is None:
         return None
     lines = case.input.rstrip().split(b"\n") if case.input.strip() else []
     text = b"[[%s,[%s],{}]]" % (json.dumps(request.function).encode(), b",".join(lines))
     wanted = Wanted("any") if case.expected is None else Wanted("row", case.expected)
     return Calls(text, (wanted,))
+
+
+def _calls_behind(language: str, check: str) -> Calls | None:
+    if (found := apart.apart_of(language, check)) is None:
+        return None
+    wanted = tuple(Wanted(cast(How, how), (value,)) for how, value in found.held)
+    return Calls(b"", wanted, found.behind)
 
 
 def is_whole(case: Case) -> bool:
@@ -103,8 +120,17 @@ def value_in(text: bytes) -> Any:
 def _is_right(compare: Compare, wanted: Wanted, found: Any) -> bool:
     if wanted.how in ("any", "true", "false"):
         return wanted.how == "any" or bool(found) == (wanted.how == "true")
+    if wanted.how in ("js true", "js false"):
+        return nodejs.is_true(found) == (wanted.how == "js true")
     answers = map(value_in, wanted.answers)
     match wanted.how:
+        case "number":
+            return str(found).strip().removeprefix("+") in map(str, answers)
+        case "c++":
+            return any(cpp.same(found, answer) for answer in answers)
+        case "js" | "js loose" as how:
+            loose = how == "js loose"
+            return any(nodejs.same(found, answer, loose=loose) for answer in answers)
         case "is":
             return any(type(found) is type(answer) and found == answer for answer in answers)
         case "==":

@@ -11,7 +11,7 @@ import pytest
 from bench.gauntlet.gauntlet import HERE, entries
 
 ENTRIES = list(entries())
-# What assertions leave open that share a process with the program they check.
+# What assertions leave open that share a process with the program they check, and no others.
 OPEN = set((HERE / "open.txt").read_text().split())
 
 
@@ -25,6 +25,7 @@ def test_there_are_enough_programs_and_each_has_a_name_of_its_own() -> None:
     assert {entry.right for entry in ENTRIES} == {0, 1}
     assert all(entry.right == 0 for entry in ENTRIES if entry.kind == "exploit")
     assert all(entry.mode == entry.problem["mode"] for entry in ENTRIES)
+    assert all(name.startswith("shared/") for name in OPEN)
 
 
 def test_its_runner_counts_what_a_grader_says_and_needs_no_package(tmp_path: Path) -> None:

@@ -1,12 +1,23 @@
 """Programs to judge, in a sandbox that the tests of judging share."""
 
+from collections.abc import AsyncIterator
 from typing import Any
+
+import pytest_asyncio
 
 from jail import LocalSandbox
 from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from jail.judge.suite import InlineSuite
 
 Cases = list[tuple[str, str | None]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox() -> AsyncIterator[LocalSandbox]:
+    """One for all tests of a file."""
+    sandbox = LocalSandbox()
+    yield sandbox
+    await sandbox.close()
 
 
 async def judge(sandbox: LocalSandbox, code: str, cases: Cases, **given: Any) -> JudgeResult:

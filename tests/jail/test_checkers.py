@@ -1,9 +1,6 @@
 """Checkers and interactors that fail themselves say nothing of the program that they judge."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from jail import LocalSandbox
 from jail.judge import checking
@@ -14,15 +11,9 @@ from jail.judge.trial import _of_both
 from jail.outcome import Step
 
 from .judged import Cases, judge
+from .judged import sandbox as sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sandbox() -> AsyncIterator[LocalSandbox]:
-    sandbox = LocalSandbox()
-    yield sandbox
-    await sandbox.close()
 
 
 CHECKERS = {  # and what it says of an output of 1

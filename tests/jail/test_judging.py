@@ -4,12 +4,10 @@ import asyncio
 import base64
 import os
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from jail import LocalSandbox
 from jail.errors import SandboxBroken, SandboxUnfit
@@ -28,6 +26,7 @@ from jail.outcome import Outcome, Step
 
 from .conftest import reachable_python
 from .judged import Cases, in_turn, judge
+from .judged import sandbox as sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -54,13 +53,6 @@ SUM = {
     ' println!("{}", t.split_whitespace().map(|x| x.parse::<i32>().unwrap()).sum::<i32>()); }',
     "perl": "my $s = 0; $s += $_ for split ' ', <STDIN>; print \"$s\\n\"",
 }
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sandbox() -> AsyncIterator[LocalSandbox]:
-    sandbox = LocalSandbox()
-    yield sandbox
-    await sandbox.close()
 
 
 @pytest.mark.parametrize("language", SUM)
@@ -421,7 +413,7 @@ IN_SCRIPTS = {
     ("language", "code", "verdicts"),
     [
         ("bash", "f() { echo 1; }", "PP"),
-        ("bash", "f() { echo 2; }", "EP"),
+        ("bash", "f() { echo 2; }", "WP"),
         ("bash", "set -eu; printf() { :; }; f() { echo 1; }", "PP"),
         ("bash", "exit 0", "EE"),
         ("nodejs", "function f() { return 1 }", "PP"),
@@ -463,9 +455,9 @@ MAIN = "int main() { assert(f() == 1); return 0; }"
 @pytest.mark.parametrize(
     ("language", "code", "checks", "verdicts"),
     [
-        ("cpp", "#define NDEBUG\n#include <cassert>\nint f() { return 2; }", (MAIN, MAIN), "EE"),
+        ("cpp", "#define NDEBUG\n#include <cassert>\nint f() { return 2; }", (MAIN, MAIN), "WW"),
         ("c", "#define NDEBUG\nint f() { return 1; }", (MAIN, MAIN), "PP"),
-        ("bash", "f() { false; echo 1; }", ("test $(f) = 2\ntest $(f) = 1", "f\ntest 1"), "EP"),
+        ("bash", "f() { false; echo 1; }", ("test $(f) = 2\ntest $(f) = 1", "f\ntest 1"), "WP"),
         ("bash", "f() { return 3; }", ("f\ntest $? = 3", "f\ntest $? = 2"), "PE"),
     ],
 )

@@ -1,24 +1,17 @@
 """What leaves a jail of a function's result: its value, said by the harness and by nobody else."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from jail import LocalSandbox
 from jail.judge.asking import request_here
 from jail.judge.formats import read_cases
 from jail.judge.models import JudgeResult
 
+from .judged import sandbox as sandbox
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sandbox() -> AsyncIterator[LocalSandbox]:
-    sandbox = LocalSandbox()
-    yield sandbox
-    await sandbox.close()
 
 
 async def judged(sandbox: LocalSandbox, code: str, row: Any, **given: Any) -> JudgeResult:

@@ -17,6 +17,7 @@ from typing import Any
 from ground import tracing
 from ground.tasks import ended
 from jail.errors import RequestRefused, SandboxFailure
+from jail.judge import apart
 from jail.judge.compare import accepted, may_accept
 from jail.judge.found import Found, Said
 from jail.judge.models import Compare, JudgeRequest, JudgeResult, Letter
@@ -196,7 +197,9 @@ class ByRuns:
     def _program(self, index: int, case: Case, calls: Calls | None) -> tuple[CodeRequest, str]:
         """What is run, and the mark that it prints if it comes to its end."""
         asked, limits = self._request, self._request.limits(index)
-        if calls:
+        if calls and calls.behind:
+            code, mark = f"{asked.code}\n\n{calls.behind}", ""
+        elif calls:
             mark = secrets.token_hex(16)
             code = script_of(text_of(asked, Case() if is_whole(case) else case), mark)
         else:
@@ -221,7 +224,11 @@ class ByRuns:
         if compiled is not None and (self._found.compiled is None or compiled.return_code):
             self._found.compiled = compiled.bounded(SHOWN)
         compare, expected = self._request.compare, case.expected or ()
-        answer = answer_in(result.stdout, mark) if calls else None
+        answer = None
+        if calls and calls.behind:
+            answer, _ = apart.answer_in(self._request.language, result.stdout.encode())
+        elif calls:
+            answer = answer_in(result.stdout, mark)
         result = as_known(
             result, mark, expected,
             lambda begun: calls is not None or may_accept(compare, begun.encode(), expected),

@@ -1,0 +1,65 @@
+"""bash: tests of what one command prints, beside a word."""
+
+import re
+
+from jail.inside.values import text_of
+from jail.judge.apart.parts import MARK, Apart, Held
+
+_BARE = r"[\w.,:/+@%=-]+"
+_WORD = rf"(?:'[^']*'|\"[^\"$`\\]*\"|{_BARE})"
+_CALL = rf"(?P<name>[A-Za-z_]\w*)(?P<arguments>(?:[ \t]+{_WORD})*)[ \t]*"
+_FAILS = r"(?:[ \t]*\|\|[ \t]*(?:exit|return)(?:[ \t]+1)?)?"
+_NOTHING = re.compile(r"(?:\s|;|#[^\n]*|set -[eu]+(?: *-?o pipefail)?(?=\s|;|$))+")
+_TEST = re.compile(
+    rf"""(?P<open>test|\[\[?)[ \t]+"?\$\({_CALL}\)"?[ \t]+(?P<operator>==?|-eq)[ \t]+"""
+    rf"""(?P<wanted>{_WORD})(?(open)(?:[ \t]+\]\]?)?){_FAILS}(?=\s|;|$|\}})"""
+)
+# As MultiPL-E writes it: a function by another name, and one that holds all tests.
+_RENAMED = re.compile(r"candidate\(\)\s*\{\s*(?P<name>[A-Za-z_]\w*)\s+\"\$@\"\s*;?\s*\}")
+_OPEN = re.compile(r"(?P<name>run_test|test_\w+|run_tests)\(\)\s*\{")
+_CLOSES = {"test": "", "[": "]", "[[": "]]"}
+
+
+def read(check: str) -> Apart:
+    """Raises ValueError for a command of another kind."""
+    lines, held, at, body = [], [], 0, ""
+    while at < len(check):
+        if found := _NOTHING.match(check, at):
+            pass
+        elif found := _TEST.match(check, at):
+            closing = found[0].partition("||")[0].rstrip()
+            if not closing.endswith(_CLOSES[found["open"]]):
+                raise ValueError("another bracket")
+            if found["open"] == "test" and closing.endswith("]"):
+                raise ValueError("a bracket that nothing has opened")
+            lines.append(f"builtin printf '%s\\0' \"$({found['name']}{found['arguments']})\"")
+            held.append(_held(found["operator"], found["wanted"]))
+        elif (found := _RENAMED.match(check, at)) or (
+            body and (found := re.compile(rf"{body}(?=\s|;|$)").match(check, at))
+        ):
+            lines += [found[0]] if "{" in found[0] else []
+        elif not body and (found := _OPEN.match(check, at)):
+            body = found["name"]
+        elif body and check[at] == "}":
+            at += 1
+            continue
+        else:
+            raise ValueError("another command")
+        at = found.end()
+    if not held:
+        raise ValueError("nothing is tested")
+    mark = f"builtin printf %s '{MARK}'"
+    return Apart("\n".join(["", mark, *lines, mark, ""]), tuple(held))
+
+
+def _held(operator: str, word: str) -> Held:
+    text = word[1:-1] if word[0] in "'\"" else word
+    if operator == "-eq":
+        return Held("number", b"%d" % int(text))
+    return Held("==", text_of([text])[1:-1])
+
+
+def as_json(answer: bytes) -> bytes | None:
+    """Of texts that each end in a zero."""
+    *texts, rest = answer.split(b"\0")
+    return None if rest else text_of([text.decode(errors="replace") for text in texts])
