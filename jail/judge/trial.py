@@ -14,7 +14,7 @@ from ground import tracing
 from jail.answer import told_of
 from jail.errors import SandboxFailure
 from jail.jails import Jails
-from jail.judge import apart
+from jail.judge.apart.check import answer_in
 from jail.judge.builds import Build, Builds, NotBuilt
 from jail.judge.checking import Checking
 from jail.judge.compare import accepted
@@ -244,7 +244,7 @@ class Trial:
         finally:
             await lane.close()
         if calls:
-            answer, printed = apart.answer_in(language, step.stdout)
+            answer, printed = answer_in(language, step.stdout)
             step = replace(step, stdout=printed, answer=answer or b"", marked=answer is not None)
             ended = _of_end(step)
             return ended or await said_of(self._request.compare, calls, step.answer), step

@@ -22,8 +22,8 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, cast
 
 from jail.inside.values import Other, plain, text_of, thing
-from jail.judge import apart
 from jail.judge.apart import cpp, nodejs
+from jail.judge.apart.check import apart_of
 from jail.judge.found import COMMENT, Said
 from jail.judge.models import Compare, JudgeRequest
 from jail.judge.suite import Case
@@ -68,7 +68,7 @@ def calls_of(request: JudgeRequest, case: Case) -> Calls | None:
 
 
 def _calls_behind(language: str, check: str) -> Calls | None:
-    if (found := apart.apart_of(language, check)) is None:
+    if (found := apart_of(language, check)) is None:
         return None
     wanted = tuple(Wanted(cast(How, how), (value,)) for how, value in found.held)
     return Calls(b"", wanted, found.behind)

@@ -6,6 +6,8 @@ from typing import Any
 import pytest_asyncio
 
 from jail import LocalSandbox
+from jail.judge.asking import request_here
+from jail.judge.formats import read_cases
 from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from jail.judge.suite import InlineSuite
 
@@ -28,6 +30,13 @@ async def judge(sandbox: LocalSandbox, code: str, cases: Cases, **given: Any) ->
         **{"wall_timeout": 100.0, "compile_timeout": 100.0, "keep": "all", **given},
     )
     return await sandbox.judge(request, InlineSuite.of(request.cases or []))
+
+
+async def judge_row(sandbox: LocalSandbox, code: str, row: Any, **given: Any) -> JudgeResult:
+    """On a row of a data set, in any format."""
+    options = {"keep": "all", "wall_timeout": 100.0, **given}
+    request, suite = request_here(code, read_cases(row), options)  # type: ignore[arg-type]
+    return await sandbox.judge(request, suite)
 
 
 def in_turn(first: str, then: str) -> str:

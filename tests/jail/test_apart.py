@@ -4,8 +4,8 @@ import pytest
 
 from jail import LocalSandbox, languages
 
+from .judged import judge_row
 from .judged import sandbox as sandbox
-from .test_values import judged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -69,7 +69,7 @@ async def test_a_program_is_right_by_what_its_calls_return(
     if language not in languages.installed():
         pytest.skip(f"no {language} on this machine")
     code, verdicts = PROGRAMS[language, how]
-    result = await judged(
+    result = await judge_row(
         sandbox, code, [CHECKS[language]], language=language, compile_timeout=100.0
     )
     assert result.verdicts == verdicts, result
@@ -103,7 +103,7 @@ async def test_values_of_the_standard_library_come_back_whole(sandbox: LocalSand
     )
     asserted = " ".join(f"assert(f{at}() == {it});" for at, it in enumerate(RETURNS.values()))
     check = f"#include <cassert>\nint main() {{ {asserted} }}"
-    result = await judged(sandbox, code, [check], language="cpp", compile_timeout=100.0)
+    result = await judge_row(sandbox, code, [check], language="cpp", compile_timeout=100.0)
     assert (result.verdicts, result.shared) == ("P", 0), result
 
 
@@ -128,7 +128,7 @@ async def test_a_check_is_not_there_while_its_program_runs_and_has_its_own_built
     sandbox: LocalSandbox,
 ) -> None:
     checks = ["BBBBBBBB = 1\nassert abs(f(2)) == 2", "assert len(str(f(2))) == 1 == BBBBBBBB"]
-    result = await judged(sandbox, HIDDEN, checks)
+    result = await judge_row(sandbox, HIDDEN, checks)
     assert (result.verdicts, result.shared) == ("PE", 2), result
     assert result.kept[0].stdout == "[] []\n"
 
@@ -136,5 +136,7 @@ async def test_a_check_is_not_there_while_its_program_runs_and_has_its_own_built
 async def test_a_check_sees_what_its_program_has_changed(sandbox: LocalSandbox) -> None:
     code = "count = 0\ndef f():\n    global count\n    count += 1\n    return count"
     check = "import math\ndef twice(): return f() + f()\nassert math.isclose(twice(), 3)\n"
-    result = await judged(sandbox, code, [f"{check}assert count == 2", f"{check}assert count == 1"])
+    result = await judge_row(
+        sandbox, code, [f"{check}assert count == 2", f"{check}assert count == 1"]
+    )
     assert (result.verdicts, result.shared) == ("PE", 2), result

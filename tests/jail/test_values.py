@@ -5,19 +5,11 @@ from typing import Any
 import pytest
 
 from jail import LocalSandbox
-from jail.judge.asking import request_here
-from jail.judge.formats import read_cases
-from jail.judge.models import JudgeResult
 
+from .judged import judge_row
 from .judged import sandbox as sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def judged(sandbox: LocalSandbox, code: str, row: Any, **given: Any) -> JudgeResult:
-    options = {"keep": "all", "wall_timeout": 100.0, **given}
-    request, suite = request_here(code, read_cases(row), options)  # type: ignore[arg-type]
-    return await sandbox.judge(request, suite)
 
 
 def row(*pairs: tuple[Any, Any]) -> dict[str, Any]:
@@ -49,7 +41,7 @@ RIGHT = {
 async def test_a_function_is_right_whatever_its_program_does_besides(
     sandbox: LocalSandbox, how: str
 ) -> None:
-    result = await judged(sandbox, RIGHT[how], SQUARE)
+    result = await judge_row(sandbox, RIGHT[how], SQUARE)
     assert result.verdicts == "PP", result
 
 
@@ -95,26 +87,26 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 async def test_what_the_harness_did_not_say_is_no_result(sandbox: LocalSandbox, how: str) -> None:
     code, verdicts, reason = WRONG[how]
-    result = await judged(sandbox, code, SQUARE)
+    result = await judge_row(sandbox, code, SQUARE)
     assert result.verdicts == verdicts, result
     assert result.reasons.get(0) == reason, result
 
 
 async def test_an_end_mark_is_no_programs_in_a_check_either(sandbox: LocalSandbox) -> None:
     checks = [{"check": "assert f(2) < 5"}] * 2
-    result = await judged(sandbox, f"CALLED = False\n{SEARCH}", checks)
+    result = await judge_row(sandbox, f"CALLED = False\n{SEARCH}", checks)
     assert (result.verdicts, result.shared) == ("EE", 2), result
 
 
 async def test_a_row_that_expects_none_takes_nothing_else(sandbox: LocalSandbox) -> None:
-    result = await judged(sandbox, "def f(x): return x or None", row((0, None), (1, None)))
+    result = await judge_row(sandbox, "def f(x): return x or None", row((0, None), (1, None)))
     assert (result.verdicts, result.comments) == ("PW", {1: "[1]"}), result
 
 
 async def test_much_is_compared_whole(sandbox: LocalSandbox) -> None:
     many = [*range(200_000)]
     code = "def f(n): return list(range(n)) + [0] * (n < 200_000)"
-    result = await judged(sandbox, code, row((200_000, many), (199_999, many)))
+    result = await judge_row(sandbox, code, row((200_000, many), (199_999, many)))
     assert result.verdicts == "PW", result.reasons
 
 
@@ -124,5 +116,5 @@ async def test_assertions_of_plain_calls_are_judged_by_value(sandbox: LocalSandb
         "def f(a, k=1): return Yes(7)\n"
     )
     checks = ["assert f(1) == 2", "assert f((1, 2), k={3}) == 7", "assert f(1) < 2"]
-    result = await judged(sandbox, code, checks)
+    result = await judge_row(sandbox, code, checks)
     assert (result.verdicts, result.shared) == ("WPP", 1), result

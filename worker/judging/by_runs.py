@@ -17,7 +17,7 @@ from typing import Any
 from ground import tracing
 from ground.tasks import ended
 from jail.errors import RequestRefused, SandboxFailure
-from jail.judge import apart
+from jail.judge.apart import check as apart
 from jail.judge.compare import accepted, may_accept
 from jail.judge.found import Found, Said
 from jail.judge.models import Compare, JudgeRequest, JudgeResult, Letter

@@ -1,0 +1,36 @@
+"""Assertions in C++, JavaScript and bash: the program answers their calls, and they hold outside.
+
+A check whose statements are all assertions of one call with plain arguments, beside a literal:
+
+    assert(f(1, {2}) == 3);     assert.deepEqual(f([1]), [2]);     test "$(f 1 2)" = 3
+
+Only the calls go into the program's process. What they return comes back as JSON, and is compared
+with the literal here. Any other statement, but for declarations of plain values that the arguments
+name, makes it a check that shares its program's process.
+"""
+
+from functools import lru_cache
+
+from jail.judge.apart import bash, cpp, nodejs
+from jail.judge.apart.parts import MARK, Apart
+
+_READERS = {"cpp": cpp.read, "nodejs": nodejs.read, "bash": bash.read}
+
+
+@lru_cache(4096)
+def apart_of(language: str, check: str) -> Apart | None:
+    """None if a statement is of another kind."""
+    try:
+        return _READERS[language](check)
+    except (ValueError, RecursionError, OverflowError):
+        return None
+
+
+def answer_in(language: str, stdout: bytes) -> tuple[bytes | None, bytes]:
+    """What the calls returned, as JSON, and what the program printed besides. None: it did not
+    come to its end."""
+    before, *between = stdout.split(MARK.encode())
+    if len(between) != 2:
+        return None, stdout
+    answer, after = between
+    return bash.as_json(answer) if language == "bash" else answer, before + after
