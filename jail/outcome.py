@@ -42,6 +42,8 @@ class Step:
     cpu: float
     memory_peak: int
     processes_peak: int
+    idle: float = 0.0  # seconds in which none of it ran, nor would have
+    proof: str = ""  # what its init saw of the limit that it passed
     marked: bool = True  # False: a script was to come to its end, and ended before
     answer: bytes = b""  # what its functions returned, as `jail/inside/values.py` writes it
     stdout_cut: ClassVar[bool] = False  # a program that prints more than is kept has hit a limit

@@ -27,6 +27,7 @@ from penstock.release import __version__
 COMMANDS = {
     "bench": "penstock.commands.bench",
     "buffer": "penstock.commands.buffer",
+    "cases": "penstock.commands.cases",
     "demo": "penstock.demo.command",
     "doctor": "penstock.doctor.command",
     "gateway": "penstock.commands.gateway",

@@ -18,8 +18,8 @@ _SHOWN = 60  # characters of what a failed case printed
 
 
 @contextmanager
-def judging_bar(count: int) -> Iterator[Callable[[int], None] | None]:
-    """On a terminal: a function to call with the case that the worker is at; else nothing.
+def progress_bar(count: int, what: str) -> Iterator[Callable[[int], None] | None]:
+    """On a terminal: a function to call with the one that the work is at; else nothing.
 
     Until it is at one, the bar says how long it takes.
     """
@@ -34,10 +34,10 @@ def judging_bar(count: int) -> Iterator[Callable[[int], None] | None]:
         return
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=shown, transient=True) as bar:
-        task = bar.add_task(f"judging {count} cases", total=None)
+        task = bar.add_task(f"judging {count} {what}s", total=None)
 
         def at(index: int) -> None:
-            said = f"judging case {index + 1} of {count}"
+            said = f"judging {what} {index + 1} of {count}"
             bar.update(task, description=said, total=count, completed=index)
 
         yield at
@@ -58,7 +58,9 @@ def print_verdicts(result: JudgeResult) -> None:
     say(f"{result.passed} of {len(result.verdicts)} cases passed")
     if "M" in result.verdicts:
         said = f": {result.message}" if result.message else ""
-        say(f"{result.verdicts.count('M')} are masked ({result.masked_because}){said}")
+        whose = "the data's fault" if result.fault_of_mask == "data" else "no fault of the program"
+        many = result.verdicts.count("M")
+        say(f"{many} are masked, {whose} ({result.masked_because}){said}")
 
 
 def verdicts_exit_code(result: JudgeResult, not_known: int) -> int:
@@ -78,6 +80,8 @@ def _why(result: JudgeResult, index: int) -> str:
         parts.append(f"exit {code}" if code > 0 else f"signal {-code}")
     if comment := result.comments.get(index):
         parts.append(comment[:_SHOWN])
+    if evidence := result.evidence.get(index):
+        parts.append(evidence[:_SHOWN])
     if (kept := result.kept.get(index)) and result.verdicts[index] != "P":
         parts.append(f"printed {kept.stdout[:_SHOWN]!r}")
     return ", ".join(part for part in parts if part)

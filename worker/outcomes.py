@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-# Worst last. `masked`: the sandbox or Penstock failed, and nothing is known of the program.
-PROGRAM_OUTCOMES = ("finished", "wrong", "error", "timeout", "memory", "limit", "masked")
+from jail.judge.fault import fault_of
+
+# Worst last. Of the last two nothing is known of the program: its case or its checker is broken
+# (`data`), or the sandbox or Penstock failed (`masked`).
+PROGRAM_OUTCOMES = ("finished", "wrong", "error", "timeout", "memory", "limit", "data", "masked")
+SHARED = "+"  # behind the word of one whose assertions ran in its own process
 
 # Upper ends, in seconds, of the steps in which a queue's jobs are counted by how long they
 # waited and took; what is above the last is `+Inf`. `counts.lua` has the same list.
@@ -30,14 +34,22 @@ def program_outcome(value: Any) -> str:
     return _limit(value.get("error_reason")) if word == "limit" else word
 
 
+def counted_as(value: Any) -> str:
+    """The same, as the workers' scripts count it."""
+    shares = isinstance(value, Mapping) and value.get("shared")
+    return program_outcome(value) + (SHARED if shares else "")
+
+
 def _judged(verdicts: str, value: Mapping[str, Any]) -> str:
-    if "M" in verdicts:
-        return "masked"
+    reasons = value.get("reasons")
+    reasons = reasons if isinstance(reasons, Mapping) else {}
+    if (at := verdicts.find("M")) >= 0:
+        reason = reasons.get(at) or reasons.get(str(at)) or value.get("error_reason")
+        return "data" if fault_of("M", str(reason)) == "data" else "masked"
     at, letter = next(((at, one) for at, one in enumerate(verdicts) if one in _LETTERS), (0, ""))
     if letter != "L":
         return _LETTERS.get(letter, "finished")
-    reasons = value.get("reasons")
-    return _limit(reasons.get(str(at)) if isinstance(reasons, Mapping) else "")
+    return _limit(reasons.get(at) or reasons.get(str(at)))
 
 
 def _limit(reason: Any) -> str:

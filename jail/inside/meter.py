@@ -61,6 +61,10 @@ class Evidence(NamedTuple):
             return own
         return self.kills() if self.memory_peak() >= self.limit - self.limit // _NEAR else 0
 
+    def counts(self) -> str:
+        """For people."""
+        return f"oom_kill {self.kills()} and {self.shortages()} shortages in its own cgroup"
+
     def refusals(self) -> int:
         return _count(self.process_events, b"max") or 0
 
@@ -184,6 +188,8 @@ class Meter:
         self.memory_peak = 0
         self.processes_peak = 1
         self.cpu = 0.0
+        self.idle = 0.0  # seconds in which no process of it ran, or would have with a processor
+        self._looked = time.monotonic()
         self._limits = limits
         self._evidence = evidence
         self._killed = killed
@@ -195,7 +201,7 @@ class Meter:
 
     def sample(self) -> str | None:
         """Look at the processes once; the name of the limit that was passed, or None."""
-        tables, threads, pids = 0, 0, []
+        tables, threads, pids, awake = 0, 0, [], False
         alive: dict[tuple[str, bytes], float] = {}
         for pid in self.pids():
             if stat := _stat(pid):
@@ -204,10 +210,15 @@ class Meter:
                 if int(figures[20]) // _PER_TABLE > self._limits["memory"] // _PART:
                     tables += _tables(thread)
                 threads += int(stat[17])
+                awake = (
+                    awake or stat[0] == b"R" or (int(stat[17]) > 1 and wants_to_run(iter([pid])))
+                )
                 alive[pid, stat[19]] = (int(stat[11]) + int(stat[12])) / _TICK
             if threads > self._limits["processes"]:
                 break  # a bomb grows faster than it can be counted
         self.processes_peak = max(self.processes_peak, threads)
+        before, self._looked = self._looked, time.monotonic()
+        self.idle += self._looked - before if alive and not awake else 0.0
         self._count_time(alive)
         if self.cpu > self._limits["cpu"]:
             return "time_limit"

@@ -108,13 +108,16 @@ def facts(
     code: int | None = None
     if running.verdict is None and running.wait_status is not None:
         code = os.waitstatus_to_exitcode(running.wait_status)
+    status = running.verdict or _explain(running, code, meter, evidence)
     return {
-        "status": running.verdict or _explain(running, code, meter, evidence),
+        "status": status,
         "return_code": code,
         "duration": duration,
         "cpu": meter.cpu,
         "memory_peak": meter.memory_peak,
         "processes_peak": meter.processes_peak,
+        "idle": meter.idle,
+        "proof": evidence.counts() if evidence and status == "memory_limit" else "",
     }
 
 

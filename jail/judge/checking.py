@@ -1,7 +1,8 @@
 """What a checker or an interactor says of a case: a program too, in a jail that no other can reach.
 
-One that fails is run once more, on the expected output. If it reads that, it has judged what the
-program printed. If not, the data is broken: the case is masked, and says nothing of the program.
+One that fails is run once more, on the expected output; an interactor, with a program that says
+nothing. If it has a verdict there, it has judged what the program said. If not, the data is broken:
+the case is masked, and says nothing of the program.
 """
 
 import asyncio
@@ -28,6 +29,8 @@ _OUTPUT = 1 << 20  # bytes, of what it says
 _WRONG, _FAULT = (1, 2, 4, 8), 3
 _ON_BOTH = "the checker fails on the expected output too"
 _ON_THIS = "the checker reads the expected output, and fails on this one"
+_ON_NOTHING = "the interactor fails with a program that says nothing, too"
+_ON_THIS_ONE = "the interactor judges a program that says nothing, and fails with this one"
 _POINTS, _PARTIAL = 7, range(16, 117)
 # How interpreters and runtimes report that a program failed, and by which code they end it. It is
 # the same as that of a verdict, but a checker that failed has none to give.
@@ -100,6 +103,17 @@ class Checking:
                 for one in both:
                     one.cancel()
                 await asyncio.wait(both)
+
+    async def on_nothing(self, case: Case, said: Said) -> Said:
+        """What is said, or where the interactor has failed, whether it does so in any case."""
+        if said.letter != "M":
+            return said
+        with FileIO("/dev/null") as given, FileIO("/dev/null", "w") as taken:
+            errand = replace(self._errand(self._files(case, b"")), ends=(given, taken))
+            control = said_by(self._checker, await self._lane.run(errand))
+        if control.letter == "M":
+            return replace(said, comment=f"{_ON_NOTHING}: {said.comment}"[:COMMENT])
+        return Said("W", "checker", f"{_ON_THIS_ONE}: {said.comment or said.reason}"[:COMMENT])
 
     async def _last_word(self, speaking: "asyncio.Future[Step]") -> Said:
         """The program has ended, so that it reads an end of file; one that hangs says nothing."""

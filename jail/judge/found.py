@@ -12,6 +12,7 @@ from jail.judge.models import JudgeRequest, JudgeResult, Kept, Letter
 from jail.models import CommandResult
 
 COMMENT = 1000  # characters of one
+EVIDENCE = 300
 _INDEX = itemgetter(0)
 
 
@@ -23,6 +24,7 @@ class Said:
     reason: str = ""
     comment: str = ""
     points: float | None = None
+    evidence: str = ""  # what it stands on, if it is one of time, of a limit, or none
 
 
 class Ran(Protocol):
@@ -38,6 +40,8 @@ class Ran(Protocol):
     def stdout_cut(self) -> bool: ...
     @property
     def cpu(self) -> float: ...
+    @property
+    def idle(self) -> float: ...
     @property
     def duration(self) -> float: ...
     @property
@@ -62,7 +66,7 @@ class Found:
         self.shared = 0  # cases whose assertions ran in the program's own process
         self.end = count  # cases from here on are not needed
         self.rest: Said | None = None  # of those that were needed and not judged; None: cut off
-        self.own_seconds = 0.0  # that the program used: of a processor, and until its time was over
+        self.own_seconds = 0.0  # that the program used: awake, asleep, and until its time was over
         self._in_turn = self._late = 0  # the first cases that are known, and how many timed out
         self._hopeless = False  # it timed out so often, and passed none
         self._said: dict[int, tuple[Said, _Figures]] = {}
@@ -75,7 +79,8 @@ class Found:
         """A failure may end it all: what comes behind is not needed then, whether it ran or not."""
         self._said[index] = said, _figures(ran) if ran else _Figures()
         if ran:
-            self.own_seconds += ran.duration if said.letter == "T" else ran.cpu
+            late = said.letter == "T"
+            self.own_seconds += ran.duration if late else min(ran.duration, ran.cpu + ran.idle)
             self._keep(index, said, ran)
         self._count_timeouts()
         if said.letter in "PM":
@@ -100,11 +105,13 @@ class Found:
             if self._late == most and self._in_turn < self.end:
                 self.end, self._hopeless = self._in_turn, True
 
-    def cut_off(self, seconds: float) -> None:
+    def cut_off(self, seconds: float, reason: str = "total_seconds") -> Letter:
         """The time for all cases is over, after so many of all lanes together. If the program used
         half of it or more, what is not known yet is known to be late."""
-        if self.own_seconds >= seconds / 2:
-            self.rest = self.rest or Said("T", "total_seconds")
+        spent = f"the program's cases used {self.own_seconds:.1f} s of {seconds:.1f} s of its lanes"
+        letter: Letter = "T" if self.own_seconds >= seconds / 2 else "S"
+        self.rest = self.rest or Said(letter, reason, evidence=spent)
+        return self.rest.letter
 
     @property
     def knows_none(self) -> bool:
@@ -135,9 +142,11 @@ class Found:
         for index in range(self.end):
             if index not in known:
                 found[index] = known[index] = rest, _Figures()
+        late = f"{self._late} cases before it ran out of time, and none passed"
+        hopeless = Said("T", "stop_timeouts", evidence=late)
         if self._hopeless:
             for index in range(self.end, self._count):
-                found[index] = known[index] = Said("T", "stop_timeouts"), _Figures()
+                found[index] = known[index] = hopeless, _Figures()
         said = {index: each for index, (each, _) in known.items()}
         figures = [each[1] if each else _Figures() for each in found]
         return JudgeResult(
@@ -151,8 +160,18 @@ class Found:
             comments={index: one.comment for index, one in said.items() if one.comment},
             points={index: one.points for index, one in said.items() if one.points is not None},
             kept={index: one for index, one, _ in self._kept if index < self.end},
+            evidence=_first_of_each(said),
             shared=self.shared,
         )
+
+
+def _first_of_each(said: dict[int, Said]) -> dict[int, str]:
+    """The evidence of the first case with each reason: a result stays small."""
+    found: dict[tuple[str, str], tuple[int, str]] = {}
+    for index, one in sorted(said.items()):
+        if evidence := one.evidence or (one.comment if one.letter == "M" else ""):
+            found.setdefault((one.letter, one.reason), (index, evidence[:EVIDENCE]))
+    return dict(found.values())
 
 
 def _figures(ran: Ran) -> _Figures:

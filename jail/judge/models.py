@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from ground.errors import PenstockError
 from jail.errors import RequestRefused, SandboxFailure, unreadable
+from jail.judge.fault import Fault, fault_of
 from jail.models import (
     MAX_CODE,
     MAX_STDIN,
@@ -135,7 +136,7 @@ class JudgeRequest(Message):
                  count as timeouts, and are not run; None: all run
     keep         of which cases the outputs come back, `keep_bytes` of the head and of the tail
     total_seconds  for all cases together, unset an hour; those that are cut off are skipped, or
-                 timeouts if the program's own cases used half of the time
+                 timeouts if the program's own cases used half of the time, awake or asleep
     cost         how many of its gate's limit it takes; so does each case that runs beside it
     progress     whether the worker says meanwhile which case it is at, for
                  `worker.judging.progress.listening`
@@ -347,6 +348,10 @@ class JudgeResult(Message):
     )
     points: dict[int, float] = Field(default_factory=dict, description="What a checker gave.")
     kept: dict[int, Kept] = Field(default_factory=dict)
+    evidence: dict[int, str] = Field(
+        default_factory=dict,
+        description="What a verdict of time, of a limit, or none stands on; of a reason's first.",
+    )
     shared: int = Field(
         default=0,
         ge=0,
@@ -373,6 +378,16 @@ class JudgeResult(Message):
         """The reason of the first case that is masked; empty if none is."""
         at = self.verdicts.find("M")
         return "" if at < 0 else self.reasons.get(at) or self.error_reason or "unknown"
+
+    def fault(self, index: int) -> Fault:
+        """Whose fault it is that the case has not passed."""
+        return fault_of(self.verdicts[index], self.reasons.get(index, self.error_reason))
+
+    @property
+    def fault_of_mask(self) -> Fault:
+        """Whose fault the first masked case is; empty if none is masked."""
+        at = self.verdicts.find("M")
+        return "" if at < 0 else self.fault(at)
 
     @property
     def error_kind(self) -> ErrorKind:

@@ -17,7 +17,7 @@ from jail.jails import Jails
 from jail.judge.apart.check import answer_in
 from jail.judge.builds import Build, Builds, NotBuilt
 from jail.judge.checking import Checking
-from jail.judge.compare import accepted
+from jail.judge.compare import accepted, may_accept
 from jail.judge.found import Found, Said
 from jail.judge.lane import MOST_CHECK, Errand, Lane, LaneLost
 from jail.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
@@ -186,8 +186,10 @@ class Trial:
                     said, step = await self._case(index, lane, checking)
                     span.set("penstock.verdict", said.letter)
                 end = step and (step.status, step.return_code)
-                if again or end != ("finished", -signal.SIGKILL):
+                if end != ("finished", -signal.SIGKILL):
                     return said, step
+                if again:
+                    return replace(said, evidence="killed by SIGKILL in both tries"), step
             except (LaneLost, NotBuilt) as lost:
                 if lost.outcome.status == "refused":
                     raise
@@ -211,23 +213,31 @@ class Trial:
         errand = self._errand(index, case, calls)
         self._found.shared += bool(case.check) and not (calls and is_whole(case))
         if lane is None:
-            return await self._by_itself(case, errand, calls)
-        if checking and self._request.interactor:
+            said, step = await self._by_itself(case, errand, calls)
+        elif checking and self._request.interactor:
             step, said, hung_up = await checking.interact(case, lane, errand)
-            return _of_both(_of_end(step), said, hung_up), step
+            said = await checking.on_nothing(case, _of_both(_of_end(step), said, hung_up))
+        else:
+            said, step = await self._in_lane(case, errand, calls, lane, checking)
+        return replace(said, evidence=_evidence(said, step, errand)), step
+
+    async def _in_lane(
+        self, case: Case, errand: Errand, calls: Calls | None, lane: Lane, checking: Checking | None
+    ) -> tuple[Said, Step]:
         began = time.monotonic()
         try:
             step = await lane.run(errand)
-        except asyncio.CancelledError:  # its time was over, if it is longer under way than that
-            if (seconds := time.monotonic() - began) > errand.cpu:
-                self._found.own_seconds += seconds
+        except asyncio.CancelledError:
+            self._found.own_seconds += time.monotonic() - began
             raise
         if calls:
             ended = _of_end(step)
             return ended or await said_of(self._request.compare, calls, step.answer), step
         return await self._said_of(case, errand, step, checking), step
 
-    async def _by_itself(self, case: Case, errand: Errand, calls: Calls | None) -> Tried:
+    async def _by_itself(
+        self, case: Case, errand: Errand, calls: Calls | None
+    ) -> tuple[Said, Step]:
         """A case whose program is its own: its calls, or assertions, are compiled with it."""
         language = self._request.language
         if calls:
@@ -256,7 +266,11 @@ class Trial:
     async def _said_of(
         self, case: Case, errand: Errand, step: Step, checking: Checking | None
     ) -> Said:
-        if step.status == "output_limit" and errand.output < (longest := _longest(case)):
+        if (
+            step.status == "output_limit"
+            and errand.output < (longest := _longest(case))
+            and (checking or may_accept(self._request.compare, step.stdout, case.expected or ()))
+        ):
             why = f"{longest:,} bytes are expected, and a program may print {errand.output:,}"
             return Said("M", CUT, f"{why}: the sandbox's cap on PENSTOCK_SANDBOX_OUTPUT_MB")
         if ended := _of_end(step):
@@ -292,6 +306,24 @@ class Trial:
         """Whether a check comes to its program only as that has run to its end."""
         in_python = self._request.mode == "check" and self._request.language == "python"
         return in_python and self._workshop.jails.level == "ns" and len(check) <= MOST_CHECK
+
+
+def _evidence(said: Said, step: Step, errand: Errand) -> str:
+    """For people: what a verdict of time or of a limit stands on."""
+    if said.letter == "T":
+        return (
+            f"{step.cpu:.2f} s of a processor (limit {errand.cpu:g}), {step.duration:.2f} s by the "
+            f"clock (limit {errand.wall:g}), {step.idle:.2f} s of it asleep"
+        )
+    match said.letter, said.reason:
+        case "L", "memory_limit":
+            used = f"{step.memory_peak >> 20} MB at its peak (limit {errand.memory >> 20})"
+            return f"{used}; {step.proof}" if step.proof else used
+        case "L", "output_limit":
+            return f"more than {errand.output:,} bytes printed"
+        case "L", _:
+            return f"{step.processes_peak} processes at its peak"
+    return said.evidence
 
 
 def _longest(case: Case) -> int:

@@ -22,7 +22,7 @@ from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.programs import NOT_RUN, ended, request_of
 from penstock.startup import fleets_redis, require_one_primary
-from penstock.verdicts import judging_bar, print_verdicts, verdicts_exit_code
+from penstock.verdicts import print_verdicts, progress_bar, verdicts_exit_code
 from worker.errors import QueueError, start_a_worker
 from worker.judging.progress import listening
 from worker.queue.code_queue import CodeQueue
@@ -117,7 +117,7 @@ def _judged(
     options: JudgeOptions = {
         "language": request.language, "run_timeout": request.run_timeout, "keep": "failures",
     }  # fmt: skip
-    with judging_bar(len(cases.cases)) as at, contextlib.ExitStack() as held:
+    with progress_bar(len(cases.cases), "case") as at, contextlib.ExitStack() as held:
         if at is not None:
             options |= {"progress": True, "correlation_id": uuid.uuid4().hex}
             held.enter_context(listening(url, options["correlation_id"], at))

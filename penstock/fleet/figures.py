@@ -130,6 +130,9 @@ def _enter_queue(sheet: Sheet, queue: Queue) -> None:
                     "Programs of concurrent workers by how they ended; unknown ones are of older "
                     "workers.",
                     programs, queue.name, outcome=outcome)  # fmt: skip
+    sheet.count("penstock_queue_programs_shared_total",
+                "Programs whose assertions ran in their own process, which can fool them.",
+                queue.shared, queue.name)  # fmt: skip
     for name, help, latency in (
         ("wait", "How long finished jobs had waited for a worker.", queue.waited),
         ("run", "How long finished jobs ran, from their claim to their recorded end.", queue.took),

@@ -81,6 +81,8 @@ class Queue:
     """Finished programs by `PROGRAM_OUTCOMES`, and `unknown`: those of workers that do not say."""
     waited: Latency
     took: Latency
+    shared: int = 0
+    """Of the finished ones, programs whose assertions ran in their own process."""
     paused: bool = False
     verdict: Verdict = "idle"
     reason: str = ""

@@ -24,7 +24,7 @@ _JOB = (
     "status", "description", "worker_name", "enqueued_at", "started_at", "ended_at",
     "penstock_attempts", "penstock_outcome",
 )  # fmt: skip
-_NO_COUNTER = ("fence", "paused", "waited_us", "took_us")
+_NO_COUNTER = ("fence", "paused", "waited_us", "took_us", "programs_shared")
 _Row = list[bytes | None]
 
 
@@ -223,6 +223,7 @@ def _counted(flat: dict[bytes, bytes]) -> dict[str, Any]:
     return {
         "counters": counters,
         "programs": _programs(fields),
+        "shared": fields.get("programs_shared", 0),
         "waited": _latency("waited", fields),
         "took": _latency("took", fields),
         "paused": bool(fields.get("paused")),

@@ -74,7 +74,7 @@ _PAGES = {
     "pageup": -1.0, "ctrl+u": -1.0, "ctrl+b": -1.0, "pagedown": 1.0, "ctrl+d": 1.0, "ctrl+f": 1.0,
     "home": -1e6, "end": 1e6,
 }  # fmt: skip
-_UNHAPPY = ("wrong", "error", "timeout", "memory", "limit", "masked")
+_UNHAPPY = ("wrong", "error", "timeout", "memory", "limit", "data", "masked")
 _MOST_MARKED = 500
 # What one key of Redis holds must not end the looking.
 _UNREADABLE = (*UNWELL, ValueError, TypeError, LookupError, AttributeError)

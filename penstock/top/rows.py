@@ -9,7 +9,7 @@ from penstock.top.model import Age, Column, Place, Row, Table, name, text
 from worker.outcomes import PROGRAM_OUTCOMES
 
 _STOPPED = ("suspended", "paused", "held back")
-_FINISHED, *_BAD, _MASKED = PROGRAM_OUTCOMES
+_FINISHED, *_BAD, _DATA, _MASKED = PROGRAM_OUTCOMES
 _QUEUE = (name("QUEUE"), Column("wait"), Column("run"), Column("workers"), Column("oldest"))
 _ENDS = (Column("masked"), Column("failed"), text("  "))
 GATES = (
@@ -36,14 +36,14 @@ SANDBOXES = (
 
 def queues(found: Iterable[Queue], whole: str = "", *, by_outcome: bool = False) -> Table:
     """With the programs that did not end well, in one figure or in one for each outcome."""
-    outcomes = tuple(Column(word) for word in _BAD) if by_outcome else (Column("bad"),)
+    outcomes = tuple(Column(word) for word in (*_BAD, _DATA)) if by_outcome else (Column("bad"),)
     rows = tuple(_queue(one, by_outcome=by_outcome) for one in found)
     return Table((*_QUEUE, *outcomes, *_ENDS), rows, whole)
 
 
 def _queue(queue: Queue, *, by_outcome: bool) -> Row:
     bad = [queue.programs.get(word, 0) for word in _BAD]
-    counts = bad if by_outcome else [sum(bad)]
+    counts = [*bad, queue.programs.get(_DATA, 0)] if by_outcome else [sum(bad)]
     masked, failed = queue.programs.get(_MASKED, 0), queue.counters.get("failed", 0)
     return Row(
         (queue.name, queue.depth, queue.running, queue.workers,

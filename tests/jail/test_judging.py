@@ -295,15 +295,33 @@ async def test_a_first_failure_is_all_that_is_fetched(sandbox: LocalSandbox) -> 
     assert suite.asked == [0]  # type: ignore[attr-defined]
 
 
-async def test_what_the_total_time_cuts_off_is_skipped(sandbox: LocalSandbox) -> None:
+@pytest.mark.parametrize("limit", [1.0, 100.0])
+async def test_what_a_slow_program_leaves_to_the_total_time_is_late(
+    sandbox: LocalSandbox, limit: float
+) -> None:
     code = in_turn("import time; time.sleep(100)", "print(1)")
     cases: Cases = [("1\n", "1\n"), ("0\n", "1\n"), *[("0\n", "1\n")] * 8]
-    result = await judge(sandbox, code, cases, total_seconds=8.0)
-    assert result.verdicts == "P" + "S" * 9
+    result = await judge(sandbox, code, cases, total_seconds=4.0, run_timeout=limit)
+    assert result.verdicts == "P" + "T" * 9
     assert set(result.reasons.values()) == {"total_seconds"}
-    late = await judge(sandbox, code, cases, total_seconds=8.0, run_timeout=1.0)
-    assert late.verdicts == "P" + "T" * 9
-    assert set(late.reasons.values()) == {"total_seconds"}
+    assert {result.fault(at) for at in range(10)} == {"", "program"}
+    assert "the program's cases used" in result.evidence[1]
+
+
+async def test_what_the_total_time_cuts_off_while_we_are_slow_is_skipped(
+    sandbox: LocalSandbox,
+) -> None:
+    class Slow(InlineSuite):
+        async def case(self, index: int) -> Case:
+            if index:
+                await asyncio.Event().wait()
+            return await super().case(index)
+
+    cases = [JudgeCase(input="", expected="1")] * 3
+    request = JudgeRequest(code="print(1)", cases=cases, total_seconds=1.0)
+    result = await sandbox.judge(request, Slow.of(cases))
+    assert result.verdicts == "PSS"
+    assert [result.fault(at) for at in range(3)] == ["", "system", "system"]
 
 
 async def test_a_program_that_only_sleeps_ends_after_five_cases(sandbox: LocalSandbox) -> None:

@@ -291,3 +291,43 @@ async def test_a_java_program_recurses_deep_in_its_main_thread(sandbox: LocalSan
         sandbox, JAVA, [("300000", "300000\n")], language="java", compile_timeout=60.0
     )
     assert result.verdicts == "P", result
+
+
+EVIDENCE = {  # a program, and what its verdict stands on
+    "sleeps": ("import time; time.sleep(100)", "T", "s of it asleep"),
+    "spins": ("while True: pass", "T", "s of a processor (limit 0.3)"),
+    "takes memory": (ALL_OF_IT, "L", "MB at its peak (limit 64)"),
+    "prints": ("while True: print('x' * 9999)", "L", "bytes printed"),
+    "kills itself": ("import os; os.kill(os.getpid(), 9)", "E", "SIGKILL in both tries"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", EVIDENCE)
+async def test_a_verdict_says_what_it_stands_on(sandbox: LocalSandbox, how: str) -> None:
+    code, letter, evidence = EVIDENCE[how]
+    limits = {"run_timeout": 0.3, "wall_timeout": None, "memory_limit_mb": 64}
+    result = await judge(sandbox, code, [("", None)] * 2, **limits)
+    assert result.verdicts == letter * 2, result
+    assert evidence in result.evidence[0]
+    assert [*result.evidence] == [0], "of each reason, the first"
+    assert result.fault(0) == "program"
+
+
+async def test_a_program_that_sleeps_is_told_from_one_that_waits_for_a_processor(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what its processes do: the time in which they are asleep is the program's own."""
+    steps: list[Step] = []
+    in_lane = Trial._in_lane
+
+    async def seen(trial: Trial, *given: Any) -> Any:
+        said, step = await in_lane(trial, *given)
+        steps.append(step)
+        return said, step
+
+    monkeypatch.setattr(Trial, "_in_lane", seen)
+    for code in ("import time; time.sleep(0.5)", BURN.replace("0.3", "0.5")):
+        await judge(sandbox, code, [("", None)])
+    asleep, awake = steps
+    assert asleep.idle / asleep.duration > awake.idle / awake.duration
+    assert awake.cpu > asleep.cpu

@@ -8,7 +8,7 @@ import pytest
 from jail.judge.models import JudgeResult
 from jail.models import CodeResult, CommandResult
 from tests.architecture.source import ROOT
-from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES, program_outcome
+from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES, counted_as, program_outcome
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,19 @@ def test_a_program_has_one_word_for_its_end(kind: Any, reason: str, word: str) -
         ("PPP", {}, "finished"), ("PWT", {}, "wrong"), ("PTW", {}, "timeout"), ("CC", {}, "error"),
         ("PL", {1: "memory_limit"}, "memory"), ("L", {0: "output_limit"}, "limit"),
         ("LP", {0: "wall_timeout"}, "timeout"), ("WM", {}, "masked"), ("PSS", {}, "finished"),
+        ("PM", {1: "checker_error"}, "data"), ("MM", {0: "jail_lost"}, "masked"),
     ],
 )  # fmt: skip
 def test_a_judged_program_has_that_of_its_first_failed_case(
     verdicts: str, reasons: dict[int, str], word: str
 ) -> None:
     assert program_outcome(JudgeResult(verdicts=verdicts, reasons=reasons).dump()) == word
+
+
+def test_one_whose_assertions_share_its_process_is_counted_apart_as_well() -> None:
+    assert counted_as(JudgeResult(verdicts="PP", shared=1).dump()) == "finished+"
+    assert counted_as(JudgeResult(verdicts="PP").dump()) == "finished"
+    assert counted_as({"shared": 3, "verdicts": "W"}) == "wrong+"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from worker.concurrent.running import (
 )
 from worker.concurrent.threads import Threads
 from worker.notices import NOTICE_LIMIT
-from worker.outcomes import program_outcome
+from worker.outcomes import counted_as
 
 log = logging.getLogger("penstock.worker")
 
@@ -197,7 +197,7 @@ class Finisher:
         raw = self._dumped(outcome.value)
         payload = b"" if outcome.value is None else b64encode(raw)
         notice = raw if self._serializer is JSONSerializer and len(raw) <= NOTICE_LIMIT else b""
-        how = program_outcome(outcome.value) or FUNCTION
+        how = counted_as(outcome.value) or FUNCTION
         return self._end(claimed, how, ttl, payload, notice)
 
     def _failure_row(self, claimed: ClaimedJob, error: ExcInfo) -> Row | None:

@@ -23,7 +23,7 @@ from ground.lua import Command, as_text
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_job import current_job, execution_of
 from worker.concurrent.running import OUR_CALLBACKS, ExcInfo, Outcome, exc_string
-from worker.outcomes import program_outcome
+from worker.outcomes import counted_as
 
 
 class LeaseLost(Exception):
@@ -197,7 +197,7 @@ class Ending:
         pipeline.execute_command(
             *self._commands.drop((
                 claimed.id, claimed.execution, claimed.text(b"penstock_reply_to"), self.status,
-                program_outcome(self._outcome.value) if self.status == "finished" else "",
+                counted_as(self._outcome.value) if self.status == "finished" else "",
                 claimed.started, claimed.waited, claimed.hold_row(failed=self.status != "finished"),
             ))
         )  # fmt: skip

@@ -23,12 +23,16 @@ from ground.process import from_thread
 from jail.errors import RequestRefused
 from jail.judge.asking import INLINE, JudgeOptions, request_here
 from jail.judge.completion import code_of
+from jail.judge.fault import Fault
 from jail.judge.formats import Cases, read_cases
-from jail.judge.models import JudgeCase, JudgeResult
+from jail.judge.models import LONGEST, JudgeCase, JudgeResult
 from worker.place import Place, place_of
 from worker.reward.scoring import score_of
 
 log = logging.getLogger("penstock.reward")
+
+# A program that is slow has its verdict before its grade is given up, which would mask it.
+_OF_TIMEOUT = 0.75
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,15 @@ class Grade:
     """`value` is the share of cases passed, from 0 to 1; or None, masked: it is not known.
 
     `reason` is a word for machines: why it is masked, or why a program did not pass. `message` is
-    for people, and says more where it is masked.
+    for people, and says more where it is masked. `fault` says whose it is: `program`, `data` if no
+    program could be graded on this row, or `system`. `evidence` is what that stands on.
     """
 
     value: float | None
     reason: str = ""
     message: str = ""
+    fault: Fault = field(default="", compare=False)  # it follows from the reason
+    evidence: str = field(default="", compare=False)
 
     @property
     def masked(self) -> bool:
@@ -67,7 +74,8 @@ class Grader:
     compare         a rule of comparison, in place of the data set's
     case_timeout    seconds of processor time per case, in place of the data set's, or of 10
     memory_limit_mb  in place of the data set's, or of the sandbox's own
-    timeout         seconds until a grade is given up, and masked
+    timeout         seconds until a grade is given up, and masked; the cases together may run for
+                    three quarters of it, and then the slow ones have failed
     patience        seconds for which a Redis that does not answer is asked again
     share           the share of the queue that its programs belong to. None: PENSTOCK_SHARE
     """
@@ -85,12 +93,12 @@ class Grader:
     share: str | None = None
 
     def __post_init__(self) -> None:
+        if not self.timeout > 0:  # nor is NaN
+            raise SettingError("timeout", f"must be above 0, not {self.timeout!r}")
         try:
             request_here("", _BLANK, self._options(self.language or "python"))
         except RequestRefused as refusal:
             raise SettingError("Grader", str(refusal)) from None
-        if not self.timeout > 0:  # nor is NaN
-            raise SettingError("timeout", f"must be above 0, not {self.timeout!r}")
         self._place("redis://localhost" if self.on is None else self.on)  # refused now
 
     async def grade(self, text: Any, truth: Any) -> Grade:
@@ -100,7 +108,7 @@ class Grader:
         except RequestRefused as refusal:
             return _unreadable(refusal)
         if program is None:
-            return Grade(0.0, "no_code")
+            return Grade(0.0, "no_code", fault="program")
         return await self.grade_code(program[0], truth, program[1])
 
     async def grade_code(self, code: str, truth: Any, language: str | None = None) -> Grade:
@@ -117,7 +125,8 @@ class Grader:
             return _masked(type(failure).__name__, str(failure))
         except Exception as failure:  # a reward function that raises ends a training run
             log.exception("a program has no grade")
-            return Grade(None, "internal_error", f"{type(failure).__name__}: {failure}")
+            why = f"{type(failure).__name__}: {failure}"
+            return Grade(None, "internal_error", why, "system")
 
     def grade_sync(self, text: Any, truth: Any) -> Grade:
         """For threads without an event loop."""
@@ -149,14 +158,19 @@ class Grader:
         found = score_of(result, all_or_nothing=self.all_or_nothing)
         if found.value is None:
             reason = found.reason.partition(":")[0] or "unknown"
-            return Grade(None, reason, result.message)
+            fault = result.fault_of_mask or "system"
+            evidence = next(
+                (text for at, text in result.evidence.items() if result.fault(at) == fault), ""
+            )
+            return Grade(None, reason, result.message, fault, evidence)
         failed = next(
             (at for at, case in enumerate(found.cases) if case.known and not case.passed), None
         )
         if failed is None:
             return Grade(found.value)
         reason = result.reasons.get(failed) or found.cases[failed].verdict
-        return Grade(found.value, reason, result.message)
+        evidence = result.evidence.get(failed, "")
+        return Grade(found.value, reason, result.message, "program", evidence)
 
     def _options(self, language: str) -> JudgeOptions:
         given: dict[str, Any] = {
@@ -164,6 +178,7 @@ class Grader:
             "run_timeout": self.case_timeout,
             "memory_limit_mb": self.memory_limit_mb,
             "stop": "first" if self.all_or_nothing else None,
+            "total_seconds": min(LONGEST, _OF_TIMEOUT * self.timeout),
         }
         chosen = {name: one for name, one in given.items() if one is not None}
         return cast(JudgeOptions, {"language": language, "keep": "none"} | chosen)
@@ -260,9 +275,9 @@ async def _cases_here(truth: Any) -> Cases:
 
 
 def _unreadable(refusal: RequestRefused) -> Grade:
-    return _masked("unreadable", f"the row cannot be graded: {refusal}")
+    return _masked("unreadable", f"the row cannot be graded: {refusal}", "data")
 
 
-def _masked(reason: str, message: str) -> Grade:
+def _masked(reason: str, message: str, fault: Fault = "system") -> Grade:
     log.warning("a program has no grade: %s", message or reason)
-    return Grade(None, reason, message)
+    return Grade(None, reason, message, fault)

@@ -62,6 +62,7 @@ class ByRuns:
         self._spent = dict.fromkeys(("permit_seconds", "backoff_seconds"), 0.0)
         self._said: dict[str, Any] = {}
         self._ends = _now() + at_hand.seconds
+        self._seconds_held = 0.0  # of all permits together, while a program ran under them
 
     async def result(self) -> JudgeResult:
         """The verdicts; what is not known when the job's time is over is masked."""
@@ -73,13 +74,15 @@ class ByRuns:
         except TimeoutError:
             if not time_for_all.expired():
                 raise
-            self._give_up("job_time", str(too_late()))
+            if self._found.cut_off(self._seconds_held, "job_time") == "S":
+                self._give_up("job_time", str(too_late()))
         finally:
             if (rest := self._at_hand.turn.end(0)) is not None:
                 await asyncio.shield(rest)
         running = time.monotonic() - began - sum(self._spent.values())
         attempts = int(self._own.since < math.inf) + self._retries
         spent = {"attempts": attempts, "running_seconds": running} | self._spent
+        self._found.cut_off(self._seconds_held)  # what is not known, and was not given up
         return self._found.result().model_copy(update=self._said | spent)
 
     async def _run(self) -> None:
@@ -188,8 +191,16 @@ class ByRuns:
             self._enter(index, Said("C", "refused"), None)
             return None
         at_hand = replace(self._at_hand, turn=turn, seconds=self._ends - _now())
-        with tracing.span(f"case {index}"):
-            result = await execute(request, at_hand, self._sandbox, policy)
+        began = _now()
+        try:
+            with tracing.span(f"case {index}"):
+                result = await execute(request, at_hand, self._sandbox, policy)
+        except asyncio.CancelledError:  # its time was over, if it is longer under way than that
+            if (seconds := _now() - began) > request.run_timeout:
+                self._found.own_seconds += seconds
+                self._seconds_held += seconds
+            raise
+        self._seconds_held += result.running_seconds
         if result.error_kind != "infrastructure":
             await self._judge(index, case, calls, mark, result)
         return result
@@ -307,6 +318,7 @@ class _Ran:
     stderr: bytes
     stdout_cut: bool
     cpu: float
+    idle: float
     duration: float
     memory_peak: int
 
@@ -319,6 +331,7 @@ def _ran(result: CodeResult) -> _Ran | None:
     return _Ran(
         ran.return_code, stdout, stderr, ran.stdout_truncated,
         getattr(ran, "cpu_time", None) or 0.0,
+        ran.execution_time or 0.0,  # its own clock is all that such a sandbox says
         ran.execution_time or 0.0, getattr(ran, "memory_peak", None) or 0,
     )  # fmt: skip
 

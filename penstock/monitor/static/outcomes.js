@@ -11,11 +11,12 @@ export const OUTCOMES = [
   ["timeout", 4, "it ran out of time"],
   ["memory", 5, "it ran out of memory"],
   ["limit", 1, "it printed too much, or had too many processes"],
+  ["data", 1, "its case or its checker is broken, and nothing is known of the program"],
   ["masked", 8, "our side failed, and nothing is known of the program"],
   ["unknown", 7, "an older worker ran it, and does not say"],
 ];
-export const ENDS = [...OUTCOMES.slice(0, 7), ["failed", 8, "the job itself raised an error"], ["functions", 7, "a function of yours returned"], OUTCOMES[7]];
-const BAD = ["wrong", "error", "timeout", "memory", "limit", "masked"];
+export const ENDS = [...OUTCOMES.slice(0, 8), ["failed", 8, "the job itself raised an error"], ["functions", 7, "a function of yours returned"], OUTCOMES[8]];
+const BAD = ["wrong", "error", "timeout", "memory", "limit", "data", "masked"];
 
 export const total = (programs) => OUTCOMES.reduce((sum, [word]) => sum + (programs[word] || 0), 0);
 export const unhappy = (programs) => BAD.reduce((sum, word) => sum + (programs[word] || 0), 0);

@@ -15,8 +15,16 @@ local function add_time(what, seconds)
   add(totals, what .. '_us', math.floor(seconds * 1000000))
 end
 
--- `program`: how its program ended, in a word; empty for a function. `waited`: empty if unknown.
+-- The word for how a program ended, which has a + behind it if its assertions ran in its process.
+local function word_of(program)
+  if string.sub(program, -1) == '+' then return string.sub(program, 1, -2), true end
+  return program, false
+end
+
+-- `program`: how its program ended; empty for a function. `waited`: empty if unknown.
 local function count_job(program, started, waited)
+  local program, shares = word_of(program)
+  if shares then add(totals, 'programs_shared', 1) end
   add(totals, program == '' and 'functions' or 'programs:' .. program, 1)
   if program ~= '' and program ~= 'finished' then add(of_worker, 'penstock_' .. program, 1) end
   add_time('took', math.max(0, now / 1000000 - started))

@@ -17,7 +17,7 @@ local function drop()
   -- From here on the reaper does not run it again; the lease is the last to go.
   if field(ID, 'penstock_execution') == EXECUTION then
     call('HDEL', key, 'penstock_execution')
-    call('HSET', key, 'penstock_ended', EXECUTION, 'penstock_outcome', PROGRAM)
+    call('HSET', key, 'penstock_ended', EXECUTION, 'penstock_outcome', (word_of(PROGRAM)))
     if STATUS ~= '' then call('HDEL', key, 'penstock_deaths', 'penstock_died') end
   end
   -- Its status says so now; a later requeue means that it is wanted again.

@@ -109,7 +109,7 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
     if ttl > 0 then call('EXPIRE', key, ttl) end
     if ttl > 0 and job[4] then call('EXPIRE', key .. ':dependencies', ttl) end
     call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '',
-      'penstock_ended', execution, 'penstock_outcome', program)
+      'penstock_ended', execution, 'penstock_outcome', (word_of(program)))
     if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
     if tonumber(job[6]) and not again then shares.settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
     register(id, ok, ttl > 0 and seconds + ttl or '+inf')

@@ -62,7 +62,7 @@ export function queue(host, route) {
     table = new Table(jobColumns({ state: chosen }), { key: (j) => j.id, empty: `no ${chosen} jobs like that`, label: `${chosen} jobs`, select: tick, look: (j) => (j.status === "failed" ? "bad" : "") });
     filter.replaceChildren(chips(STATES.map((one) => [one, one]), chosen, (one) => address({ state: one, outcome: "" })),
       h("div", { class: "bar" },
-        chosen === "finished" && choice("outcome", "outcome", [["", "any"], ...OUTCOMES.slice(0, 7).map(([word]) => [word, word])], now.query.get("outcome") || ""),
+        chosen === "finished" && choice("outcome", "outcome", [["", "any"], ...OUTCOMES.slice(0, 8).map(([word]) => [word, word])], now.query.get("outcome") || ""),
         typed("find", "find", now.query.get("find")), typed("worker", "worker", now.query.get("worker")), ...actions, h("label", {}, everything, " all pages"), bulk));
     body.replaceChildren();
     again();
