@@ -33,7 +33,7 @@ async def grade(problem: dict[str, Any], language: str, code: str) -> float | No
         "grader": GRADER, "problem": problem, "language": language, "code": code,
         "mark": mark,
     }  # fmt: skip
-    sandbox = LocalSandbox()
+    sandbox = LocalSandbox.from_settings()
     try:
         request = CodeRequest(
             code=_WITHIN, stdin=json.dumps(asked), run_timeout=50, memory_limit_mb=1024

@@ -9,5 +9,5 @@ LANGUAGES = {"python", "cpp", "nodejs", "bash"}
 
 def grade(problem: dict[str, Any], language: str, code: str) -> float | None:
     cases = problem["row"] if "row" in problem else {"assert_case": problem["checks"]}
-    found, _ = compute_score("local", None, 1024, f"```{language}\n{code}\n```", cases, timeout=2)
+    found, _ = compute_score("local", None, 1024, f"```{language}\n{code}\n```", cases, timeout=5)
     return found
