@@ -29,14 +29,16 @@ local function fresh(id, retry)
   return reply
 end
 
-local retry, earlier = RETRY == '1'
+-- A key says which requests are one. Without it, it is an equal body and a sign of a retry.
+local earlier
 if KEY ~= '' then
   local known = redis.call('HGET', index, 'k' .. KEY)
   if known and string.sub(known, 1, 16) ~= DIGEST then return {'reused'} end
-  if known then retry, earlier = true, string.sub(known, 17) end
+  earlier = known and string.sub(known, 17)
+else
+  earlier = redis.call('HGET', index, 'd' .. DIGEST)
 end
-earlier = earlier or redis.call('HGET', index, 'd' .. DIGEST)
-retry = retry and earlier
+local retry = earlier and (KEY ~= '' or RETRY == '1')
 if earlier then
   local state = state_of(SID, earlier)
   local lease = tonumber(redis.call('ZSCORE', of(SID, ':open'), earlier) or '0')
@@ -55,7 +57,6 @@ if earlier then
       return {'join', earlier, math.min(lease - clock, 400)}
     end
     if retry or state == '3' or (unsaid and lease <= clock) then
-      if KEY ~= '' then redis.call('HSET', index, 'k' .. KEY, DIGEST .. earlier) end
       return {'replay', earlier, redis.call('HGET', calls, earlier), state,
         redis.call('GET', of(SID, ':answer:' .. earlier)) or ''}
     end

@@ -12,9 +12,16 @@ if idle and s[2] + IDLE_MS > clock then return {'alive'} end
 redis.call('HSET', of(SID, ''), 'state', 'draining', 't', clock)
 local open = redis.call('ZRANGE', of(SID, ':open'), 0, 255, 'WITHSCORES')
 local alive = {}
+-- Its process may be gone, and the answer to its retry was delivered: nobody waits for it.
+local function was_answered(call)
+  local record = redis.call('HGET', of(SID, ':calls'), call) or ''
+  local other = redis.call('HGET', of(SID, ':index'), 'd' .. string.sub(record, -16))
+  return other and other ~= call and DONE[state_of(SID, other)]
+end
+
 for i = 1, #open, 2 do
   local broken = BROKEN[state_of(SID, open[i])]
-  if broken and tonumber(open[i + 1]) > clock then
+  if broken and tonumber(open[i + 1]) > clock and not was_answered(open[i]) then
     alive[#alive + 1] = {open[i], broken}
   elseif broken then
     give_up(SID, open[i], broken)

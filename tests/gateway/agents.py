@@ -61,19 +61,16 @@ class MemoryLog:
         self.first: set[bytes] = set()
 
     async def begin(self, asked: Asked) -> Fresh | Replay | Join:
-        earlier = self.calls.get(self.by_digest.get(asked.digest, 0))
-        retry = asked.retry
-        if asked.key in self.by_key:
-            body, number = self.by_key[asked.key]
+        number = self.by_digest.get(asked.digest, 0)
+        if asked.key:
+            body, number = self.by_key.get(asked.key, (asked.digest, 0))
             if body != asked.digest:
                 raise KeyReused
-            earlier, retry = self.calls[number], True
-        retry = retry and earlier is not None
+        earlier = self.calls.get(number)
+        retry = earlier is not None and (bool(asked.key) or asked.retry)
         if earlier and earlier.state is State.DONE:
             unsaid = earlier.sent is Sent.UNKNOWN and earlier.id in self.dead
             if retry or earlier.sent is Sent.HUNG_UP or unsaid:
-                if asked.key:
-                    self.by_key[asked.key] = (asked.digest, earlier.id)
                 return Replay(earlier, self.answers.get(earlier.id))
         elif earlier and retry and earlier.state is State.OPEN:
             if earlier.id not in self.dead:

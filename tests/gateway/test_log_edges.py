@@ -343,6 +343,15 @@ async def test_finalizing_waits_for_the_calls_under_way(bench: Bench) -> None:
     assert (ended.rows, ended.masked) == (1, False)
 
 
+async def test_finalizing_waits_for_no_call_whose_retry_was_answered(bench: Bench) -> None:
+    """Its process is gone, and its lease not yet over."""
+    session = await bench.open()
+    await bench.log.begin(session, asked(1))
+    await one_turn(bench.another(), session, 1)
+    ended = await bench.another().finalize(session, 1.0, drain=100)
+    assert (ended.masked, ended.counts["broken"], ended.counts["trained"]) == (False, 1, 3)
+
+
 async def test_two_processes_finalize_with_one_reward_and_a_third_with_another(
     bench: Bench,
 ) -> None:
