@@ -299,7 +299,9 @@ _KINDS = {
 def error(fault: Fault) -> dict[str, Any]:
     """The body of an error."""
     kind = _KINDS.get(fault.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": fault.message}}
+    # Agents know by these words that they must compact.
+    lead = "prompt is too long: " if fault.code == "context_length_exceeded" else ""
+    return {"type": "error", "error": {"type": kind, "message": lead + fault.message}}
 
 
 def error_event(fault: Fault) -> bytes:

@@ -145,6 +145,7 @@ class Agents:
     async def _answered(self, way: _Way, question: Question, work: asyncio.Task[Answered]) -> str:
         began = time.monotonic()
         gone = asyncio.ensure_future(way.gone())
+        orphaned = False
         try:
             while not work.done():
                 await asyncio.wait(
@@ -152,6 +153,7 @@ class Agents:
                     return_when=asyncio.FIRST_COMPLETED,
                 )  # fmt: skip
                 if gone.done():
+                    orphaned = True
                     self._orphan(work)
                     self._tally.count("hung_up")
                     return "hung_up"
@@ -175,7 +177,7 @@ class Agents:
             return "done" if whole else "hung_up"
         finally:
             gone.cancel()
-            if not work.done():
+            if not orphaned:  # as when the server ends
                 work.cancel()
 
     def _orphan(self, work: asyncio.Task[Answered]) -> None:

@@ -115,7 +115,7 @@ class ScriptedEngine:
         """A generation has come to its fault `wait`."""
         self.left = threading.Event()
         """A client has gone before it had its answer."""
-        self._paused: asyncio.Event | None = None
+        self._paused = False
         self._epoch = 0
 
     # What the model does
@@ -160,11 +160,11 @@ class ScriptedEngine:
         epoch, fault = self._epoch, done.fault
         tokens = self.model.generate(done.prompt)
         while done.finish is None:
-            if self._paused is not None:
-                await self._paused.wait()
             if epoch != self._epoch:
                 done.finish = "abort"
                 break
+            while self._paused:
+                await asyncio.sleep(0.005)
             if fault and len(done.sampled) >= fault.after:
                 match fault.kind:
                     case "abort" | "duplicate":
@@ -204,15 +204,13 @@ class ScriptedEngine:
 
     def pause(self, mode: str) -> None:
         """Stop, as for an update of the weights; `abort` ends what runs."""
-        self._paused = asyncio.Event()
+        self._paused = True
         if mode == "abort":
             self._epoch += 1
 
     def resume(self) -> None:
         """Go on."""
-        if self._paused is not None:
-            self._paused.set()
-            self._paused = None
+        self._paused = False
 
     # HTTP
 

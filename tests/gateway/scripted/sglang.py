@@ -111,7 +111,9 @@ class ScriptedSglang(ScriptedEngine):
             else False
         )
         text = done.text if trims else decode(done.sampled)
-        text = text[len(decode(done.sampled[:start])) :] if start else text
+        if self.incremental:  # half a character is held back until the rest of it comes
+            text = text if done.finish else text.rstrip("\ufffd")
+            text = text[len(decode(done.sampled[:start]).rstrip("\ufffd")) :]
         if done.fault and done.fault.kind == "no ids":
             del meta["output_token_logprobs"]
             return {"text": text, "meta_info": meta}
