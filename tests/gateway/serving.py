@@ -188,7 +188,7 @@ async def _reached(gateway: Gateway, port: bool) -> AsyncIterator[httpx.AsyncCli
     server = uvicorn.Server(config)
     server.capture_signals = _no_signals  # type: ignore[method-assign]
     serving = asyncio.create_task(server.serve())
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110 - it notifies nobody
         await asyncio.sleep(0.01)
     url = f"http://127.0.0.1:{number}"
     try:

@@ -230,7 +230,7 @@ async def test_an_update_in_the_middle_of_an_answer_leaves_one_answer_and_its_sp
         await set_within(here.engine.waits)
         here.engine.pause("abort")
         held.set()
-        while len(here.engine.log) < 2:  # the rest of the answer waits in the engine
+        while len(here.engine.log) < 2:  # noqa: ASYNC110 - the rest of the answer waits
             await asyncio.sleep(0.01)
         here.engine.version = 8
         here.engine.resume()
@@ -288,7 +288,7 @@ async def hang_up(agent: Agent, here: World) -> None:
         calls = await agent.calls()
         return bool(calls) and calls[1].sent is Sent.HUNG_UP
 
-    while not await noted():
+    while not await noted():  # noqa: ASYNC110 - notes are written in batches
         await asyncio.sleep(0.02)
 
 

@@ -163,7 +163,7 @@ class ScriptedEngine:
             if epoch != self._epoch:
                 done.finish = "abort"
                 break
-            while self._paused:
+            while self._paused:  # noqa: ASYNC110 - another thread resumes it
                 await asyncio.sleep(0.005)
             if fault and len(done.sampled) >= fault.after:
                 match fault.kind:
