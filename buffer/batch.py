@@ -53,7 +53,8 @@ SEEN = ("items", "groups", "n", "sum", "m2", "min", "max")
 
 
 def figures_of(seen: Sequence[bytes | None], config: TaskConfig) -> dict[str, Any]:
-    """As `seal.lua` returns them: the fields `SEEN` of what was written since the last read."""
+    """Figures as `seal.lua` returns them: the fields `SEEN` of what was written since the last
+    read."""
     parts = [part or b"0" for part in seen]
     items, groups, n = map(int, parts[:3])
     total, squares = map(float, parts[3:5])

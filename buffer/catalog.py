@@ -180,7 +180,8 @@ class Catalog:
         return int(await self._task.link.command("HGET", self._task.key("state"), "paused") or 0)
 
     async def _infos(self, rows: list[tuple[bytes, float, str]]) -> list[GroupInfo]:
-        """Of groups with their score in an index and a reason; in one pipeline."""
+        """What is known of groups that have a score in an index and a reason; read in one
+        pipeline."""
         link, keys = self._task.link, [self._task.meta_key(gid.decode()) for gid, _, _ in rows]
 
         async def read() -> list[Any]:

@@ -40,7 +40,7 @@ class FunctionFailed(Exception):
 
 
 def naming_itself(function: Callable[..., T], name: str, task: str) -> Callable[..., T]:
-    """The same function, whose failure says whose it is."""
+    """A function that does the same, and whose failure says whose it is."""
 
     def call(*arguments: Any) -> T:
         try:
@@ -52,8 +52,8 @@ def naming_itself(function: Callable[..., T], name: str, task: str) -> Callable[
 
 
 async def in_own_thread(call: Callable[[], T], seconds: float) -> T:
-    """Its result, or TimeoutError. Not in the pool: functions that never return would use it up
-    for everybody. Such a thread is left behind; Python cannot end it."""
+    """The function's result, or TimeoutError. It is not run in the pool: functions that never
+    return would use it up for everybody. Such a thread is left behind; Python cannot end it."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 

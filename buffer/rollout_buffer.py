@@ -98,7 +98,7 @@ class RolloutBuffer:
 
     @property
     def sync(self) -> "SyncRolloutBuffer":
-        """The same buffer for code without an event loop."""
+        """A face of the buffer for code without an event loop."""
         return SyncRolloutBuffer(self)
 
     async def config(self) -> TaskConfig:
@@ -355,7 +355,8 @@ class RolloutBuffer:
         return await self._reader.unreported()
 
     async def told(self) -> dict[str, Any]:
-        """Those ids with the figures of all that was written since; empty if there are none."""
+        """The ids of those groups, with the figures of all that was written since; empty if there
+        are none."""
         return await self._reader.told()
 
     async def sweep(self, *, serving: bool = False, limit: int = 1000) -> float:

@@ -34,7 +34,7 @@ async def listed_tasks(link: Link, run: str) -> list[str]:
 
 
 async def tidied_tasks(link: Link, run: str) -> list[str]:
-    """The same, after those that have expired are struck off; who only looks must not write."""
+    """All tasks, after those that have expired are struck off; who only looks must not write."""
     found = await _look(link, run)
     for task in found:
         if not task.alive:
@@ -144,7 +144,7 @@ class Task:
         return await self.run_script(_script(script), *args)
 
     async def run_script(self, script: Script, *args: Any) -> Any:
-        """The same for a script of any package whose only key is the task's."""
+        """Runs a script of any package whose only key is the task's."""
         if self._config is None:
             await self.config()
         try:

@@ -80,7 +80,7 @@ class Session:
         return tagged("buffer", in_run(self.run, self.task), f"session:{self.sid}")
 
     def calls_key(self) -> str:
-        """Its calls."""
+        """The key of a session's calls."""
         return tagged("buffer", in_run(self.run, self.task), f"session:{self.sid}:calls")
 
     def states_key(self) -> str:

@@ -38,7 +38,7 @@ class Notes:
         self._start()
 
     def forget(self, root: str, sid: str, call: int) -> None:
-        """It is another's, or nobody's."""
+        """The call is another's, or nobody's."""
         self._held.pop((root, sid, call), None)
 
     def note(self, root: str, sid: str, call: int, fence: str, what: str) -> None:

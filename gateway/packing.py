@@ -60,7 +60,7 @@ def runs(values: Iterable[int]) -> Spans:
 
 
 def joined(spans: Iterable[Sequence[int]]) -> Spans:
-    """The same run lengths, where neighbours of one value are one."""
+    """Run lengths, where neighbours of one value are one."""
     return tuple(
         (count, value)
         for value, run in groupby(spans, itemgetter(1))

@@ -10,7 +10,7 @@ from gateway.rows import Log, Row, Rows
 
 
 def described(log: Log, rows: Rows, *, tokens: bool = False) -> dict[str, Any]:
-    """As JSON. With `tokens`, each row has its ids and the mask of each."""
+    """The tree as JSON. With `tokens`, each row has its ids and the mask of each."""
     return {
         "calls": [_call(log.calls[id]) for id in sorted(log.calls)],
         "rows": [_row(row, tokens) for row in rows.rows],

@@ -59,7 +59,8 @@ class Sampled:
     parts: int = 0
 
     def add(self, part: Part) -> None:
-        """Behind what is there. Without a log-probability for each id, there is none for any."""
+        """Adds behind what is there. Without a log-probability for each id, there is none for
+        any."""
         whole = self.part
         if len(part.lps) != len(part.ids):
             self.lacks = "logprobs"
@@ -185,7 +186,8 @@ class Turns:
         return reply
 
     async def _prompt(self, engine: Engine, turn: _Turn, chat: Chat) -> Prompt:
-        """By ids behind the call that the request continues, if its tail can be rendered alone."""
+        """The prompt by ids, behind the call that the request continues, if its tail can be
+        rendered alone."""
         hits = turn.begun.hits
         place = next((n for n, hit in enumerate(hits) if hit is not None), None)
         parent = hits[place] if place is not None else None

@@ -111,7 +111,7 @@ def fields_of(found: Any) -> dict[bytes, bytes]:
 
 
 def text_fields(found: Any) -> dict[str, str]:
-    """The same as text."""
+    """The fields of a hash in a reply, as text."""
     return {as_text(name): as_text(value) for name, value in fields_of(found).items()}
 
 

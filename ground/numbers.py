@@ -9,5 +9,5 @@ def is_whole(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """The same for any number."""
+    """Whether it is a number of any kind, and no truth value."""
     return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))

@@ -70,7 +70,7 @@ def told_of(step: Step) -> CommandResult:
 
 
 def failure_of(outcome: Outcome) -> SandboxFailure:
-    """Of one that says nothing about its program."""
+    """The failure behind an answer that says nothing about its program."""
     if outcome.status == "refused":
         return SandboxUnfit(
             f"the local sandbox: {outcome.error}", reason=outcome.reason or "refused"

@@ -90,7 +90,7 @@ def _own_plugins(prefixes: list[str]) -> list[str]:
 
 
 def launch(config: ServerConfig, control: int, complaints: int) -> "subprocess.Popen[bytes]":
-    """Its orders come by `control`; what it complains of goes to `complaints`."""
+    """The fork server gets its orders by `control`; what it complains of goes to `complaints`."""
     with _start_errors(config.python):
         return subprocess.Popen(  # noqa: S603
             zygote.command("launch", config.on_the_wire(control)),

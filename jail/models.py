@@ -96,7 +96,7 @@ class Message(Versioned):
         return super().read(message)
 
     def dump(self) -> dict[str, Any]:
-        """As JSON, for `read` on the other side."""
+        """The result as JSON, for `read` on the other side."""
         return self.model_dump(mode="json")
 
     @model_validator(mode="wrap")
@@ -143,7 +143,7 @@ def _known(language: str) -> str:
 
 
 def _base64(files: dict[str, str]) -> dict[str, str]:
-    """As many encoders write it, it may be in lines; they go no further."""
+    """Many encoders write it so that it may be in lines; they go no further."""
     size = sum(map(len, files.values()))
     if size > MAX_FILES_SIZE:
         raise ValueError(f"are {size:,} bytes of base64, and at most {MAX_FILES_SIZE:,} go")
@@ -225,7 +225,7 @@ class CommandResult(BaseModel):
     stderr_truncated: bool = False
 
     def bounded(self, limit: int) -> Self:
-        """With each output at most `limit` bytes long, the cut marked."""
+        """The result with each output at most `limit` bytes long, the cut marked."""
         changed: dict[str, Any] = {}
         for name in ("stdout", "stderr"):
             text, cut = truncate(getattr(self, name) or "", limit)
@@ -237,7 +237,7 @@ class CommandResult(BaseModel):
 def judge(
     status: Status, compiled: CommandResult | None, ran: CommandResult | None
 ) -> tuple[ErrorKind, str]:
-    """Whose doing the end was, and a reason for machines.
+    """The side whose doing the end was, and a reason for machines.
 
     A memory limit that was hit shows only in what the program wrote, which is no
     evidence; a sandbox that knows says so itself, as `limit` beside upstream's fields.
@@ -319,12 +319,12 @@ class CodeResult(Message):
 
     @property
     def stderr(self) -> str:
-        """As `stdout`, of what was written to stderr."""
+        """What was written to stderr, as `stdout` gives it."""
         last = self.run_result or self.compile_result
         return (last and last.stderr) or ""
 
     def bounded(self, limit: int = OUTPUT_LIMIT) -> Self:
-        """With each text at most `limit` bytes long, the cut marked."""
+        """The result with each text at most `limit` bytes long, the cut marked."""
         return self.model_copy(
             update={
                 "message": truncate(self.message, limit)[0],

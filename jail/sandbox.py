@@ -58,7 +58,7 @@ class LocalSandbox:
 
     @classmethod
     def from_settings(cls, settings: SandboxSettings | None = None) -> Self:
-        """As `PENSTOCK_SANDBOX_*` says."""
+        """A sandbox as `PENSTOCK_SANDBOX_*` says."""
         settings = settings or SandboxSettings.load()
         return cls(
             settings.config(),
@@ -130,7 +130,7 @@ class LocalSandbox:
 
     @cached_property
     def sync(self) -> SyncSandbox:
-        """The same sandbox for code that blocks."""
+        """A face of the sandbox for code that blocks."""
         return SyncSandbox(self)
 
     async def close(self) -> None:

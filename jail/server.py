@@ -119,7 +119,7 @@ class ForkServer:
         return f"the fork server ended: {said or 'it left no message'}"
 
     def _closed(self) -> None:
-        """It says nothing after it is ready: what can be read is its end."""
+        """The fork server says nothing after it is ready: what can be read is its end."""
         if self.dead:
             return
         asyncio.get_running_loop().remove_reader(self._control)

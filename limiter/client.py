@@ -96,7 +96,7 @@ class GateClient:
         unit.engine.request(unit, ask.enter, ask)
 
     def abandon(self, ask: Ask) -> None:
-        """Its caller waits no longer: cancel the ask, or release what it got."""
+        """The ask's caller waits no longer: cancel the ask, or release what it got."""
         unit = ask.ledger
         unit.engine.post(unit, partial(unit.abandon, ask))
 

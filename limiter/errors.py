@@ -52,7 +52,7 @@ class LimitTimeout(GateError):
 
 
 class GateInUse(GateError):
-    """It cannot be removed: somebody holds a permit of it, or waits for one."""
+    """The gate cannot be removed: somebody holds a permit of it, or waits for one."""
 
     def __init__(self, gate: str, in_flight: int, waiting: int) -> None:
         super().__init__(

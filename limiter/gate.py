@@ -265,7 +265,7 @@ class Gate:
 
     @property
     def sync(self) -> SyncGate:
-        """The same gate for code that blocks."""
+        """A face of the gate for code that blocks."""
         return SyncGate(self._client)
 
     # Both

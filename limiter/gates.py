@@ -173,7 +173,7 @@ _TERMS = ("limit", "rate", "burst", "adapts", "start", "min", "max", "amounts")
 def _terms(
     limit: str, rate: str, burst: str, adapts: str, start: str, least: str, most: str
 ) -> Terms:
-    """Of the fields of a gate's hash."""
+    """The terms that a gate's hash says."""
     terms = Terms(
         int(limit) if limit else None, float(rate) if rate else None, int(burst) if burst else None
     )

@@ -87,7 +87,7 @@ class Ask(Answer):
 
 
 class LoopAsk(OnLoop, Ask):
-    """That of a coroutine."""
+    """The ask of a coroutine."""
 
     __slots__ = ("future", "loop")
     loop: asyncio.AbstractEventLoop
@@ -104,7 +104,7 @@ class LoopAsk(OnLoop, Ask):
 
 
 class ThreadAsk(OnThread, Ask):
-    """That of a thread."""
+    """The ask of a thread."""
 
     __slots__ = ("_closed",)
 
@@ -213,7 +213,8 @@ class Ledger:
             self.engine.post(self, partial(self.release, lease))
 
     def abandon_lease(self, lease: Lease) -> None:
-        """Its permit was dropped. That protects nothing any more, unless work outlives it."""
+        """The lease's permit was dropped. That protects nothing any more, unless work outlives
+        it."""
         if _outlived(lease, self.term_us):
             self.leave_in_redis(lease)
         else:
@@ -290,7 +291,7 @@ class Ledger:
             self.end(ask)
 
     def end(self, ask: Ask) -> None:
-        """It has its outcome, or nobody wants it."""
+        """The ask has its outcome, or nobody wants it."""
         id = ask.id
         if self.fresh.pop(id, None) is None or ask.state is not State.FRESH:
             for asks in (self.line, self.tries, self.timeouts):
@@ -394,7 +395,7 @@ class Ledger:
         self.beat_at = self.look_at = self.doubt_ends_at = NEVER
 
     def time_out(self, ask: Ask) -> None:
-        """Its time is up: remove it from the line. An ask that Redis has not answered yet is
+        """The ask's time is up: remove it from the line. An ask that Redis has not answered yet is
         tried first: a timeout of 0 is one try."""
         if ask.state is State.IN_LINE:
             self.timeouts[ask.id] = ask

@@ -27,7 +27,7 @@ class Report(str):
 
     @staticmethod
     def throttled(retry_after: float | None = None) -> "Report":
-        """It refused: 429, 503 or the like, and asked for so many seconds of patience."""
+        """The service refused: 429, 503 or the like, and asked for so many seconds of patience."""
         if retry_after is None:
             return Report("t")
         if not retry_after >= 0:
@@ -81,7 +81,7 @@ class Lease:
 
     @property
     def receipt(self) -> int | str:
-        """Its fence, and what its release reports and settles."""
+        """The permit's fence, and what its release reports and settles."""
         if self.stays_us:
             return f"{self.fence} {self.report} +{self.stays_us} {self.settled}"
         if self.settled:
@@ -94,7 +94,7 @@ class Lease:
         return with_cost(self.term_us, self.charge)
 
     def notify_holder(self) -> None:
-        """It is lost."""
+        """The permit is lost, and its holder is told."""
         permit = self.holder() if self.holder else None
         if permit is not None and permit.on_lost is not None:
             try:
@@ -156,7 +156,8 @@ class HeldPermit:
 
     @property
     def ticket(self) -> str:
-        """Its place in line: `acquire(ticket=…)` asks again from there, before who came later."""
+        """The permit's place in line: `acquire(ticket=…)` asks again from there, before who came
+        later."""
         return as_text(self._lease.place)
 
     @property

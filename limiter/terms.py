@@ -66,7 +66,7 @@ class Terms:
         )
 
     def args(self) -> tuple[str, str, str]:
-        """As the scripts read them: the amounts stand behind the burst."""
+        """The terms as scripts read them: the amounts stand behind the burst."""
         amounts = "".join(each.text() for each in self.amounts)
         return (_text(self.limit), _text(self.rate), _text(self.burst) + amounts)
 

@@ -33,7 +33,7 @@ def settings_models() -> Iterator[type[Settings]]:
 
 
 def _models_of(module: ModuleType) -> Iterator[type[Settings]]:
-    """Those that it defines, not those that it imports."""
+    """The models that a module defines, not those that it imports."""
     for model in vars(module).values():
         mine = isinstance(model, type) and model.__module__ == module.__name__
         if mine and issubclass(model, Settings) and model is not Settings:

@@ -98,7 +98,7 @@ def allowed(names: str | None) -> Allowed:
 
 
 def refused_ends(fields: Mapping[bytes, bytes], allow: Allowed) -> None:
-    """The same, of a job's hash as it was claimed."""
+    """The callbacks that are refused, by a job's hash as it was claimed."""
     if allow.anything:
         return
     names = (fields.get(f"{kind}_callback_name".encode()) for kind in _CALLBACKS)
@@ -161,7 +161,8 @@ class AllowedJob(Job):
 
 
 def checked(job_class: type[Job], allow: Allowed) -> type[Job]:
-    """That job class with these names: RQ's own code, maintenance for one, uses it in a worker."""
+    """A subclass of that job class with these names: RQ's own code, maintenance for one, uses it in
+    a worker."""
     bases = (job_class,) if issubclass(job_class, AllowedJob) else (AllowedJob, job_class)
     return type(job_class.__name__, bases, {"allowed": allow, "__module__": job_class.__module__})
 

@@ -93,14 +93,14 @@ class DeadlineExceeded(QueueError):
 
 
 class JobCancelled(QueueError):
-    """It was cancelled, or stopped by an operator."""
+    """The job was cancelled, or stopped by an operator."""
 
     def __init__(self, job: str, how: str) -> None:
         super().__init__(f"job {job} was {how}")
 
 
 class JobFailed(QueueError):
-    """It raised on the worker: the request was refused, or the worker is not set up right."""
+    """The job raised on the worker: the request was refused, or the worker is not set up right."""
 
     def __init__(self, job: str, trace: str) -> None:
         lines = trace.strip().splitlines() or ["the worker left no reason"]

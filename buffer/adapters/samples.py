@@ -50,7 +50,7 @@ def item_of(
 
 
 def known_of(part: Item) -> list[Known]:
-    """Of each sample that was parked: its spans, and how many answers these are."""
+    """For each sample that was parked: its spans, and how many answers these are."""
     return [
         (row, len(sample.get("weight_versions") or ()))
         for row, sample in zip_longest(rows_of(part), part["sample"], fillvalue=())
@@ -59,8 +59,9 @@ def known_of(part: Item) -> list[Known]:
 
 
 def _spans(sample: Any, answers: list[int | None], known: Known) -> list[list[int]]:
-    """Whose tokens they are. Where the answers of several versions cannot be told apart, all their
-    tokens count as the oldest one's: none of them is trained on for too long."""
+    """The spans say which version made which tokens. Where the answers of several versions cannot
+    be told apart, all their tokens count as the oldest one's: none of them is trained on for too
+    long."""
     before, counted = known
     place = sum(tokens for tokens, _ in before)
     tokens = max(0, sample.response_length - place)
@@ -79,7 +80,7 @@ def _spans(sample: Any, answers: list[int | None], known: Known) -> list[list[in
 
 
 def first_of(trajectory: Any) -> Any:
-    """Its first sample: a trajectory is one sample, or a list of some."""
+    """The first sample: a trajectory is one sample, or a list of some."""
     return trajectory[0] if isinstance(trajectory, list) else trajectory
 
 

@@ -95,7 +95,7 @@ class DataSource:
         threading.Thread(target=self._do, name="penstock-slime", daemon=True).start()
 
     def get_samples(self, num_samples: int) -> list[Group]:
-        """As many groups as the policy has room for now: parked ones first, then new prompts."""
+        """Groups, as many as the policy has room for now: parked ones first, then new prompts."""
         found: list[Group] = []
         with self._guard:
             try:
@@ -128,8 +128,8 @@ class DataSource:
             log_found(self._task, published, now, resumes=rollout_id > 0)
 
     def take(self, groups: int) -> list[Group]:
-        """So many, by the policy. They count as trained on; a restart from a checkpoint before
-        this step brings them back."""
+        """Takes so many groups, by the policy. They count as trained on; a restart from a
+        checkpoint before this step brings them back."""
         found: list[Group] = []
         while len(found) < groups:
             if self.failure is not None:
@@ -246,7 +246,7 @@ class DataSource:
         return sorted(group, key=_index_of)
 
     def _later(self, work: Work, group: Group) -> None:
-        """Not on slime's event loop, which may not wait."""
+        """This runs elsewhere than on slime's event loop, which may not wait."""
         self._work.put((work, group))
 
     def _do(self) -> None:

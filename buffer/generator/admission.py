@@ -63,8 +63,8 @@ class Admission:
         far.close()
 
     def questions(self, groups: Iterator[Group]) -> Iterator[Question]:
-        """Those of groups that were granted, `LATER` while none is. At the end of `groups` come
-        those that wait to be made again, or to be continued."""
+        """The questions of groups that were granted, `LATER` while none is. At the end of `groups`
+        come those that wait to be made again, or to be continued."""
         wish = _wish(groups)
         while True:
             try:

@@ -49,7 +49,7 @@ def _item(
     question: Question, messages: list[dict[str, Any]], reward: float,
     sampling: dict[str, Any], reason: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """As upstream writes it; `round_number` beside its five keys is the epoch's."""
+    """The item as upstream writes it; `round_number` beside its five keys is the epoch's."""
     own = ("uid", "instance_id", "round", "tries", "held", "partial")
     row = {name: value for name, value in question.items() if name not in own}
     turns = sum(message["role"] == "assistant" for message in messages)

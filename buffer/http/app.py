@@ -81,7 +81,7 @@ def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> H
 
 
 class Front:
-    """Behind the guard: a correlation id is noted, the hot path taken."""
+    """What stands behind the guard: a correlation id is noted, the hot path taken."""
 
     def __init__(self, app: FastAPI, hot_write: HotWrite) -> None:
         self.app = app

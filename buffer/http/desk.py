@@ -49,7 +49,7 @@ class Desk:
         return self._buffers[task]
 
     async def existing(self, task: str) -> RolloutBuffer:
-        """The same, of a task that was started or configured; else `UnknownTask`."""
+        """The buffer of a task that was started or configured; else `UnknownTask`."""
         if task not in self._buffers and task not in await self.tasks():
             raise UnknownTask(task, self.run)
         return self.buffer(task)

@@ -44,7 +44,7 @@ _FAILURES = (PenstockError, redis.exceptions.RedisError, OSError)  # it may be b
 
 
 class Rollout(NamedTuple):
-    """As it was asked for; the same payload twice has the same digest."""
+    """A rollout as it was asked for; the same payload twice has the same digest."""
 
     task: str
     digest: str

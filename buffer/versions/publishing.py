@@ -98,7 +98,7 @@ class Versions:
 
     @property
     def most_dropped_share(self) -> float:
-        """Of those: the part that the instances in `dropped` account for."""
+        """The part of them that the instances in `dropped` account for."""
         return min(1.0, sum(self.dropped.values()) / max(1, sum(self.dropped_by.values())))
 
 
@@ -228,7 +228,7 @@ class Publishing:
 
 
 def _version(value: Any, name: str) -> int:
-    """Also of numpy or torch: whatever Python takes for an index."""
+    """A version may be numpy's or torch's: whatever Python takes for an index."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -186,7 +186,7 @@ def _constraints(asked: ChatBody, tools: list[Any]) -> dict[str, Any]:
 
 
 def _message(message: MessageBody, place: int) -> tuple[dict[str, Any], Message]:
-    """As engines take it, and in canonical form."""
+    """A message as engines take it, and in canonical form."""
     where = f"messages.{place}"
     role = "system" if message.role == "developer" else message.role
     content = message.content or ""

@@ -67,7 +67,7 @@ class Reply:
     """Ids and log-probabilities, if the agent wants them."""
 
     def dump(self) -> bytes:
-        """As JSON."""
+        """The answer as JSON."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod

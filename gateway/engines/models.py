@@ -26,7 +26,7 @@ class Chat:
     """What looks like a call of a tool is one; else it is text."""
 
     def request(self, model: str, *, ends: bool = False) -> dict[str, Any]:
-        """As the body of a chat request."""
+        """The prompt as the body of a chat request."""
         body: dict[str, Any] = {
             "model": model, "messages": list(self.messages), **self.constraints,
         }  # fmt: skip

@@ -52,7 +52,7 @@ class Tail:
 
     @classmethod
     async def probed(cls, render: Renders) -> Tail:
-        """Of the template that this renders."""
+        """The probes of the template that this renders."""
         one, other = [await _ids(render, [_QUESTION, _said(word)], ends=True) for word in "bc"]
         close = one[len(one) - _alike(one[::-1], other[::-1]) :]
         tail = cls(render, tuple(close), Recent(256))

@@ -20,7 +20,7 @@ _SUFFIX = 64  # of a prompt, which the parser needs to see
 
 
 class Vllm(Engine):
-    """With its scale-out endpoints."""
+    """A vLLM with its scale-out endpoints."""
 
     kind = "vllm"
 
@@ -29,7 +29,7 @@ class Vllm(Engine):
         self._params: Recent[Mapping[str, Any]] = Recent(1024)
 
     async def _probe(self) -> None:
-        """By using each endpoint once, with one token."""
+        """Probes each endpoint by using it once, with one token."""
         chat = Chat([{"role": "user", "content": "a"}])
         try:
             rendered = await self.render(chat)
@@ -140,7 +140,8 @@ class Vllm(Engine):
 
 
 class PlainVllm(Vllm):
-    """Without scale-out: text in and text out of its parsers, tokens in and out of its model."""
+    """A vLLM without scale-out: text in and text out of its parsers, tokens in and out of its
+    model."""
 
     kind = "vllm-plain"
 

@@ -90,7 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return HEAD_SECONDS if self._expects is _HEAD else BODY_SECONDS + self._body / BODY_PACE
 
     def _hang_up(self, status: int, reason: str) -> None:
-        """With an answer, unless another is on its way."""
+        """The connection ends with an answer, unless another is on its way."""
         if self.transport.is_closing():
             return
         self._head = self._between = 0

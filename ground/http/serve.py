@@ -51,7 +51,7 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
 
 
 def _holder(port: int) -> str:
-    """Which process listens there, as far as this user may see (Linux); else an empty string."""
+    """The process that listens there, as far as this user may see (Linux); else an empty string."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
@@ -69,7 +69,8 @@ def _holder(port: int) -> str:
 
 
 def _program(process: Path) -> str:
-    """Its name, and of Python the module or script. No other argument: it may be a secret."""
+    """The program's name, and of Python the module or script. No other argument is shown: it may be
+    a secret."""
     words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     name = Path(words[0]).name
     script = next((word for word in words[1:] if not word.startswith("-")), "")
@@ -79,7 +80,7 @@ def _program(process: Path) -> str:
 
 
 def _mend(refusal: Exception, setting: str) -> tuple[str, str]:
-    """Which of the two settings is at fault, and what to do."""
+    """A sentence that names the setting at fault, and what to do."""
     here = getattr(refusal, "errno", None) != errno.EADDRNOTAVAIL
     if here and not isinstance(refusal, socket.gaierror):
         return setting, "choose another port, or 0 for any"

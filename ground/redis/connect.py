@@ -122,7 +122,7 @@ class _Sentinel(redis.Sentinel):
 
 
 class _AsyncSentinel(redis.asyncio.Sentinel):
-    """The same for event loops."""
+    """Sentinels asked by an event loop; their errors name no client either."""
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         try:

@@ -321,7 +321,8 @@ class Engine:
         return shortcut
 
     def _forget_shortcut(self, key: int) -> None:
-        """Its loop has ended. The garbage collector calls this too, so it must not take a lock."""
+        """A shortcut's loop has ended. The garbage collector calls this too, so it must not take a
+        lock."""
         if (shortcut := self._shortcuts.pop(key, None)) is not None:
             self._over.append(shortcut)
             self.wake()

@@ -23,7 +23,8 @@ class Exchange(NamedTuple):
 
 
 class Carrier(Enum):
-    """Who brings a unit's commands to Redis. `Batch` has a method for each way from one to another.
+    """A carrier brings a unit's commands to Redis. `Batch` has a method for each way from one to
+    another.
 
         NOBODY → ENGINE, SHORTCUT    `begin`     something was due
         ENGINE, SHORTCUT → NOBODY    `end`       all replies were read

@@ -164,7 +164,7 @@ def running_server(folder: Path | str) -> RedisTarget | None:
 
 
 def running_url(folder: Path | str) -> str | None:
-    """Its URL, or None."""
+    """The URL of the embedded server that runs, or None."""
     folder = Path(folder).resolve()
     try:
         return _answering_url(folder, _socket_path(folder)) or None

@@ -70,7 +70,7 @@ def resource_of(service: str) -> Any:
 
 
 def exporters_of(signal: str, variable: str) -> list[Any]:
-    """Those that the variable names. Raises `LookupError` for one that is not installed."""
+    """The exporters that the variable names. Raises `LookupError` for one that is not installed."""
     names = [name.strip() for name in (os.environ.get(variable) or "otlp").split(",")]
     return [_named(signal, variable, name).load()() for name in names if name and name != "none"]
 
@@ -100,7 +100,8 @@ def flush(seconds: float) -> None:
 
 @contextmanager
 def next_id(id: int) -> Iterator[None]:
-    """Of the span that begins in the block; 0 is any. A provider of the program's ignores it."""
+    """The span that begins in the block gets this id; 0 is any. A provider of the program's ignores
+    it."""
     if not id:
         yield
         return

@@ -47,7 +47,8 @@ class Span:
     def rename(self, name: str) -> None: ...
 
     def failed(self, why: str) -> None:
-        """It did not succeed. `why` is a word for machines, such as an error's class."""
+        """The span's work did not succeed. `why` is a word for machines, such as an error's
+        class."""
 
     def end(self) -> None: ...
 
@@ -247,7 +248,7 @@ def current() -> str:
 
 
 def headers() -> dict[str, str]:
-    """Of an HTTP request that is part of the current span."""
+    """The headers of an HTTP request that is part of the current span."""
     parent = current()
     return {"traceparent": parent} if parent else {}
 
@@ -261,7 +262,7 @@ def flush(seconds: float = 5.0) -> None:
 
 
 def execution_id(job: str, execution: str) -> int:
-    """Of an execution's span, for any process: if its worker dies, another one ends it."""
+    """The id of an execution's span, for any process: if its worker dies, another one ends it."""
     digest = hashlib.sha256(f"{job}:{execution}".encode()).digest()
     return int.from_bytes(digest[:8]) or 1
 

@@ -57,7 +57,7 @@ class Files:
 
 @dataclass
 class Group:
-    """Its folders are one, or in version 1 those of memory, processor and processes."""
+    """A group has one folder, or in version 1 those of memory, processor and processes."""
 
     files: Files
     folders: list[str]

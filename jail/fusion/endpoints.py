@@ -92,7 +92,7 @@ class Endpoints:
             endpoint.on_trial &= not trial
 
     def unreachable(self) -> list[str]:
-        """Those that no program could reach when one last tried; from any thread."""
+        """The endpoints that no program could reach when one last tried; from any thread."""
         return [endpoint.shown for endpoint in self.all if endpoint.unreachable]
 
     def _choose(self, now: float) -> Endpoint:
@@ -121,7 +121,7 @@ KEEPALIVE = 4.0  # uvicorn hangs up after 5 s idle; a connection must not be use
 
 
 class Connections:
-    """As many as there are calls at once. They belong to one event loop."""
+    """Connections, as many as there are calls at once. They belong to one event loop."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._headers = headers

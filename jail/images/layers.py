@@ -55,7 +55,7 @@ class Arriving:
 
 
 class Layers:
-    """Those whose files have the same owners. `named` says which ones some image names."""
+    """The layers whose files have the same owners. `named` says which ones some image names."""
 
     def __init__(
         self, folder: Path, unpacking: Path, owners: Owners, most: int,
@@ -144,7 +144,7 @@ class Layers:
             return layer
 
     def _name(self, work: Path, layer: Layer, arriving: Arriving) -> None:
-        """It is still locked by its maker: nobody collects it before it is held here."""
+        """The layer is still locked by its maker: nobody collects it before it is held here."""
         while True:
             try:
                 work.rename(self.folder / layer.key)
@@ -181,7 +181,7 @@ class Layers:
         return Collected()
 
     def _throw_away(self, folder: Path) -> None:
-        """By a rename, so that no half of a layer is ever found."""
+        """The layer goes by a rename, so that no half of a layer is ever found."""
         gone = Path(tempfile.mkdtemp(dir=self._unpacking))
         with _lock(gone, fcntl.LOCK_SH):
             folder.rename(gone / "gone")

@@ -247,7 +247,7 @@ class ImageStore:
 
 
 def _owners(users: Users, uid: int) -> Owners:
-    """As they look from where layers are unpacked."""
+    """The owners of files, as they look from where layers are unpacked."""
     if users.tools:
         return Owners(first=1)  # in the namespace that `become_their_owner` enters
     return Owners(first=users.uids, one=uid if os.geteuid() == 0 else None)

@@ -89,7 +89,7 @@ class Measured:
         return self.content(count)
 
     def content(self, count: int) -> bytes:
-        """As `read`, of what is not kept in memory."""
+        """The content, which is not kept in memory; otherwise as `read`."""
         self.last = found = self._next(count)
         while 0 < len(found) < count and (more := self._next(count - len(found))):
             self.last = found = found + more
@@ -120,7 +120,7 @@ class Measured:
         return self._position
 
     def digest(self) -> str:
-        """Of everything, the rest included."""
+        """The digest of everything, the rest included."""
         while self.content(_CHUNK):
             pass
         return f"sha256:{self._hash.hexdigest()}"

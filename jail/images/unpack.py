@@ -30,7 +30,7 @@ _MOST_PATH, _MOST_PARTS = 4096, 200
 
 @dataclass(frozen=True)
 class Owners:
-    """Who owns unpacked files: one user, or as many as the image has, from `first` on.
+    """The users who own unpacked files: one, or as many as the image has, from `first` on.
 
     None for both: the user that unpacks, who is not root.
     """

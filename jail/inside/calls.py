@@ -79,7 +79,8 @@ def _named(path: str) -> str:
 
 
 def expanded(path: str) -> str:
-    """With the home folder for `~`. No other user's: to look one up runs what the image names."""
+    """The path with the home folder for `~`. No other user's is taken: to look one up runs what the
+    image names."""
     return os.environ["HOME"] + path[1:] if path == "~" or path.startswith("~/") else path
 
 

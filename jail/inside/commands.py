@@ -258,7 +258,7 @@ class Desk:
                 self.say({"ended": pid, "status": status, "limit": limit, "said": words})
 
     def _limit_of(self, status: int) -> str:
-        """That it was killed for, by the kernel or by us."""
+        """The limit that a command was killed for, by the kernel or by its init."""
         if self._passed is None:
             return self._limit if os.WIFSIGNALED(status) else ""
         passed = self._passed.since()

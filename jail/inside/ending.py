@@ -162,7 +162,7 @@ def _check_in(line: int) -> bytes:
 
 
 def _all_of(at: int) -> bytes:
-    """And nothing is left of it for others to read."""
+    """All that was written, of which nothing is left for others to read."""
     chunks = []
     while chunk := _read(at, 1 << 20):
         chunks.append(chunk)
@@ -271,7 +271,8 @@ def _attempt(step: Callable[..., None], *arguments: Any) -> None:
 
 
 def _forget(left: Left) -> None:
-    """Its modules are garbage all at once, so that what an object does last finds its names."""
+    """The program's modules are garbage all at once, so that what an object does last finds its
+    names."""
     _collect()  # what outlives this is in the order in which it is reached: files before buffers
     # From the newest on: a look at every name would copy much of a fork's memory.
     newest = [

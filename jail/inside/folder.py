@@ -63,7 +63,7 @@ class Folder:
         self.environment = {"TMPDIR": temporary, **self._usual}
 
     def build(self) -> None:
-        """Its folders are made as it enters: their names are the program's to know."""
+        """The program's folders are made as it enters: their names are the program's to know."""
 
     def furnish(self, limits: dict[str, Any]) -> None:
         """No quota can be set on a folder: a file's size is limited, their number is not."""
@@ -134,7 +134,7 @@ class Folder:
                 os.kill(int(pid), signal.SIGKILL)
 
     def kill_all(self) -> None:
-        """By groups, which nobody can leave: a bomb dies at once."""
+        """Processes are killed by groups, which nobody can leave: a bomb dies at once."""
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if (group := os.getpgid(int(pid))) != os.getpgrp():

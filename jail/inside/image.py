@@ -65,7 +65,7 @@ class Image(Namespaces):
             super()._map(0)
 
     def _lay_overlays(self) -> None:
-        """Its root is one."""
+        """The image's root is an overlay."""
 
     def furnish(self, limits: dict[str, Any]) -> None:
         super().furnish(limits)
@@ -107,7 +107,8 @@ class Image(Namespaces):
         self.scratch = SHARED_MEMORY
 
     def _hold(self, key: str) -> str:
-        """As a user of the layer, for as long as this init lives, whatever becomes of the hub."""
+        """The init is a user of the layer for as long as this init lives, whatever becomes of the
+        hub."""
         folder = f"{root.LAYERS}/{key}"
         try:
             at = os.open(folder, FOLDER)
@@ -126,7 +127,8 @@ class Image(Namespaces):
         return super().leave()
 
     def confine(self) -> None:
-        """As the session's root, with what that may do; `become` makes it somebody else."""
+        """The process becomes the session's root, with what that may do; `become` makes it somebody
+        else."""
         if self._many:
             os.setgroups([])
         os.setresgid(0, 0, 0)
@@ -183,7 +185,7 @@ def _write_settings() -> None:
 
 
 class Account(NamedTuple):
-    """Who a command is, by the session's own lists of users and groups."""
+    """The account that a command has, by the session's own lists of users and groups."""
 
     name: str
     uid: int
@@ -215,7 +217,7 @@ def _listed(user: str) -> tuple[str, str, str, str] | None:
 
 
 def _unlisted(user: str) -> tuple[str, str, str, str]:
-    """The same of root, or of a bare number: they need no line."""
+    """The account of root, or of a bare number: they need no line."""
     if user == "root":
         return user, "0", "0", ""
     if user.isdigit():

@@ -62,7 +62,7 @@ class Namespaces:
         self._written = -1  # all levels as one folder, once there are several
 
     def admit(self, process: int, line: Socket) -> None:
-        """It writes its own map."""
+        """The clone writes its own map."""
 
     def enter(self, line: Socket) -> None:
         # A server killed by SIGKILL takes its jails with it.
@@ -83,7 +83,7 @@ class Namespaces:
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)  # no program may look into init
 
     def _lay_overlays(self) -> None:
-        """So that locks of one jail's programs are in nobody's way."""
+        """Overlays are laid so that locks of one jail's programs are in nobody's way."""
         for share in self._shares:
             # Others look names up in the machine's folders, which may have lost one by now.
             with contextlib.suppress(FileNotFoundError):
@@ -212,7 +212,7 @@ class Namespaces:
         self.kill(0)
 
     def terminals(self) -> str:
-        """Of the session's own; a kernel that refuses them leaves it without."""
+        """Mounts terminals of the session's own; a kernel that refuses them leaves it without."""
         if os.path.lexists(root.TERMINALS + "/ptmx"):
             return root.TERMINALS + "/ptmx"
         with contextlib.suppress(OSError):

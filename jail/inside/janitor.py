@@ -163,7 +163,8 @@ def sweep(parent: str) -> None:
 
 
 def locked_folder(parent: str) -> tuple[str, int]:
-    """Its lock is also the fork server's and every init's: who can take it finds all dead."""
+    """The folder's lock is also the fork server's and every init's: who can take it finds all
+    dead."""
     while True:
         base = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
         with contextlib.suppress(FileNotFoundError):
@@ -175,7 +176,7 @@ def locked_folder(parent: str) -> tuple[str, int]:
 
 
 def children_of(pid: str) -> list[str]:
-    """Of each of its threads: whichever forks has the child for its own."""
+    """The children of each of its threads: whichever forks has the child for its own."""
     found = []
     for thread in threads_of(pid):
         with contextlib.suppress(OSError), open(f"/proc/{thread}/children") as file:

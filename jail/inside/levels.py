@@ -48,8 +48,9 @@ class Levels:
             return [syscalls.shared(level.path) for level in self._all]
 
     def begin(self, parts: Sequence[str]) -> None:
-        """With the jail's own, which has these folders. Raises `Refused` where no other level can
-        lie over it: programs may have changed it by the path that it has until then."""
+        """Begins with the jail's own level, which has these folders. Raises `Refused` where no
+        other level can lie over it: programs may have changed it by the path that it has until
+        then."""
         if len(self._all) > 1:
             return  # they have that path no longer
         require_attributes()
@@ -101,7 +102,7 @@ class Levels:
         )
 
     def enter_new_namespace(self) -> None:
-        """As it was when the session began, but for the levels."""
+        """The namespace is as it was when the session began, but for the levels."""
         syscalls.enter_mounts(self._first)
         syscalls.unshare(syscalls.NEW_NS)
 

@@ -36,7 +36,7 @@ class Evidence(NamedTuple):
     limit: int = 0  # bytes that the group may have
 
     def passed(self) -> str | None:
-        """Which limit the tree has passed: a fork was refused, or one killed for its memory.
+        """The limit that the tree has passed: a fork was refused, or one killed for its memory.
 
         Forks that are refused use up memory too, so they are asked for first. Raises
         `KilledFromOutside` for a kill that the limit of the tree does not explain.
@@ -95,7 +95,7 @@ class Evidence(NamedTuple):
 
 
 class Passed:
-    """Which limit a tree has passed since the last question, for one program after another."""
+    """The limit that a tree has passed since the last question, for one program after another."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -131,7 +131,7 @@ _OVERDUE = 1.0
 
 
 class Weighing:
-    """Of a tree's processes with their resident memory; begun as it is made."""
+    """A weighing of a tree's processes with their resident memory; begun as it is made."""
 
     def __init__(self, processes: list[tuple[str, int]]) -> None:
         self._processes = processes
@@ -262,8 +262,8 @@ class Meter:
         self.close(used.ru_utime + used.ru_stime - self._earlier, used.ru_maxrss * 1024, of_all)
 
     def close(self, cpu: float, of_one: int, of_all: int) -> None:
-        """With what all that has ended used, the peak of the largest process and, if it is known,
-        of all together."""
+        """Ends with what all that has ended used, the peak of the largest process and, if it is
+        known, of all together."""
         self.cpu = max(self.cpu, cpu)
         self.memory_peak = of_all or max(self.memory_peak, of_one)
 

@@ -114,7 +114,7 @@ class Interpreter:
         return None if _quiet("".join(lines)) else value
 
     def lines_of(self, problem: BaseException) -> list[str]:
-        """Its traceback, without frames of ours."""
+        """The lines of an error's traceback, without the notebook's own frames."""
         trace = problem.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename not in self._files:
             trace = trace.tb_next
@@ -175,7 +175,8 @@ class Interpreter:
 
 
 class Notebook(Interpreter):
-    """With what a notebook keeps: figures, `In`, `Out`, `_`, `__`, `___`, `_3`."""
+    """A program's names, with what a notebook keeps: figures, `In`, `Out`, `_`, `__`, `___`,
+    `_3`."""
 
     def __init__(self, names: dict[str, Any], shows: Callable[[Bundle, bool], None]) -> None:
         super().__init__(names, shows)
@@ -209,7 +210,8 @@ class Notebook(Interpreter):
         self._show_figures()
 
     def _keep(self, value: Any) -> None:
-        """As a notebook does, unless the program has taken one of the names for its own."""
+        """The value is kept as a notebook does it, unless the program has taken one of the names
+        for its own."""
         names = ["_", "__", "___"]
         if [id(self.names.get(name)) for name in names] == [id(kept) for kept in self._kept]:
             self._kept = [value, *self._kept[:2]]
@@ -288,7 +290,7 @@ async def _awaited(parts: list[types.CodeType], namespace: dict[str, Any]) -> An
 
 
 def _parsed(code: str, file: str) -> tuple[list[str], ast.Module]:
-    """Its lines as Python, where a line that Python stumbles over may be a notebook's own.
+    """The cell's lines as Python, where a line that Python stumbles over may be a notebook's own.
 
     In a string, or within an expression, such a line is Python.
     """
@@ -585,7 +587,7 @@ def _time_is_up(*_: object) -> None:
 
 
 def _described(notebook: Notebook, problem: BaseException) -> list[str]:
-    """Its name, what it says, and the lines of its traceback."""
+    """The error's name, what it says, and the lines of its traceback."""
     try:
         said = str(problem)
     except BaseException:  # noqa: BLE001  a method of the program's own
@@ -813,7 +815,7 @@ def _watched(line: Any, run: Callable[[], int]) -> int:
 
 
 def _program(interpreter: Interpreter, path: str, name: str) -> int:
-    """Its exit code."""
+    """Runs a program, and returns its exit code."""
     try:
         with _interruptible():
             with open(path, encoding="utf-8") as file:

@@ -19,7 +19,7 @@ class Refused(Exception):
 
 
 def be_nice(pids: Iterator[str]) -> None:
-    """By their groups: what these processes start meanwhile is in one of them."""
+    """Priority is lowered by groups: what these processes start meanwhile is in one of them."""
     groups = set()
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -101,7 +101,7 @@ class Place(Protocol):
         """What a new terminal is had from by opening it; it may be missing."""
 
     def leave(self) -> bool:
-        """As init ends: remove what it made; False if more is left than a moment suffices for."""
+        """Init ends, and removes what it made; False if more is left than a moment suffices for."""
 
     def bury(self) -> None:
         """In the fork server: an init was killed, or has left something. This waits for nobody."""

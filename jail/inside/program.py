@@ -156,8 +156,8 @@ def take_places(sources: list[int]) -> None:
 
 
 def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Which step of which request it is, and whether it has a last word; joins its cgroups, and
-    takes its limits and stdin."""
+    """Reads which step of which request it is, and whether it has a last word; joins its cgroups,
+    and takes its limits and stdin."""
     line = wire.at(_ORDER)
     message, fds = wire.receive(line, ORDER.size, _MOST_FDS)
     line.close()
@@ -213,7 +213,8 @@ def limit(place: Place, limits: dict[str, Any], joins: list[int]) -> None:
 
 
 def limit_time(limits: dict[str, Any]) -> None:
-    """Of this process, from its beginning: one that others are forked from has its own."""
+    """The time of this process is limited from its beginning: one that others are forked from has
+    its own."""
     seconds = int(limits["cpu"]) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 

@@ -160,7 +160,7 @@ def attach(mounted: int, target: str) -> None:
 
 
 def flush_files() -> None:
-    """Those of C, as it does when a process ends by `exit`."""
+    """Flushes the files of C, as it does when a process ends by `exit`."""
     _fflush(None)
 
 

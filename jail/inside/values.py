@@ -132,6 +132,6 @@ _MADE: dict[str, Callable[[Any], Any]] = {
 
 
 def _key(value: Any) -> Any:
-    """As it is held by a set, or as a key by a dict."""
+    """The value as a set holds it, or a dict as its key."""
     made = thing(value)
     return frozenset(made) if type(made) is set else made

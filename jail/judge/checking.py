@@ -141,7 +141,7 @@ class Checking:
 
 
 def said_by(checker: Checker, step: Step) -> Said:
-    """Its exit code, or what it printed, in the words of its protocol."""
+    """What a checker says by its exit code, or by what it printed, in the words of its protocol."""
     if step.status == "time_limit":
         return Said("M", "checker_timeout")
     if step.status != "finished" or step.return_code is None or step.return_code < 0:

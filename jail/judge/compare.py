@@ -37,7 +37,7 @@ def accepts(compare: Compare, printed: bytes, expected: Iterable[bytes]) -> bool
 
 
 async def accepted(compare: Compare, printed: bytes, expected: Sequence[bytes]) -> bool:
-    """The same, and nobody else waits while much is compared."""
+    """Compares as above, and nobody else waits while much is compared."""
     large = _LARGE_NUMBERS if compare.rule == "floats" else _LARGE
     if len(printed) + sum(map(len, expected)) > large:
         return await asyncio.to_thread(accepts, compare, printed, expected)
@@ -50,7 +50,7 @@ def may_accept(compare: Compare, begun: bytes, expected: Iterable[bytes]) -> boo
 
 
 def _may_be(compare: Compare, begun: bytes, expected: bytes) -> bool:
-    """By its whole words, or its whole lines: the last one may be cut."""
+    """A line is compared by whole words, or whole lines: the last one may be cut."""
     match compare.rule:
         case "exact":
             return expected.startswith(begun)
@@ -102,7 +102,7 @@ def _same_decimals(printed: bytes, expected: bytes) -> bool:
 
 
 def _decimals_of(line: bytes) -> list[Decimal] | None:
-    """Its numbers; None if one of its words is none."""
+    """The line's numbers; None if one of its words is none."""
     try:
         numbers = [Decimal(word.decode()) for word in line.split()]
     except (InvalidOperation, ValueError):
@@ -145,7 +145,7 @@ def _close(compare: Compare, printed: bytes, expected: bytes) -> bool:
 
 
 def _clearly_close(compare: Compare, one: bytes, other: bytes) -> bool | None:
-    """By floats, which is fast; None where their rounding, or the spelling, may decide."""
+    """Compares by floats, which is fast; None where their rounding, or the spelling, may decide."""
     if len(one) > _LONGEST_NUMBER or len(other) > _LONGEST_NUMBER or b"_" in one + other:
         return None
     try:

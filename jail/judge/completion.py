@@ -72,9 +72,9 @@ def _blocks(completion: str) -> Iterator[tuple[str, str | None, str]]:
 
 
 def code_as_verl(completion: str, language: str | None = None) -> tuple[str, str] | None:
-    """The same as verl takes it: the last ```python block, else the first block of any kind, which
-    is Python where its fence does not say otherwise. With a `language`: the last block of that,
-    else the same, taken for that language.
+    """The program as verl takes it: the last ```python block, else the first block of any kind,
+    which is Python where its fence does not say otherwise. With a `language`: the last block of
+    that, else the same, taken for that language.
     """
     if language is not None and language != "python":
         own = [code for fence, code in _VERLS.findall(completion)

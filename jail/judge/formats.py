@@ -58,7 +58,8 @@ class Cases:
 
     @cached_property
     def packed(self) -> Packed:
-        """As Redis keeps them: made once, for all programs that are judged on these cases."""
+        """The cases as Redis keeps them: made once, for all programs that are judged on these
+        cases."""
         return pack(self.cases)
 
 
@@ -83,7 +84,7 @@ def read_cases(given: Any) -> Cases:
 
 
 def check_cases(given: Cases) -> Cases:
-    """The same. Raises `RequestRefused` for none, for too many, for too large."""
+    """The cases, checked. Raises `RequestRefused` for none, for too many, for too large."""
     cases = given.cases
     if not cases:
         raise RequestRefused("there are no cases: a program is judged on at least one")
@@ -129,7 +130,8 @@ def _of_dict(given: Any) -> Cases:
 
 
 def _present(given: dict[str, Any]) -> dict[str, Any]:
-    """Without what is None, as columns are that only another dataset of a joined one has."""
+    """The fields without what is None, as columns are that only another dataset of a joined one
+    has."""
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -157,7 +159,8 @@ def _of_list(given: list[Any]) -> Cases:
 
 
 def _function_of(one: dict[str, Any]) -> str | None:
-    """As a case names it itself, or in its metadata, as LiveCodeBench's do in some copies."""
+    """The function as a case names it itself, or in its metadata, as LiveCodeBench's do in some
+    copies."""
     about = _parsed(one.get("metadata") or {})
     named = one.get("fn_name") or (about.get("func_name") if isinstance(about, dict) else None)
     return str(named) if named else None

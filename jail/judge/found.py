@@ -119,7 +119,7 @@ class Found:
         return all(said.letter == "M" for said, _ in self._said.values())
 
     def _keep(self, index: int, said: Said, ran: Ran) -> None:
-        """Of the first ones, as many as there is room for."""
+        """The first ones are kept, as many as there is room for."""
         which = self._request.keep
         if which == "none" or (which != "all" and said.letter == "P") or index >= self._full_from:
             return

@@ -219,7 +219,7 @@ class JudgeRequest(Message):
         return {"none": None, "first": 1}[self.stop] if isinstance(self.stop, str) else self.stop
 
     def limits(self, index: int) -> CaseLimits:
-        """Those of one case, times filled in; a memory limit of None is the sandbox's own."""
+        """The limits of one case, times filled in; a memory limit of None is the sandbox's own."""
         own = self.overrides.get(index, CaseLimits())
         cpu = own.run_timeout or self.run_timeout
         wall = own.wall_timeout or (None if own.run_timeout else self.wall_timeout)
@@ -236,7 +236,8 @@ class JudgeRequest(Message):
 
     @property
     def all_limits(self) -> list[CaseLimits]:
-        """Those of cases without limits of their own, then those of each case that has some."""
+        """The limits of cases without limits of their own, then those of each case that has
+        some."""
         return [self.limits(index) for index in (-1, *self.overrides)]
 
     @property
@@ -306,7 +307,7 @@ class Kept(BaseModel):
 
     @property
     def stderr_text(self) -> str:
-        """As `stdout_text`."""
+        """What was written to stderr, as `stdout_text` gives it."""
         return _joined(self.stderr, self.stderr_tail, self.stderr_bytes)
 
     @property

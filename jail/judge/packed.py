@@ -64,7 +64,7 @@ def _texts(case: JudgeCase) -> list[Any]:
 
 
 def _kept(text: str | list[str] | None, blobs: dict[str, bytes]) -> Any:
-    """As it stands in a pack: itself, a list of accepted answers, or where it lies."""
+    """The text as it stands in a pack: itself, a list of accepted answers, or where it lies."""
     if text is None:
         return None
     if isinstance(text, list):

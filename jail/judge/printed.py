@@ -23,7 +23,7 @@ class Compared(CodeRequest):
 def as_known(
     result: CodeResult, mark: str, expected: Sequence[bytes], may_be: Callable[[str], bool]
 ) -> CodeResult:
-    """The same, without its script's mark; an error if it ended before the mark.
+    """The output, without its script's mark; an error if it ended before the mark.
 
     Masked where the output was cut, and what was kept of it does not decide. `may_be` says whether
     an output that begins so can still be right.

@@ -182,7 +182,7 @@ def _checked(language: str, code: str, check: str) -> str:
 
 
 def _called(code: str, function: str) -> str:
-    """With what code for such tasks imports without saying so."""
+    """The program with what code for such tasks imports without saying so."""
     return _with_prelude(code, _BEFORE.format(prelude=repr(_PRELUDE), name=_quoted(function)))
 
 

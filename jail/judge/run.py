@@ -84,7 +84,8 @@ class Judging:
         return await Trial(shop, request, suite, program, build).result()
 
     def _limits(self, request: JudgeRequest) -> Limits:
-        """Those of the whole jail. Neither they nor a case's own are beyond the operator's caps."""
+        """The limits of the whole jail. Neither they nor a case's own are beyond the operator's
+        caps."""
         each = [self._of_case(request, own) for own in request.all_limits]
         for limits in each:
             limits.within(self._jails.caps)

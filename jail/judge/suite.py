@@ -53,7 +53,7 @@ class InlineSuite:
 
 
 def case_of(given: JudgeCase) -> Case:
-    """As bytes."""
+    """A case as bytes."""
     expected = given.expected
     answers = [expected] if isinstance(expected, str) else expected
     as_bytes = None if answers is None else tuple(answer.encode() for answer in answers)

@@ -65,7 +65,7 @@ class Workshop:
         return await self.build_other(self.language, code, self.given)
 
     async def build_other(self, language: str, code: str, given: Mapping[str, bytes]) -> Build:
-        """As `build`."""
+        """Builds a checker or an interactor, as `build` does a program."""
         room = replace(self.limits, memory=max(self.limits.memory, self.defaults.memory))
         with tracing.span("compile", {"penstock.language": language}):
             return await self.builds.of(language, code, given, room)
@@ -348,8 +348,9 @@ def _of_end(step: Step) -> Said | None:
 
 
 def _of_both(ended: Said | None, said: Said, hung_up: bool) -> Said:
-    """Of a program and its interactor. What one does after the other has failed is not its fault:
-    an interactor that hangs, or that failed first (it `hung_up`), says nothing of the program."""
+    """The end of a program and its interactor. What one does after the other has failed is not its
+    fault: an interactor that hangs, or that failed first (it `hung_up`), says nothing of the
+    program."""
     if ended is None:
         return said
     if said.letter == "M":

@@ -36,14 +36,14 @@ _LARGE = 64 << 10  # bytes; longer ones are compared beside the event loop
 
 
 class Wanted(NamedTuple):
-    """Of one call: by which rule it is right, and the accepted answers, as JSON."""
+    """What is wanted of one call: by which rule it is right, and the accepted answers, as JSON."""
 
     how: How
     answers: tuple[bytes, ...] = ()
 
 
 class Calls(NamedTuple):
-    """Of one case: the JSON of what is called, and what is wanted of each call. In a language other
+    """The calls of one case: the JSON of what is called, and what is wanted of each call. In a language other
     than Python, the calls are a text that is put `behind` the program."""
 
     text: bytes
@@ -110,7 +110,7 @@ def are_right(compare: Compare, wanted: Sequence[Wanted], answer: bytes) -> bool
 
 
 def value_in(text: bytes) -> Any:
-    """That of JSON; text that is none is itself."""
+    """The value of JSON; text that is none is itself."""
     try:
         return thing(json.loads(text))
     except (ValueError, TypeError, RecursionError):
@@ -139,7 +139,8 @@ def _is_right(compare: Compare, wanted: Wanted, found: Any) -> bool:
 
 
 def _same(compare: Compare, found: Any, wanted: Any, *, top: bool = False) -> bool:
-    """As JSON means it; `floats` allows numbers to differ, `unordered` the order of a list."""
+    """Values are the same as JSON means it; `floats` allows numbers to differ, `unordered` the
+    order of a list."""
     if isinstance(wanted, bool | str | None):
         return type(found) is type(wanted) and found == wanted
     if isinstance(wanted, int | float):
@@ -171,7 +172,7 @@ def _same_number(compare: Compare, found: float, wanted: float) -> bool:
 
 
 def _by_text(given: dict[Any, Any]) -> dict[Any, Any]:
-    """By keys as JSON has them, where any key is text."""
+    """Dicts are compared by keys as JSON has them, where any key is text."""
     return {key if type(key) is str else json.dumps(plain(key)): given[key] for key in given}
 
 

@@ -79,7 +79,7 @@ class Process:
 
 
 def main() -> None:
-    """By its arguments: the line to its hub, the user to become, the ceiling."""
+    """The process begins by its arguments: the line to its hub, the user to become, the ceiling."""
     at, user, ceiling = sys.argv[1:]
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -165,7 +165,8 @@ class Proxy:
         return admitted[:_MOST_ADDRESSES]
 
     async def _look_up(self, target: Target) -> list[Address]:
-        """It takes its place until it has ended, also when nobody waits for it any more."""
+        """The look-up takes its place until it has ended, also when nobody waits for it any
+        more."""
         await self._look_ups.acquire()
         asking = asyncio.ensure_future(self._resolve(target.name, target.port))
         asking.add_done_callback(lambda asked: asked.exception() and None)
@@ -249,7 +250,7 @@ class _Passing:
 
 
 async def _streams(at: socket.socket) -> Streams:
-    """With small buffers: there may be many."""
+    """The streams of a connection have small buffers: there may be many."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_BUFFER)
     protocol = asyncio.StreamReaderProtocol(reader)
@@ -276,7 +277,7 @@ async def _say(client: Streams, refused: Refused) -> None:
 
 
 async def resolved(name: str, port: int) -> list[Address]:
-    """By the machine's own resolver, which may take its time."""
+    """Addresses come from the machine's own resolver, which may take its time."""
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     addresses = (address_of(str(where[0])) for *_, where in found)
     return list(dict.fromkeys(one for one in addresses if one is not None))

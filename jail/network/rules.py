@@ -42,7 +42,7 @@ _SPECIAL = tuple(
 
 
 class BadRule(ValueError):
-    """It is no rule; says why."""
+    """A text that is no rule; the error says why."""
 
 
 def name_of(text: str) -> str:
@@ -112,7 +112,8 @@ class Rule:
         return name.endswith(f".{self.name}") if self.below else name == self.name
 
     def asks_for(self, name: str) -> bool:
-        """By its name, or with all others. A list of addresses is no reason to look names up."""
+        """Whether a rule asks for it, by its name or with all others. A list of addresses is no
+        reason to look names up."""
         everything = self.network is None or self.network.prefixlen == 0
         return everything and self.may_admit(name)
 
@@ -244,14 +245,14 @@ def _is_mixed(network: Network) -> bool:
 
 @dataclass(frozen=True)
 class Policy:
-    """Of one session: its own rules, within those of its machine."""
+    """The policy of one session: its own rules, within those of its machine."""
 
     allow: tuple[Rule, ...]
     deny: tuple[Rule, ...]
     ceiling: tuple[Rule, ...]
 
     def may_look_up(self, name: str) -> bool:
-        """Else even the question would tell somebody something."""
+        """Whether the name may be looked up: even the question tells somebody something."""
         asked = any(r.asks_for(name) for r in self.allow)
         return asked and any(r.may_admit(name) for r in self.ceiling)
 

@@ -195,7 +195,7 @@ class Process(Protocol):
         """Inside the session."""
 
     def events(self) -> AsyncGenerator[Output | Exit, None]:
-        """Its output as it comes, and its exit. `Exit` comes once, when its own process has
+        """A command's output as it comes, and its exit. `Exit` comes once, when its own process has
         ended and all that it wrote was passed on. After that come the outputs of its background
         processes, until all of them have closed the streams."""
 
@@ -206,13 +206,13 @@ class Process(Protocol):
         """To its input or terminal. What it no longer reads is dropped."""
 
     async def close_stdin(self) -> None:
-        """Its input is at its end."""
+        """The command's input is at its end."""
 
     async def signal(self, number: int) -> None:
         """To its process group. Raises `SessionRefused` for a number that is no signal."""
 
     async def resize(self, terminal: Terminal) -> None:
-        """Of its terminal. Raises `SessionRefused` for a size that none can have."""
+        """Sets the size of its terminal. Raises `SessionRefused` for a size that none can have."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -223,7 +223,7 @@ class Session(Protocol):
 
     @property
     def name(self) -> str:
-        """By which any process finds it."""
+        """The name by which any process finds it."""
 
     async def info(self) -> SessionInfo:
         """What it is, without counting as a use of it."""
@@ -262,14 +262,14 @@ class Session(Protocol):
         """To the input or terminal of a command that another caller may have started."""
 
     async def close_stdin(self, which: int | str) -> None:
-        """The same for the end of its input."""
+        """Ends the input of a command, as `write_stdin` writes to it."""
 
     async def signal(self, which: int | str, number: int) -> None:
         """To the process group of a command. Raises `ProcessGone`, and `SessionRefused` for a
         number that is no signal."""
 
     async def resize(self, which: int | str, terminal: Terminal) -> None:
-        """Of a command's terminal. Raises as `signal` does."""
+        """Sets the size of a command's terminal. Raises as `signal` does."""
 
     def read(self, path: str, *, user: str = "") -> AsyncGenerator[bytes, None]:
         """A file's content in pieces."""
@@ -292,7 +292,7 @@ class Session(Protocol):
         32 MiB of what is said about them."""
 
     async def make_folder(self, path: str, *, user: str = "") -> bool:
-        """With those above it; False if it was there."""
+        """Makes a folder with those above it; False if it was there."""
 
     async def move(self, path: str, to: str, *, user: str = "") -> Entry:
         """Rename, and replace what is there."""

@@ -110,7 +110,7 @@ class LocalSessions:
         return session
 
     def named(self, name: str) -> LocalSession:
-        """As `get`, but its first call finds out whether it lives."""
+        """A session as `get` gives it, but its first call finds out whether it lives."""
         if (hub := hub_of(self.folder, name)) is None:
             raise SessionGone(f"no session {name!r:.100} lives on this machine. Open a new one")
         return LocalSession(self.folder, hub, name)

@@ -21,7 +21,7 @@ class SessionError(SandboxError):
 
 
 class SessionGone(SessionError):
-    """It ended, or was never opened."""
+    """The session ended, or was never opened."""
 
 
 class SessionExists(SessionError):

@@ -141,7 +141,7 @@ def _clear(folder: Path, hub: str) -> None:
 
 
 def give_up(folder: Path, hub: str) -> None:
-    """As a hub ends by itself: nobody finds it any more."""
+    """The hub ends by itself: nobody finds it any more."""
     with locked(folder, hub):
         _clear(folder, hub)
         (folder / f"{hub}.log").unlink(missing_ok=True)

@@ -184,7 +184,8 @@ class LocalSession:
             raise
 
     async def place(self, packed: AsyncIterable[bytes]) -> None:
-        """As its root: files, folders and links, packed one after the other (`packing.head`)."""
+        """Places, as the session's root, files, folders and links, packed one after the other
+        (`packing.head`)."""
         await self._value("place", "its files", "0", packed)
 
     async def layer(self, path: Path, most: int) -> int:
@@ -212,7 +213,7 @@ class LocalSession:
             await self.ended()
 
     async def ended(self) -> None:
-        """As `end`, but raises `SessionGone` where it had ended."""
+        """Ends the session as `end` does, but raises `SessionGone` where it had ended."""
         await self._ask("", "end")
 
     async def _value(

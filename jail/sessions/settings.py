@@ -57,7 +57,7 @@ class SessionSettings(Settings):
         return text
 
     def most(self) -> int:
-        """That one machine keeps at once, by the limit of open files too."""
+        """The most sessions that one machine keeps at once, by the limit of open files too."""
         return min(self.session_most, room_for_descriptors() // _DESCRIPTORS)
 
     def folder(self) -> Path:
@@ -65,13 +65,14 @@ class SessionSettings(Settings):
         return Path(self.local_sandboxes or default).absolute()
 
     def limits(self, sandbox: SandboxSettings) -> Limits:
-        """Of a session whose request says nothing."""
+        """The limits of a session whose request says nothing."""
         disk = (self.session_disk_mb or sandbox.sandbox_disk_mb) * MB
         return replace(with_disk(sandbox.limits(), disk), open_files=_OPEN_FILES)
 
 
 def with_disk(limits: Limits, disk: int) -> Limits:
-    """As many files as that disk may want. Each may be larger than it: a full disk says so."""
+    """Limits with as many files as that disk may want. Each may be larger than it: a full disk says
+    so."""
     return Limits(
         **{
             **vars(limits),

@@ -49,7 +49,7 @@ class SharedSandbox:
 
     @property
     def languages(self) -> frozenset[str]:
-        """Those that it knows; which are installed, its answer says."""
+        """The languages that it knows; which are installed, its answer says."""
         return frozenset(LANGUAGES)
 
     @property

@@ -24,7 +24,7 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 def check_size(size: Any) -> None:
-    """Of a terminal. Raises `SessionRefused`."""
+    """Checks the size of a terminal. Raises `SessionRefused`."""
     if not (len(size) == 2 and all(isinstance(n, int) and 0 < n < 1 << 16 for n in size)):
         raise SessionRefused(f"terminal is {size!r:.50}; columns and rows are 1 to 65535")
 

@@ -16,7 +16,8 @@ _MOST = 1000  # characters of any other field
 
 @dataclass(frozen=True)
 class Author:
-    """Who changes: the name that the person gave, and the address that it came from."""
+    """The person who changes something: the name that the person gave, and the address that it came
+    from."""
 
     who: str
     address: str

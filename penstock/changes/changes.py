@@ -48,7 +48,7 @@ class Changed:
 
 
 class Changes:
-    """Those of one author, over one reader."""
+    """The changes of one author, over one reader."""
 
     def __init__(self, reader: FleetReader, by: Author) -> None:
         self._reader = reader
@@ -97,7 +97,7 @@ class Changes:
         return await self._noted("retry job", id, self._requeue_job(id))
 
     async def requeue_group(self, task: str | None, instance: str | int, number: int) -> Changed:
-        """It goes back to ready. Without a task: in whichever has it."""
+        """The group goes back to ready. Without a task: in whichever has it."""
         target = f"{task or 'any task'}: {instance}, round {number}"
         doing = self._requeue_group(task, instance, number)
         return await self._noted("requeue group", target, doing)

@@ -51,7 +51,8 @@ def _requeue(client: redis.Redis, job: Job) -> str:
 
 
 def _retry(client: redis.Redis, job: Job) -> str:
-    """It runs again, even if the process that asked for it has gone; once, if two ask at once."""
+    """The job runs again, even if the process that asked for it has gone; once, if two ask at
+    once."""
     with client.pipeline() as pipe:
         pipe.watch(job.key)
         if (status := _status(job)) not in _ENDED:

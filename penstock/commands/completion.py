@@ -38,7 +38,7 @@ def _tasks(client: Any, run: str) -> Iterable[bytes]:
 
 
 def _groups(client: Any, run: str) -> Iterable[bytes]:
-    """Of every task."""
+    """The groups of every task."""
     found: list[bytes] = []
     for task in _tasks(client, run):
         name = in_run(run, task.decode())

@@ -179,7 +179,7 @@ def _counted(counts: dict[Any, int]) -> str:
 
 
 async def _buffers(reader: FleetReader, task: str | None) -> list[RolloutBuffer]:
-    """That of one task, or those of all."""
+    """The buffer of one task, or those of all."""
     return [one for one in await reader.open_buffers() if task in (None, one.task)]
 
 

@@ -143,7 +143,7 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
 def _changed(
     url: str, runs: Iterable[str], change: Callable[[Changes, str], Awaitable[Changed]]
 ) -> dict[str, Changed]:
-    """The same change in each of these runs, whatever happens in the others."""
+    """Makes the change in each of these runs, whatever happens in the others."""
 
     async def changed() -> list[Changed | BaseException]:
         async with FleetReader(url) as reader:

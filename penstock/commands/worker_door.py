@@ -47,7 +47,7 @@ def open_door(
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """Behind the door there is nothing else."""
+    """The answer to any other path: there is nothing else behind the door."""
     if scope["type"] == "lifespan":
         while True:
             phase = (await receive())["type"]

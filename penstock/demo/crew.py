@@ -32,7 +32,8 @@ _BEGUN_US = 800_000
 
 @dataclass(frozen=True)
 class Accident:
-    """Which worker was killed, how it ended, when, and how many jobs had come back by then."""
+    """An accident: which worker was killed, how it ended, when, and how many jobs had come back by
+    then."""
 
     victim: str
     ended: int

@@ -43,7 +43,7 @@ def drawn(record: Record) -> str:
 
 
 def _moving(seconds: float) -> str:
-    """It stands whole for a fifth of the time, also at first: a still of it shows all."""
+    """The drawing stands whole for a fifth of the time, also at first: a still of it shows all."""
     return (
         "@keyframes past{0%,20%,100%{transform:none}20.1%{transform:scaleX(0)}}"
         "@media (prefers-reduced-motion:no-preference){.past{"

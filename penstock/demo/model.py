@@ -47,7 +47,7 @@ def program(number: int, sample: int) -> str:
 
 @contextmanager
 def scripted_model() -> Iterator[str]:
-    """Its base URL."""
+    """A scripted model's server; gives its base URL."""
     with _Server(("127.0.0.1", 0), _Model) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()

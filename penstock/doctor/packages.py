@@ -190,7 +190,7 @@ def _is_module(path: Path) -> bool:
 
 
 def _working_folder() -> Path:
-    """It may have been deleted; then nothing is imported from it."""
+    """The working folder may have been deleted; then nothing is imported from it."""
     try:
         return Path.cwd()
     except OSError:

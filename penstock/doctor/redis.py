@@ -72,7 +72,8 @@ def check_server(
 
 
 def check_embedded(settings: GroundSettings) -> Iterator[Finding]:
-    """Which binary an embedded server would be, its data directory, and the one that runs there."""
+    """Says which binary an embedded server would be, its data directory, and the one that runs
+    there."""
     try:
         binary = server_of(settings.data_dir, settings.redis_server)
         yield _embedded(binary, settings.data_dir)

@@ -143,7 +143,8 @@ def _enter_queue(sheet: Sheet, queue: Queue) -> None:
 
 
 def _sandboxes(fleet: Fleet) -> Sheet:
-    """Of the monitor's own run from the start: a counter's first increase needs a 0 before it."""
+    """Sandboxes of the monitor's own run are counted from the start: a counter's first increase
+    needs a 0 before it."""
     sheet = Sheet("run")
     own = Registry(fleet.run, {}, 0, dict.fromkeys(COUNTERS, 0), "")
     for one in {own.run: own, **{one.run: one for one in fleet.registries}}.values():

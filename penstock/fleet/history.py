@@ -148,7 +148,7 @@ class StoredHistory(History):
 
 
 def _of_this_version(rows: Iterable[Any]) -> Iterator[Point]:
-    """Of a stream's entries those that have exactly the figures of a point."""
+    """The entries of a stream that have exactly the figures of a point."""
     for _, fields in rows:
         try:
             yield Point(**json.loads(fields[b"point"]))
@@ -165,7 +165,7 @@ def mean(points: Sequence[Point], at: float) -> dict[str, Any]:
 
 
 def _mean(values: list[Any]) -> Any:
-    """Of numbers, or of the numbers in dicts and tuples; what is None is left out."""
+    """The mean of numbers, or of the numbers in dicts and tuples; what is None is left out."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -208,7 +208,7 @@ def _ended(queue: Queue) -> dict[str, int]:
 
 
 def _rate(before: Fleet | None, now: Fleet) -> float:
-    """Of two counts that each miss something: workers that left, and stock workers."""
+    """The rate by two counts that each miss something: workers that left, and stock workers."""
     if before is None or now.at <= before.at:
         return 0.0
     most = max(now.done - before.done, _counted(now) - _counted(before), 0)

@@ -86,7 +86,7 @@ async def jobs_of(
 
 
 class _Registered:
-    """Those of one of RQ's registries, the latest first."""
+    """The jobs of one of RQ's registries, the latest first."""
 
     def __init__(self, client: Any, queue: str, state: str) -> None:
         self._client = client
@@ -102,7 +102,7 @@ class _Registered:
 
 
 class _Waiting:
-    """Those in the queue's list, then those of each share."""
+    """The jobs in the queue's list, then those of each share."""
 
     def __init__(self, client: Any, queue: str) -> None:
         self._client = client
@@ -130,7 +130,7 @@ class _Waiting:
 
 
 async def jobs_of_worker(client: Any, worker: Worker) -> tuple[list[Job], list[Job]]:
-    """Those that it runs now, the longest first, and the latest that it ended."""
+    """The jobs that a worker runs now, the longest first, and the latest that it ended."""
     held = await client.smembers(f"rq:worker:{worker.name}:executions")
     ids = sorted(member.decode().partition(":")[0] for member in held)[:_SHOWN_RUNNING]
     running = [job for job in await read_jobs(client, await _origins(client, ids)) if job]

@@ -46,7 +46,7 @@ async def waiters(client: Any, gate: str, now: float) -> list[Waiter]:
 
 
 async def steps(client: Any, gate: str) -> list[Step]:
-    """Its latest changes, the newest first; none of a gate that does not adapt."""
+    """The limit's latest changes, the newest first; none of a gate that does not adapt."""
     entries = await client.xrevrange(tagged("gate", gate, "changes"), count=20)
     rows = [{name.decode(): value.decode() for name, value in row.items()} for _, row in entries]
     return [
@@ -55,7 +55,7 @@ async def steps(client: Any, gate: str) -> list[Step]:
 
 
 def _place(member: str) -> tuple[int, int, str, str]:
-    """Of one with a share: its lane, ticket, share and id."""
+    """The place of one with a share: its lane, ticket, share and id."""
     lane, rest = member.split("|", 1)
     share, ticket, id = rest.split("|", 2)
     return int(lane) - 512, int(ticket), share, id

@@ -136,7 +136,7 @@ def _timeline(fields: dict[str, str], result: Any, now: float) -> list[Part]:
 
 
 def _executions(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Execution]:
-    """Of a stream of results, the latest first."""
+    """The executions in a stream of results, the latest first."""
     return [
         Execution(
             worker=row.get(b"worker_name", b"").decode(errors="replace"),

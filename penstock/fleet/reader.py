@@ -47,7 +47,7 @@ class FleetReader:
         return fleet
 
     async def look(self, workers: int = SHOWN_WORKERS) -> tuple[Fleet, list[Worker]]:
-        """The same, and every worker as `workers` gives them."""
+        """The look as above, and every worker as `workers` gives them."""
         now = await self.now()
         found = await work.read_workers(self.client, now)
         queues = await work.read_queues(self.client, found, now)
@@ -129,7 +129,7 @@ class FleetReader:
         await self.aclose()
 
     async def now(self) -> float:
-        """Of the server's clock."""
+        """The time by the server's clock."""
         seconds, micros = await self.client.time()
         return float(seconds + micros / 1e6)
 

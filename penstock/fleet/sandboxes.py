@@ -14,7 +14,7 @@ MOST_LOOKED_AT = 2000  # of one run, for a list of them
 
 
 class Registries:
-    """Those of one Redis, each kept for the next time."""
+    """The registries of one Redis, each kept for the next time."""
 
     def __init__(self, target: RedisTarget) -> None:
         self._target = target
@@ -22,7 +22,8 @@ class Registries:
         self._lock = threading.Lock()
 
     async def look(self, runs: Iterable[str], most: int = SHOWN_SANDBOXES) -> dict[str, Registered]:
-        """Those of these runs, by name; their sandboxes that are in trouble listed first."""
+        """The registries of these runs, by name; their sandboxes that are in trouble listed
+        first."""
         wanted = sorted(runs)
         for run in self._kept.keys() - set(wanted):
             self._kept.pop(run).close()  # nothing has been in it for long
@@ -53,7 +54,7 @@ def registries(found: dict[str, Registered]) -> tuple[Registry, ...]:
 
 
 def sandboxes(found: dict[str, Registered]) -> tuple[Sandbox, ...]:
-    """Of all runs together, those that fail to end first, then the youngest."""
+    """The sandboxes of all runs together: those that fail to end first, then the youngest."""
     shown = [box for run, seen in found.items() for box in _of_run(run, seen)]
     return tuple(_first(shown)[:SHOWN_SANDBOXES])
 

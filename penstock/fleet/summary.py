@@ -25,7 +25,7 @@ class Summary:
 
 
 def summary(fleet: Fleet, points: Sequence[Point]) -> Summary:
-    """Of a look and the points before it."""
+    """The summary of a look and the points before it."""
     failed = [job for job in fleet.failed if job.ended >= fleet.at - LATELY]
     if fleet.alarms:
         return _of_alarms(fleet)

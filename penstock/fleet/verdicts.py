@@ -80,7 +80,7 @@ def _verdict(
 
 
 def limit_of(gate: GateStatus) -> str:
-    """Its limit; of a gate that finds it, with the bound above."""
+    """The gate's limit; of a gate that finds it, with the bound above."""
     bounds = gate.adaptive
     if gate.limit is None:
         return ""
@@ -89,7 +89,7 @@ def limit_of(gate: GateStatus) -> str:
 
 
 def rate_of(gate: GateStatus) -> str:
-    """The same of its rate, and what else it earns per second."""
+    """The gate's rate, and what else it earns per second."""
     bounds = gate.adaptive
     shown = "" if gate.rate is None else f"{gate.rate:.4g}"
     if bounds and bounds.adapts == "rate":
@@ -99,12 +99,12 @@ def rate_of(gate: GateStatus) -> str:
 
 
 def in_flight_of(gate: GateStatus) -> str:
-    """Its permits in flight, and what they cost if that is more than one each."""
+    """The gate's permits in flight, and what they cost if that is more than one each."""
     return f"{gate.in_flight}" + (f" ({gate.cost})" if gate.cost > gate.in_flight else "")
 
 
 def shares_of(gate: GateStatus) -> str:
-    """Behind the waiters: how many shares wait, if there are several."""
+    """A text behind the waiters: how many shares wait, if there are several."""
     shares = gate.shares.waiting if gate.shares else 0
     return f" ({shares} shares)" if shares > 1 else ""
 

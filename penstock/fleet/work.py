@@ -53,7 +53,7 @@ async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> lis
 
 
 async def read_workers(client: Any, now: float) -> list[Worker]:
-    """Those that live, and the silent ones that nobody has replaced; these come first."""
+    """The workers that live, and the silent ones that nobody has replaced; these come first."""
     members = await client.smembers("rq:workers")
     keys = sorted(map(_text, members))
     pipe = client.pipeline(transaction=False)
@@ -75,7 +75,7 @@ async def read_workers(client: Any, now: float) -> list[Worker]:
 
 
 async def with_their_jobs(client: Any, workers: Sequence[Worker]) -> list[Worker]:
-    """The same workers, each with the job that it has run longest."""
+    """These workers, each with the job that it has run longest."""
     pipe = client.pipeline(transaction=False)
     for worker in workers:
         pipe.smembers(f"rq:worker:{worker.name}:executions")

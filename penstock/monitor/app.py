@@ -86,7 +86,7 @@ def make_app(target: RedisTarget | str, run: str, settings: MonitorSettings) -> 
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
 
     def reader() -> FleetReader:
-        """Of the monitor's own run."""
+        """The reader of the monitor's own run."""
         return views.view(run).reader
 
     async def health() -> dict[str, Any]:

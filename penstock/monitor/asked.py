@@ -13,7 +13,7 @@ MOST = 200  # rows of one page
 
 
 async def _view(request: Request, run: str = "") -> View:
-    """That of the run; empty for the monitor's own."""
+    """The view of the run; empty for the monitor's own."""
     found: View = request.app.state.views.of(run)
     return found
 

@@ -22,7 +22,8 @@ _LARGEST = 64 << 10
 
 
 class _Change(APIRoute):
-    """Without a token it refuses. A body that is too large is not read to its end."""
+    """A change, which is refused without a token. A body that is too large is not read to its
+    end."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -78,8 +79,8 @@ class QueueTerms(_Asked):
 
 
 def _text(found: Any) -> str:
-    """Also one with half a surrogate pair, which pydantic takes for no text: no job has that id,
-    and the others are changed."""
+    """A text, also one with half a surrogate pair, which pydantic takes for no text: no job has
+    that id, and the others are changed."""
     if not isinstance(found, str) or not found:
         raise ValueError("a job's id is a text")
     return found

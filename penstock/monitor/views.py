@@ -33,7 +33,7 @@ class Views:
         self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, run: str) -> View:
-        """That of a run, or the monitor's own. `ValueError` for a name that is none, or for one
+        """The view of a run, or the monitor's own. `ValueError` for a name that is none, or for one
         run too many."""
         return self.view(check_run(run or self._run))
 

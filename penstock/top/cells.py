@@ -69,7 +69,7 @@ def cut(said: str, width: int, kind: str) -> str:
 
 
 def text(block: Text, width: int) -> list[Said]:
-    """Its heading, if it has one, and its lines."""
+    """The block's heading, if it has one, and its lines."""
     lines = [
         Said(cut(harmless(one), width, "text"), no_wrap=True) for one in block.text.split("\n")
     ]

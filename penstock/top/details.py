@@ -209,7 +209,7 @@ async def worker(place: Place, seen: Seen) -> Screen:
 
 
 async def gate(place: Place, seen: Seen) -> Screen:
-    """Who holds its permits, who waits, and how its limit moved."""
+    """The screen of a gate: who holds its permits, who waits, and how its limit moved."""
     found = await seen.reader.gate(place.name)
     if found is None:
         return _absent(place, "There is no such gate.")
@@ -246,7 +246,7 @@ async def gate(place: Place, seen: Seen) -> Screen:
 
 
 async def group(place: Place, seen: Seen) -> Screen:
-    """Its items."""
+    """The screen of a group: its items."""
     instance, _, number = place.name.rpartition(":")
     for buffer in await seen.reader.open_buffers():
         if buffer.task == place.where:
@@ -260,7 +260,7 @@ async def group(place: Place, seen: Seen) -> Screen:
 
 
 async def sandbox(place: Place, seen: Seen) -> Screen:
-    """Whose it is, and why it does not end."""
+    """The screen of a sandbox: whose it is, and why it does not end."""
     for box in await seen.reader.sandboxes(place.where):
         if box.name == place.name:
             now = await seen.reader.now()

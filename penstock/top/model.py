@@ -32,8 +32,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table. A figure is shown whole and to the right. If there is no room, a name is cut in
-    its middle, and a text at its end."""
+    """A column of a table. A figure is shown whole and to the right. If there is no room, a name is
+    cut in its middle, and a text at its end."""
 
     heading: str
     kind: str = "figure"
@@ -182,7 +182,7 @@ def _marked(columns: tuple[Column, ...], order: Order) -> tuple[Column, ...]:
 
 
 def figure(cell: Cell) -> str:
-    """As it is read: 1,234; 0.25; nothing."""
+    """A figure as it is read: 1,234; 0.25; nothing."""
     if cell is None:
         return ""
     if isinstance(cell, Age):

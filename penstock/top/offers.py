@@ -25,7 +25,7 @@ class Offer:
 
 
 def offers(place: Place | None, about: Any, marked: Sequence[str] = ()) -> list[Offer]:
-    """Of a row's place and what it is about; of all marked jobs, if there are any."""
+    """The offers for a row's place and what it is about; for all marked jobs, if there are any."""
     if marked:
         return _of_jobs(list(marked), f"{len(marked)} marked jobs")
     match about:

@@ -100,7 +100,7 @@ class Laid:
     tops: list[int] = field(default_factory=list)
 
     def index(self, key: Any) -> int:
-        """Of the row under the cursor: the first, until it is moved."""
+        """The index of the row under the cursor: the first, until it is moved."""
         return next((at for at, (row, *_) in enumerate(self.rows) if row.key == key), 0)
 
 
@@ -260,7 +260,7 @@ class Program(App[None]):
         await self._see()
 
     async def _turn(self, place: Place) -> None:
-        """The same list, of other rows."""
+        """Turns the list to other rows."""
         if place != self.look.place:
             self.look.place, self.look.chosen, self.look.top = place, None, 0
             self.marked.clear()
@@ -303,7 +303,7 @@ class Program(App[None]):
         return True
 
     def _step(self, step: int) -> None:
-        """By a row, or by a line if no other row is near: texts are read so."""
+        """Moves by a row, or by a line if no other row is near: texts are read so."""
         laid, look = self._laid, self.look
         at = laid.index(look.chosen) + step if laid.rows else -1
         if 0 <= at < len(laid.rows) and look.top - 1 <= laid.tops[at] <= look.top + self._room:
@@ -312,7 +312,7 @@ class Program(App[None]):
             self._scroll(look.top + step)
 
     def _page(self, pages: float) -> None:
-        """By a page, or to an end; the cursor comes along, if there is a row in view."""
+        """Moves by a page, or to an end; the cursor comes along, if there is a row in view."""
         laid, look, before = self._laid, self.look, self.look.top
         self._scroll(before + int(pages * self._room))
         shown = range(look.top, look.top + self._room)
@@ -441,7 +441,7 @@ class Program(App[None]):
             self.said = f"nothing is called {wanted}"
 
     def _offers(self) -> list[Offer]:
-        """Of the row under the cursor, else of the whole screen."""
+        """The offers for the row under the cursor, else for the whole screen."""
         row, screen = self._row(), self.shown
         found = offers(row.opens, row.about, tuple(self.marked)) if row else []
         if found or screen is None:
@@ -529,7 +529,7 @@ class Program(App[None]):
                 self._fill(shown, block, width)
 
     def _fill(self, table: DataTable[Said], block: Notes | Table, width: int) -> None:
-        """Its rows, at the widths that fit; below them how many more there are."""
+        """Fills in the rows, at the widths that fit; below them how many more there are."""
         table.clear(columns=True)
         table.show_cursor = False
         if isinstance(block, Notes):

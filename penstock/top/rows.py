@@ -35,7 +35,8 @@ SANDBOXES = (
 
 
 def queues(found: Iterable[Queue], whole: str = "", *, by_outcome: bool = False) -> Table:
-    """With the programs that did not end well, in one figure or in one for each outcome."""
+    """The rows of queues, with the programs that did not end well in one figure or in one for each
+    outcome."""
     outcomes = tuple(Column(word) for word in (*_BAD, _DATA)) if by_outcome else (Column("bad"),)
     rows = tuple(_queue(one, by_outcome=by_outcome) for one in found)
     return Table((*_QUEUE, *outcomes, *_ENDS), rows, whole)

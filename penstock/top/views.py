@@ -82,7 +82,7 @@ async def _gates(place: Place, seen: Seen, order: Order) -> Screen:
 
 
 async def _jobs(place: Place, seen: Seen, order: Order) -> Screen:
-    """Of one queue, else of those that have the most to do: the same page of each."""
+    """The jobs of one queue, else of those that have the most to do: the same page of each."""
     named = [place.where] if place.where else _busiest(seen.fleet)
     state = place.state or JOB_STATES[0]
     fitting = JobFilter(place.only, find=order.find)
@@ -133,7 +133,7 @@ def _words(*words: str) -> str:
 
 
 async def _groups(place: Place, seen: Seen, order: Order) -> Screen:
-    """Those that timed out are among the kept."""
+    """The groups of a task; those that timed out are among the kept."""
     state = "kept" if place.only else place.state or GROUP_STATES[0]
     buffers = await seen.reader.open_buffers()
     named = [one for one in buffers if place.where in ("", one.task)]

@@ -75,7 +75,7 @@ class Screen:
 
 
 def _overview(fleet: Fleet, history: History, console: Console, height: int) -> list[Text]:
-    """As `penstock top` shows it, in as many lines as there are left."""
+    """The overview as `penstock top` shows it, in as many lines as there are left."""
     lines = lines_of(overview_of(fleet, history), console.width, height)
     return [Text.from_ansi(line, no_wrap=True) for line in lines[:height]]
 

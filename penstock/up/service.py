@@ -140,7 +140,7 @@ class Service:
 
 
 def _pid_in(answer: httpx.Response) -> int | None:
-    """Of the process that answered; None if that is not a server of Penstock."""
+    """The pid of the process that answered; None if that is not a server of Penstock."""
     try:
         said = answer.json()
     except ValueError:

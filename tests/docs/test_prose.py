@@ -47,6 +47,23 @@ def test_the_docstrings_of_public_names_are_in_plain_english() -> None:
     assert [fault for docstring in said for fault in faults(_as_a_page(docstring))] == []
 
 
+NO_SUBJECT = re.compile(
+    r"(Of|By|As|It|Its|Those|Also|Else|Not|So|With|Without|Behind)\b|The same\b"
+)
+
+
+def test_a_docstring_begins_with_what_it_speaks_of() -> None:
+    """A reader comes to it from anywhere, so "Of a session" or "It ended" says too little."""
+    files = (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, DOCUMENTED) and NO_SUBJECT.match(ast.get_docstring(node) or "")
+    ]
+    assert found == []
+
+
 def test_the_help_of_every_command_is_in_plain_english() -> None:
     said = dict(_helps(command, "penstock"))
     assert len(said) > 25

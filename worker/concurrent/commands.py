@@ -121,7 +121,7 @@ class Claim:
 
     @property
     def rows(self) -> list[tuple[bytes, bytes, int]]:
-        """Its executions, to be given back unstarted."""
+        """The executions to be given back unstarted."""
         return [(id, execution, 0) for id, execution, *_ in self.jobs]
 
     def is_stale(self, lease: float) -> bool:

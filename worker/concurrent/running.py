@@ -62,11 +62,12 @@ class ClaimedJob:
         return f"{self.id}:{self.execution}"
 
     def beat_row(self) -> BeatRow:
-        """Its arguments for the heartbeat script."""
+        """The job's arguments for the heartbeat script."""
         return self.id, self.execution, self.permit, int(self.hold * 1e6)
 
     def hold_row(self, *, failed: bool) -> int | str:
-        """Of its end: microseconds for which its permit stays, and its report behind them."""
+        """The row of its end: microseconds for which its permit stays, and its report behind
+        them."""
         hold = int(self.still_running * 1_000_000)
         report = self.report or (Report.NOTHING if failed else "")
         return f"{hold} {report}" if report else hold
@@ -177,7 +178,8 @@ class RunningJobs(dict[str, ClaimedJob]):
         self.interrupt(gone, "lost")
 
     def _watch(self) -> None:
-        """By our own clock: Redis may be unreachable, and the heartbeat may wait for it."""
+        """Watches the time by this process's clock: Redis may be unreachable, and the heartbeat may
+        wait for it."""
         now = time.monotonic()
         self.lose([each for each in self.values() if now - each.leased > self._good_for])
         kept = [each.leased for each in self.values() if not (each.why or each.ending)]

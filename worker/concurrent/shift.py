@@ -47,7 +47,8 @@ DEFAULT, RANDOM, ROUND_ROBIN = "default", "random", "round_robin"
 
 
 class QueueOrder:
-    """By default the first queue gives all it has; otherwise each gives one job per round."""
+    """The order of queues: by default the first one gives all it has; otherwise each gives one job
+    per round."""
 
     def __init__(self, queues: list[str], strategy: str) -> None:
         self._queues = queues

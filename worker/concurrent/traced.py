@@ -53,12 +53,12 @@ def _record_the_dead(claimed: ClaimedJob, parent: str) -> float:
 
 
 def condemn(claimed: ClaimedJob) -> None:
-    """Its workers died too often: the last of them is shown, and nobody runs it again."""
+    """The job's workers died too often: the last of them is shown, and nobody runs it again."""
     _record_the_dead(claimed, _text(claimed, b"penstock_traceparent"))
 
 
 def ending(outcome: Outcome) -> None:
-    """Its end is about to be recorded."""
+    """The job's end is about to be recorded."""
     claimed = outcome.claimed
     if claimed.span is OFF or claimed.recording is not OFF:
         return

@@ -126,7 +126,7 @@ class ConcurrentWorker(BaseWorker):
         with_scheduler: bool = False,
         dequeue_strategy: DequeueStrategy = DequeueStrategy.DEFAULT,
     ) -> bool:
-        """As RQ's; returns whether any job was started."""
+        """Works as RQ's own worker does; returns whether any job was started."""
         settings = self._settings or WorkerSettings.load()
         require_rqs_keys_of(self)
         allow = self._restrict_to(settings.allow)

@@ -204,7 +204,7 @@ async def what_it_says_beside_the_protocol_is_right(sandbox: Sandbox) -> None:
 
 
 async def a_session_keeps_its_state_to_itself(sandbox: Sandbox) -> None:
-    """With `keeps_sessions`, programs of one `instance_id` share files; no other sees them."""
+    """If it `keeps_sessions`, programs of one `instance_id` share files; no other sees them."""
     if not getattr(sandbox, "keeps_sessions", False):
         return
     await _run(sandbox, "open('kept', 'w').write('x')", instance_id="one")

@@ -129,7 +129,7 @@ async def commands_run_beside_each_other(provider: Provider, spec: SandboxSpec) 
 
 
 async def files_come_back_as_they_were(provider: Provider, spec: SandboxSpec) -> None:
-    """Also in folders that did not exist, and for the commands inside."""
+    """Files come back also in folders that did not exist, and for the commands inside."""
     content = bytes(range(256)) * 40
     async with _sandbox(provider, spec) as ref:
         await provider.write_file(ref, "a/b/c.bin", content)
@@ -147,7 +147,7 @@ async def a_missing_file_is_not_found(provider: Provider, spec: SandboxSpec) -> 
 
 
 async def a_folder_is_not_a_file(provider: Provider, spec: SandboxSpec) -> None:
-    """As with `open`, so that the caller can say which path was wrong."""
+    """A folder is refused as by `open`, so that the caller can say which path was wrong."""
     async with _sandbox(provider, spec) as ref:
         await provider.write_file(ref, "folder/file", b"x")
         read, write = provider.read_file, provider.write_file
@@ -171,7 +171,7 @@ async def files_and_outputs_of_64_mib_pass(provider: Provider, spec: SandboxSpec
 
 
 async def it_is_found_by_its_name_and_by_its_tags(provider: Provider, spec: SandboxSpec) -> None:
-    """So the reaper finds what was created, but never registered or answered."""
+    """The reaper finds so what was created, but never registered or answered."""
     run = uuid.uuid4().hex[:8]
     red, blue = {_TAG: run, "color": "red"}, {_TAG: run, "color": "blue"}
     async with _sandbox(provider, spec, red) as one, _sandbox(provider, spec, blue) as two:

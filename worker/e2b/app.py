@@ -232,7 +232,8 @@ class _Inside:
         return name, None if name else await self._signatures.elsewhere(request)
 
     async def _admitted(self, request: Request, name: str, signed: bool) -> Box:
-        """By the token; for a file also by a signature, which is that of one sandbox's token."""
+        """A request is admitted by the token; for a file also by a signature, which is that of one
+        sandbox's token."""
         if name:
             box = await self._boxes.find(name)
             shown = [request.headers.get(header, "") for header in _TOKENS]
@@ -289,7 +290,8 @@ def _not_listed(name: str) -> Response:
 
 
 def _box(request: Request) -> str:
-    """By the SDK's header, or by the host's first label, `49983-<id>.domain`, or by the token."""
+    """Finds the sandbox by the SDK's header, or by the host's first label, `49983-<id>.domain`, or
+    by the token."""
     if name := request.headers.get("e2b-sandbox-id"):
         return name
     port, _, name = request.headers.get("host", "").partition(".")[0].partition("-")

@@ -180,7 +180,7 @@ class Boxes:
         return self._registered.starting() if self._registered else contextlib.nullcontext()
 
     async def keep(self, box: Box, seconds: float) -> None:
-        """It ends in so many seconds from now."""
+        """The sandbox ends in so many seconds from now."""
         await box.session.keep(ttl=seconds)
         if self._registered:
             self._registered.prolonged(box.id, seconds)
@@ -264,7 +264,7 @@ def check_template(template: object) -> str:
 
 
 def shell(command: str) -> list[str]:
-    """As E2B runs it, in a login shell; by `sh` if the image has no bash."""
+    """The command as E2B runs it, in a login shell; by `sh` if the image has no bash."""
     choose = "command -v bash >/dev/null && exec bash -l -c "
     return ["/bin/sh", "-c", f'{choose}"$1"; exec /bin/sh -l -c "$1"', "sh", command]
 
@@ -299,7 +299,7 @@ def token_of(info: SessionInfo) -> str:
 
 
 def name_by(repeats: str) -> str:
-    """Of the sandbox that requests with this key make; empty without a key."""
+    """The name of the sandbox that requests with this key make; empty without a key."""
     return _new(repeats)[0] if repeats else ""
 
 

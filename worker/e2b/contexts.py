@@ -105,7 +105,7 @@ class _Context:
             await self._process.signal(signal.SIGKILL)
 
     def forget(self) -> None:
-        """Its sandbox is gone."""
+        """The context's sandbox is gone."""
         self._reader.cancel()
 
     async def _read(self) -> None:
@@ -193,7 +193,7 @@ class _Context:
 
 
 def _not_counted(more: int) -> None:
-    """Of a context that has ended, or has not begun."""
+    """The answer about a context that has ended, or has not begun."""
 
 
 class _NoMessage(Exception):
@@ -277,7 +277,7 @@ class Interpreter:
                 self.forget(name)
 
     def drop(self, context: _Context) -> None:
-        """It has ended."""
+        """The context has ended."""
         if self._contexts.get((context.box.id, context.id)) is context:
             del self._contexts[context.box.id, context.id]
 

@@ -193,7 +193,7 @@ def _text(name: str) -> str:
 
 
 def _event(change: Change, asked: Json) -> Json:
-    """Its name is relative to the watched folder."""
+    """An event, whose name is relative to the watched folder."""
     folder = str(asked.get("path", "")).rstrip("/") + "/"
     name = change.path.removeprefix(folder) if change.path.startswith(folder) else change.path
     return {"name": _text(name), "type": _EVENTS[change.kind]}

@@ -18,7 +18,8 @@ _NOT_OFFERED = ("egressProxy", "rules", "dnsServers")
 
 
 def wanted(asked: Mapping[str, Any], usual: str) -> Network | None:
-    """Of a body's `network`, which `PUT /network` has as the body itself, and the flag beside it.
+    """The rules of a body's `network`, which `PUT /network` has as the body itself, and the flag
+    beside it.
 
     `usual` is what the operator gives to those who name nothing.
     """

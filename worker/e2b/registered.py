@@ -79,7 +79,7 @@ class Registered:
 
     @property
     def count(self) -> int:
-        """Those that live, or are about to."""
+        """How many sandboxes live, or are about to."""
         return len(self._kept) + len(self._opening)
 
     def prolonged(self, name: str, seconds: float) -> None:

@@ -149,7 +149,7 @@ class Rest:
         return made
 
     async def signed(self, request: Request) -> Response:
-        """Of another server: whether a token of this machine signs the address of a file."""
+        """Another server asks whether a token of this machine signs the address of a file."""
         if name := await self._signatures.signer(request):
             return JSONResponse({"sandbox": name})
         raise Problem("not_found", "no sandbox of this machine has signed it")

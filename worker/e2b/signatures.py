@@ -21,7 +21,7 @@ _AT_ONCE = 8  # requests for which the other machines are asked
 
 
 class Signatures:
-    """Those of this machine's sandboxes, and of the others'."""
+    """The signatures of this machine's sandboxes, and of the others'."""
 
     def __init__(self, boxes: Boxes, fleet: Fleet | None) -> None:
         self._boxes, self._fleet = boxes, fleet
@@ -40,7 +40,7 @@ class Signatures:
         return self._known(request)
 
     async def elsewhere(self, request: Request) -> Response | None:
-        """By the machine whose sandbox has signed it."""
+        """Asks the machine whose sandbox has signed it."""
         if self._fleet is None or was_forwarded(request):
             return None
         async with self._asking:

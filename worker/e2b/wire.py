@@ -73,7 +73,7 @@ async def one_frame(request: Request) -> Json:
 
 
 def is_number(text: str) -> bool:
-    """Of digits that `int` reads, and of so few that it takes no time."""
+    """Whether it consists of digits that `int` reads, and of so few that it takes no time."""
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
@@ -111,7 +111,7 @@ def number(found: Any, name: str) -> int:
 
 
 def refusal(problem: Problem) -> Response:
-    """As RPC has it; REST reads the same two fields and a number."""
+    """A refusal as RPC has it; REST reads the same two fields and a number."""
     said = {"code": problem.code, "message": problem.message}
     return JSONResponse(said, status_code=problem.status, headers=retry(problem))
 

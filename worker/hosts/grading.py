@@ -112,7 +112,7 @@ class Grader:
         return await self.grade_code(program[0], truth, program[1])
 
     async def grade_code(self, code: str, truth: Any, language: str | None = None) -> Grade:
-        """The same for a program that is here by itself."""
+        """Grades a program that is here by itself, without the text around it."""
         language = language or self.language or "python"
         try:
             async with asyncio.timeout(self.timeout):
@@ -209,7 +209,8 @@ def text_of(completion: Any) -> str:
 
 
 def _content(content: Any) -> str:
-    """Of a message: text, nothing beside tool calls, or parts of which some are text."""
+    """The content of a message: text, nothing beside tool calls, or parts of which some are
+    text."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, Sequence):

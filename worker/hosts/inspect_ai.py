@@ -167,7 +167,8 @@ class PenstockSandbox(SandboxEnvironment):
 
 @contextmanager
 def _in_inspects_words() -> Iterator[None]:
-    """Of a file: what inspect-ai shows to the model. Of a sandbox: what ends the sample."""
+    """The error of a file: what inspect-ai shows to the model. Of a sandbox: what ends the
+    sample."""
     try:
         yield
     except SandboxFailure as failure:

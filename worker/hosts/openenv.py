@@ -139,7 +139,7 @@ class CodeEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         return self._state
 
     def close(self) -> None:
-        """Its client has gone: the session's sandbox ends."""
+        """The client has gone: the session's sandbox ends."""
         if self._session is not None:
             self._session.end_soon()
 

@@ -25,7 +25,7 @@ class CodeReward:
     def __call__(
         self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]
     ) -> dict[str, Any]:
-        """As OpenRLHF calls it: in a thread, mostly with lists of one."""
+        """OpenRLHF calls it in a thread, mostly with lists of one."""
         grades = from_thread(self._graded(queries, prompts, labels))
         rewards = [0.0 if grade.value is None else grade.value for grade in grades]
         scores = [math.nan if grade.value is None else grade.value for grade in grades]

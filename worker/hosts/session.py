@@ -90,7 +90,7 @@ class CodeSession:
         return answer
 
     def run_sync(self, code: str) -> Answer:
-        """The same for threads without an event loop."""
+        """`run` for threads without an event loop."""
         return from_thread(self.run(code))
 
     async def end(self) -> None:
@@ -98,7 +98,7 @@ class CodeSession:
         await on_process_loop(self._held.end())
 
     def end_soon(self) -> None:
-        """The same from anywhere, without waiting for it."""
+        """Ends the session from anywhere, without waiting for it."""
         _end_soon(self._held, process_loop())
 
 

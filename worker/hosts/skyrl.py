@@ -32,8 +32,8 @@ _CALL = re.compile(r"<tool>\s*<python>(.*?)(?:</python>|\Z)", re.DOTALL)
 
 
 class CodeEnv(BaseTextEnv):
-    """Its reward is the grade of the program in the model's last turn, over the cases in the row's
-    `reward_spec.ground_truth`.
+    """An environment whose reward is the grade of the program in the model's last turn, over the
+    cases in the row's `reward_spec.ground_truth`.
 
     With `generator.max_turns` above 1, the model may run programs before it answers, by
     `<tool><python>…</python></tool>`. They share one sandbox. `settings` are those of
@@ -67,7 +67,7 @@ class CodeEnv(BaseTextEnv):
             )  # fmt: skip
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """As SkyRL calls it, in a thread. Raises nothing: that would end the batch."""
+        """SkyRL calls it in a thread. It raises nothing: that would end the batch."""
         self.turns += 1
         call = _CALL.search(action)
         if call is None or self._session is None or self.turns >= self.max_turns:
@@ -110,7 +110,7 @@ class MaskingGenerator:
         self._generator = generator
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = False) -> Any:
-        """As SkyRL calls it."""
+        """SkyRL calls it for a batch of prompts."""
         asked = inspect.signature(self._generator.generate).parameters
         options = {"disable_tqdm": disable_tqdm} if "disable_tqdm" in asked else {}
         output = await self._generator.generate(input_batch, **options)
@@ -151,7 +151,7 @@ def _total(reward: float | list[float]) -> float:
 
 
 def _like(reward: float | list[float], total: float) -> float | list[float]:
-    """The same total in the same form: one number, or one per token."""
+    """The total in the form of the other: one number, or one per token."""
     if not isinstance(reward, list):
         return total
     return [*[0.0] * (len(reward) - 1), total] if reward else []

@@ -40,7 +40,7 @@ class CodeReward:
         self._grader = grader or Grader(**settings)
 
     async def __call__(self, args: Any, sample: Any, **_: Any) -> Any:
-        """As slime calls it; with `--group-rm` for a list of samples."""
+        """slime calls it for a sample; with `--group-rm` for a list of samples."""
         if isinstance(sample, list):
             return await asyncio.gather(*(self._rewarded(args, each) for each in sample))
         return await self._rewarded(args, sample)
@@ -91,7 +91,8 @@ def _norm(args: Any, kept: Sequence[float], mean: float) -> tuple[float, float]:
 
 
 def _groups(args: Any, samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """As slime has them: all are one group where their number is not that of whole groups."""
+    """The groups as slime has them: all are one group if their number is not that of whole
+    groups."""
     size = args.n_samples_per_prompt
     if len(samples) != size * args.rollout_batch_size:
         size = max(len(samples), 1)

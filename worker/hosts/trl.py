@@ -50,7 +50,7 @@ class CodeReward:
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
-        """As TRL calls it, with the data set's columns."""
+        """TRL calls it with the data set's columns."""
         if self._truth not in columns:
             its = ", ".join(sorted(set(columns) - _TRLS_OWN)) or "none"
             raise SettingError(
@@ -111,7 +111,7 @@ class CodeEnvironment:
         self._last = ""
 
     def reset(self, **row: Any) -> None:
-        """As TRL calls it before each rollout. The prompt stays as it is."""
+        """TRL calls it before each rollout. The prompt stays as it is."""
         self._session.end_soon()
         self._session = CodeSession(**self._options)
         self._row, self._last = row, ""
@@ -129,7 +129,7 @@ class CodeEnvironment:
         return (await self._session.run(self._last)).text
 
     async def get_reward(self) -> float | None:
-        """As TRL calls it after each rollout, for one after the other: it waits for no teardown."""
+        """TRL calls it after each rollout, for one after the other: it waits for no teardown."""
         self._session.end_soon()
         if self._masked or self._truth is None:
             return None

@@ -75,7 +75,7 @@ class PenstockSandbox(Sandbox):
             await self._lifecycle.stop(sandbox)
 
     async def is_alive(self) -> bool:
-        """Of one that has failed, False: so `exec` raises what happened."""
+        """Whether it lives; False of one that has failed, so that `exec` raises what happened."""
         return self._sandbox is not None and not self._failed and await self._sandbox.is_alive()
 
     async def _exec(

@@ -77,7 +77,7 @@ async def code_reward(task: Any, trace: Any) -> float:
 
 
 def _serve() -> None:
-    """As verifiers starts it. Its server passes SIGTERM on, which would skip the sandbox's end."""
+    """verifiers starts it so. Its server passes SIGTERM on, which would skip the sandbox's end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     CodeToolset.run()
 

@@ -137,7 +137,8 @@ class ByRuns:
         return heapq.heappop(self._todo) if self._is_left() else None
 
     async def _case_under_own(self, index: int) -> None:
-        """With all attempts that the policy has. The other cases wait if the sandbox fails."""
+        """Runs a case with all attempts that the policy has. The other cases wait if the sandbox
+        fails."""
         result = await self._outcome(index, self._own, self._policy)
         if result is None:
             return
@@ -177,7 +178,8 @@ class ByRuns:
                 await asyncio.shield(rest)
 
     async def _outcome(self, index: int, turn: Turn, policy: RetryPolicy) -> CodeResult | None:
-        """Of a run, with its verdict entered unless the sandbox failed; None: there was no run."""
+        """The outcome of a run, with its verdict entered unless the sandbox failed; None: there was
+        no run."""
         try:
             case = await self._suite.case(index)
         except SandboxFailure as failure:
@@ -303,7 +305,8 @@ class _Held:
         await self._turn.pause(still_running)
 
     def end(self, still_running: float) -> Coroutine[Any, Any, None] | None:
-        """Of a case. The next one gets no permit under which this one may still be running."""
+        """The end of a case. The next one gets no permit under which this one may still be
+        running."""
         return self.pause(still_running) if still_running > 0 else None
 
     def another(self) -> None: ...

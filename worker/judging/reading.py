@@ -107,7 +107,7 @@ class SuiteReader:
         return None
 
     async def _renew(self, digest: str, blobs: Iterable[str]) -> None:
-        """It lives on while jobs take it up."""
+        """The suite lives on while jobs take it up."""
         now = asyncio.get_running_loop().time()
         if now < self._renewed.get(digest, -RENEW) + RENEW:
             return

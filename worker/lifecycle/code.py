@@ -134,7 +134,7 @@ def _caller() -> tuple[str, str]:
 
 
 async def _fetched(sandbox: OpenSandbox, names: list[str]) -> dict[str, str]:
-    """Those that are there, can be read, and fit into what may be fetched."""
+    """The files that are there, can be read, and fit into what may be fetched."""
     found, room = {}, DEFAULTS.fetched
     for name in names:
         try:

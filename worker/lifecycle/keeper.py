@@ -309,7 +309,8 @@ class Keeper:
         return await terminated(self.provider, box.ref.id, seconds)
 
     async def _freed(self, box: Box) -> bool:
-        """Its STARTING permits, back at their gates. Where that fails, its record keeps them."""
+        """Gives the record's STARTING permits back to their gates. If that fails, its record keeps
+        them."""
         try:
             for permit in box.permits:
                 await self._gate(permit.gate).free(permit.id, permit.fence, box.report)

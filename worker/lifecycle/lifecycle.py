@@ -194,7 +194,7 @@ class SandboxLifecycle:
 
     @property
     def sync(self) -> "SyncLifecycle":
-        """The same for code that blocks."""
+        """A face of the lifecycle for code that blocks."""
         return SyncLifecycle(self)
 
     async def close(self) -> None:

@@ -208,6 +208,6 @@ class Providers:
             return self._made[name]
 
     async def close(self) -> None:
-        """Those that were made here."""
+        """Closes the sandboxes that were made here."""
         for provider in self._made.values():
             await provider.close()

@@ -44,7 +44,7 @@ class OpenSandbox:
 
     @property
     def name(self) -> str:
-        """As `penstock sandboxes ls` shows it."""
+        """The name that `penstock sandboxes ls` shows."""
         return self._box.name
 
     @property
@@ -105,7 +105,8 @@ class OpenSandbox:
             return result
 
     async def read_file(self, path: str) -> bytes:
-        """Its content. Raises as `open` does: `FileNotFoundError`, `IsADirectoryError`, …"""
+        """The content of a file. Raises as `open` does: `FileNotFoundError`, `IsADirectoryError`,
+        …"""
         return await self._asked(lambda: self._provider.read_file(self.ref, path))
 
     async def write_file(self, path: str, content: bytes | str) -> None:
@@ -136,7 +137,7 @@ class OpenSandbox:
 
     @property
     def sync(self) -> "SyncSandbox":
-        """The same for code that blocks."""
+        """A face of the sandbox for code that blocks."""
         return SyncSandbox(self)
 
 

@@ -51,7 +51,7 @@ class Asked:
         blocking: Blocking,
         outcome_of: OutcomeOf,
     ) -> JudgeResult:
-        """By one job, and another if a worker misses a part of the suite.
+        """The cases are judged by one job, and another if a worker misses a part of the suite.
 
         It waits by what its caller gives: in coroutines, or with a thread that blocks
         (`without_a_loop`).

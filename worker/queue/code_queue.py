@@ -188,7 +188,7 @@ class CodeQueue:
 
     @property
     def sync(self) -> SyncCodeQueue:
-        """The same queue for code that blocks."""
+        """A face of the queue for code that blocks."""
         return SyncCodeQueue(self._submitter, self._shares)
 
     def __repr__(self) -> str:

@@ -76,7 +76,7 @@ class SyncHandle(AnyHandle):
     """A job submitted by a thread."""
 
     def result(self, timeout: float | None = None) -> CodeResult:
-        """As `Handle.result`; `TimeoutError` leaves the job as it is."""
+        """The result, as `Handle.result` gives it; `TimeoutError` leaves the job as it is."""
         if not (timeout is None or is_number(timeout)):
             raise SettingError("timeout", f"must be a number of seconds, not {timeout!r}")
         if not self.done:
@@ -87,7 +87,7 @@ class SyncHandle(AnyHandle):
         return read_outcome(self._order.outcome)
 
     def cancel(self) -> None:
-        """As `Handle.cancel`."""
+        """Cancels the job, as `Handle.cancel` does."""
         answer = ThreadAnswer()
         self._cancel(answer)
         answer.wait(None)

@@ -69,7 +69,7 @@ class Waiting:
             self._by_job.pop(order.id, None)
 
     def others(self, order: Order) -> list[Order]:
-        """Those that are for the same job."""
+        """The other orders for the same job."""
         return [other for other in self.of(order.id) if other is not order]
 
     def of(self, job: str) -> list[Order]:
@@ -83,7 +83,7 @@ class Waiting:
 
 
 class Orders:
-    """Those of one client: of a process, or of an event loop that reads its own notices."""
+    """The orders of one client: of a process, or of an event loop that reads its own notices."""
 
     def __init__(self, engine: Host, client: str, reader: "Reader | None" = None) -> None:
         self.client = client
@@ -136,7 +136,8 @@ class Orders:
             self.engine.settled.append((ack, None))
 
     def abandon(self, order: Order) -> None:
-        """Its caller waits no longer: cancel the job, or let it run, by its queue's `abandon`."""
+        """The order's caller waits no longer: cancel the job, or let it run, by its queue's
+        `abandon`."""
         if order.outcome is None:
             gone = JobCancelled(order.id, "abandoned by its caller")
             self._give_up(order, gone, "abandon")

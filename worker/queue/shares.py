@@ -41,7 +41,7 @@ class Shares:
 
 
 class QueueShares:
-    """Of one queue; each call blocks until Redis has answered."""
+    """The shares of one queue; each call blocks until Redis has answered."""
 
     def __init__(self, target: RedisTarget, queue: str) -> None:
         self._target = target
@@ -70,7 +70,7 @@ class QueueShares:
 
 
 async def shares_of(client: Any, queue: str, most: int) -> Shares:
-    """As `QueueShares.read`, by a client of the running event loop."""
+    """The shares as `QueueShares.read` gives them, by a client of the running event loop."""
     return _shown(await _SHOW.call_async(client, _keys_of(queue), [most]))
 
 

@@ -36,7 +36,7 @@ _AT_ONCE = 4  # values in one write to Redis
 
 
 def value_of(raw: bytes) -> bytes:
-    """As Redis keeps it."""
+    """The value of a blob, as Redis keeps it."""
     if len(raw) > _COMPRESS_ABOVE:
         small = zlib.compress(raw, 1)
         if len(small) < len(raw):
@@ -56,12 +56,12 @@ def content_of(value: bytes | None, digest: str) -> bytes | None:
 
 
 def suite_key(digest: str) -> str:
-    """Of a manifest."""
+    """The key of a manifest."""
     return tagged("suite", digest)
 
 
 def blob_key(digest: str) -> str:
-    """Of a pack or a text."""
+    """The key of a pack or a text."""
     return tagged("blob", digest)
 
 
@@ -134,13 +134,13 @@ class SuiteStore:
 
 
 def manifest_of(raw: bytes) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Its packs, and the digests of all that it needs."""
+    """A suite's packs, and the digests of all that it needs."""
     read = json.loads(raw)
     return [(count, digests) for count, digests in read["packs"]], list(read["blobs"])
 
 
 def digests_in(row: Iterable[Any]) -> Iterator[str]:
-    """Of a case in a pack: the blobs in which its larger texts lie."""
+    """The blobs of a case in a pack: those in which its larger texts lie."""
     for kept in row:
         if isinstance(kept, dict):
             yield from kept["blobs"]

@@ -183,7 +183,7 @@ def _judged_at_once(
     outputs: list[Any],
     asserts: list[str],
 ) -> tuple[list[Any], list[Metadata]] | None:
-    """By one job, or one call. None: a case is such that no judge takes it."""
+    """All cases are judged by one job, or one call. None: a case is such that no judge takes it."""
     try:
         cases = Cases(
             [
@@ -322,7 +322,7 @@ def _without(mark: str, answer: Answer | None) -> tuple[Answer | None, bool]:
 
 
 def _share_passed(results: list[Any], metadata: list[Metadata], counted: int) -> float:
-    """Of the first so many."""
+    """The share of the first so many that passed."""
     if counted == 0 or any("error" in case for case in metadata):
         return 0.0
     pairs = zip(results[:counted], metadata[:counted], strict=True)

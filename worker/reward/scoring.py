@@ -160,7 +160,7 @@ def _rule_of(compare: Compare | Rule | CompareRule) -> CompareRule | None:
 
 
 def _judged_cases(cases: Sequence[Case], function: str | None, *, compared_here: bool) -> Cases:
-    """As a judge takes them; if outputs are compared here, to return 0 is enough there."""
+    """Cases as a judge takes them; if outputs are compared here, to return 0 is enough there."""
     return Cases(
         [
             checked_case(

@@ -175,7 +175,7 @@ def _usage(completion: "ChatCompletion") -> tuple[int, int] | None:
 
 
 def _native_calls(said: "ChatCompletionMessage") -> list[dict[str, Any]]:
-    """Those that the server read out of the answer."""
+    """The calls that the server read out of the answer."""
     calls: list[Any] = said.tool_calls or []
     return [
         {
@@ -198,12 +198,14 @@ def _passed_over(said: "ChatCompletionMessage") -> bool:
 
 
 def _as_text(arguments: Any) -> str:
-    """Of a call: some servers send them as the object that they are the text of."""
+    """Arguments of a call as text: some servers send them as the object that they are the text
+    of."""
     return encodable(arguments if isinstance(arguments, str) else json.dumps(arguments or {}))
 
 
 def on_the_wire(messages: list[Message]) -> list[Message]:
-    """As servers take them: calls with arguments that are JSON, answers to calls in text as text.
+    """Messages as servers take them: calls with arguments that are JSON, answers to calls in text
+    as text.
 
     Chat templates parse the arguments of earlier calls, and fail on those that a model
     wrote wrongly. Answers to calls of one turn in text go in one message, as Qwen has it.

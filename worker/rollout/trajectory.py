@@ -77,7 +77,7 @@ class Trajectory:
 
     @property
     def masked(self) -> bool:
-        """It does not count: it failed, or was interrupted."""
+        """The trajectory does not count: it failed, or was interrupted."""
         return self.stop_reason in (StopReason.FAILURE, StopReason.INTERRUPTED)
 
     def partial(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ async def prove_sandbox_here(settings: WorkerSettings) -> None:
 
 
 def unreachable_sandboxes(loop: asyncio.AbstractEventLoop | None) -> list[str]:
-    """Of that event loop's sandboxes those that cannot be reached, as far as is known."""
+    """The sandboxes of that event loop that cannot be reached, as far as is known."""
     made = _here.get(loop, {}) if loop else {}
     found = [getattr(sandbox, "unreachable", None) for sandbox in list(made.values())]
     return [name for unreachable in found if unreachable for name in unreachable()]

@@ -117,7 +117,7 @@ LAST_LANE = 511
 
 
 def cost_or_none(cost: int) -> int | None:
-    """As `acquire` takes it: a job that costs 1 is no reason for a gate to weigh."""
+    """The cost as `acquire` takes it: a job that costs 1 is no reason for a gate to weigh."""
     return cost if cost > 1 else None
 
 

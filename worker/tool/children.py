@@ -25,7 +25,7 @@ class ExecutionLost(PenstockError):
 
 
 class FunctionFailed(Exception):
-    """It raised in its process; says what, with the traceback."""
+    """The function raised in its process; the error says what, with the traceback."""
 
 
 class Children:

@@ -79,8 +79,9 @@ _PATIENCE = 5.0
 
 
 class TrajectorySession:
-    """Its name, which is of one try alone: played again, a trajectory finds nothing of the last
-    time. Names of trajectories recur, verl's too if it is set to be deterministic.
+    """A trajectory's session. Its name is of one try alone: played again, a trajectory finds
+    nothing of the last time. Names of trajectories recur, verl's too if it is set to be
+    deterministic.
 
     One that is copied, or sent to another process, is ended by its idle time: nobody knows
     then who is the last to hold it.

@@ -107,7 +107,7 @@ class SandboxFusionTool(BaseTool):
     def execute_code(
         self, instance_id: str, code: str, timeout: Any = 30, language: str = "python"
     ) -> ToolResponse:
-        """As `execute`, for a thread: what recipes hand to `execution_pool.execute.remote`."""
+        """`execute` for a thread: what recipes hand to `execution_pool.execute.remote`."""
         try:
             session = self._session(instance_id, None) if self._config.stateful else None
             request = program(code, timeout, language, self._config, session)

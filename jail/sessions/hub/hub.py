@@ -258,7 +258,8 @@ class Hub:
             await self._attend(call, kept, streams, kills=False)
 
     async def _attend(self, call: Call, kept: KeptSession, streams: Streams, kills: bool) -> None:
-        """Its output goes to the caller, and what the caller says to it, until either has ended."""
+        """The command's output goes to the caller, and what the caller says to it, until either has
+        ended."""
         call.say(process=shown(streams))
         if streams.exit is not None:
             call.say(exit=streams.exit)

@@ -116,7 +116,7 @@ class KeptSession:
     # Its life.
 
     def _is_over(self, ending: "asyncio.Task[Outcome]") -> None:
-        """Its jail has ended, by our word or without."""
+        """The session's jail has ended, by the hub's word or without."""
         if ending.cancelled() or ending.exception():
             said = "its fork server does not answer"
         else:
@@ -140,7 +140,7 @@ class KeptSession:
         self._on_end()
 
     def hand_over(self, about: dict[str, Any], on_end: Callable[[], None]) -> None:
-        """It was ready, and is now the session that was asked for."""
+        """The session was ready, and is now the one that was asked for."""
         self.name, self.about, self._given = about["name"], about, dict(about["env"])
         self.created, self._on_end = time.time(), on_end
         self._used = self._loop.time()
@@ -321,7 +321,7 @@ class KeptSession:
             streams.drop()
 
     def find(self, which: int | str, *, ended: bool = False) -> Streams:
-        """By its number or tag; the last one that has it. Raises `ProcessGone`."""
+        """Finds a command by its number or tag; the last one that has it. Raises `ProcessGone`."""
         known = [*self._ended.values()] if ended else []
         for streams in reversed([*known, *self._running.values()]):
             if which == streams.pid or (which and which == streams.about.get("tag")):
@@ -404,7 +404,8 @@ async def _copied(parent: KeptSession, child: KeptSession) -> None:
 
 
 def _complaint(said: str) -> dict[str, str]:
-    """Of a command that did not begin. What cannot be read costs the command its reason alone."""
+    """The complaint of a command that did not begin. What cannot be read costs the command its
+    reason alone."""
     try:
         return {name: str(text) for name, text in json.loads(said or "{}").items()}
     except (ValueError, AttributeError, RecursionError):

@@ -117,12 +117,12 @@ class Line:
             _drop(said)
 
     def hang_up(self) -> None:
-        """Its init ends then, with all that it has."""
+        """The line ends, and then its init with all that it has."""
         with contextlib.suppress(OSError):  # it has ended
             self._ours.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Its jail has ended."""
+        """The line's jail has ended."""
         self._loop.remove_reader(self._ours)
         self._ours.close()
         self.theirs.close()

@@ -23,7 +23,8 @@ def kind_of(about: dict[str, Any], limits: Limits) -> Kind:
 
 
 class Shelf:
-    """So many sessions of one kind. `wanted` is set while there is room for one more."""
+    """A shelf has so many sessions of one kind. `wanted` is set while there is room for one
+    more."""
 
     def __init__(self, kind: Kind, size: int) -> None:
         self.kind, self.size = kind, size
@@ -56,7 +57,7 @@ class Pool:
         self._filling: set[asyncio.Future[None]] = set()  # each is done when its session is made
 
     def __len__(self) -> int:
-        """With those that are being made."""
+        """How many there are, with those that are being made."""
         return sum(map(len, self._shelves)) + len(self._filling)
 
     @contextmanager

@@ -142,7 +142,8 @@ class KeptSessions:
             raise
 
     async def _connected(self, kept: KeptSession, wanted: dict[str, Any]) -> None:
-        """Also if it is cancelled: the process of proxies answers for one after the other."""
+        """The wait goes on also if it is cancelled: the process of proxies answers for one after
+        the other."""
         setting = asyncio.ensure_future(self._way_out.set(kept, wanted))
         try:
             await asyncio.shield(setting)
@@ -168,7 +169,7 @@ class KeptSessions:
     # How one ends.
 
     async def end(self, name: str) -> None:
-        """Also while it is being opened. Raises `SessionGone`."""
+        """Ends a session, also while it is being opened. Raises `SessionGone`."""
         if opening := self._opening.get(name):
             opening.cancel()
             await asyncio.wait([opening])

@@ -223,7 +223,8 @@ class Streams:
     # Its end.
 
     async def conclude(self, end: dict[str, Any]) -> None:
-        """Its own process has ended: pass on what it wrote until now, then how it ended."""
+        """The command's own process has ended: pass on what it wrote until now, then how it
+        ended."""
         if self.timer:
             self.timer.cancel()
         self._ending.set()

@@ -84,7 +84,7 @@ class WayOut:
             kept.about["network"] = wanted
 
     async def close(self, name: str) -> None:
-        """Its session has ended."""
+        """The way's session has ended."""
         async with self._turn:
             if known := self._kept.pop(name, None):
                 if self._line is not None:
@@ -142,7 +142,7 @@ class WayOut:
                     await self._start()
 
     def _hang_up(self) -> None:
-        """It ends at once."""
+        """The process of proxies ends at once."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -171,8 +171,8 @@ class WayOut:
 
 
 def _variables(listener: socket.socket, own: Mapping[str, str]) -> dict[str, str]:
-    """As programs look for them; some know only one of the two ways of writing. What the session's
-    own environment says stays."""
+    """Variables as programs look for them; some know only one of the two ways of writing. What the
+    session's own environment says stays."""
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     found = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), url) | {
         "NO_PROXY": _NOT_PROXIED

@@ -187,7 +187,7 @@ class Fleet:
         return found
 
     async def signed(self, query: str, method: str) -> tuple[Machine, str] | None:
-        """Whose token has signed the address of a file, and which sandbox's that is."""
+        """Finds whose token has signed the address of a file, and which sandbox's that is."""
         silent: Problem | None = None
 
         async def ask(machine: Machine) -> tuple[Machine, str] | None:

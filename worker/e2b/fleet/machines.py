@@ -75,7 +75,7 @@ class Machines:
         self._thread.start()
 
     def stop(self) -> None:
-        """Its entry stays until its lease ends: a server that comes back is the same."""
+        """The machine's entry stays until its lease ends: a server that comes back is the same."""
         self._over.set()
         self._news.set()
         self._thread.join()
@@ -92,7 +92,7 @@ class Machines:
         return [machine for machine, seen in list(self._view.values()) if seen >= oldest]
 
     async def look(self, fresh: float = FRESH) -> list[Machine]:
-        """The same, as Redis has it now, or had it so many seconds ago."""
+        """The machines as Redis has them now, or had it so many seconds ago."""
         if time.monotonic() - self._asked > fresh:
             try:
                 await aside(lambda: self._meet(""))
@@ -167,8 +167,8 @@ def address_by(host: str, port: int, redis: AnyRedis) -> str:
 
 
 def _machine(id: str, said: dict[str, Any]) -> Machine:
-    """Of any release's words: what is new is left out, what is missing has its default. Raises
-    `ValueError` and its like."""
+    """A machine by any release's words: what is new is left out, what is missing has its default.
+    Raises `ValueError` and its like."""
     found = Machine(
         id, str(said.get("scope", "")), str(said.get("address", "")), int(said.get("alive", 0)),
         int(said.get("most", 0)), tuple(map(str, said.get("images", ()))),

@@ -127,7 +127,7 @@ class Relay:
             line.close()
 
     def _drop_old(self) -> None:
-        """Those of machines that have gone too, whom nobody asks any more."""
+        """Drops the connections of machines that are gone, whom nobody asks any more."""
         oldest = time.monotonic() - _KEPT
         for address, idle in list(self._idle.items()):
             while idle and idle[0][1] < oldest:
@@ -154,8 +154,8 @@ class _Line:
         self._whole = self._headed = False
 
     async def answer(self, method: str) -> AsyncIterator[bytes]:
-        """Its body in pieces; `status` and `headers` are there before the first, which may be
-        empty."""
+        """The answer's body in pieces; `status` and `headers` are there before the first, which may
+        be empty."""
         self.status, self.headers, self._parts = 0, [], []
         self._whole = self._headed = False
         self._parser = httptools.HttpResponseParser(self)

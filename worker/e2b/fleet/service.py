@@ -72,7 +72,7 @@ class Service:
         await self.registered.close()
 
     async def _keep(self) -> None:
-        """With each heartbeat: what ended by itself has no other way to the registry."""
+        """Runs with each heartbeat: what ended by itself has no other way to the registry."""
         while True:
             await asyncio.sleep(self._lease / 3)
             await self._follow()

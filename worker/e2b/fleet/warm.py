@@ -40,7 +40,7 @@ async def kept_warm(
 
 
 class _Warm:
-    """Those of one template."""
+    """The sandboxes of one template that are kept ready."""
 
     def __init__(self, sessions: LocalSessions, template: str, leave: Leave) -> None:
         self._sessions, self._leave = sessions, leave

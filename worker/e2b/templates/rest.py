@@ -66,7 +66,7 @@ class Build:
 
 
 class Templates:
-    """Those that are built on this machine."""
+    """The templates that are built on this machine."""
 
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
@@ -128,7 +128,7 @@ class Templates:
         return folder
 
     async def upload(self, request: Request) -> Response:
-        """By the address alone, which only a holder of the key was given."""
+        """A file is admitted by the address alone, which only a holder of the key was given."""
         path = self._uploads.pop(request.path_params["ticket"], None)
         if path is None:
             raise Problem("unauthenticated", "this address was not given out, or was used")

@@ -115,7 +115,7 @@ class Cloud(ABC):
             return False
 
     async def find(self, name: str) -> SandboxRef | None:
-        """Also one that failed as it started, or has stopped: it exists until it is ended."""
+        """Finds also one that failed as it started, or has stopped: it exists until it is ended."""
         try:
             return await self.look_up(name)
         except self.gone:

@@ -83,7 +83,7 @@ class DaytonaProvider(Cloud):
 
     @property
     def scope(self) -> str:
-        """With the server, where that is not Daytona's own."""
+        """The scope, with the server if that is not Daytona's own."""
         given = self._config.api_url if self._config else None
         where = given or os.environ.get("DAYTONA_API_URL") or _CLOUD
         return self.name if where == _CLOUD else f"{self.name}:{where}"
@@ -162,7 +162,7 @@ class _Inside:
 
 
 def _params(spec: SandboxSpec) -> Any:
-    """As the SDK has them; an option that it does not know is refused."""
+    """Parameters as the SDK has them; an option that it does not know is refused."""
     by_image = bool(spec.image) or "image" in spec.options
     kind: Any = (
         daytona.CreateSandboxFromImageParams

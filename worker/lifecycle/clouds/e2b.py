@@ -69,7 +69,7 @@ class E2bProvider(Cloud):
 
     @property
     def scope(self) -> str:
-        """With the server, where that is not E2B's own."""
+        """The scope, with the server if that is not E2B's own."""
         where = ConnectionConfig(**self._connection).api_url
         return self.name if where == f"https://api.{_CLOUD}" else f"{self.name}:{where}"
 
@@ -91,7 +91,8 @@ class E2bProvider(Cloud):
         return SandboxRef(made.sandbox_id, name)
 
     async def reach(self, id: str) -> e2b.AsyncSandbox:
-        """With the shortest of timeouts: to connect may prolong a sandbox, and shortens none."""
+        """Reaches it with the shortest of timeouts: to connect may prolong a sandbox, and shortens
+        none."""
         return await e2b.AsyncSandbox.connect(id, timeout=1, **self._connection)
 
     async def lives(self, id: str) -> bool:

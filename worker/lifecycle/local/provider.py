@@ -52,7 +52,7 @@ class LocalError(Exception):
 
 
 class Elsewhere(LocalError):
-    """It is on another machine, and nothing here can reach it."""
+    """The sandbox is on another machine, and nothing here can reach it."""
 
 
 class LocalProvider:
@@ -84,7 +84,8 @@ class LocalProvider:
 
     @property
     def scope(self) -> str:
-        """With the folder's own mark: containers may share a host's name, and not this folder."""
+        """The scope has the folder's own mark: containers may share a host's name, and not this
+        folder."""
         return f"local@{socket.gethostname()}:{self._root}:{mark_of(self._root)}"
 
     async def create(
@@ -104,12 +105,12 @@ class LocalProvider:
         return self._ref(name)
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        """It is ready when it is made."""
+        """The sandbox is ready when it is made."""
         async with asyncio.timeout(timeout):
             await self._of(ref).info()
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
-        """Its hub answers already; `meta` says how strongly it is isolated."""
+        """The sandbox's hub answers already; `meta` says how strongly it is isolated."""
         async with asyncio.timeout(timeout):
             info = await self._of(ref).info()
         return SandboxRef(ref.id, ref.name, {**ref.meta, "isolation": info.isolation})
@@ -198,7 +199,7 @@ class LocalProvider:
 
 @contextlib.contextmanager
 def _as_files_raise(path: str) -> Any:
-    """By the number, as `open` would have raised it here."""
+    """The error by its number, as `open` would have raised it here."""
     try:
         yield
     except FILE_ERRORS:
@@ -208,7 +209,7 @@ def _as_files_raise(path: str) -> Any:
 
 
 def _said(why: str) -> bytes:
-    """Of a limit, which the command itself cannot report."""
+    """A sentence about a limit, which the command itself cannot report."""
     return f"\n[killed by its sandbox: {why}]\n".encode() if why.endswith("_limit") else b""
 
 

@@ -117,7 +117,7 @@ class ModalDeployment:
 
     @property
     def runtime(self) -> Any:
-        """Of a deployment that was started; else `RuntimeError`, as upstream's."""
+        """The runtime of a deployment that was started; else `RuntimeError`, as upstream's."""
         if self._sandbox is None:
             raise RuntimeError(f"deployment {self.run_id} is not started: await start() first")
         provider = self._sandbox.provider
@@ -193,7 +193,7 @@ class SweRexModal(ModalProvider):
 
 
 async def _closed(runtime: Runtime) -> None:
-    """As a task's own work, so that whatever it raises is raised there."""
+    """Closes as a task's own work, so that whatever it raises is raised there."""
     await runtime.close()
 
 

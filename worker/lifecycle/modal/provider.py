@@ -51,7 +51,7 @@ class ModalRefused(Exception):
 
 
 def _exhausted(problem: Exception) -> Verdict:
-    """It has other meanings than a rate limit: no capacity, an answer that is too large."""
+    """The error has other meanings than a rate limit: no capacity, an answer that is too large."""
     refused = "rate limit" in str(problem).lower()
     return Verdict(Kind.THROTTLED, LATER, nothing_made=refused)
 
@@ -84,7 +84,8 @@ class ModalProvider(Cloud):
 
     @property
     def scope(self) -> str:
-        """With the app, as names are looked up per app: another app's sandboxes are not found."""
+        """The scope has the app, as names are looked up per app: another app's sandboxes are not
+        found."""
         return self.name if self._app_name == APP else f"{self.name}:{self._app_name}"
 
     def __init__(self, app: str = APP, *, client: Any = None) -> None:

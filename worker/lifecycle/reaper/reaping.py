@@ -66,7 +66,7 @@ class Reaped:
 
 
 class Reaping:
-    """Of one registry, by one reaper."""
+    """The reaping of one registry, by one reaper."""
 
     def __init__(
         self, reaper: str, registry: Registry, providers: Providers, settings: LifecycleSettings

@@ -86,7 +86,7 @@ class Registered:
 
     @property
     def reaper(self) -> str:
-        """Who reaps it; empty if nobody does."""
+        """The reaper that has it; empty if none has."""
         return self.facts.get("reaper", "")
 
 
@@ -111,7 +111,7 @@ class Turn:
 
 
 def read_records(rows: list[Any]) -> tuple[Record, ...]:
-    """Of rows of four: name, end of lease, fields, permits."""
+    """Records from rows of four: name, end of lease, fields, permits."""
     return tuple(
         read_record(
             as_text(name), flat, lease_end=float(score) / 1e6, permits=read_permits(permits)

@@ -121,8 +121,8 @@ class Registry:
         return bool(self._call(_CONDEMN, name, fence, _us(wait), gone, why[:500]))
 
     def prolong(self, name: str, fence: str, dies_after: float) -> bool:
-        """Its provider ends it at another time than was written; False if the record is not
-        the caller's any more."""
+        """The provider ends it at another time than was written; False if the record is not the
+        caller's any more."""
         return bool(self._call(_PROLONG, name, fence, _us(dies_after)))
 
     def forget(self, name: str, fence: str, counter: str) -> bool:
