@@ -35,7 +35,7 @@ def program_outcome(value: Any) -> str:
 
 
 def counted_as(value: Any) -> str:
-    """The same, as the workers' scripts count it."""
+    """The outcome, as the workers' scripts count it."""
     shares = isinstance(value, Mapping) and value.get("shared")
     return program_outcome(value) + (SHARED if shares else "")
 

@@ -45,7 +45,7 @@ def samples_of(
 def groups_of(
     sample: type[Any], groups: Sequence[tuple[Any, Sequence[Mapping[str, Any]]]], first: int
 ) -> list[Group]:
-    """Of each group of a batch, each item's samples. `first` is the number of the first item."""
+    """Each item's samples, for each group of a batch. `first` is the number of the first item."""
     found = []
     for _, items in groups:
         rows = [

@@ -140,7 +140,7 @@ def _course(
 def _checked(
     main: types.ModuleType, script: str, code: types.CodeType | None, _: object
 ) -> Iterator[bytes]:
-    """As `_course`, and then the check, which nothing of the program has seen before."""
+    """Runs as `_course` does, and then the check, which nothing of the program has seen before."""
     itself = _getpid()
     check = _check_in(LAST_WORD).join(_course(main, script, code, None))
     _settrace(None)

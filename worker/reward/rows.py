@@ -82,7 +82,7 @@ class RowReport:
         self.findings.append(Finding(level, kind, text))
 
     def dump(self) -> dict[str, Any]:
-        """As JSON."""
+        """The row as JSON."""
         return asdict(self)
 
 
@@ -150,7 +150,8 @@ async def check_row(index: int, row: Any, place: Place, wishes: Wishes) -> RowRe
 
 
 def _at(row: Any, path: str) -> Any:
-    """By names with dots between them; text on the way is read as JSON. None: it is not there."""
+    """The field by names with dots between them; text on the way is read as JSON. None: it is not
+    there."""
     for name in path.split("."):
         if isinstance(row, str):
             try:

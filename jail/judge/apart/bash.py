@@ -60,6 +60,6 @@ def _held(operator: str, word: str) -> Held:
 
 
 def as_json(answer: bytes) -> bytes | None:
-    """Of texts that each end in a zero."""
+    """The JSON of texts that each end in a zero."""
     *texts, rest = answer.split(b"\0")
     return None if rest else text_of([text.decode(errors="replace") for text in texts])

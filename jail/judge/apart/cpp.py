@@ -108,7 +108,7 @@ class _Reading:
         self.held.append(held)
 
     def call(self) -> str:
-        """Its text: a name, and arguments that are plain."""
+        """The text of a call: a name, and arguments that are plain."""
         words = self.words
         if words.take("("):
             call = self.call()
@@ -125,7 +125,8 @@ class _Reading:
         return words.since(begin)
 
     def literal(self, *, names: bool = False) -> Any:
-        """Its value; a name of a declared one counts as plain where `names` may stand."""
+        """The value of a literal; a name of a declared one counts as plain where `names` may
+        stand."""
         words = self.words
         found = words.peek()
         if found.kind == "text":
@@ -252,7 +253,7 @@ def _a_number(value: Any) -> Any:
 
 
 def _cast(value: Any, kind: _Type) -> Any:
-    """As the type has it. Raises ValueError for what it does not hold."""
+    """The value as the type has it. Raises ValueError for what it does not hold."""
     if value is _NO_VALUE:
         return value
     if kind.name in _FLOATS:
@@ -280,7 +281,7 @@ def _cast(value: Any, kind: _Type) -> Any:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """As `==` says of values of one type: numbers by value, sets and maps in any order."""
+    """Whether `==` says so of values of one type: numbers by value, sets and maps in any order."""
     match wanted:
         case {"$bag": items}:
             match found:

@@ -178,7 +178,7 @@ class _Reading:
         self.held.append(Held(how, text_of([value])[1:-1]))
 
     def call(self) -> str:
-        """Its text: a name, and arguments that are plain."""
+        """The text of a call: a name, and arguments that are plain."""
         words = self.words
         begin = words.place
         if words.word() in _CONSTANTS:
@@ -191,7 +191,8 @@ class _Reading:
         return words.since(begin)
 
     def literal(self, *, names: bool = False) -> Any:
-        """Its value; a name of a declared one counts as plain where `names` may stand."""
+        """The value of a literal; a name of a declared one counts as plain where `names` may
+        stand."""
         words = self.words
         found = words.next()
         if found.kind == "text":
@@ -262,7 +263,7 @@ def _negative(value: Any) -> Any:
 
 
 def same(found: Any, wanted: Any, *, loose: bool) -> bool:
-    """As `deepStrictEqual` says, or loosely as `deepEqual`."""
+    """Whether `deepStrictEqual` says so, or loosely as `deepEqual`."""
     if isinstance(wanted, list):
         return (
             isinstance(found, list)

@@ -130,7 +130,7 @@ def text_in(quoted: str) -> str:
 
 
 def whole_number(text: str) -> int:
-    """By its prefix, without a suffix."""
+    """A whole number by its prefix, without a suffix."""
     text = text.replace("_", "").replace("'", "")
     if re.fullmatch(r"0[0-7]+", text):
         return int(text, 8)
