@@ -2,6 +2,7 @@
 
     python gauntlet.py graders/plain.py                # a file, or a module, that has `grade`
     python gauntlet.py graders/penstock.py --only function --json found.json
+    python gauntlet.py graders/plain.py --folder corpus   # 300 usual programs, right and wrong
     python gauntlet.py --export programs.jsonl         # for harnesses of other kinds
 
 `grade(problem, language, code)` is a function or a coroutine, and gives the share of cases that
@@ -136,13 +137,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     options.add_argument("grader", nargs="?", help="a .py file or a module with `grade`")
+    options.add_argument(
+        "--folder", type=Path, default=HERE, help="with other problems and programs: corpus"
+    )
     options.add_argument("--only", default="", help="those whose mode, language or name has it")
     options.add_argument("--seconds", type=float, default=60.0, help="per program")
     options.add_argument("--at-once", type=int, default=2)
     options.add_argument("--json", metavar="FILE", help="write all verdicts there")
     options.add_argument("--export", metavar="FILE", help="write the programs as JSON Lines")
     given = options.parse_args()
-    chosen = [e for e in entries() if given.only in f"{e.mode} {e.language} {e.kind} {e.name}"]
+    chosen = [
+        e for e in entries(given.folder) if given.only in f"{e.mode} {e.language} {e.kind} {e.name}"
+    ]
     if given.export:
         Path(given.export).write_text("".join(json.dumps(asdict(e)) + "\n" for e in chosen))
         print(f"{len(chosen)} programs in {given.export}")
