@@ -250,7 +250,7 @@ class ByRuns:
             said = await said_of(compare, calls, answer)
         else:
             said = Said(await _letter(compare, case, result), result.error_reason)
-        self._found.shared += bool(case.check) and not calls
+        self._found.shared += bool(case.check) and not (calls and is_whole(case))
         if said.letter == "M":
             self._said["message"] = result.message
         self._enter(index, said, None if said.letter == "M" else _ran(result))

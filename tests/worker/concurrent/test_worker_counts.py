@@ -19,6 +19,7 @@ PROGRAMS = [
     {"error_kind": "limit", "error_reason": "run_timeout"},
     {"error_kind": "limit", "error_reason": "memory_limit"}, {"verdicts": "PW"},
     {"error_kind": "infrastructure", "error_reason": "jail_lost"},
+    {"verdicts": "PM", "reasons": {"1": "checker_error"}}, {"verdicts": "P", "shared": 1},
 ]  # fmt: skip
 
 
@@ -43,17 +44,20 @@ def test_ends_of_programs_are_counted_by_how_they_ended(
     burst(real_redis, gate="code", gate_limit=2)
     found = counts(real_redis)
     assert {name: count for name, count in found.items() if name.startswith("programs:")} == {
-        "programs:finished": 2, "programs:error": 1, "programs:timeout": 1, "programs:memory": 1,
-        "programs:wrong": 1, "programs:masked": 1,
+        "programs:finished": 3, "programs:error": 1, "programs:timeout": 1, "programs:memory": 1,
+        "programs:wrong": 1, "programs:masked": 1, "programs:data": 1,
     }  # fmt: skip
-    assert (found["finished"], found["functions"], found["masked"], found["failed"]) == (8, 1, 1, 1)
+    assert found["programs_shared"] == 1
+    assert (found["finished"], found["functions"]) == (10, 1)
+    assert (found["masked"], found["failed"]) == (1, 1)
     for what in ("waited", "took"):
         steps = [count for name, count in found.items() if name.startswith(f"{what}:")]
-        assert sum(steps) == 8, "of those that failed none is counted"
-        assert 0 <= found[f"{what}_us"] < 8 * 300e6
+        assert sum(steps) == 10, "of those that failed none is counted"
+        assert 0 <= found[f"{what}_us"] < 10 * 300e6
     outcomes = [real_redis.hget(job.key, "penstock_outcome") for job in jobs]
     assert outcomes == [
         b"finished", b"finished", b"error", b"timeout", b"memory", b"wrong", b"masked",
+        b"data", b"finished",
     ]  # fmt: skip
     assert nothing_left(real_redis) == {}
 
@@ -66,9 +70,9 @@ def test_a_worker_counts_its_own_programs_that_did_not_finish(
             queue.enqueue(chores.gives, value)
         done = FinishedJobRegistry(queue=queue)
         until(lambda: done.get_job_count(cleanup=False) == len(PROGRAMS), "the jobs")
-        words = ("finished", "wrong", "error", "timeout", "memory", "masked")
+        words = ("finished", "wrong", "error", "timeout", "memory", "masked", "data")
         found = real_redis.hmget(worker.key, [f"penstock_{word}" for word in words])
-    assert found == [None, b"1", b"1", b"1", b"1", b"1"]
+    assert found == [None, *[b"1"] * 6]
 
 
 def test_a_paused_queue_rests_while_the_others_go_on_and_a_resume_wakes_its_worker(

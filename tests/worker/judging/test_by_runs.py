@@ -77,6 +77,30 @@ async def test_what_is_cut_off_by_the_total_is_skipped(fusion) -> None:
     assert (result.verdicts, result.reasons[1]) == ("PSSS", "total_seconds")
 
 
+async def test_what_a_slow_program_leaves_to_the_total_is_late(fusion) -> None:
+    """By the sandbox's own clock, which is all that it says."""
+    body = outcome("Success", "Finished", 0, stdout="42\n")
+    body["run_result"]["execution_time"] = 100.0
+    fusion.default = Answer(body=body, seconds=0.02)
+    result = await judged(fusion, total_seconds=0.01)
+
+    assert (result.verdicts, result.reasons[1]) == ("PTTT", "total_seconds")
+    assert "the program's cases used 100.0 s" in result.evidence[1]
+
+
+async def test_assertions_of_plain_calls_are_held_here(fusion) -> None:
+    """The sandbox gets the calls, and prints what they return."""
+    mark = "\x1e--values--\x1e"
+    said = [Answer.ok(f"hello{mark}[{value}]{mark}") for value in (4242, 4, '"4242"')]
+    fusion.script.extend([*said, Answer.ok("nothing")])
+    check = "#include <cassert>\nint main() { assert(f(1) == 4242); }"
+    cases = [{"check": check}] * 4
+    result = await judged(fusion, cases=cases, mode="check")
+
+    assert (result.verdicts, result.shared) == ("PWWE", 0)
+    assert all("f(1)" in body["code"] and "4242" not in body["code"] for body in fusion.bodies)
+
+
 async def test_a_failure_in_between_repeats_no_case(fusion) -> None:
     fusion.script.extend([FINE, FINE, Answer.refusal(503)])
 
