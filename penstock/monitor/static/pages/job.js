@@ -48,6 +48,7 @@ function body(found, then) {
     text("What the sandbox said", result && result.message),
     text("Output", ran && ran.stdout), text("Errors it printed", ran && ran.stderr),
     text("Verdicts", result && result.verdicts),
+    text("What they stand on", evidenceOf(result)),
     text("Program", call.code),
     text("Call", call.code ? "" : [call.function, call.note, call.arguments && JSON.stringify(call.arguments)].filter(Boolean).join("\n")),
     folded("Request", call.request), folded("Result", result),
@@ -55,6 +56,10 @@ function body(found, then) {
       h("li", {}, `${one.ok ? "ended" : "failed"} ${moment(one.ended)} after ${age(Math.max(0, one.ended - one.started))} on `, one.worker ? link(one.worker, to(["workers", one.worker])) : "a worker")))],
   ];
 }
+
+// Of a judged program: the first case of each reason, and what its verdict stands on.
+const evidenceOf = (result) => Object.entries((result && result.evidence) || {})
+  .map(([index, said]) => `case ${index}: ${said}`).join("\n");
 
 const levelOf = (found) => (found.status === "failed" ? "bad" : found.outcome && found.outcome !== "finished" ? "warn" : "well");
 
