@@ -29,7 +29,7 @@ from jail.judge.models import Compare, JudgeRequest
 from jail.judge.suite import Case
 
 How = Literal[
-    "row", "any", "==", "is", "true", "false", "number",
+    "row", "any", "==", "is", "true", "false", "number", "word",
     "c++", "js", "js loose", "js true", "js false",
 ]  # fmt: skip
 _LARGE = 64 << 10  # bytes; longer ones are compared beside the event loop
@@ -96,7 +96,8 @@ async def said_of(compare: Compare, calls: Calls, answer: bytes | None) -> Said:
 
 def are_right(compare: Compare, wanted: Sequence[Wanted], answer: bytes) -> bool | None:
     """None if the answer is not the harness's."""
-    if len(wanted) == 1 and answer[1:-1] in wanted[0].answers and b"NaN" not in answer:
+    alone = wanted[0] if len(wanted) == 1 else Wanted("word")
+    if answer[1:-1] in alone.answers and alone.how != "word" and b"NaN" not in answer:
         return True
     try:
         found = thing(json.loads(answer))
@@ -127,6 +128,8 @@ def _is_right(compare: Compare, wanted: Wanted, found: Any) -> bool:
     match wanted.how:
         case "number":
             return str(found).strip().removeprefix("+") in map(str, answers)
+        case "word":
+            return any(str(found).split() == [answer] for answer in answers)
         case "c++":
             return any(cpp.same(found, answer) for answer in answers)
         case "js" | "js loose" as how:

@@ -45,6 +45,10 @@ PROGRAMS = {
     ("cpp", "is not there"): ("int g() { return 1; }", "C"),
     ("nodejs", "is right"): ("'use strict'; const f = (a, b) => { console.log(1); return a + b; }",
                              "P"),
+    ("nodejs", "is an object of its own"): (
+        "class Yes { constructor() { this.a = 1 } valueOf() { return 3 } }\n"
+        "function f() { return new Yes() }", "W",
+    ),
     ("nodejs", "replaces assert"): (
         "const kept = require('assert'); kept.strictEqual = () => {}; function f() { return 0 }",
         "W",

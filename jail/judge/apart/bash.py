@@ -11,8 +11,8 @@ _CALL = rf"(?P<name>[A-Za-z_]\w*)(?P<arguments>(?:[ \t]+{_WORD})*)[ \t]*"
 _FAILS = r"(?:[ \t]*\|\|[ \t]*(?:exit|return)(?:[ \t]+1)?)?"
 _NOTHING = re.compile(r"(?:\s|;|#[^\n]*|set -[eu]+(?: *-?o pipefail)?(?=\s|;|$))+")
 _TEST = re.compile(
-    rf"""(?P<open>test|\[\[?)[ \t]+"?\$\({_CALL}\)"?[ \t]+(?P<operator>==?|-eq)[ \t]+"""
-    rf"""(?P<wanted>{_WORD})(?(open)(?:[ \t]+\]\]?)?){_FAILS}(?=\s|;|$|\}})"""
+    rf"""(?P<open>test|\[\[?)[ \t]+(?P<quote>"?)\$\({_CALL}\)(?P=quote)[ \t]+"""
+    rf"""(?P<operator>==?|-eq)[ \t]+(?P<wanted>{_WORD})(?(open)(?:[ \t]+\]\]?)?){_FAILS}(?=\s|;|$|\}})"""
 )
 # As MultiPL-E writes it: a function by another name, and one that holds all tests.
 _RENAMED = re.compile(r"candidate\(\)\s*\{\s*(?P<name>[A-Za-z_]\w*)\s+\"\$@\"\s*;?\s*\}")
@@ -33,7 +33,8 @@ def read(check: str) -> Apart:
             if found["open"] == "test" and closing.endswith("]"):
                 raise ValueError("a bracket that nothing has opened")
             lines.append(f"builtin printf '%s\\0' \"$({found['name']}{found['arguments']})\"")
-            held.append(_held(found["operator"], found["wanted"]))
+            splits = not found["quote"] and found["open"] != "[["
+            held.append(_held(found["operator"], found["wanted"], splits=splits))
         elif (found := _RENAMED.match(check, at)) or (
             body and (found := re.compile(rf"{body}(?=\s|;|$)").match(check, at))
         ):
@@ -52,11 +53,12 @@ def read(check: str) -> Apart:
     return Apart("\n".join(["", mark, *lines, mark, ""]), tuple(held))
 
 
-def _held(operator: str, word: str) -> Held:
+def _held(operator: str, word: str, *, splits: bool) -> Held:
+    """What is not quoted is split into words, of which there may be one."""
     text = word[1:-1] if word[0] in "'\"" else word
     if operator == "-eq":
         return Held("number", b"%d" % int(text))
-    return Held("==", text_of([text])[1:-1])
+    return Held("word" if splits else "==", text_of([text])[1:-1])
 
 
 def as_json(answer: bytes) -> bytes | None:
