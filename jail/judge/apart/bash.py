@@ -12,7 +12,7 @@ _FAILS = r"(?:[ \t]*\|\|[ \t]*(?:exit|return)(?:[ \t]+1)?)?"
 _NOTHING = re.compile(r"(?:\s|;|#[^\n]*|set -[eu]+(?: *-?o pipefail)?(?=\s|;|$))+")
 _TEST = re.compile(
     rf"""(?P<open>test|\[\[?)[ \t]+(?P<quote>"?)\$\({_CALL}\)(?P=quote)[ \t]+"""
-    rf"""(?P<operator>==?|-eq)[ \t]+(?P<wanted>{_WORD})(?(open)(?:[ \t]+\]\]?)?){_FAILS}(?=\s|;|$|\}})"""
+    rf"""(?P<operator>==?|-eq)[ \t]+(?P<wanted>{_WORD})(?:[ \t]+\]\]?)?{_FAILS}(?=\s|;|$|\}})"""
 )
 # As MultiPL-E writes it: a function by another name, and one that holds all tests.
 _RENAMED = re.compile(r"candidate\(\)\s*\{\s*(?P<name>[A-Za-z_]\w*)\s+\"\$@\"\s*;?\s*\}")
