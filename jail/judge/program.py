@@ -63,9 +63,8 @@ if function is None and "Solution" in own:
     function = getattr(own["Solution"](), name, None)
 if function is None:
     sys.exit("there is no function " + name + ", and no class Solution that has it")
-result = function(*arguments)
-as_json = result is None or isinstance(result, (bool, dict, list, tuple))
-print(json.dumps(result) if as_json else result)
+as_json = type(None), bool, dict, list, tuple
+print((lambda it: json.dumps(it) if isinstance(it, as_json) else it)(function(*arguments)))
 """
 
 
