@@ -28,6 +28,12 @@ def test_there_are_enough_programs_and_each_has_a_name_of_its_own() -> None:
     assert all(name.startswith("shared/") for name in OPEN)
 
 
+def test_the_corpus_has_usual_programs_of_each_mode_half_of_them_right() -> None:
+    corpus = list(entries(HERE / "corpus"))
+    assert Counter(entry.mode for entry in corpus) == {"stdin": 140, "function": 120, "check": 40}
+    assert Counter(entry.right for entry in corpus) == {0: 150, 1: 150}
+
+
 def test_its_runner_counts_what_a_grader_says_and_needs_no_package(tmp_path: Path) -> None:
     grader = tmp_path / "always.py"
     grader.write_text(
@@ -54,14 +60,17 @@ def test_its_runner_counts_what_a_grader_says_and_needs_no_package(tmp_path: Pat
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_penstock_is_right_of_every_program_but_those_that_are_listed(tmp_path: Path) -> None:
-    file = tmp_path / "found.json"
+@pytest.mark.parametrize(("folder", "wrong"), [(".", OPEN), ("corpus", set())])
+def test_penstock_is_right_of_every_program_but_those_that_are_listed(
+    tmp_path: Path, folder: str, wrong: set[str]
+) -> None:
+    file, runner = tmp_path / "found.json", HERE / "gauntlet.py"
     grader = HERE / "graders" / "penstock.py"
     subprocess.run(
-        [sys.executable, HERE / "gauntlet.py", grader, "--json", file, "--seconds", "300"],
+        [sys.executable, runner, grader, "--folder", HERE / folder, "--json", file, "--seconds",
+         "300"],
         check=False, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     rows = json.loads(file.read_text())
-    assert len(rows) == len(ENTRIES)
-    wrong = {f"{row['mode']}/{row['name']}" for row in rows if row["verdict"] != "right"}
-    assert wrong == OPEN
+    assert len(rows) == len(list(entries(HERE / folder)))
+    assert {f"{row['mode']}/{row['name']}" for row in rows if row["verdict"] != "right"} == wrong
