@@ -153,14 +153,14 @@ class Engine:
             raise self._failed(failure) from None
 
     async def _events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        held = b""
+        held, done = b"", False
         async for piece in response.aiter_raw():
             *events, held = (held + piece).split(b"\n\n")
             for event in events:
                 data = event.removeprefix(b"data:").strip()
-                if data == b"[DONE]":
-                    return
-                if not data or event.startswith(b":"):
+                done = done or data == b"[DONE]"
+                # What follows is read, so that the connection serves again, and does not count.
+                if done or not data or event.startswith(b":"):
                     continue
                 try:
                     said = json.loads(data)

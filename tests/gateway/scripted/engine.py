@@ -98,6 +98,7 @@ class ScriptedEngine:
         max_model_len: int = 1 << 20,
         chunk: int = 4,
         double_bos: bool = False,
+        pace: float = 0.0,
     ) -> None:
         self.model = model or Model()
         self.template = template
@@ -105,6 +106,8 @@ class ScriptedEngine:
         self.max_model_len = max_model_len
         self.chunk = chunk
         self.double_bos = double_bos
+        self.pace = pace
+        """Seconds that each generation takes, beside its work."""
         self.log: list[Generation] = []
         self.faults: deque[Fault] = deque()
         self.calls: list[str] = []
@@ -150,6 +153,8 @@ class ScriptedEngine:
         self.inflight += 1
         self.most_inflight = max(self.most_inflight, self.inflight)
         try:
+            if self.pace:
+                await asyncio.sleep(self.pace)
             async for _ in self._steps(done, most, stops):
                 yield done
         finally:
