@@ -7,6 +7,7 @@ VERL := .venv-verl
 FUSION := .venv-fusion
 RQ := .venv-rq
 E2B := .venv-e2b
+AGENTS := .venv-agents
 CLOUDS := .venv-clouds
 E2B_VERSIONS := 2.7.0 2.19.0 2.40.0 2.50.0 2.51.0
 TORCH ?= torch==2.13.0 tensordict
@@ -71,7 +72,7 @@ format: $(VENV)/.installed ## rewrite the code in its format
 bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
 	$(BIN)/python -m bench --quick --without ray
 
-conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION_SOURCES),$(FUSION)/.installed) hosts ## verl itself, its reward tests, RQ's own, the SDKs of E2B, Daytona and agent-sandbox, slime's and Harbor's clients, miles' rollouts and Sandbox Fusion's tests (VERL_SOURCE=… VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… UNI_AGENT_SOURCE=… MILES_SOURCE=… HARBOR_PYTHON=… FUSION_SOURCES=… name them)
+conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(AGENTS)/.installed $(if $(FUSION_SOURCES),$(FUSION)/.installed) hosts ## verl itself, its reward tests, RQ's own, the SDKs of E2B, Daytona and agent-sandbox, agents before the gateway, slime's and Harbor's clients, miles' rollouts and Sandbox Fusion's tests (VERL_SOURCE=… VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… UNI_AGENT_SOURCE=… MILES_SOURCE=… HARBOR_PYTHON=… FUSION_SOURCES=… name them)
 	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py \
 	  tests/worker/tool/test_masked_grpo.py tests/worker/tool/test_masking_in_verl.py \
 	  tests/worker/reward/test_verl_itself.py
@@ -86,6 +87,7 @@ conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(if $(FUSION
 	  test -e $(E2B)/$$version || $(BIN)/$(PIP) install --target $(E2B)/$$version e2b==$$version e2b-code-interpreter; \
 	  PYTHONPATH=$(E2B)/$$version $(BIN)/python -m pytest tests/worker/e2b --ignore tests/worker/e2b/test_clients.py; done
 	$(BIN)/python -m pytest tests/worker/e2b/test_clients.py
+	AGENTS_PYTHON=$(abspath $(AGENTS)/bin/python) $(BIN)/python -m pytest tests/gateway/test_clients.py
 	test -e $(CLOUDS) || $(BIN)/$(PIP) install --target $(CLOUDS) daytona==0.226.1 'k8s-agent-sandbox[async]==1.0.8'
 	PYTHONPATH=$(CLOUDS) $(BIN)/python -m pytest -m 'soak or not soak' tests/worker/lifecycle/clouds
 
@@ -169,6 +171,12 @@ $(VERL)/.installed: pyproject.toml | python
 	$(VERL)/bin/$(PIP) install --editable '.[all]' pytest-asyncio pytest-timeout numpy hydra-core codetiming
 	$(VERL)/bin/$(PIP) install --no-deps verl==0.9.1
 	$(if $(TORCH),$(VERL)/bin/$(PIP) install $(TORCH))
+	@touch $@
+
+# Agents and SDKs that speak to the gateway, with the versions that were tried.
+$(AGENTS)/.installed: Makefile | python
+	$(PYTHON) -m venv --clear $(AGENTS)
+	$(AGENTS)/bin/$(PIP) install anthropic==2.14.0 litellm==1.110.2 mini-swe-agent==2.4.6 smolagents==1.26.0 langchain-openai==1.7.4
 	@touch $@
 
 # What Sandbox Fusion's server and tests import, and what the programs of its tests do.

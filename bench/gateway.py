@@ -1,8 +1,8 @@
 """The gateway beside a plain pass-through proxy, before the same scripted engine.
 
 `added ms` is the time of a turn less that of the calls that it makes to its engine, made by the
-client itself in turns with it. At a load that fills no core the engine takes half a second for each
-answer. Of the scripts of a turn two are its own, its beginning and its commit. Two are its permit's,
+client itself in turns with it. At a load that fills no core the engine takes half a second for an
+answer. Of the scripts of a turn two are its own: its beginning, its commit. Two are of its permit,
 of which the second waits for nothing; notes of what was delivered, for many turns in one, are among
 them too.
 """
