@@ -322,7 +322,7 @@ def _evidence(said: Said, step: Step, errand: Errand) -> str:
         case "L", "output_limit":
             return f"more than {errand.output:,} bytes printed"
         case "L", _:
-            return f"{step.processes_peak} processes at its peak"
+            return "more processes or threads than it may have"
     return said.evidence
 
 
