@@ -28,6 +28,7 @@ class Notes:
         self._lease = lease_ms
         self._held: dict[_Call, str] = {}
         self._due: dict[_Call, tuple[str, str]] = {}
+        self._leaving: dict[_Call, tuple[str, str]] = {}
         self._more = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()
@@ -52,17 +53,19 @@ class Notes:
 
     def has(self, root: str, sid: str, call: int) -> bool:
         """Whether something of this call is still to be noted."""
-        return (root, sid, call) in self._due
+        return (root, sid, call) in self._due or (root, sid, call) in self._leaving
 
     async def flush(self) -> None:
         """Note all of it now."""
         async with self._flushing:
-            due, self._due = self._due, {}
+            self._leaving, self._due = self._due, {}
             try:
-                await self._send([(*call, *said) for call, said in due.items()])
+                await self._send([(*call, *said) for call, said in self._leaving.items()])
             except BaseException:
-                self._due = due | self._due  # a repeat changes nothing
+                self._due = self._leaving | self._due  # a repeat changes nothing
                 raise
+            finally:
+                self._leaving = {}
 
     async def aclose(self) -> None:
         """Note what is left, and renew no more."""
