@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 import ground
-from tests.gateway.scripted.model import Model, babble, decode
+from tests.docs.blocks import steps
+from tests.gateway.scripted.model import Model, babble, decode, shell
 from tests.gateway.scripted.sglang import ScriptedSglang
 from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.gateway.serving import Agent, World, world
 
 PYTHON = os.environ.get("AGENTS_PYTHON", "")
 PROGRAMS = Path(__file__).parent / "clients"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "train-an-agent.md"
 
 pytestmark = pytest.mark.skipif(not PYTHON, reason="AGENTS_PYTHON names no environment")
 faces = pytest.mark.parametrize("face", [ScriptedVllm, ScriptedSglang])
@@ -41,19 +43,23 @@ def bash(command: str) -> str:
     return f"I go on.\n<tool_call>\n{call}\n</tool_call>"
 
 
-async def run(name: str, here: World, agent: Agent) -> None:
-    """The program, to its end."""
+async def run(
+    program: Path, here: World, agent: Agent | None = None, folder: Path | None = None
+) -> str:
+    """The program, to its end, and what it said."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI", "ANTHROPIC"))}
     env = clean | {
-        "GATEWAY": str(here.http.base_url), "KEY": agent.key, "MSWEA_SILENT_STARTUP": "1",
+        "GATEWAY": str(here.http.base_url), "KEY": agent.key if agent else "",
+        "MSWEA_SILENT_STARTUP": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }  # fmt: skip
     process = await asyncio.create_subprocess_exec(
-        PYTHON, PROGRAMS / f"{name}.py", env=env,
+        PYTHON, program, env=env, cwd=folder,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     said, _ = await process.communicate()
     assert process.returncode == 0, said.decode()[-5000:]
+    return said.decode()
 
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -78,8 +84,20 @@ async def test_it_runs_unmodified_and_its_turns_are_rows(
     engine = face(model=Model(3, script), max_model_len=20_000)
     async with world(real_redis, engine, port=True) as here:
         agent = await here.open()
-        await run(name, here, agent)
+        await run(PROGRAMS / f"{name}.py", here, agent)
         found = await agent.rows()
         assert len(found.rows) == rows
         assert found.counts["trained"] == sum(len(each.sampled) for each in here.engine.log)
         assert bool(found.counts["foreign"]) == (name == "smolagents_agent")
+
+
+async def test_the_guides_real_agent_hands_in(real_redis: ground.Client, tmp_path: Path) -> None:
+    """The blocks of the page as they stand there, but for the gateway's address and task."""
+    async with world(real_redis, ScriptedVllm(model=Model(0, shell)), port=True) as here:
+        kept = {step.kept_as: step.program for step in steps(GUIDE) if step.kept_as}
+        assert kept.keys() == {"session.py", "mini.py"}
+        for name, text in kept.items():
+            text = text.replace("http://127.0.0.1:8893", str(here.http.base_url))
+            (tmp_path / name).write_text(text.replace("/tasks/shell/", "/tasks/math/"))
+        said = await run(tmp_path / "mini.py", here, folder=tmp_path)
+        assert said.splitlines()[-1] == "Submitted 1 row"

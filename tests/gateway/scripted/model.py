@@ -272,6 +272,15 @@ def babble(prompt: list[int], chance: random.Random) -> str:
     return text
 
 
+def shell(prompt: list[int], chance: random.Random) -> str:
+    """An agent of a shell, with the tool `bash`: it looks around, and hands in."""
+    turn = decode(prompt).count("<|im_start|>assistant\n") - 1
+    commands = ("ls", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+    call = {"name": "bash", "arguments": {"command": commands[min(turn, 1)]}}
+    text = ("I look around.", "That is all.")[min(turn, 1)]
+    return f"{text}\n<tool_call>\n{json.dumps(call)}\n</tool_call>"
+
+
 class Model:
     """Samples answers, token by token, as a function of what stands in the context.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -203,4 +202,4 @@ _ROUTES = {
 
 
 if __name__ == "__main__":
-    main(ScriptedSglang(**json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}), int(sys.argv[1]))
+    main(ScriptedSglang, *sys.argv[1:])

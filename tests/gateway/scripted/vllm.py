@@ -16,7 +16,7 @@ from tests.gateway.scripted.engine import (
     ScriptedEngine,
     last,
 )
-from tests.gateway.scripted.model import BOS, decode, encode
+from tests.gateway.scripted.model import BOS, Model, babble, decode, encode, shell
 
 
 class ScriptedVllm(ScriptedEngine):
@@ -237,8 +237,12 @@ _ROUTES = _PLAIN | {
 }
 
 
-def main(engine: ScriptedEngine, port: int) -> None:
+def main(kind: type[ScriptedEngine], port: str, options: str = "{}") -> None:
     """Serve it as a process of its own; faults are posted to `/faults`, the log is at `/log`."""
+
+    given = json.loads(options)
+    engine = kind(Model(script={"babble": babble, "shell": shell}[given.pop("script", "babble")]),
+                  **given)  # fmt: skip
 
     async def faults(_: Any, body: dict[str, Any], reply: Reply, query: dict[str, str]) -> Any:
         engine.faults.append(Fault(**body))
@@ -252,9 +256,9 @@ def main(engine: ScriptedEngine, port: int) -> None:
 
     engine.routes |= {("POST", "/faults"): faults, ("GET", "/log"): log}
     uvicorn.run(
-        engine, host="127.0.0.1", port=port, log_config=None, lifespan="off", access_log=False
+        engine, host="127.0.0.1", port=int(port), log_config=None, lifespan="off", access_log=False
     )
 
 
 if __name__ == "__main__":
-    main(ScriptedVllm(**json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}), int(sys.argv[1]))
+    main(ScriptedVllm, *sys.argv[1:])
