@@ -26,6 +26,7 @@ html_theme = "furo"
 html_title = f"Penstock {release}"
 html_static_path = ["static"]
 html_css_files = ["penstock.css"]
+html_search_scorer = str(HERE / "scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 html_permalinks_icon = "#"

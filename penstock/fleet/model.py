@@ -35,6 +35,8 @@ class Worker:
     concurrent: bool
     """Whether it is a `ConcurrentWorker`."""
     running: int
+    room: int
+    """How many jobs it runs at once; 0 of RQ's own, which do not say."""
     job: str
     """The job that it has run longest, of those it runs now."""
     job_since: float

@@ -18,7 +18,8 @@ UNHAPPY = tuple(outcome for outcome in PROGRAM_OUTCOMES if outcome != "finished"
 _WORKER = (
     "state", "queues", "current_job", "last_heartbeat", "birth", "successful_job_count",
     "failed_job_count", "hostname", "pid", "penstock_gate",
-    "penstock_unreachable", *(f"penstock_{outcome}" for outcome in UNHAPPY),
+    "penstock_unreachable", "penstock_jobs_at_once",
+    *(f"penstock_{outcome}" for outcome in UNHAPPY),
 )  # fmt: skip
 _JOB = (
     "status", "description", "worker_name", "enqueued_at", "started_at", "ended_at",
@@ -127,7 +128,7 @@ def _less_replaced(workers: list[Worker], now: float) -> list[Worker]:
 
 
 def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float) -> Worker:
-    state, queues, job, heard, birth, done, failed, host, pid, gate, away, *unhappy = row
+    state, queues, job, heard, birth, done, failed, host, pid, gate, away, room, *unhappy = row
     programs = {what: _whole(n) for what, n in zip(UNHAPPY, unhappy, strict=True) if n}
     silent = max(0.0, now - (_moment(heard) or now))
     ours = gate is not None
@@ -137,7 +138,7 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
     return Worker(
         name=name, state="dead" if dead else known,  # type: ignore[arg-type]
         queues=_names(queues), gate=_text(gate), concurrent=ours,
-        running=running, job=_text(job), job_since=0.0, silent=silent,
+        running=running, room=_whole(room), job=_text(job), job_since=0.0, silent=silent,
         born=_moment(birth) or 0.0, finished=_whole(done), failed=_whole(failed),
         masked=programs.get("masked", 0), programs=programs,
         host=_text(host), pid=_whole(pid),

@@ -197,7 +197,8 @@ async def worker(place: Place, seen: Seen) -> Screen:
         ("state", one.state), ("host", f"{one.host}:{one.pid}"),
         ("gate", one.gate, Place("gate", one.gate)),
         ("last heartbeat", Age(one.silent)), ("age", Age(now - one.born) if one.born else None),
-        ("run", one.running), ("finished", one.finished), ("bad programs", bad),
+        ("run", f"{one.running} of {one.room}" if one.room else one.running),
+        ("finished", one.finished), ("bad programs", bad),
         ("failed", one.failed), ("cannot reach", " ".join(one.unreachable)),
         *(("queue", queue, Place("queue", queue)) for queue in one.queues[:_SHOWN_JOBS]),
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from docs.site import pages
 from tests.architecture.source import ROOT
+from tests.harness.browser import Browser
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine is no finding
 
@@ -50,6 +51,22 @@ def build(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     )  # fmt: skip
 
 
+FIRST = {
+    "why is nothing running": "Find out why nothing runs",
+    "redis is full": "Make room in a full Redis",
+    "TRL": "Train with TRL",
+    "autoscaling": "Run on Kubernetes",
+}
+
+
+def found_first(browser: Browser, site: Path, question: str) -> str:
+    page = browser.open(f"file://{site}/search.html?q={question.replace(' ', '+')}")
+    said = "document.querySelector('.search-summary')?.innerText || ''"
+    page.until(said, lambda text: "found" in text)
+    title: str = page.run("document.querySelector('#search-results li > a').innerText")
+    return title
+
+
 def test_the_site_loads_nothing_from_elsewhere_is_searched_and_names_each_public_name(
     tmp_path: Path,
 ) -> None:
@@ -62,6 +79,9 @@ def test_the_site_loads_nothing_from_elsewhere_is_searched_and_names_each_public
     assert len(files) > 40
     assert [file for file in files if FETCHED.search(file.read_text())] == []
 
+    with Browser() as browser:
+        first = {question: found_first(browser, site, question) for question in FIRST}
+    assert first == FIRST
     assert '"docs/guide/kubernetes"' in (site / "searchindex.js").read_text()
     assert "theme-toggle" in (site / "index.html").read_text()
     api = (site / "docs" / "reference" / "python.html").read_text()

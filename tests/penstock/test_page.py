@@ -124,7 +124,7 @@ def test_from_the_overview_to_a_failures_traceback_and_back(
     follow(page, failed.id)
     page.until(f"{ERROR}?.innerText || ''", lambda said: "TypeError" in said)
     assert evil in page.run(MAIN)
-    assert "queued" in page.run("document.querySelector('#timeline').parentNode.innerText")
+    assert "in its queue" in page.run("document.querySelector('#timeline').innerText")
     follow(page, worker.name)
     page.until(
         SENTENCE,
@@ -180,7 +180,7 @@ def test_each_task_of_an_operator_takes_at_most_three_clicks(
     page.until(f"{ERROR}?.innerText || ''", lambda said: "TypeError" in said)
     facts = page.run("document.querySelector('.facts').innerText")
     assert worker.name in facts
-    assert "queued" in page.run("document.querySelector('#timeline').parentNode.innerText")
+    assert "in its queue" in page.run("document.querySelector('#timeline').innerText")
     # Which groups time out?
     page.run("location.hash = '#/'")
     page.until("Boolean(document.querySelector('#tasks tbody a'))")

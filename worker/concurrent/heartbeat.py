@@ -35,6 +35,8 @@ log = logging.getLogger("penstock.worker")
 
 Reader = Callable[[Any], None]
 
+_ROOM = "penstock_jobs_at_once"
+
 
 class Heartbeat:
     """Beats every third of a lease, from `start` to `stop`."""
@@ -110,7 +112,7 @@ class Heartbeat:
         unreachable = " ".join(unreachable_sandboxes(self._loop))
         return [
             ("HSET", worker.key, "last_heartbeat", utcformat(moment), "penstock_gate", gate),
-            ("HSET", worker.key, "penstock_unreachable", unreachable),
+            ("HSET", worker.key, "penstock_unreachable", unreachable, _ROOM, self._shift.at_once),
             ("EXPIRE", worker.key, ttl),
             ("EXPIRE", f"{worker.key}:executions", ttl),
             # Once more: it was forgotten if it seemed dead, or Redis lost its data.

@@ -126,7 +126,7 @@ class Shift:
         self.started = 0
         self.cold = False
         self._worker = worker
-        self._concurrency = settings.jobs_at_once
+        self.at_once = settings.jobs_at_once
         self._order = QueueOrder(list(self.commands), strategy)
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
@@ -136,7 +136,7 @@ class Shift:
         self._woken = asyncio.Event()  # something has changed: look again
         self._connection = AsyncConnection(target, SCRIPTS, timeout=5.0)
         self.jobs = RunningJobs(self._job_ended, settings.job_lease)
-        self._room_beside = Room(self._concurrency, self.jobs)
+        self._room_beside = Room(self.at_once, self.jobs)
         self._gate_waiter = GateWaiter(gate, self._woken.set) if gate else None
         self._parking = ParkingLot(target, self.commands, self._woken.set)
         self._performer = Performer(
@@ -196,7 +196,7 @@ class Shift:
 
     def _room(self) -> int:
         """How many jobs may be started besides those that the parking may bring."""
-        room = min(self._concurrency - len(self.jobs), self._most - self.started)
+        room = min(self.at_once - len(self.jobs), self._most - self.started)
         return int(room) - self._parking.wanted
 
     async def _look(self) -> Look:

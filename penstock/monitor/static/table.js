@@ -2,7 +2,7 @@
 
 import { h, put } from "./dom.js";
 
-// columns  [{head, cell(item) → text or {text, href}, kind: number|long|clip|name, sort(item), make(row)}]
+// columns  [{head, cell(item) → text or {text, href}, kind: number|long|clip|name|says (its word has the colour of the row), sort(item), make(row)}]
 //          `make` is called once a row, and reads `row.item` when something is pressed
 // options  key(item), look(item) → class, empty: text, select: (how many ticked) → …
 export class Table {

@@ -22,7 +22,7 @@ export function columnsOf() {
     { head: "waiting", kind: "number", cell: (g) => whole(g.waiting), sort: (g) => g.waiting },
     { head: "oldest wait", kind: "number", cell: (g) => (g.waiting ? age(g.oldest_wait) : ""), sort: (g) => (g.waiting ? g.oldest_wait : 0) },
     ...["granted", "expired", "timeouts"].map((what) => ({ head: what, kind: "number", cell: (g) => whole(g[what]), sort: (g) => g[what] })),
-    { head: "state", cell: state },
+    { head: "state", kind: "says", cell: state },
   ];
 }
 

@@ -18,7 +18,7 @@ const columns = [
   { head: "group", kind: "name", cell: (g) => ({ text: String(g.instance_id), href: to(["groups", g.task, g.instance_id, g.round]), title: String(g.instance_id) }) },
   { head: "task", kind: "name", cell: (g) => g.task },
   { head: "round", kind: "number", cell: (g) => g.round },
-  { head: "state", cell: (g) => g.state },
+  { head: "state", kind: "says", cell: (g) => g.state },
   { head: "ended by", cell: (g) => ENDED[g.why] || "" },
   { head: "version", kind: "number", cell: (g) => g.version ?? "", sort: (g) => g.version },
   { head: "mean reward", kind: "number", cell: (g) => (g.reward === null ? "" : g.reward.toFixed(3)), sort: (g) => g.reward },

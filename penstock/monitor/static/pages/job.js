@@ -77,15 +77,18 @@ function sentenceOf(found) {
 function timeline(found) {
   const parts = found.timeline.filter((part) => PARTS[part.what]);
   if (!parts.length) return null;
-  const bar = h("div", { class: "timeline", id: "timeline" }), words = [];
+  const whole = Math.max(1e-6, parts.reduce((sum, { seconds }) => sum + seconds, 0));
+  const rows = h("div", { class: "timeline", id: "timeline" });
+  let before = 0;
   for (const { what, seconds } of parts) {
-    const [colour, means] = PARTS[what], piece = h("span", { title: `${age(seconds)} ${means}` }), mark = h("i");
-    piece.style.flexGrow = Math.max(seconds, 1e-6);
-    piece.style.background = mark.style.background = `var(--c${colour})`;
-    bar.append(piece);
-    words.push(h("span", { title: means }, mark, `${what} ${age(seconds)}`));
+    const [colour, means] = PARTS[what], bar = h("i");
+    bar.style.background = `var(--c${colour})`;
+    bar.style.width = `${(100 * seconds) / whole}%`;
+    bar.style.marginLeft = `min(${(100 * before) / whole}%, calc(100% - 3px))`;
+    rows.append(h("span", {}, means), h("span", { class: "track" }, bar), h("span", { class: "number" }, age(seconds)));
+    before += seconds;
   }
-  return h("section", { "aria-label": "Where its time went" }, bar, h("div", { class: "legend" }, words));
+  return h("section", { "aria-label": "Where its time went" }, rows);
 }
 
 function changes(found, then) {

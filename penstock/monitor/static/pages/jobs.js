@@ -13,7 +13,7 @@ export function jobColumns({ state = "" } = {}) {
   return [
     { head: "job", kind: "name", cell: (j) => ({ text: j.id, href: to(["jobs", j.id]), title: j.id }) },
     !state && { head: "queue", kind: "name", cell: (j) => ({ text: j.queue, href: to(["queues", j.queue]) }) },
-    { head: "outcome", cell: (j) => j.outcome || j.status, sort: (j) => j.outcome || j.status },
+    { head: "outcome", kind: "says", cell: (j) => j.outcome || j.status, sort: (j) => j.outcome || j.status },
     { head: "what", kind: "clip", cell: (j) => j.description.replace(` ${j.id}`, "").slice(0, 200) },
     state !== "waiting" && { head: "worker", kind: "name", cell: (j) => (j.worker ? { text: j.worker, href: to(["workers", j.worker]), title: j.worker } : "") },
     state === "waiting" && { head: "since", kind: "number", cell: (j) => ago(j.enqueued) },

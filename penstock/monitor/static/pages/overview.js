@@ -94,7 +94,7 @@ function programsOf({ lately }) {
 }
 
 const stateColumns = [
-  { head: "state", cell: (s) => ({ text: s.state, href: to(["workers"], { state: s.state }) }) },
+  { head: "state", kind: "says", cell: (s) => ({ text: s.state, href: to(["workers"], { state: s.state }) }) },
   { head: "workers", kind: "number", cell: (s) => whole(s.count) },
   { head: "", kind: "clip", cell: (s) => s.names },
 ];

@@ -25,7 +25,7 @@ export function columnsOf() {
     { head: "done", kind: "number", cell: (q) => whole(q.counters.finished), sort: (q) => q.counters.finished || 0 },
     { head: "failed jobs", kind: "number", cell: jobs("failed", (q) => q.counters.failed || 0), sort: (q) => q.counters.failed || 0 },
     { head: "programs not finished", cell: (q) => (total(q.programs) ? `${whole(unhappy(q.programs))} of ${whole(total(q.programs))}${troubles(q.programs) ? `: ${troubles(q.programs)}` : ""}` : ""), sort: (q) => unhappy(q.programs) },
-    { head: "verdict", kind: "long", cell: (q) => q.reason || q.verdict },
+    { head: "verdict", kind: "long says", cell: (q) => q.reason || q.verdict },
   ];
 }
 

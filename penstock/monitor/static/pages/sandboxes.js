@@ -37,7 +37,7 @@ const columns = [
   { head: "id", kind: "name", cell: (b) => (b.id.startsWith(b.name) ? b.id.slice(b.name.length) : b.id) }, // the local provider's repeats the name
   { head: "run", kind: "name", cell: (b) => b.run },
   { head: "provider", cell: (b) => b.provider },
-  { head: "state", cell: (b) => b.state.toLowerCase() },
+  { head: "state", kind: "says", cell: (b) => b.state.toLowerCase() },
   { head: "session", kind: "name", cell: (b) => b.session },
   { head: "owner", kind: "name", cell: (b) => b.owner },
   { head: "since", kind: "number", cell: (b) => (b.since && live.fleet ? `${age(Math.max(0, live.fleet.at - b.since))} ago` : ""), sort: (b) => b.since },

@@ -16,10 +16,10 @@ const since = (moment) => (moment && live.fleet ? age(Math.max(0, live.fleet.at 
 
 const columns = [
   { head: "worker", kind: "name", cell: (w) => ({ text: w.name, href: to(["workers", w.name]), title: w.name }), sort: (w) => w.name },
-  { head: "state", cell: (w) => w.state, sort: (w) => w.state },
+  { head: "state", kind: "says", cell: (w) => w.state, sort: (w) => w.state },
   { head: "queues", kind: "clip", cell: (w) => w.queues.join(", ") },
   { head: "gate", kind: "name", cell: (w) => (w.gate ? { text: w.gate, href: to(["gates", w.gate]) } : "") },
-  { head: "running", kind: "number", cell: (w) => w.running, sort: (w) => w.running },
+  { head: "running", kind: "number", cell: (w) => (w.room ? `${w.running} of ${w.room}` : w.running), sort: (w) => w.running },
   { head: "oldest job", kind: "name", cell: (w) => (w.job ? { text: w.job, href: to(["jobs", w.job]) } : "") },
   { head: "since", kind: "number", cell: (w) => since(w.job_since), sort: (w) => w.job_since },
   { head: "done", kind: "number", cell: (w) => whole(w.finished), sort: (w) => w.finished },
