@@ -49,7 +49,8 @@ def _item(
     question: Question, messages: list[dict[str, Any]], reward: float,
     sampling: dict[str, Any], reason: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The item as upstream writes it; `round_number` beside its five keys is the epoch's."""
+    """The item as upstream writes it; `round_number` beside its five keys is the epoch's. It has
+    text and no ids, so it is not `exact`: nobody can train on it on policy."""
     own = ("uid", "instance_id", "round", "tries", "held", "partial")
     row = {name: value for name, value in question.items() if name not in own}
     turns = sum(message["role"] == "assistant" for message in messages)
@@ -59,6 +60,7 @@ def _item(
         "messages": messages,
         "reward": reward,
         "round_number": question["round"],
+        "exact": False,
         **question.get("held", {}),
         "extra_info": {
             **row, "messages": messages, "rollout_index": 1, "reward": reward,

@@ -74,6 +74,8 @@ class Trajectory:
     """How often the model spoke to an end; before it was interrupted, too."""
     unfinished: bool = False
     """The last message is an answer that was broken off."""
+    exact: bool = False
+    """Whether it has the ids that were sampled. Text alone is not enough to train on policy."""
 
     @property
     def masked(self) -> bool:
@@ -118,7 +120,8 @@ class Trajectory:
 
     def sample(self) -> dict[str, Any]:
         """The fields that say to a trainer whether and how to count it."""
-        fields = {"reward_score": self.score or 0.0, "traj_masked": int(self.masked)}
+        fields: dict[str, Any] = {"reward_score": self.score or 0.0, "exact": self.exact}
+        fields["traj_masked"] = int(self.masked)
         return fields | ({"traj_exit_reason": self.exit_reason} if self.masked else {})
 
 

@@ -73,7 +73,7 @@ def only_the_second_is_masked(batch: Batch, reason: str) -> None:
     before, lost, after = batch.trajectories
     assert [(t.masked, t.score) for t in (before, after)] == [(False, 1.0), (False, 1.0)]
     assert lost.sample() == {
-        "reward_score": 0.0, "traj_masked": 1,
+        "reward_score": 0.0, "exact": False, "traj_masked": 1,
         "traj_exit_reason": f"tool code_interpreter: infrastructure: {reason}",
     }  # fmt: skip
     assert (lost.score, batch.mean_score) == (None, 1.0)

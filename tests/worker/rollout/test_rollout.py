@@ -378,7 +378,7 @@ async def test_a_trajectory_is_graded_at_its_end(grade) -> None:
         async with playing(model, score=grade) as rollout:
             trajectory = await rollout.run(rollout.request(user("x")))
     assert trajectory.score == 1.0
-    assert trajectory.sample() == {"reward_score": 1.0, "traj_masked": 0}
+    assert trajectory.sample() == {"reward_score": 1.0, "exact": False, "traj_masked": 0}
 
 
 LOST = Score(None, (CaseResult("masked", "connect"),), "connect")
@@ -398,7 +398,7 @@ async def test_a_grade_that_is_not_known_masks(grade, reason) -> None:
             trajectory = await rollout.run(rollout.request(user("x")))
     assert (trajectory.masked, trajectory.score, trajectory.exit_reason) == (True, None, reason)
     assert trajectory.sample() == {
-        "reward_score": 0.0, "traj_masked": 1, "traj_exit_reason": reason,
+        "reward_score": 0.0, "exact": False, "traj_masked": 1, "traj_exit_reason": reason,
     }  # fmt: skip
 
 
