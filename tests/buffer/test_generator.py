@@ -161,7 +161,9 @@ def test_a_crew_answers_every_question_in_every_round(post: Post, tmp_path: Path
     seen = sorted((item["instance_id"], item["round_number"]) for item in post.items)
     assert seen == sorted([(n, r) for n in range(2) for r in range(3) for _ in range(2)])
     one = post.items[0]
-    assert set(one) == {"uid", "instance_id", "messages", "reward", "extra_info", "round_number"}
+    upstream = {"uid", "instance_id", "messages", "reward", "extra_info"}
+    assert set(one) == {*upstream, "round_number", "exact"}
+    assert one["exact"] is False
     extra = one["extra_info"]
     assert {"label", "n", "rollout_index", "timestamp", "finish_reason", "top_p"} <= set(extra)
     assert (one["reward"], extra["round_number"], extra["max_tokens"]) == (1, 1, 4096)
