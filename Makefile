@@ -87,7 +87,8 @@ conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(AGENTS)/.in
 	  test -e $(E2B)/$$version || $(BIN)/$(PIP) install --target $(E2B)/$$version e2b==$$version e2b-code-interpreter; \
 	  PYTHONPATH=$(E2B)/$$version $(BIN)/python -m pytest tests/worker/e2b --ignore tests/worker/e2b/test_clients.py; done
 	$(BIN)/python -m pytest tests/worker/e2b/test_clients.py
-	AGENTS_PYTHON=$(abspath $(AGENTS)/bin/python) $(BIN)/python -m pytest tests/gateway/test_clients.py
+	AGENTS_PYTHON=$(abspath $(AGENTS)/bin/python) AGENTS_NODE=$(wildcard $(CURDIR)/$(AGENTS)/node_modules/.bin) \
+	  $(BIN)/python -m pytest tests/gateway/test_clients.py
 	test -e $(CLOUDS) || $(BIN)/$(PIP) install --target $(CLOUDS) daytona==0.226.1 'k8s-agent-sandbox[async]==1.0.8'
 	PYTHONPATH=$(CLOUDS) $(BIN)/python -m pytest -m 'soak or not soak' tests/worker/lifecycle/clouds
 
@@ -176,6 +177,8 @@ $(VERL)/.installed: pyproject.toml | python
 # Agents and SDKs that speak to the gateway, with the versions that were tried.
 $(AGENTS)/.installed: Makefile | python
 	$(PYTHON) -m venv --clear $(AGENTS)
+	command -v npm > /dev/null && npm install --silent --no-fund --no-audit --prefix $(AGENTS) \
+	  @anthropic-ai/claude-code@2.1.197 opencode-ai@1.18.33 || echo "no npm: its agents are left out"
 	$(AGENTS)/bin/$(PIP) install anthropic==2.14.0 litellm==1.110.2 mini-swe-agent==2.4.6 smolagents==1.26.0 langchain-openai==1.7.4
 	@touch $@
 

@@ -18,6 +18,7 @@ from buffer import metrics as buffer_metrics
 from buffer.http.app import Front, make_app
 from buffer.settings import BufferSettings
 from docs.tools import python_api, settings_page
+from gateway.metrics import Tally
 from ground.openapi import add_shared
 from ground.redis.url import RedisTarget
 from jail import Limits
@@ -187,6 +188,7 @@ def _metrics_page() -> str:
         "- Buffer servers also export their run's groups, and the sandbox what runs in it.\n"
         "- A worker with `--metrics-port` exports its own `penstock_worker_running` and"
         " `penstock_worker_started_total` (label `worker`).\n"
+        "- A gateway exports what it has counted since its start.\n"
         "- Each process adds its own `process_*` and `python_info`.\n"
         "- Labels hold names that people gave, never ids of jobs or groups.\n\n"
         "| Name | Kind | Labels | Meaning |\n|---|---|---|---|"
@@ -219,7 +221,9 @@ async def _families() -> list[Metric]:
     async with buffer.slot():
         figures = await buffer_metrics.families([buffer])
     sandbox: Any = App(Jails(), Limits(), Line(1, 1, 1.0))
-    made = [*families(fleet), *figures, *await sandbox.figures()]
+    tally = Tally()
+    tally.ended("chat", "done")
+    made = [*families(fleet), *figures, *await sandbox.figures(), *tally.families()]
     await buffer.aclose()
     return made
 

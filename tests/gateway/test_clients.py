@@ -1,9 +1,11 @@
 """Agents and SDKs as they are released, each in a process of its own, run by `make conformance`.
 
-AGENTS_PYTHON is the interpreter of an environment that has them.
+AGENTS_PYTHON is the interpreter of an environment that has them. AGENTS_NODE is the folder in which
+npm has put the commands of Claude Code and opencode.
 """
 
 import asyncio
+import json
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -20,10 +22,12 @@ from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.gateway.serving import Agent, World, world
 
 PYTHON = os.environ.get("AGENTS_PYTHON", "")
+NODE = os.environ.get("AGENTS_NODE", "")
 PROGRAMS = Path(__file__).parent / "clients"
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "train-an-agent.md"
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="AGENTS_PYTHON names no environment")
+python = pytest.mark.skipif(not PYTHON, reason="AGENTS_PYTHON names no environment")
+node = pytest.mark.skipif(not NODE, reason="AGENTS_NODE names no folder")
 faces = pytest.mark.parametrize("face", [ScriptedVllm, ScriptedSglang])
 
 
@@ -66,6 +70,7 @@ SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 STEPS = ["I compute.\n<code>\nprint(6 * 7)\n</code>", "Done.\n<code>\nfinal_answer(42)\n</code>"]
 
 
+@python
 @faces
 @pytest.mark.parametrize(
     ("name", "script", "rows"),
@@ -91,6 +96,7 @@ async def test_it_runs_unmodified_and_its_turns_are_rows(
         assert bool(found.counts["foreign"]) == (name == "smolagents_agent")
 
 
+@python
 async def test_the_guides_real_agent_hands_in(real_redis: ground.Client, tmp_path: Path) -> None:
     """The blocks of the page as they stand there, but for the gateway's address and task."""
     async with world(real_redis, ScriptedVllm(model=Model(0, shell)), port=True) as here:
@@ -101,3 +107,71 @@ async def test_the_guides_real_agent_hands_in(real_redis: ground.Client, tmp_pat
             (tmp_path / name).write_text(text.replace("/tasks/shell/", "/tasks/math/"))
         said = await run(tmp_path / "mini.py", here, folder=tmp_path)
         assert said.splitlines()[-1] == "Submitted 1 row"
+
+
+ASK = "Say which files there are."
+
+
+def looks(tool: str) -> Callable[[list[int], random.Random], str]:
+    """A model that looks around with this tool, if it has it, and says what it found."""
+
+    def script(prompt: list[int], chance: random.Random) -> str:
+        text = decode(prompt)
+        if f'"name": "{tool}"' not in text or text.count("<|im_start|>assistant\n") > 1:
+            return "There is a README."
+        arguments = {"command": "ls", "description": "List files"}
+        call = json.dumps({"name": tool, "arguments": arguments})
+        return f"I look.\n<tool_call>\n{call}\n</tool_call>"
+
+    return script
+
+
+async def headless(folder: Path, *words: str, **more: str) -> str:
+    """An agent of npm's, in a folder that is its home too, and what it said."""
+    (folder / "README").write_text("a test\n")
+    hidden = ("ANTHROPIC", "CLAUDE", "OPENAI", "OPENCODE", "npm_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    process = await asyncio.create_subprocess_exec(
+        Path(NODE) / words[0], *words[1:], env=clean | {"HOME": str(folder)} | more, cwd=folder,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()[-5000:]
+    return said.decode()
+
+
+@node
+async def test_claude_code_runs_unmodified(real_redis: ground.Client, tmp_path: Path) -> None:
+    """It speaks Messages, in streams."""
+    engine = ScriptedVllm(model=Model(0, looks("Bash")))
+    async with world(real_redis, engine, port=True) as here:
+        agent = await here.open()
+        said = await headless(
+            tmp_path, "claude", "-p", ASK, "--model", "m", "--allowedTools", "Bash",
+            ANTHROPIC_BASE_URL=str(here.http.base_url), ANTHROPIC_AUTH_TOKEN=agent.key,
+            CLAUDE_CODE_ATTRIBUTION_HEADER="0", CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        )  # fmt: skip
+        assert "There is a README." in said
+        rows = await agent.rows()
+        assert (len(rows.rows), rows.counts["calls"], rows.counts["foreign"]) == (1, 2, 0)
+        assert rows.counts["trained"] == sum(len(each.sampled) for each in engine.log)
+
+
+@node
+async def test_opencode_runs_unmodified(real_redis: ground.Client, tmp_path: Path) -> None:
+    """It speaks chat, in streams. A second row is the title that it asks for beside."""
+    engine = ScriptedVllm(model=Model(0, looks("bash")))
+    async with world(real_redis, engine, port=True) as here:
+        agent = await here.open()
+        options = {"baseURL": f"{here.http.base_url}/v1", "apiKey": agent.key}
+        provider = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"m": {}}}
+        file = tmp_path / "opencode.json"
+        file.write_text(json.dumps({"provider": {"own": provider}, "small_model": "own/m"}))
+        said = await headless(
+            tmp_path, "opencode", "run", "--model", "own/m", ASK, OPENCODE_CONFIG=str(file)
+        )
+        assert "There is a README." in said
+        rows = await agent.rows()
+        assert len(rows.rows) == 2
+        assert rows.counts["trained"] == sum(len(each.sampled) for each in engine.log)

@@ -1,0 +1,66 @@
+"""`penstock gateway`: sessions listed, and one drawn as a tree with its tokens coloured."""
+
+import asyncio
+import json
+import os
+import subprocess
+
+import ground
+from tests.gateway.scripted.model import Model
+from tests.gateway.scripted.vllm import ScriptedVllm
+from tests.gateway.serving import user, world
+from tests.harness import commands
+from tests.harness.servers import PrivateRedis
+
+
+async def penstock(server: PrivateRedis, *words: str) -> "subprocess.CompletedProcess[str]":
+    """The command, beside the gateway of this process."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    env = clean | {"PENSTOCK_REDIS_URL": server.url}
+    return await asyncio.to_thread(commands.run, ["gateway", *words], env=env)
+
+
+async def test_open_sessions_are_listed(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    async with world(real_redis, ScriptedVllm()) as here:
+        nothing = await penstock(shared_server, "ls")
+        assert (nothing.returncode, nothing.stderr) == (0, "no session is open in this run\n")
+        agent = await here.open("trajectory-1")
+        await agent.says("hello")
+        table = (await penstock(shared_server, "ls", "--task", "math")).stdout
+        assert agent.sid in table
+        assert "trajectory-1" in table
+        (one,) = json.loads((await penstock(shared_server, "ls", "--json")).stdout)
+        sampled = str(len(here.engine.log[0].sampled))
+        assert (one["task"], one["seq"], one["tokens"]) == ("math", "1", sampled)
+
+
+async def test_a_session_is_a_tree_of_turns_and_its_trained_tokens_are_green(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    text = "one two three"
+    async with world(real_redis, ScriptedVllm(model=Model(script=lambda *_: text))) as here:
+        agent = await here.open()
+        await agent.says("hello")
+        before = list(agent.history)
+        await agent.says("left")
+        await agent.chat([*before, user("right")])
+        shown = (await penstock(shared_server, "show", "math", agent.sid)).stdout.splitlines()
+        assert [line.partition(";")[0] for line in shown[:3]] == ["turn 1", "├ turn 2", "└ turn 3"]
+        assert [line.partition(",")[0] for line in shown[3:]] == [
+            "row 1: turns 1-2", "row 2: turns 1-3",
+        ]  # fmt: skip
+        about = json.loads(
+            (await penstock(shared_server, "show", "math", agent.sid, "--json", "--tokens")).stdout
+        )
+        first, second = about["rows"]
+        log = here.engine.log
+        assert first["trained"] == len(log[0].sampled) + len(log[1].sampled)
+        assert second["trained"] == len(log[2].sampled)
+        assert second["ids"] == [*log[2].prompt, *log[2].sampled]
+        painted = (await penstock(shared_server, "show", "math", agent.sid, "--tokens")).stdout
+        assert " ".join(map(str, log[2].prompt)) in painted.replace("\n", " ")
+        unknown = await penstock(shared_server, "show", "math", "none")
+        assert unknown.returncode == 1
+        assert "has no open session 'none'" in unknown.stderr
