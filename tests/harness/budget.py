@@ -2,6 +2,7 @@
 
     python -m tests.harness.budget            1 if the last run took more, with what grew most
     python -m tests.harness.budget --renew    write `.ci/durations.txt` from the last run
+    python -m tests.harness.budget --add      only its tests that are not there yet
 
 Seconds differ twofold between machines. So the budget is in units: the time of a fixed loop, which
 each process of the tests times now and then, in between. On a machine at rest, a unit is about a
@@ -51,8 +52,11 @@ def note(seconds: Mapping[str, float], loading: float, loops: Sequence[float]) -
 
 def main() -> int:
     last, before = read(LAST), kept()
+    dear = {name: cost for name, cost in last.items() if cost.case >= 0.05}
+    if "--add" in sys.argv:
+        _write(KEPT, dear | before)
+        return 0
     if "--renew" in sys.argv:
-        dear = {name: cost for name, cost in last.items() if cost.case >= 0.05}
         _write(KEPT, {BUDGET: before.get(BUDGET, Cost(0.0))} | dear)
         return 0
     took, budget = last[TOTAL].case, before.get(BUDGET, Cost(0.0)).case

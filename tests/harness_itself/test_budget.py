@@ -68,3 +68,13 @@ def test_what_is_renewed_keeps_its_budget(monkeypatch) -> None:
     rows = [line.split(maxsplit=2) for line in budget.KEPT.read_text().splitlines()]
     assert rows[0] == ["540.00", "1", "budget"]
     assert ["1.50", "2", "tests/test_a.py::first"] in rows
+
+
+def test_what_is_added_leaves_what_is_known(monkeypatch) -> None:
+    took(first=2)
+    judged(monkeypatch, "--renew")
+    took(first=3, second=1)
+    judged(monkeypatch, "--add")
+    rows = [line.split(maxsplit=2)[::2] for line in budget.KEPT.read_text().splitlines()]
+    assert ["1.00", "tests/test_a.py::first"] in rows
+    assert ["0.50", "tests/test_a.py::second"] in rows
