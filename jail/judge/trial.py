@@ -219,7 +219,8 @@ class Trial:
             said = await checking.on_nothing(case, _of_both(_of_end(step), said, hung_up))
         else:
             said, step = await self._in_lane(case, errand, calls, lane, checking)
-        return replace(said, evidence=_evidence(said, step, errand)), step
+        evidence = _evidence(said, step, errand)
+        return replace(said, evidence=evidence) if evidence else said, step
 
     async def _in_lane(
         self, case: Case, errand: Errand, calls: Calls | None, lane: Lane, checking: Checking | None
