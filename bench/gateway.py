@@ -31,7 +31,7 @@ from ground import EmbeddedServer, connect
 from ground.server.binary import bundled_server
 
 GATEWAY, PROXY = "gateway", "proxy"
-SESSIONS = 24  # at the load at which neither path fills the cores
+SESSIONS = 8  # at the load at which neither path fills the cores
 PACE = 0.5  # seconds an answer, at that load
 OPEN = (10, 10_000)
 MESSAGES = [
@@ -71,8 +71,10 @@ class Started:
 
 def measure(quick: bool) -> Suite:
     home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
-    server = EmbeddedServer(home, binary=bundled_server())
-    asyncio.run(_make_task(server.url))
+    # The one with many sessions has a Redis of its own: turns of both are made in turns.
+    servers = [EmbeddedServer(home / name, binary=bundled_server()) for name in ("few", "many")]
+    for server in servers:
+        asyncio.run(_make_task(server.url))
     started: list[Started] = []
 
     def start(*command: str, **more: Any) -> Started:
@@ -87,14 +89,15 @@ def measure(quick: bool) -> Suite:
         start("penstock", "gateway", "serve", "--port", "{port}", "--engines",
               f"vllm={engine.url}", path="/healthz", PENSTOCK_REDIS_URL=server.url,
               PENSTOCK_LOG_LEVEL="WARNING")
-        for engine in engines
+        for engine, server in [(engines[0], servers[0]), (engines[1], servers[0]),
+                               (engines[0], servers[1])]
     ]  # fmt: skip
     proxies = [start("bench._plain_proxy", "{port}", engine.url) for engine in engines]
     turns, seconds = (60, 4) if quick else (300, 12)
     many = OPEN[1] // (10 if quick else 1)
 
     def gateway() -> Mapping[str, float]:
-        return asyncio.run(_gateway(server.url, engines, gateways, turns, seconds, many))
+        return asyncio.run(_gateway(servers[0].url, engines, gateways, turns, seconds, many))
 
     def proxy() -> Mapping[str, float]:
         return asyncio.run(_proxy(engines, proxies, turns, seconds))
@@ -102,7 +105,8 @@ def measure(quick: bool) -> Suite:
     def clean_up() -> None:
         for one in reversed(started):
             one.stop()
-        server.stop()
+        for server in servers:
+            server.stop()
         shutil.rmtree(home)
 
     loaded = f"turns/s, {SESSIONS} sessions"
@@ -136,12 +140,14 @@ async def _gateway(
     many: int,
 ) -> Mapping[str, float]:  # fmt: skip
     found: dict[str, float] = {}
-    (quick_engine, _), (quick, paced) = engines, gateways
+    (quick_engine, _), (quick, paced, full) = engines, gateways
     async with _client() as http:
         own = await _opened(http, quick.url, OPEN[0])
-        ours, theirs = [], []
+        (among, *_) = await _opened(http, full.url, many)
+        ours, theirs, crowded = [], [], []
         for _ in range(turns):
             ours.append(await _timed(lambda: _turn(http, quick.url, own[0])))
+            crowded.append(await _timed(lambda: _turn(http, full.url, among)))
             theirs.append(await _timed(lambda: _engine_calls(http, quick_engine.url)))
         found["p50 ms, 1 session"] = statistics.median(ours)
         found["added ms, 1 session"] = statistics.median(ours) - statistics.median(theirs)
@@ -152,9 +158,7 @@ async def _gateway(
         found[f"turns/s, {SESSIONS} sessions"] = done / seconds
         found["cpu ms a turn"] = (paced.used.cpu_seconds - used) * 1000 / done
         found["redis scripts a turn"] = (_calls(redis) - before) / done
-        await _opened(http, quick.url, many - OPEN[0] - SESSIONS)
-        ours = [await _timed(lambda: _turn(http, quick.url, own[0])) for _ in range(turns)]
-        found["p50 ms, many open"] = statistics.median(ours)
+        found["p50 ms, many open"] = statistics.median(crowded)
     return found
 
 

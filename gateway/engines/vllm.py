@@ -95,10 +95,12 @@ class Vllm(Engine):
                 raise EngineFailed(self.url, "the answer ended without a reason")
         except EngineFailed as failure:
             part.failure = failure
-        after = await self.version(now=True)
-        # Weights that moved meanwhile moved at an unknown place.
-        part.spans = told or [[len(part.ids), before if before == after else UNKNOWN_VERSION]]
-        part.bracket = None if told or before == after else (before, after)
+        part.spans = told
+        if not told:
+            after = await self.version(now=True)
+            # Weights that moved meanwhile moved at an unknown place.
+            part.spans = [[len(part.ids), before if before == after else UNKNOWN_VERSION]]
+            part.bracket = None if before == after else (before, after)
         part.settle()
         return part
 
