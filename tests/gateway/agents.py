@@ -463,7 +463,7 @@ def due(log: Log, seen: dict[int, Seen], masked: bool) -> set[tuple[int, int]]:
         and call.sent is not Sent.NOTHING
         and not any(m > n and each.req_digest == call.req_digest for m, each in done.items())
     ]
-    assert masked >= bool(lost), "a lost turn masks its session"
+    assert masked == bool(lost), "a lost turn masks its session, and nothing else does"
     if masked:
         return set()
     found = set()
