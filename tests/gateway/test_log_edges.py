@@ -29,15 +29,9 @@ from gateway.settings import GatewaySettings
 from tests.gateway.agents import Agent, How, MemoryLog, World, check
 from tests.gateway.conftest import Bench
 from tests.gateway.scripted.model import Template
-from tests.gateway.turns import answer, asked, one_turn
+from tests.gateway.turns import answer, asked, drains, one_turn
 
 SYSTEM, USER = Message("system", "be brief"), Message("user", "list")
-
-
-async def drains(bench: Bench) -> None:
-    """Until a session is about to be frozen."""
-    while (await bench.log.listed("math"))[0]["state"] != "draining":  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 async def taken(bench: Bench) -> dict[str, Any]:

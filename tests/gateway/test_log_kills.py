@@ -14,7 +14,8 @@ from gateway.calls import Sent
 from gateway.log import Asked, Fresh
 from gateway.rows import rows_of
 from tests.gateway.conftest import Bench
-from tests.gateway.turns import answer, asked, one_turn
+from tests.gateway.turns import answer, asked, drains, one_turn
+from tests.harness.cluster import Cluster
 from tests.harness.servers import PrivateRedis
 
 Start = Callable[..., PrivateRedis]
@@ -146,4 +147,18 @@ async def test_no_committed_turn_of_a_killed_process_is_lost(
     log_calls = ended.counts["calls"]
     assert log_calls in (len(heard), len(heard) + 1)
     assert ended.counts["sampled"] >= 2 * len(heard)
+    await bench.aclose()
+
+
+async def test_a_session_lives_on_a_cluster(redis_cluster: Cluster) -> None:
+    bench = Bench(redis_cluster.target)
+    await bench.start()
+    opened = await bench.log.open("math", "u1", "i1")
+    assert await bench.another().find(opened.key) == opened.session
+    begun = await bench.log.begin(opened.session, asked(1))
+    assert isinstance(begun, Fresh)
+    ending = asyncio.create_task(bench.another().finalize(opened.session, 1.0, drain=100))
+    await drains(bench)
+    await bench.log.commit(opened.session, begun.fence, answer(begun), b"r" * 16)
+    assert (await ending).counts["trained"] == 3
     await bench.aclose()

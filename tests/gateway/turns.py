@@ -1,10 +1,12 @@
 """Turns of a session without an engine: three tokens behind a prompt of two."""
 
+import asyncio
 from typing import Any
 
 from gateway.calls import Call, Sent
 from gateway.log import Asked, Fresh, Session, SessionLog
 from gateway.packing import floats_of, ids_of
+from tests.gateway.conftest import Bench
 
 
 def asked(body: int, *hashes: bytes, **more: Any) -> Asked:
@@ -29,3 +31,9 @@ async def one_turn(log: SessionLog, session: Session, body: int = 1, **more: Any
     await log.commit(session, begun.fence, call, body.to_bytes(16), b"said")
     log.sent(session, call.id, Sent.WHOLE)
     return call
+
+
+async def drains(bench: Bench) -> None:
+    """Until a session is about to be frozen."""
+    while (await bench.log.listed("math"))[0]["state"] != "draining":  # noqa: ASYNC110
+        await asyncio.sleep(0)
