@@ -50,7 +50,7 @@ class Call:
     finish, stop  why it ended: `stop`, `length`, `tool_calls`; the stop string or id, as text
     sent          what the client has of the answer
     req_digest    of the request's body; a retry has the same
-    retry         it came as a retry of an earlier call
+    retry         the call that it is a retry of; 0: it is none
     lacks         why nothing of it is trained on: the engine gave no `ids`, `prompt_ids` or
                   `logprobs`, or two answers are in `conflict`
     train         False for side calls, such as those of a small model
@@ -73,7 +73,7 @@ class Call:
     state: State = State.DONE
     sent: Sent = Sent.UNKNOWN
     req_digest: bytes = b""
-    retry: bool = False
+    retry: int = 0
     lacks: str = ""
     train: bool = True
     constrained: bool = False

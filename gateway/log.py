@@ -137,7 +137,7 @@ class Fresh:
     hits     per hash of the request, the call that it ends with; None: this session sampled no such
     foreign  turns of an assistant in it that this session did not sample
     version  the version that the task's trainer published last, if any
-    retry    it is a retry, of a call that has no answer to repeat
+    retry    the call that it is a retry of, which has no answer to repeat; 0: none
     """
 
     call: int
@@ -146,7 +146,7 @@ class Fresh:
     hits: tuple[int | None, ...]
     foreign: int
     version: int | None
-    retry: bool
+    retry: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ class SessionLog:
             int(number), fence, int(at),
             hits=tuple(int(hit) if hit.isdecimal() else None for hit in known),
             foreign=foreign, version=int(version) if as_text(version) else None,
-            retry=as_text(retry) == "1",
+            retry=int(retry),
         )  # fmt: skip
 
     async def ids(self, session: Session, call: int) -> Ids:

@@ -3,7 +3,7 @@
     d<fence> <parent> <keep> <len(delta)> <bytes of ids> <bytes of log-probabilities>\\n
     ids of delta and out · log-probabilities · the rest as JSON · the request's digest, 16 bytes
 
-An open call has `o<fence> <parent> <1 if a retry> <t0> ` and the digest, as begin.lua writes it.
+An open call has `o<fence> <parent> <retry> <t0> ` and the digest, as begin.lua writes it.
 """
 
 import json
@@ -25,7 +25,7 @@ def record_of(call: Call, fence: str) -> bytes:
     parent = call.parent or ""
     head = f"d{fence} {parent} {call.keep} {len(call.delta)} {len(ids)} {len(lps)}\n"
     rest = [
-        call.finish, call.stop, int(call.retry), call.lacks, int(call.train), int(call.constrained),
+        call.finish, call.stop, call.retry, call.lacks, int(call.train), int(call.constrained),
         call.foreign, call.dialect, call.engine, call.t0, call.t1 - call.t0, call.spans,
     ]  # fmt: skip
     if call.bracket or call.asked:
@@ -41,7 +41,7 @@ def call_of(number: int, record: bytes, state: str) -> Call:
     if not record.startswith(b"d"):
         _, parent, retry, t0, *_ = record[:-_DIGEST].split(b" ") if record else (b"",) * 5
         return Call(
-            number, int(parent) if parent else None, req_digest=digest, retry=retry == b"1",
+            number, int(parent) if parent else None, req_digest=digest, retry=int(retry or 0),
             t0=int(t0 or 0), sent=sent, state=State.OPEN if state in ("o", "O") else State.BROKEN,
         )  # fmt: skip
     head, _, body = record.partition(b"\n")
@@ -56,7 +56,7 @@ def call_of(number: int, record: bytes, state: str) -> Call:
     call = Call(
         number, int(parent) if parent else None, keep, ids[:before], ids[before:], lps,
         tuple((tokens, version) for tokens, version in spans), None, finish, stop,
-        req_digest=digest, retry=bool(retry_), lacks="conflict" if state == "x" else lacks,
+        req_digest=digest, retry=retry_, lacks="conflict" if state == "x" else lacks,
         train=bool(train), constrained=bool(constrained), foreign=foreign, dialect=dialect,
         engine=engine, t0=t0_, t1=t0_ + took, sent=sent,
     )  # fmt: skip

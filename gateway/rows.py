@@ -73,7 +73,7 @@ def rows_of(log: Log, on_hole: Literal["session", "lineage"] = "session") -> Row
     """The rows of a session, in the order of their last calls."""
     known = {n: call for n, call in log.calls.items() if call.has_ids}
     children = lineages(known)
-    kept = _kept_leaves(known, children)
+    kept = _kept_leaves(log, known, children)
     owners = _owners(known, children, kept)
     counts: Counter[str] = Counter(calls=len(log.calls), sampled=0, trained=0)
     for call in log.calls.values():
@@ -114,19 +114,17 @@ def lineages(calls: Mapping[int, Call]) -> dict[int | None, list[int]]:
     return found
 
 
-def _kept_leaves(calls: Mapping[int, Call], children: Mapping[int | None, list[int]]) -> list[int]:
+def _kept_leaves(
+    log: Log, calls: Mapping[int, Call], children: Mapping[int | None, list[int]]
+) -> list[int]:
     """Leaves, less those whose client has the answer of a later retry instead."""
-    retried: dict[tuple[bytes, int | None], int] = {}
-    for parent, siblings in children.items():
-        for n in siblings:
-            if calls[n].retry:
-                retried[calls[n].req_digest, parent] = n
-    return sorted(
-        n
-        for parent, siblings in children.items()
-        for n in siblings
-        if n not in children and retried.get((calls[n].req_digest, parent), 0) <= n
-    )
+    superseded: set[int] = set()
+    for call in calls.values():
+        earlier = call.retry
+        while earlier in log.calls:
+            superseded.add(earlier)
+            earlier = log.calls[earlier].retry
+    return [n for n in sorted(calls) if n not in children and n not in superseded]
 
 
 def _owners(

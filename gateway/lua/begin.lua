@@ -3,7 +3,7 @@
 -- ARGV   sid fence lease_ms digest retry(1 or 0) key waited live most_bytes, then for each hash: hash
 -- REPLY  {unknown} | {over, state} | {spent, what, limit} | {reused} | {join, call, ms} |
 --        {replay, call, record, state, answer} |
---        {fresh, call, clock, version, retry, then per hash: its call, `first`, or empty}
+--        {fresh, call, clock, version, the call that it is a retry of or 0, then per hash: its call, `first`, or empty}
 -- include: clock.lua
 -- include: session.lua
 -- include: epoch.lua
@@ -43,7 +43,7 @@ if earlier then
   local state = state_of(SID, earlier)
   local lease = tonumber(redis.call('ZSCORE', of(SID, ':open'), earlier) or '0')
   if BROKEN[state] then
-    local fence, was_retry = string.match(redis.call('HGET', calls, earlier), '^o(%x+) %d* (%d)')
+    local fence, was_retry = string.match(redis.call('HGET', calls, earlier), '^o(%x+) %d* (%d+)')
     if fence == FENCE then return fresh(earlier, was_retry) end -- this call, asked twice
     if retry and lease > clock then
       redis.call('HINCRBY', index, 'j' .. earlier, 1)
@@ -75,7 +75,7 @@ local id = redis.call('HINCRBY', of(SID, ''), 'seq', 1)
 if id == 1 then
   for hash in each_hash() do redis.call('HSET', index, 'f' .. hash, '') end
 end
-local reply, parent = fresh(id, retry and '1' or '0'), ''
+local reply, parent = fresh(id, retry and earlier or '0'), ''
 for i = 6, #reply do
   if tonumber(reply[i]) then parent = reply[i] break end
 end

@@ -12,7 +12,7 @@ if idle and s[2] + IDLE_MS > clock then return {'alive'} end
 redis.call('HSET', of(SID, ''), 'state', 'draining', 't', clock)
 local open = redis.call('ZRANGE', of(SID, ':open'), 0, 255, 'WITHSCORES')
 local alive = {}
--- Its process may be gone, and the answer to its retry was delivered: nobody waits for it.
+-- Its process may be gone, and its client have asked the same once more, and be answered.
 local function was_answered(call)
   local record = redis.call('HGET', of(SID, ':calls'), call) or ''
   local other = redis.call('HGET', of(SID, ':index'), 'd' .. string.sub(record, -16))

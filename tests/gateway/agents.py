@@ -67,7 +67,7 @@ class MemoryLog:
             if body != asked.digest:
                 raise KeyReused
         earlier = self.calls.get(number)
-        retry = earlier is not None and (bool(asked.key) or asked.retry)
+        retry = earlier.id if earlier and (asked.key or asked.retry) else 0
         if earlier and earlier.state is State.DONE:
             unsaid = earlier.sent is Sent.UNKNOWN and earlier.id in self.dead
             if retry or earlier.sent is Sent.HUNG_UP or unsaid:
@@ -453,6 +453,11 @@ def check(log: Log, seen: dict[int, Seen], rows: Rows | None = None) -> Rows:
     return rows
 
 
+def retried_by(log: Log, call: Call) -> list[int]:
+    """The calls whose client has this answer instead of theirs."""
+    return [call.retry, *retried_by(log, log.calls[call.retry])] if call.retry else []
+
+
 def due(log: Log, seen: dict[int, Seen], masked: bool) -> set[tuple[int, int]]:
     """The tokens that must be trained on, by rules said in another way than in rows.py."""
     done = {n: call for n, call in log.calls.items() if call.state is State.DONE}
@@ -469,11 +474,7 @@ def due(log: Log, seen: dict[int, Seen], masked: bool) -> set[tuple[int, int]]:
     found = set()
     for n, call in done.items():
         continued = any(each.parent == n and is_clean(each, done) for each in done.values())
-        superseded = not continued and any(
-            m > n and each.retry and each.req_digest == call.req_digest
-            and (is_clean(each, done) and each.parent) == (is_clean(call, done) and call.parent)
-            for m, each in done.items()
-        )  # fmt: skip
+        superseded = not continued and any(n in retried_by(log, each) for each in done.values())
         hung_up = call.sent is Sent.HUNG_UP and not continued
         if superseded or hung_up or seen[n].fault in ("short", "versions", "prompt_ids"):
             continue

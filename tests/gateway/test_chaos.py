@@ -50,7 +50,7 @@ def check_item(item: dict[str, Any], answers: list[str], found: Counter[str]) ->
     assert set(trained.values()) <= {0, 1}, "a turn is trained on twice"
     for answer in answers:
         call = int(answer.rpartition("-")[2])
-        assert trained[call] == 1, f"{answer} is lost"
+        assert trained[call] == 1, f"{answer} is lost: {answers}, {item['counts']}, {dict(trained)}"
     assert len(set(answers)) == len(answers), "two requests have one answer"
     found["turns"] += len(answers)
     found["broken"] += item["counts"].get("broken", 0)

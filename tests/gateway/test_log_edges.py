@@ -244,8 +244,13 @@ def test_a_lost_turn_can_mask_only_the_lineages_that_it_may_be_part_of() -> None
 
 def test_of_an_answer_and_its_retry_the_one_that_was_delivered_is_trained_on() -> None:
     body = b"=" * 16
-    rows = built(done(1, req_digest=body), done(2, req_digest=body, retry=True))
+    rows = built(done(1, req_digest=body), done(2, req_digest=body, retry=1))
     assert [row.calls[0][0] for row in rows.rows] == [2]
+    between = Call(2, state=State.BROKEN, req_digest=body, retry=1)
+    rows = built(done(1, req_digest=body), between, done(3, req_digest=body, retry=2))
+    assert [row.calls[0][0] for row in rows.rows] == [3]
+    other = built(done(1, req_digest=body), replace(between, retry=0), done(3, retry=2))
+    assert [row.calls[0][0] for row in other.rows] == [1, 3], "a retry of another request"
     twice = built(done(1, req_digest=body), done(2, req_digest=body))
     assert len(twice.rows) == 2
 
@@ -266,7 +271,7 @@ async def test_an_equal_body_without_a_sign_of_a_retry_is_a_new_sample(bench: Be
     await one_turn(bench.log, session)
     second = await bench.log.begin(session, asked(1))
     assert isinstance(second, Fresh)
-    assert (second.call, second.retry) == (2, False)
+    assert (second.call, second.retry) == (2, 0)
 
 
 async def test_a_retry_of_a_request_under_way_joins_it(bench: Bench) -> None:
@@ -289,7 +294,7 @@ async def test_a_retry_takes_over_from_a_process_that_is_gone(bench: Bench) -> N
     taken_over = await bench.another().begin(session, asked(1, retry=True))
     assert isinstance(gone, Fresh)
     assert isinstance(taken_over, Fresh)
-    assert (taken_over.call, taken_over.retry) == (2, True)
+    assert (taken_over.call, taken_over.retry) == (2, 1)
     log = await bench.log.read(session)
     assert (log.calls[1].state, log.calls[1].sent) == (State.BROKEN, Sent.NOTHING)
 
