@@ -360,7 +360,7 @@ async def test_a_version_is_an_integer(bench: Bench, wrong: Any) -> None:
     [
         {"version_start": math.nan},
         {"version_start": "new"},
-        {"version_end": -2},
+        {"version_end": -3},
         {"versions": [[1, 2, 3]]},
         {"versions": [[-1, 3]]},
         {"versions": "12"},

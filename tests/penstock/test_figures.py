@@ -31,7 +31,7 @@ def test_every_counter_of_a_queue() -> None:
 
 def test_every_counter_of_the_buffer() -> None:
     life = (ROOT / "buffer/lua/life.lua").read_text()
-    written = re.search(r"ipairs\(\{(.*)\}\)", (ROOT / "buffer/lua/write.lua").read_text())
+    written = re.search(r"\{('stored'.*)\}", (ROOT / "buffer/lua/store.lua").read_text())
     assert written is not None
     ended = {"consumed", "invalid", "expired", "quarantined"}
     assert all(f"'{state}'" in life for state in ("consumed", "quarantined"))
