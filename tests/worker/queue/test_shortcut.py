@@ -62,7 +62,7 @@ async def test_what_is_submitted_meanwhile_goes_in_one_call(real_redis, queue, e
     real_redis.config_resetstat()
     handles = await asyncio.gather(*(queue.submit(str(n)) for n in range(100)))
     assert queued(real_redis) == [handle.id for handle in handles]
-    assert not any(exchanges)
+    assert sum(exchanges) < 10  # as above
     assert real_redis.info("commandstats")["cmdstat_evalsha"]["calls"] <= 2 + 2  # a look may come
 
 
