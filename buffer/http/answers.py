@@ -4,8 +4,9 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from fastapi.exceptions import RequestValidationError
 from pydantic import BeforeValidator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -60,6 +61,15 @@ def refusal(error: Exception) -> Response:
     elif isinstance(error, RedisError):
         headers["Retry-After"] = "1"
     return Answer(envelope(False, str(error)), _status(error), headers)
+
+
+async def invalid(_: Request, error: Exception) -> Response:
+    """A body or a query that makes no sense, with the places that are wrong."""
+    said = "; ".join(
+        f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}"
+        for one in cast(RequestValidationError, error).errors()
+    )
+    return Answer(envelope(False, said), 422)
 
 
 def refusal_of_full(task: str, wait: float, outcomes: list[Outcome]) -> Response:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from buffer.http.answers import OURS, Answer, envelope, refusal
+from buffer.http.answers import OURS, Answer, envelope, invalid, refusal
 from buffer.http.desk import Desk
 from buffer.http.hot_write import HotWrite
 from buffer.http.openapi import described
@@ -116,13 +116,6 @@ def _methods(app: FastAPI, request: Request) -> set[str]:
 def _add_refusals(app: FastAPI) -> None:
     async def refused(_: Request, error: Exception) -> Response:
         return refusal(error)
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        said = "; ".join(
-            f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}"
-            for one in cast(RequestValidationError, error).errors()
-        )
-        return Answer(envelope(False, said), 422)
 
     async def http(request: Request, error: Exception) -> Response:
         said = cast(HTTPException, error)

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from buffer.http.answers import Answer, envelope, refusal
+from buffer.http.answers import Answer, envelope, invalid, refusal
 from buffer.link import Link
 from buffer.task import listed_tasks
 from gateway.engines.pool import Pool
@@ -75,7 +75,7 @@ class Gateway:
         app.state.sessions, app.state.run = self._sessions, self._run
         app.include_router(control)
         app.add_exception_handler(PenstockError, _refused)
-        app.add_exception_handler(RequestValidationError, _invalid)
+        app.add_exception_handler(RequestValidationError, invalid)
         app.add_exception_handler(HTTPException, _http)
         return app
 
@@ -131,14 +131,6 @@ async def _refused(_: Request, error: Exception) -> Response:
         error, SessionsFull
     ) else {}  # fmt: skip
     return Answer(envelope(False, str(error)), status, after)
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    said = "; ".join(
-        f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}"
-        for one in cast(RequestValidationError, error).errors()
-    )
-    return Answer(envelope(False, said), 422)
 
 
 async def _http(_: Request, error: Exception) -> Response:
