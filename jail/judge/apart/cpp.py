@@ -2,6 +2,7 @@
 
 import re
 import struct
+from functools import partial
 from typing import Any, NamedTuple
 
 from jail.inside.values import text_of
@@ -117,12 +118,7 @@ class _Reading:
         begin = words.place
         if words.word() in _TYPES | _MAKES:
             raise ValueError("no function")
-        words.want("(")
-        while not words.take(")"):
-            self.literal(names=True)
-            if not words.sees(")"):
-                words.want(",")
-        return words.since(begin)
+        return words.call_since(begin, partial(self.literal, names=True))
 
     def literal(self, *, names: bool = False) -> Any:
         """The value of a literal; a name of a declared one counts as plain where `names` may

@@ -1,6 +1,7 @@
 """What a check is read into, and the words of languages whose texts look like C's."""
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 # Around what the calls returned, on stdout. The program may write it too: it is its own word.
@@ -101,6 +102,15 @@ class Reader:
     def since(self, place: int) -> str:
         """The text from there to here."""
         return self.text[self._tokens[place].start : self._tokens[self._at - 1].end]
+
+    def call_since(self, place: int, argument: Callable[[], Any]) -> str:
+        """The text from there to the end of a call, whose arguments come next."""
+        self.want("(")
+        while not self.take(")"):
+            argument()
+            if not self.sees(")"):
+                self.want(",")
+        return self.since(place)
 
     def skip_to_close(self) -> None:
         """Past the bracket that closes the one which comes next."""
