@@ -56,13 +56,18 @@ def check_item(item: dict[str, Any], answers: list[str], found: Counter[str]) ->
     found["broken"] += item["counts"].get("broken", 0)
 
 
+async def math_buffer(server: PrivateRedis) -> RolloutBuffer:
+    """The buffer of the task that agents play, where each trajectory is a group."""
+    buffer = RolloutBuffer(server.url, "math", TaskConfig(group_size=1, dialect="v1"))
+    await buffer.config()
+    return buffer
+
+
 async def test_kills_of_gateways_and_of_redis_lose_no_turn(
     private_redis: Start, tmp_path: Path
 ) -> None:
     server = private_redis(aof=True)
-    heard = Heard()
-    buffer = RolloutBuffer(server.url, "math", TaskConfig(group_size=1, dialect="v1"))
-    await buffer.config()
+    heard, buffer = Heard(), await math_buffer(server)
     with fleet(tmp_path, server.url, 2) as gateways:
         agents = Agents(gateways, heard, 1)
         running = asyncio.create_task(agents.run(16, at_once=8, turns=4))
@@ -91,9 +96,7 @@ async def test_ten_thousand_sessions_outlive_a_kill_every_twenty_seconds(
 ) -> None:
     """Of a gateway; and of Redis every two minutes."""
     server = private_redis(aof=True)
-    heard = Heard()
-    buffer = RolloutBuffer(server.url, "math", TaskConfig(group_size=1, dialect="v1"))
-    await buffer.config()
+    heard, buffer = Heard(), await math_buffer(server)
     with fleet(tmp_path, server.url, 3) as gateways:
         agents = Agents(gateways, heard, 2)
         killing = asyncio.create_task(kill(gateways, server))
