@@ -144,13 +144,13 @@ async def _gateway(
     async with _client() as http:
         own = await _opened(http, quick.url, OPEN[0])
         (among, *_) = await _opened(http, full.url, many)
-        ours, theirs, crowded = [], [], []
+        through, beside, crowded = [], [], []
         for _ in range(turns):
-            ours.append(await _timed(lambda: _turn(http, quick.url, own[0])))
+            through.append(await _timed(lambda: _turn(http, quick.url, own[0])))
             crowded.append(await _timed(lambda: _turn(http, full.url, among)))
-            theirs.append(await _timed(lambda: _engine_calls(http, quick_engine.url)))
-        found["p50 ms, 1 session"] = statistics.median(ours)
-        found["added ms, 1 session"] = statistics.median(ours) - statistics.median(theirs)
+            beside.append(await _timed(lambda: _engine_calls(http, quick_engine.url)))
+        found["p50 ms, 1 session"] = statistics.median(through)
+        found["added ms, 1 session"] = statistics.median(through) - statistics.median(beside)
         found["p50 ms, few open"] = found["p50 ms, 1 session"]
         keys = await _opened(http, paced.url, SESSIONS)
         used, before = paced.used.cpu_seconds, _calls(redis)

@@ -1,1 +1,1 @@
-"""Engines: what renders, samples and parses, by its own endpoints. No tokenizer is of ours."""
+"""Engines: what renders, samples and parses, by its own endpoints. The gateway has no tokenizer."""

@@ -302,7 +302,7 @@ class _Way:
 
 
 def fault_of(problem: Exception) -> Fault:
-    """What the client is told."""
+    """The error as the client gets it."""
     match problem:
         case _Refusal():
             return problem.fault

@@ -101,7 +101,7 @@ def first_sentinel(target: RedisTarget, *, timeout: float | None = TIMEOUT) -> r
 
 
 def primary_of(target: RedisTarget, timeout: float) -> tuple[str, int]:
-    """Where the Sentinels say that the primary is."""
+    """The address of the primary, as the Sentinels name it."""
     once = Retry(NoBackoff(), 0)
     asked = _Sentinel(list(target.nodes), sentinel_kwargs=_sentinel_kwargs(target, timeout, once))  # type: ignore[no-untyped-call]
     try:

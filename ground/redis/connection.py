@@ -93,7 +93,7 @@ class Connection:
         return replies
 
     def shut(self) -> None:
-        """From any thread: end it for whoever converses."""
+        """From any thread: end it for the thread that converses."""
         if self._wire is not None:
             self._wire.shut()
 
@@ -179,7 +179,7 @@ def is_refused(failure: Any) -> bool:
 
 
 def trouble(failure: BaseException, target: RedisTarget | None = None) -> str:
-    """What a log says of it."""
+    """A log's sentence about the failure."""
     redis = f"Redis at {target}" if target else "Redis"
     if is_refused(failure):
         return f"{redis} refused: {failure}"

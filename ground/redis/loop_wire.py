@@ -20,7 +20,7 @@ Loop = weakref.ref[asyncio.AbstractEventLoop]
 
 
 def possible(target: RedisTarget) -> bool:
-    """One server at a time: no Cluster, and no fake."""
+    """Whether a loop can have one: of a single server or a primary, of no Cluster and no fake."""
     return target.kind in ("single", "sentinel")
 
 

@@ -1,6 +1,6 @@
 """A wire: one socket to one server, and the reader of its replies. It never waits.
 
-Whoever waits does so with it: a thread by `converse`, an event loop by watching it
+The waiting is done with it from outside: a thread waits by `converse`, an event loop by watching it
 (`loop_wire.py`). `dial.py` opens one. An error that is a reply is a value among the replies.
 """
 
