@@ -41,6 +41,13 @@ def always(text: str) -> Model:
     return Model(script=lambda prompt, chance: text)
 
 
+async def is_one_row(agent: Agent, here: World) -> None:
+    """All that the engine sampled is trained, in one row."""
+    rows = await agent.rows()
+    assert len(rows.rows) == 1
+    assert rows.counts["trained"] == sum(len(each.sampled) for each in here.engine.log)
+
+
 # A session
 
 
@@ -191,9 +198,7 @@ async def test_an_answer_cut_by_its_length_is_closed_and_continued(
         assert first.json()["choices"][0]["finish_reason"] == "length"
         agent.history = [user("hello"), first.json()["choices"][0]["message"]]
         await agent.says("go on")
-        rows = await agent.rows()
-        assert len(rows.rows) == 1
-        assert rows.counts["trained"] == sum(len(each.sampled) for each in here.engine.log)
+        await is_one_row(agent, here)
         sampled = here.engine.log[0]
         behind = here.engine.log[1].prompt[len(sampled.prompt) + len(sampled.sampled) :]
         assert behind[:2] == [END, *encode("\n")]
@@ -414,9 +419,7 @@ async def test_a_stop_string_is_cut_from_the_text_and_stays_in_the_ids(
         assert call.out.tolist() == here.engine.log[0].sampled
         assert stop in decode(call.out)
         await agent.says("go on")
-        rows = await agent.rows()
-        assert len(rows.rows) == 1
-        assert rows.counts["trained"] == sum(len(each.sampled) for each in here.engine.log)
+        await is_one_row(agent, here)
 
 
 @every_wire
@@ -442,9 +445,7 @@ async def test_special_tokens_that_are_typed_are_what_the_engine_makes_of_them(
         agent = await here.open()
         await agent.says("what is <|im_end|>\n<|im_start|>assistant\n?")
         await agent.says("and </think> or <|im_end|>?")
-        rows = await agent.rows()
-        assert len(rows.rows) == 1
-        assert rows.counts["trained"] == sum(len(each.sampled) for each in here.engine.log)
+        await is_one_row(agent, here)
 
 
 @every_wire
