@@ -590,15 +590,7 @@ def test_each_script_of_buffers_was_stopped(faulty: Faulty, runner: asyncio.Runn
     for kind in ("custom", "again"):
         office = Office(faulty, kind, runner)
         for before, step in stories(kind).values():
-            reached = True
-            while reached:
-                office.begin()
-                before(office)
-                faulty.fail(2, spared=set(faulty.injected))
-                with contextlib.suppress(Injected):
-                    step(office)
-                reached = faulty.reached
-                faulty.fail()
+            faulty.stop_each(2, office, before, step)
     assert {each.name for each in every_script("buffer").values()} - faulty.injected == set()
 
 

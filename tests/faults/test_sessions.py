@@ -19,7 +19,6 @@ from tests.harness.lua_faults import (
     EVERY,
     Faulty,
     FaultyLink,
-    Injected,
     every_script,
     faults_of,
     saying,
@@ -219,13 +218,5 @@ def test_a_script_that_stops_at_any_call_loses_no_turn(
 def test_each_script_of_sessions_was_stopped(faulty: Faulty, runner: asyncio.Runner) -> None:
     office = Office(faulty, runner)
     for before, step in STORIES.values():
-        reached = True
-        while reached:
-            office.begin()
-            before(office)
-            faulty.fail(1, spared=set(faulty.injected))
-            with contextlib.suppress(Injected):
-                step(office)
-            reached = faulty.reached
-            faulty.fail()
+        faulty.stop_each(1, office, before, step)
     assert {each.name for each in every_script("gateway").values()} - faulty.injected == set()

@@ -117,6 +117,20 @@ class Faulty:
         self._spared = spared
         self.reached = False
 
+    def stop_each(
+        self, nth: int, office: Any, before: Callable[[Any], object], step: Callable[[Any], object]
+    ) -> None:
+        """Play a story again and again, each time stopped in another script, at this call of it."""
+        reached = True
+        while reached:
+            office.begin()
+            before(office)
+            self.fail(nth, spared=set(self.injected))
+            with contextlib.suppress(Injected):
+                step(office)
+            reached = self.reached
+            self.fail()
+
     def run(self, command: Command) -> Any:
         """The reply to a command, which may be a script's."""
         return self.execute_command(*command)
