@@ -185,7 +185,7 @@ _LOOK = 0.1  # seconds
 
 
 class AsyncConnection:
-    """One connection of one event loop."""
+    """A connection that belongs to one event loop."""
 
     def __init__(self, target: RedisTarget, scripts: Mapping[str, Script], timeout: float) -> None:
         self._target = target

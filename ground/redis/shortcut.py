@@ -27,7 +27,7 @@ LATE = 1.0  # seconds after which the engine does what a loop has not
 
 
 class Host(Protocol):
-    """What a shortcut needs of its engine."""
+    """The part of an engine that a shortcut needs."""
 
     target: RedisTarget
     lock: RLock
@@ -46,7 +46,8 @@ class Host(Protocol):
 
 
 class Shortcut:
-    """One event loop's. A signal handler may raise at any line that runs on the loop."""
+    """A shortcut belongs to one event loop. A signal handler may raise at any line of it that runs
+    on the loop."""
 
     connections = 1
 
