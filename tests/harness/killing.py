@@ -100,7 +100,8 @@ def run_at_every_line(
     """For every so many-th line that it runs of these functions or classes, others at each commit,
     run it to be killed there. How often it was: threads, and with them the lines, change order."""
     reached = [lines_reached(function, scenario, *arguments) for function in of]
-    points = [point for points in reached for point in points][turn() % every :: every]
+    all_points = [point for points in reached for point in points]
+    points = all_points[turn() % min(every, len(all_points)) :: every]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         outcomes = list(pool.map(lambda point: run(scenario, *arguments, at=point), points))
     killed = sum(outcome.killed for outcome in outcomes)
