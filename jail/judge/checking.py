@@ -26,7 +26,7 @@ from jail.outcome import Step
 CHECKER_WALL = 3.0  # times its seconds of processor time
 _PATIENCE = 10.0  # seconds more, for an interactor behind its program
 _OUTPUT = 1 << 20  # bytes, of what it says
-_WRONG, _FAULT = (1, 2, 4, 8), 3
+_WRONG = (1, 2, 4, 8)
 _ON_BOTH = "the checker fails on the expected output too"
 _ON_THIS = "the checker reads the expected output, and fails on this one"
 _ON_NOTHING = "the interactor fails with a program that says nothing, too"
@@ -68,21 +68,18 @@ class Checking:
         self._lane = Lane(jails, build, self._limits, {}, arguments, life)
 
     async def check(self, case: Case, printed: bytes) -> Said:
-        said, own_word = await self._read(case, printed)
+        said = await self._read(case, printed)
         expected = next(iter(case.expected or ()), b"")
-        if said.letter != "M" or own_word or printed == expected:
+        if said.letter != "M" or printed == expected:
             return said
-        control, _ = await self._read(case, expected)
+        control = await self._read(case, expected)
         if control.letter == "M":
             return replace(said, comment=f"{_ON_BOTH}: {said.comment}"[:COMMENT])
         return Said("W", "checker", f"{_ON_THIS}: {said.comment or said.reason}"[:COMMENT])
 
-    async def _read(self, case: Case, printed: bytes) -> tuple[Said, bool]:
-        """What it says, and whether that is its own fault by its own word: Python's exceptions end
-        by the same code."""
+    async def _read(self, case: Case, printed: bytes) -> Said:
         ran = await self._lane.run(self._errand(self._files(case, printed)))
-        own_word = ran.return_code == _FAULT and self._checker.language != "python"
-        return said_by(self._checker, ran), own_word and self._checker.protocol == "testlib"
+        return said_by(self._checker, ran)
 
     async def interact(self, case: Case, lane: Lane, errand: Errand) -> tuple[Step, Said, bool]:
         """Joined by pipes: what one prints, the other reads. The last is whether it ended first."""

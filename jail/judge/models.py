@@ -77,13 +77,13 @@ class Checker(_Strict):
     """A program that judges, or that talks with the program (an interactor).
 
     testlib    `input output answer` as arguments; 0 right, 1 and 2 and 4 and 8 wrong, 7 and 16
-               to 116 points, 3 its own fault: the case is masked
+               to 116 points, 3 a failure of its own
     open_r1    `input answer output` as arguments; prints a number, 1 or 100 is right
     scalebox   files stdin.txt, stdout.txt (expected) and answer.txt (printed); 0 right, 1 wrong
 
-    A checker may fail: by a signal, by a limit, or in Python by an exception other than an
-    `AssertionError`. If it reads the expected output without that, the program is wrong. If it
-    fails on that as well, or reports its own fault by testlib's code, its case is masked.
+    A checker may fail: by a signal, by a limit, by testlib's 3, or in Python by an exception
+    other than an `AssertionError`. If it reads the expected output without that, the program is
+    wrong. If it fails on that as well, its case is masked.
     """
 
     code: Annotated[str, utf8(MAX_CODE)]

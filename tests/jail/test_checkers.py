@@ -56,6 +56,7 @@ async def test_what_other_languages_say_of_a_failure_is_known(
 
 
 CHOOSY = "import sys; n = int(open(sys.argv[2]).read()); sys.exit(n != 7)"
+OWN_WORD = 'test "$(cat "$2")" = 7 || exit 3'
 ENDLESS = "import sys\nwhile open(sys.argv[2]).read() != '7': pass"
 
 
@@ -66,6 +67,8 @@ ENDLESS = "import sys\nwhile open(sys.argv[2]).read() != '7': pass"
         (CHOOSY, "9" * 5000, "7", "W", "reads the expected output"),
         (CHOOSY, "abc", "8", "W", "reads the expected output"),
         (CHOOSY, "abc", "seven", "M", "fails on the expected output too"),
+        (OWN_WORD, "abc", "7", "W", "reads the expected output, and fails on this one"),
+        (OWN_WORD, "abc", "8", "M", "fails on the expected output too"),
         (ENDLESS, "abc", "7", "W", "checker_timeout"),
         (ENDLESS, "abc", "8", "M", "fails on the expected output too"),
     ],
@@ -73,7 +76,8 @@ ENDLESS = "import sys\nwhile open(sys.argv[2]).read() != '7': pass"
 async def test_a_checker_that_fails_is_tried_on_the_expected_output(
     sandbox: LocalSandbox, code: str, printed: str, expected: str, letter: str, said: str
 ) -> None:
-    checker = {"code": code, "language": "python", "timeout": 1.0}
+    language = "bash" if code == OWN_WORD else "python"
+    checker = {"code": code, "language": language, "timeout": 1.0}
     result = await judge(sandbox, f"print('{printed}')", [("", expected)], checker=checker)
     assert result.verdicts == letter, result
     assert said in result.comments[0]
