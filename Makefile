@@ -13,6 +13,8 @@ E2B_VERSIONS := 2.7.0 2.19.0 2.40.0 2.50.0 2.51.0
 TORCH ?= torch==2.13.0 tensordict
 PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
+# The steps of `make conformance`.
+STEPS := verl rq e2b clients agents slime clouds fusion hosts
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 HOSTS ?= inspect-ai openenv openrlhf skyrl slime tinker trl verifiers $(if $(shell $(PYTHON312) -V 2> /dev/null),nemo-gym)
 PYTHON_FOR_nemo-gym = $(PYTHON312)
@@ -27,7 +29,7 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance hosts soak lowest docs site secrets wheel clean python
+.PHONY: chromium screenshots help demo test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -72,25 +74,43 @@ format: $(VENV)/.installed ## rewrite the code in its format
 bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
 	$(BIN)/python -m bench --quick --without ray
 
-conformance: $(VENV)/.installed $(VERL)/.installed $(RQ)/.unpacked $(AGENTS)/.installed $(if $(FUSION_SOURCES),$(FUSION)/.installed) hosts ## verl itself, its reward tests, RQ's own, the SDKs of E2B, Daytona and agent-sandbox, agents before the gateway, slime's and Harbor's clients, miles' rollouts and Sandbox Fusion's tests (VERL_SOURCE=… VERL_REWARD_TESTS=… SLIME_V0=… SLIME_V1=… SLIME_SOURCE=… UNI_AGENT_SOURCE=… MILES_SOURCE=… HARBOR_PYTHON=… FUSION_SOURCES=… name them)
+conformance: $(STEPS:%=conformance-%) ## this tree with real hosts and clients, in steps (conformance-rq for one of them); docs/inside/tested.md names them
+
+conformance-verl: $(VENV)/.installed $(VERL)/.installed
 	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py \
 	  tests/worker/tool/test_masked_grpo.py tests/worker/tool/test_masking_in_verl.py \
 	  tests/worker/reward/test_verl_itself.py
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
-	$(BIN)/python -m pytest tests/buffer/test_conformance.py tests/buffer/test_slime_async.py tests/buffer/test_miles.py tests/gateway/test_adapters.py
 	$(BIN)/python -m pytest tests/worker/reward/test_verl_codes.py -k verls_own_tests
-	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/jail/fusion/test_fusion_itself.py
-	$(if $(UNI_AGENT_SOURCE),PYTHONPATH=$(UNI_AGENT_SOURCE) $(BIN)/python -m pytest tests/worker/hosts/test_uni_agent.py)
+
+conformance-rq: $(RQ)/.unpacked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check psutil
 	RQ_SOURCE=$(CURDIR)/$(RQ) $(BIN)/python -m pytest tests/worker/test_rq_itself.py
+
+conformance-e2b: $(VENV)/.installed
 	set -e; for version in $(E2B_VERSIONS); do \
 	  test -e $(E2B)/$$version || $(BIN)/$(PIP) install --target $(E2B)/$$version e2b==$$version e2b-code-interpreter; \
 	  PYTHONPATH=$(E2B)/$$version $(BIN)/python -m pytest tests/worker/e2b --ignore tests/worker/e2b/test_clients.py; done
+
+conformance-clients: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/worker/e2b/test_clients.py
+	$(if $(UNI_AGENT_SOURCE),PYTHONPATH=$(UNI_AGENT_SOURCE) $(BIN)/python -m pytest tests/worker/hosts/test_uni_agent.py)
+
+conformance-agents: $(VENV)/.installed $(AGENTS)/.installed
 	AGENTS_PYTHON=$(abspath $(AGENTS)/bin/python) AGENTS_NODE=$(wildcard $(CURDIR)/$(AGENTS)/node_modules/.bin) \
 	  $(BIN)/python -m pytest tests/gateway/test_clients.py
+
+conformance-slime: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
+	$(BIN)/python -m pytest tests/buffer/test_conformance.py tests/buffer/test_slime_async.py tests/buffer/test_miles.py tests/gateway/test_adapters.py
+
+conformance-clouds: $(VENV)/.installed
 	test -e $(CLOUDS) || $(BIN)/$(PIP) install --target $(CLOUDS) daytona==0.226.1 'k8s-agent-sandbox[async]==1.0.8'
 	PYTHONPATH=$(CLOUDS) $(BIN)/python -m pytest -m 'soak or not soak' tests/worker/lifecycle/clouds
+
+conformance-fusion: $(VENV)/.installed $(if $(FUSION_SOURCES),$(FUSION)/.installed)
+	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/jail/fusion/test_fusion_itself.py
+
+conformance-hosts: hosts
 
 hosts: $(HOSTS:%=.venv-host-%/.installed) ## each adapter and its page with the host's real package, in an environment of its own (HOSTS=inspect-ai for one of them; SLIME_SOURCE=… PRIME_RL_SOURCE=… NEMO_RL_SOURCE=… name checkouts)
 	set -e; for host in $(HOSTS); do .venv-host-$$host/bin/python -m pytest -W default \
