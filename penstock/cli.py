@@ -93,7 +93,7 @@ Options that every subcommand has can be set as variables too, such as PENSTOCK_
 the option wins. Exit codes: 0 done, 1 bad news, 2 it could not run (a wrong setting, no
 Redis), 130 after Ctrl-C. Data goes to stdout, messages to stderr.
 
-Completion in bash; in zsh use zsh_source; for fish see docs/reference/command.md:
+Completion in bash; in zsh use zsh_source; in fish pipe fish_source into `source`:
 
   eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"
 """),

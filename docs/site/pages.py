@@ -1,6 +1,7 @@
 """The pages of the site: the repository's own markdown files, laid out for Sphinx.
 
     README.md → index.md · docs/… as they are · a page for each file or folder that a page links to
+    the command's source → a page of its help · a package's → its part of the Python API
 
 The order in the margin is that of docs/README.md: its bold lines and second headings are captions.
 """
@@ -11,8 +12,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs.tools import python_api, reference
+
 ROOT = Path(__file__).parents[2]
 INDEX = ROOT / "docs" / "README.md"
+COMMAND, API = Path("docs/reference/command.md"), Path("docs/reference/python.md")
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
 
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
@@ -40,6 +44,9 @@ def navigation() -> list[tuple[str, list[str]]]:
         for target, _ in _LINK.findall(line):
             if target.endswith(".md"):
                 found[-1][1].append((Path("docs") / target).as_posix())
+    for caption, names in found:
+        if caption == "Reference":
+            names += [COMMAND.as_posix(), API.as_posix()]
     found.append(("Project", list(BESIDE)))
     return [(caption, names) for caption, names in found if names]
 
@@ -56,6 +63,8 @@ def lay_out(folder: Path) -> None:
         if page == ROOT / "CHANGELOG.md":
             text = _NOT_FOUND + text
         _write(folder / _place(page), text)
+    for name, text in reference.site_documents().items():
+        _write(folder / "docs" / "reference" / name, text)
     for target in sorted(shown):
         _write(folder / _place(target), _UNLISTED + _shown(target))
 
@@ -82,9 +91,11 @@ def _linked(page: Path, shown: set[Path]) -> str:
         target = (page.parent / link[1]).resolve()
         if target.suffix in _PICTURES:
             return link[0]
+        up = "../" * len(here.parts)
+        if made := _made_of(target):
+            return up + made
         if target.suffix != ".md":
             shown.add(target)
-        up = "../" * len(here.parts)
         return f"{up}{_place(target).as_posix()}{link[2] or ''}"
 
     text, at, parts = page.read_text(), 0, list[str]()
@@ -92,6 +103,16 @@ def _linked(page: Path, shown: set[Path]) -> str:
         parts += [_LINK.sub(changed, text[at : fence.start()]), fence[0]]
         at = fence.end()
     return "".join([*parts, _LINK.sub(changed, text[at:])])
+
+
+def _made_of(target: Path) -> str:
+    """Where the site has more of a source than its text."""
+    package = ".".join(target.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    if package == "penstock.cli":
+        return COMMAND.as_posix()
+    if target.name == "__init__.py" and package in python_api.PACKAGES:
+        return f"{API.as_posix()}#{package.replace('.', '')}"
+    return ""
 
 
 def _margin() -> str:

@@ -1,6 +1,7 @@
-"""Write the references of settings, the command, HTTP and the metrics, from the code itself.
+"""Write the references of settings, HTTP and the metrics, from the code itself.
 
-A test fails where they differ from the code; `make docs` runs this.
+A test fails where they differ from the code; `make docs` runs this. The pages of the command and
+of the Python API are long, and say what `--help` and the sources say: only the site has them.
 """
 
 import asyncio
@@ -46,12 +47,14 @@ def main() -> None:
 def documents() -> dict[str, str]:
     return {
         "settings.md": settings_page.page(),
-        "command.md": _cli(),
         "http.md": _http(),
         "metrics.md": _metrics_page(),
         "provider-contract.md": _contract(),
-        "python.md": python_api.page(),
     }
+
+
+def site_documents() -> dict[str, str]:
+    return {"command.md": _cli(), "python.md": python_api.page()}
 
 
 # The command
@@ -72,8 +75,8 @@ EXIT_CODES = """\
 
 def _cli() -> str:
     parts = [
-        "# The command\n\nWritten from the code by `make docs`; `penstock COMMAND --help` says the"
-        " same.\n\nData goes to stdout, all messages go to stderr. Every listing has `--json`."
+        "# The command\n\n`penstock COMMAND --help` says the same.\n\nData goes to stdout, all"
+        " messages go to stderr. Every listing has `--json`."
         " Colours are for terminals, unless `NO_COLOR` is set.\n\n"
         + EXIT_CODES
         + "\nShell completion:"

@@ -19,12 +19,7 @@ from tests.architecture.source import ROOT
 from tests.penstock.commands import parsed
 
 FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-# command.md and python.md are written from the code.
-PAGES = [
-    page
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    if page.name not in ("command.md", "python.md")
-]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SETTINGS = {name for model in settings_models() for name in variables(model)}
 SETTINGS |= {f"{name}_FILE" for name in SETTINGS}
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

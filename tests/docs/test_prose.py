@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 
+from docs.tools import python_api
 from penstock.cli import command
 from tests.architecture.source import PACKAGES, ROOT
 from tests.docs.prose import blocks, faults
@@ -41,7 +42,7 @@ def test_each_guide_begins_with_what_its_reader_gets_done() -> None:
 
 
 def test_the_docstrings_of_public_names_are_in_plain_english() -> None:
-    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    page = python_api.page()
     said = re.findall(r'^ *"""(.*?)"""', page, re.MULTILINE | re.DOTALL)
     assert len(said) > 200
     assert [fault for docstring in said for fault in faults(_as_a_page(docstring))] == []

@@ -26,7 +26,8 @@ def test_every_page_is_in_the_margin_once() -> None:
     listed = [name for _, names in pages.navigation() for name in names]
     assert [name for name, count in Counter(listed).items() if count > 1] == []
     index = {"README.md", "docs/README.md"}
-    assert set(listed) == {p.relative_to(ROOT).as_posix() for p in pages.pages()} - index
+    made = {pages.COMMAND.as_posix(), pages.API.as_posix()}
+    assert set(listed) == {p.relative_to(ROOT).as_posix() for p in pages.pages()} - index | made
 
 
 def test_the_margin_has_the_captions_of_the_index() -> None:
@@ -39,6 +40,8 @@ def test_a_link_in_a_block_is_left_as_it_is(tmp_path: Path) -> None:
     pages.lay_out(tmp_path / "source")
     index = (tmp_path / "source" / "index.md").read_text()
     assert "(docs/README.md)" in index
+    guide = (tmp_path / "source" / "docs" / "guide" / "sessions.md").read_text()
+    assert f"(../../{pages.API}#jailsessions)" in guide, "a package's part of the API"
     assert "{toctree}" in index
     for page in (tmp_path / "source").rglob("*.md"):
         assert "{toctree}" not in page.read_text() or page.name == "index.md"
