@@ -46,6 +46,36 @@ class GroupInfo:
     """Under a policy on versions: it began in a line of versions that is over."""
 
 
+@dataclass(frozen=True)
+class Pulse:
+    """When those who act on a task did it last, in seconds before now.
+
+    served           a server looked after it; None if none ever did
+    taken            a batch was taken; None if none was
+    taken_every      as a rule, a batch is taken every so many seconds
+    published        a version was published, under a policy; None if none was
+    published_every  the same for versions
+    bytes, max_bytes what its groups hold, and may hold
+    max_items        how many items they may have; an open group counts as full
+    group_size       items of a group
+    group_timeout    after which a group without a write times out
+    """
+
+    served: float | None
+    taken: float | None
+    taken_every: float | None
+    published: float | None
+    published_every: float | None
+    bytes: int
+    max_bytes: int
+    max_items: int
+    group_size: int
+    group_timeout: float
+
+
+_PUBLISHED = 9  # versions, by which it is known how often one is published
+
+
 class Catalog:
     """One task's groups and counters."""
 
@@ -56,7 +86,7 @@ class Catalog:
         """Sizes of every index, and the totals since the run began."""
         link, key = self._task.link, self._task.key
         fields = text_fields(await link.command("HGETALL", key("state")))
-        hidden = ("beat", "paused", "owed")
+        hidden = ("beat", "paused", "owed", "taken_at", "taken_every")
         totals = {name: int(value) for name, value in fields.items() if name not in hidden}
         sizes = {
             f"{state}_groups": int(await link.command("ZCARD", key(state)))
@@ -66,6 +96,35 @@ class Catalog:
         sizes["leases"] = int(await link.command("ZCARD", key("leases")))
         sizes["unreported"] = int(await link.command("LLEN", key("unreported")))
         return {**sizes, **totals}
+
+    async def pulse(self) -> Pulse:
+        """Who looks after the task, who takes from it and who publishes, and how full it is."""
+        link, key = self._task.link, self._task.key
+        seconds, micros = await link.command("TIME")
+        now = int(seconds) + int(micros) / 1e6
+        names = ("beat", "paused", "taken_at", "taken_every", "bytes")
+        beat, paused, taken, every, held = (
+            float(value) if value else None
+            for value in await link.command("HMGET", key("state"), *names)
+        )
+        limits = ("max_bytes", "max_buffer_size", "group_size", "group_timeout_seconds")
+        config = [
+            float(value or 0) for value in await link.command("HMGET", key("config"), *limits)
+        ]
+        told = await link.command("XREVRANGE", key("versions"), "+", "-", "COUNT", _PUBLISHED)
+        published = [int(id.partition(b"-")[0]) / 1000 for id, _ in told]
+        clock = now - (paused or 0.0) / 1000
+        return Pulse(
+            served=None if beat is None else max(0.0, now - beat / 1000),
+            taken=None if taken is None else max(0.0, clock - taken / 1000),
+            taken_every=None if every is None else every / 1000,
+            published=max(0.0, now - published[0]) if published else None,
+            published_every=(published[0] - published[-1]) / (len(published) - 1)
+            if len(published) > 1
+            else None,
+            bytes=int(held or 0), max_bytes=int(config[0]), max_items=int(config[1]),
+            group_size=int(config[2]), group_timeout=config[3],
+        )  # fmt: skip
 
     async def rewards(self) -> tuple[int, ...]:
         """How many rewards of stored items fell into each of `REWARD_STEPS` since the run began."""

@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -545,10 +546,16 @@ class SessionLog:
             for sid, row in zip(sids, rows, strict=True)
         ]  # fmt: skip
 
-    async def sweep(self, task: str) -> int:
+    async def sweep(
+        self, task: str, name: str = "", failing: Mapping[str, str] | None = None
+    ) -> int:
         """Give up calls whose process is gone, and sessions that are idle, in bounded steps.
-        Returns how many sessions were given up."""
-        idle = await self._link.run(_SWEEP, [self._task(task).root], [self._idle, _SWEPT])
+        Returns how many sessions were given up.
+
+        A gateway gives its name, and why engines fail it: so people see that it lives.
+        """
+        told = [name, json.dumps(failing or {})]
+        idle = await self._link.run(_SWEEP, [self._task(task).root], [self._idle, _SWEPT, *told])
         for sid in map(as_text, idle):
             session = Session(self.run, task, sid, {})
             try:
@@ -560,6 +567,10 @@ class SessionLog:
             else:
                 log.warning("a session was idle: it is put as lost", extra={"session": sid})
         return len(idle)
+
+    async def leave(self, task: str, name: str) -> None:
+        """A gateway ends in order: nobody misses it."""
+        await self._link.command("HDEL", tagged("buffer", in_run(self.run, task), "gateways"), name)
 
     async def aclose(self) -> None:
         """Note what is left to note, and close this loop's connections."""

@@ -209,11 +209,13 @@ class Turns:
         while True:
             engine = self._pool.pick(session.sid)
             try:
-                return await ask(engine)
+                answer = await ask(engine)
+                self._pool.answered(engine)
+                return answer
             except EngineFailed as failure:
                 failures += 1
                 self._tally.count("engine_failed")
-                self._pool.rest(engine, failure.after)
+                self._pool.rest(engine, failure)
                 if failures >= self._settings.gateway_attempts:
                     raise
             await asyncio.sleep(backoff(failures, _PAUSE, _LONGEST_PAUSE))
@@ -247,6 +249,7 @@ class Turns:
                         {**params, "max_tokens": most - len(sampled.part.ids)}, rid,
                     )  # fmt: skip
                     if part.failure is None and part.finish != "abort":
+                        self._pool.answered(engine)
                         sampled.add(part)
                         return sampled
                     self._tally.count("aborted" if part.failure is None else "engine_failed")
@@ -271,7 +274,7 @@ class Turns:
                     if failures:
                         await asyncio.sleep(backoff(failures, _PAUSE, _LONGEST_PAUSE))
             log.warning("a generation broke off", extra={"reason": str(part.failure)})
-            self._pool.rest(engine, part.failure.after)
+            self._pool.rest(engine, part.failure)
             if failures >= self._settings.gateway_attempts:
                 raise part.failure
             engine = self._pool.pick(turn.session.sid)

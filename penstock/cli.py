@@ -42,6 +42,7 @@ COMMANDS = {
     "run": "penstock.commands.run",
     "sandbox": "penstock.commands.sandbox",
     "sandboxes": "penstock.commands.sandboxes",
+    "status": "penstock.commands.status",
     "top": "penstock.top.command",
     "up": "penstock.up.command",
     "version": "penstock.commands.version",
@@ -86,6 +87,7 @@ Examples:
 
   penstock demo                       watch it work, on an embedded Redis
   penstock up                         everything on this machine, with a web page
+  penstock status                     is the fleet healthy?
   penstock doctor                     is this machine ready?
   penstock --redis-url redis://10.0.0.5 doctor --json
 

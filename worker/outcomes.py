@@ -9,6 +9,8 @@ from jail.judge.fault import fault_of
 # (`data`), or the sandbox or Penstock failed (`masked`).
 PROGRAM_OUTCOMES = ("finished", "wrong", "error", "timeout", "memory", "limit", "data", "masked")
 SHARED = "+"  # behind the word of one whose assertions ran in its own process
+WHY = "|"  # between the word of a masked one and its reason
+_WHY_SHOWN = 200  # characters
 
 # Upper ends, in seconds, of the steps in which a queue's jobs are counted by how long they
 # waited and took; what is above the last is `+Inf`. `counts.lua` has the same list.
@@ -35,9 +37,15 @@ def program_outcome(value: Any) -> str:
 
 
 def counted_as(value: Any) -> str:
-    """The outcome, as the workers' scripts count it."""
+    """The outcome, as the workers' scripts count it; why stands behind a masked one."""
     shares = isinstance(value, Mapping) and value.get("shared")
-    return program_outcome(value) + (SHARED if shares else "")
+    word = program_outcome(value) + (SHARED if shares else "")
+    return f"{word}{WHY}{_why_masked(value)}" if word.startswith("masked") else word
+
+
+def _why_masked(value: Mapping[str, Any]) -> str:
+    said = " ".join(str(value.get("message") or value.get("error_reason") or "").split())
+    return said if len(said) <= _WHY_SHOWN else f"{said[:_WHY_SHOWN]}…"
 
 
 def _judged(verdicts: str, value: Mapping[str, Any]) -> str:

@@ -26,6 +26,11 @@ function batch.lease()
   redis.call('ZADD', at('leases'), ends, RECEIPT)
   redis.call('HSET', batch.key, 'state', 'leased', 'until', ends)
   if policy then redis.call('HSET', batch.key, 'version', policy.version, 'oldest', batch.reply[3]) end
+  -- When, and how often as a rule: so that a trainer that takes no more is seen.
+  local had = redis.call('HMGET', at('state'), 'taken_at', 'taken_every')
+  local since = had[1] and now - tonumber(had[1])
+  local every = since and math.floor(((tonumber(had[2] or '') or since) + since) / 2) or ''
+  redis.call('HSET', at('state'), 'taken_at', now, 'taken_every', every)
 end
 
 local function fill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -25,6 +26,7 @@ KINDS: dict[str, type[Engine]] = {each.kind: each for each in (Vllm, PlainVllm, 
 _SETTING = "PENSTOCK_GATEWAY_ENGINES"
 _START = 32  # generations at once, from which a gate finds its limit
 _REST = 2.0  # seconds for which an engine that failed is asked last
+_REASON = 300  # characters
 _EXAMPLE = "PENSTOCK_GATEWAY_ENGINES=sglang=http://10.0.0.7:30000"
 
 
@@ -42,6 +44,7 @@ class Pool:
             for engine in self.engines
         }
         self._resting: dict[str, float] = {}
+        self.failing: dict[str, str] = {}  # engines that failed when they were asked last, and why
 
     @classmethod
     async def started(cls, redis: AnyRedis, settings: GatewaySettings) -> Pool:
@@ -80,9 +83,26 @@ class Pool:
 
         return max(self.engines, key=weight)
 
-    def rest(self, engine: Engine, seconds: float | None = None) -> None:
+    def rest(self, engine: Engine, failure: EngineFailed) -> None:
         """Ask it last for a while."""
-        self._resting[engine.url] = time.monotonic() + (_REST if seconds is None else seconds)
+        seconds = _REST if failure.after is None else failure.after
+        self._resting[engine.url] = time.monotonic() + seconds
+        self.failing[engine.url] = str(failure)[:_REASON]
+
+    def answered(self, engine: Engine) -> None:
+        """The engine works, or works again."""
+        if self.failing:
+            self.failing.pop(engine.url, None)
+
+    async def try_again(self) -> None:
+        """Ask those that failed for next to nothing: without agents nobody else would see that one
+        is back."""
+        for engine in self.engines:
+            if engine.url in self.failing:
+                with contextlib.suppress(EngineFailed, EngineUnfit, TimeoutError):
+                    async with asyncio.timeout(_REST):
+                        await engine.get("/v1/models")
+                    self.answered(engine)
 
     def gate(self, engine: Engine) -> Gate:
         """The gate that all processes pass before they ask this engine for tokens."""

@@ -1,6 +1,6 @@
 -- sweep.lua: calls whose process is gone have no answer; sessions that are idle are named.
 -- KEYS   root
--- ARGV   idle_ms most
+-- ARGV   idle_ms most name(of the gateway that asks, which lives; or empty) facts(its engines that fail, JSON)
 -- REPLY  the sessions that were idle for too long
 -- include: clock.lua
 -- include: session.lua
@@ -23,5 +23,9 @@ for _, sid in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', clock, 'LIMIT
     idle[#idle + 1] = sid
     redis.call('ZADD', sessions, clock + 60000, sid) -- if its finder dies, another one finds it
   end
+end
+if NAME ~= '' then
+  redis.call('HSET', ROOT .. ':gateways', NAME, string.format('%d ', clock) .. FACTS)
+  redis.call('PEXPIRE', ROOT .. ':gateways', 3600000)
 end
 return idle

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -51,6 +53,7 @@ class Gateway:
         self._link = Link(target)
         self._sessions = SessionLog(self._link, run, settings)
         self._tally = Tally()
+        self._name = f"{socket.gethostname()}:{settings.gateway_port}"
         self._agents: Agents | None = None
         self._pool: Pool | None = None
         self.control = self._control()
@@ -94,21 +97,25 @@ class Gateway:
                    "run": self._run, "redis": str(self._link.target),
                    "engines": ", ".join(engine.url for engine in pool.engines)},
         )  # fmt: skip
-        sweeping = asyncio.create_task(self._sweep())
+        sweeping = asyncio.create_task(self._sweep(pool))
         yield
         await ended([sweeping])
+        with contextlib.suppress(*UNWELL):
+            for task in await listed_tasks(self._link, self._run):
+                await self._sessions.leave(task, self._name)
         await agents.aclose()
         await pool.aclose()
         await self._sessions.aclose()
         await self._link.aclose()
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, pool: Pool) -> None:
         """Give up the calls of processes that are gone, and idle sessions, until cancelled."""
         while True:
             heed_cancellation()
             try:
+                await pool.try_again()
                 for task in await listed_tasks(self._link, self._run):
-                    await self._sessions.sweep(task)
+                    await self._sessions.sweep(task, self._name, pool.failing)
             except UNWELL as failure:
                 log.warning("sweep failed; the next one follows", extra={"reason": str(failure)})
             await asyncio.sleep(_SWEEP)

@@ -12,7 +12,8 @@ from ground.settings import GroundSettings
 from penstock.doctor.finding import Finding
 from penstock.doctor.isolation import check_isolation
 from penstock.doctor.packages import check_names, check_python, check_versions
-from penstock.doctor.redis import check_redis
+from penstock.doctor.redis import check_redis, fleets_target
+from penstock.doctor.stored import check_fleet
 from penstock.options import examples, given_settings, settings_options
 from penstock.tables import Styled, Table, coloured
 
@@ -40,7 +41,7 @@ Exit code: 0 ready (warnings may stand), 1 a check failed, 2 a setting cannot be
 @click.option("--quiet", "-q", is_flag=True, help="Show only warnings and failures.")
 @settings_options
 def command(as_json: bool, quiet: bool) -> int:
-    """Check Python, packages, Redis and the kernel; say what to do."""
+    """Check Python, packages, Redis, the kernel and the fleet; say what to do."""
     report = examine(given_settings())
     healthy = all(finding.verdict != "fail" for finding in _all(report))
     if as_json:
@@ -59,7 +60,10 @@ def examine(settings: GroundSettings) -> Report:
         "sandbox": check_isolation,
     }
     found = {about: list(check()) for about, check in checks.items()}
-    return {about: found[about] for about in ("python", "redis", "sandbox")}
+    # Of a Redis that does not serve us, one finding is enough.
+    served = all(finding.verdict != "fail" for finding in found["redis"])
+    found["fleet"] = list(check_fleet(fleets_target(settings), settings.run)) if served else []
+    return {about: found[about] for about in ("python", "redis", "sandbox", "fleet")}
 
 
 def table_of(report: Report, *, quiet: bool = False) -> Table:

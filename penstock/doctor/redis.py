@@ -22,7 +22,7 @@ from ground.server.binary import server_of
 from ground.server.server import running_server
 from ground.settings import GroundSettings
 from penstock.doctor.finding import Finding, fail, ok, warn
-from penstock.doctor.stored import check_gates, check_queues, check_tasks
+from penstock.doctor.stored import check_queues
 
 # The newest lines that `make test` has passed on.
 TESTED = {"Redis": (7, 0), "Valkey": (9, 1)}
@@ -33,14 +33,19 @@ def check_redis(settings: GroundSettings) -> Iterator[Finding]:
     """Look at the server that is named, or at the one this machine would run."""
     if settings.redis_url is not None:
         named = parse_redis_url(settings.redis_url.get_secret_value())
-        yield from check_server(named, settings.run, timeout=settings.redis_timeout)
+        yield from check_server(named, timeout=settings.redis_timeout)
         return
     yield from check_embedded(settings)
 
 
-def check_server(
-    target: RedisTarget, run: str = "default", *, timeout: float = 5.0
-) -> Iterator[Finding]:
+def fleets_target(settings: GroundSettings) -> RedisTarget | None:
+    """The Redis whose fleet is meant: the one named, or the one that runs here."""
+    if settings.redis_url is not None:
+        return parse_redis_url(settings.redis_url.get_secret_value())
+    return running_server(settings.data_dir)
+
+
+def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Finding]:
     try:
         client = open_plainly(target, timeout=timeout)
     except RedisError as trouble:
@@ -58,10 +63,8 @@ def check_server(
         yield _clock(client)
         if target.kind == "cluster":
             yield warn("queues", "RQ cannot keep them on a cluster", "give them one primary")
-        else:
-            yield from check_gates(target)
+            return
         yield from check_queues(client)
-        yield from check_tasks(target, run)
     except RedisError as trouble:
         yield fail("server", str(trouble))
     except NoPermissionError as refusal:  # it may run scripts, but not use our keys
@@ -87,7 +90,7 @@ def check_embedded(settings: GroundSettings) -> Iterator[Finding]:
     state = "its server is running" if running else "no server is running on it"
     yield ok("data directory", f"{settings.data_dir.absolute()}, {state}")
     if running:
-        yield from check_server(running, settings.run, timeout=settings.redis_timeout)
+        yield from check_server(running, timeout=settings.redis_timeout)
 
 
 def _embedded(binary: Path, folder: Path) -> Finding:

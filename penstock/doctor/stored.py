@@ -1,7 +1,5 @@
-"""What Redis keeps of queues, workers and tasks.
-
-Of a queue, whether its two ends write and read alike: JSON, and not RQ's default, pickle. Of a
-task, whether its policy on versions leaves slow problems their share of the training.
+"""What Redis keeps of the fleet: the verdict on it, and whether a queue's two ends write and read
+alike: JSON, and not RQ's default, pickle.
 """
 
 import asyncio
@@ -10,19 +8,14 @@ from typing import Any
 
 import redis
 
-from buffer.counters import generation_seconds
 from ground.redis.url import RedisTarget
-from penstock.doctor.finding import Finding, ok, warn
-from penstock.fleet.model import Worker
+from penstock.doctor.finding import Finding, fail, ok, warn
+from penstock.fleet.model import Fleet
 from penstock.fleet.one_job import error_text, unpacked
 from penstock.fleet.reader import FleetReader
-from penstock.fleet.verdicts import bias, ungated
 
 _LOOKED_AT = 5  # jobs at each end of a queue
 _OURS = b"worker.jobs."
-_REMEDY = (
-    "`penstock groups versions` names the problems; set when_old to wait or mask, or raise max_age"
-)
 _SAID = ("DeserializationError", "UnpicklingError")
 
 
@@ -67,28 +60,25 @@ def _failure_of(client: redis.Redis, id: str) -> str:
     return error_text(results[0][1].get(b"exc_string")) if results else ""
 
 
-def check_tasks(target: RedisTarget, run: str) -> Iterator[Finding]:
-    """A warning for each task of the run whose discarded groups took longer than the others."""
-    for task, seconds in asyncio.run(_read(target, run)).items():
-        if said := bias(seconds):
-            yield warn(f"task {task}", said, _REMEDY)
+def check_fleet(target: RedisTarget | None, run: str) -> Iterator[Finding]:
+    """The verdict on the fleet of this Redis, as `penstock status` gives it."""
+    if target is None:
+        start = "set PENSTOCK_REDIS_URL, or start one here: penstock up"
+        yield warn("fleet", "no Redis is named, and none runs here: there is none to judge", start)
+        return
+    if target.kind == "cluster":
+        return  # it has no queues, and no workers of theirs
+    fleet = asyncio.run(_read(target, run))
+    for one in fleet.alarms:
+        judged = fail if one.level == "bad" else warn
+        yield judged(one.verdict, one.text, one.remedy)
+    if fleet.level == "unused":
+        text = "nothing has used this Redis yet"
+        yield warn("fleet", text, "is it the one that is meant? `penstock up` starts all of it")
+    elif not fleet.alarms:
+        yield ok("fleet", fleet.sentence)
 
 
-def check_gates(target: RedisTarget) -> Iterator[Finding]:
-    """A warning for each queue with workers that take permits, and others that take none."""
-    workers = asyncio.run(_workers(target))
-    for queue in sorted({queue for worker in workers for queue in worker.queues}):
-        if said := ungated(queue, workers):
-            fact, _, remedy = said.rpartition("; ")
-            yield warn(f"queue {queue}", fact, remedy)
-
-
-async def _workers(target: RedisTarget) -> list[Worker]:
-    async with FleetReader(target) as reader:
-        return await reader.workers()
-
-
-async def _read(target: RedisTarget, run: str) -> dict[str, dict[str, float]]:
+async def _read(target: RedisTarget, run: str) -> Fleet:
     async with FleetReader(target, run) as reader:
-        buffers = await reader.open_buffers()
-        return {one.task: generation_seconds(await one.catalog.stats()) for one in buffers}
+        return await reader.read(workers=0)

@@ -1,5 +1,6 @@
 """The run's rollout buffers, through the buffer's own library."""
 
+import json
 from collections.abc import Sequence
 
 from buffer import RolloutBuffer
@@ -7,8 +8,9 @@ from buffer.catalog import GroupInfo
 from buffer.counters import COUNTERS, STATES, generation_seconds
 from buffer.link import Link
 from buffer.versions.publishing import Versions
-from ground.keys import tagged
-from penstock.fleet.model import Group, Task
+from ground.keys import in_run, tagged
+from ground.lua import text_fields
+from penstock.fleet.model import Gateway, Group, Task
 
 SHOWN_GROUPS = 50
 
@@ -35,6 +37,19 @@ async def read_task(buffer: RolloutBuffer, now: float) -> Task:
         rollout=await buffer.catalog.rollout(),
         versions=await _versions(buffer),
         generation_seconds=generation_seconds(stats),
+        pulse=await buffer.catalog.pulse(),
+        gateways=await _gateways(buffer, now),
+    )
+
+
+async def _gateways(buffer: RolloutBuffer, now: float) -> tuple[Gateway, ...]:
+    """The gateways of a task's agents; each writes with every sweep that it lives."""
+    key = tagged("buffer", in_run(buffer.run, buffer.task), "gateways")
+    said = text_fields(await buffer._task.link.command("HGETALL", key))
+    parts = {name: facts.partition(" ") for name, facts in sorted(said.items())}
+    return tuple(
+        Gateway(name, max(0.0, now - int(at) / 1000), json.loads(failing))
+        for name, (at, _, failing) in parts.items()
     )
 
 

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -110,7 +111,8 @@ class StoredHistory(History):
         fields = {"point": json.dumps(asdict(point), separators=(",", ":"))}
         pipe.xadd(self._key, fields, f"{int(point.at) * 1000}-0", maxlen=KEPT, approximate=False)
         pipe.expire(self._key, KEPT)
-        stored, _ = await pipe.execute(raise_on_error=False)
+        pipe.set(seen_key(self._run), point.at, ex=KEPT)
+        stored, *_ = await pipe.execute(raise_on_error=False)
         refused = str(stored) if isinstance(stored, RedisError) else ""
         if "equal or smaller" in refused:  # another monitor has stored this second
             return
@@ -119,6 +121,10 @@ class StoredHistory(History):
         self._refused = refused
         if not refused:
             await self._store_spans(point)
+
+    async def leave(self) -> None:
+        """A monitor ends in order: nobody misses it."""
+        await self._client.delete(seen_key(self._run))
 
     async def span(self, name: str) -> list[dict[str, Any]]:
         """The points of `hour` or `day`, each a mean."""
@@ -145,6 +151,21 @@ class StoredHistory(History):
 
     def _key_of(self, span: str) -> str:
         return tagged("monitor", self._run, f"history:{span}")
+
+
+def lately(points: Sequence[Point], now: float) -> dict[str, float]:
+    """How many programs and jobs ended how in the last minute."""
+    found: dict[str, float] = {}
+    recent = [point for point in points if point.at >= now - LATELY - 1]
+    for before, point in pairwise(recent):
+        for outcome, rate in point.programs.items():
+            found[outcome] = found.get(outcome, 0.0) + rate * (point.at - before.at)
+    return found
+
+
+def seen_key(run: str) -> str:
+    """When a monitor of the run looked last. Its silence is seen by this."""
+    return tagged("monitor", run, "seen")
 
 
 def _of_this_version(rows: Iterable[Any]) -> Iterator[Point]:

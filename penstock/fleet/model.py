@@ -3,9 +3,11 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from buffer.catalog import Pulse
 from buffer.versions.publishing import Versions
 from limiter import GateStatus
 
+Level = Literal["well", "warn", "bad", "unused"]
 Verdict = Literal[
     "idle", "working", "suspended", "paused", "no workers", "held back", "workers are full"
 ]
@@ -21,6 +23,8 @@ class Server:
     max_memory: int
     clients: int
     commands_per_second: int
+    trouble: tuple[tuple[str, str], ...] = ()
+    """Why it takes no writes or may lose what it has, each a verdict and its sentence."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,14 @@ class Worker:
     pid: int
     unreachable: tuple[str, ...]
     """Sandbox servers that its programs cannot reach; at its last heartbeat."""
+    refused: str = ""
+    """What Redis answered when it refused this worker's latest claim or heartbeat."""
+    release: str = ""
+    """Of Penstock; empty of RQ's own, and of older ones."""
+    ahead: float = 0.0
+    """Seconds that its machine's clock is before that of Redis."""
+    pace: tuple[int, float] = (0, 0.0)
+    """The jobs that it ended in the last minute, and how long they took together."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,20 @@ class Latency:
     """By `LATENCY_STEPS`, of which each is an upper end in seconds."""
     seconds: float
     """Of all of them together."""
+
+
+@dataclass(frozen=True)
+class Masked:
+    """The programs of a queue that had no outcome lately."""
+
+    many: int = 0
+    """Of the last `of` that finished."""
+    of: int = 0
+    since: int = 0
+    """How many had an outcome after the last that had none."""
+    ago: float = 0.0
+    why: str = ""
+    """Of the last one."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +111,16 @@ class Queue:
     took: Latency
     shared: int = 0
     """Of the finished ones, programs whose assertions ran in their own process."""
+    masked: Masked = Masked()
+    sharing: int = 0
+    """Of those that wait, jobs in lists of shares, which RQ's own workers do not see."""
     paused: bool = False
     verdict: Verdict = "idle"
     reason: str = ""
+    remedy: str = ""
+    """What lets its jobs in; empty if nothing holds them."""
+    cause: str = ""
+    """What holds them, as `penstock.fleet.judge.VERDICTS` names it."""
     ungated: str = ""
     """How some of its workers pass the gate of the others by; empty if none does."""
 
@@ -112,6 +145,16 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Gateway:
+    """A gateway that serves a task's agents."""
+
+    name: str
+    silent: float
+    failing: dict[str, str]
+    """The engines that fail it, each with the reason."""
+
+
+@dataclass(frozen=True)
 class Task:
     """One task of the run's rollout buffer."""
 
@@ -131,6 +174,8 @@ class Task:
     """Where its versions stand; None if none was published under a policy."""
     generation_seconds: dict[str, float]
     """Mean time to make a group that was `delivered`, or `dropped`: discarded or made again."""
+    pulse: Pulse
+    gateways: tuple[Gateway, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,6 +199,8 @@ class Sandbox:
     tries: int
     trouble: str
     """Why it could not, or why it is to end, or that nobody has come to end it."""
+    overdue: bool = False
+    """Whether nobody has come to end it, long after its owner's lease."""
 
 
 @dataclass(frozen=True)
@@ -186,16 +233,29 @@ class Job:
     """How its program ended, by `PROGRAM_OUTCOMES`; empty of a function, or where nobody said."""
     enqueued: float = 0.0
     started: float = 0.0
+    error: str = ""
+    """The last line of a failed one's traceback; of the newest ones only."""
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """What a person should know, and where to look: `kind` is queue, gate, worker, task or run."""
+    """What is wrong, what to do, and where to look.
+
+    verdict  its name, as in `penstock.fleet.judge.VERDICTS`
+    kind     queue, gate, worker, task, run, job, redis or monitor
+    """
 
     level: Literal["warn", "bad"]
     text: str
     kind: str
     name: str
+    verdict: str
+    remedy: str
+
+    @property
+    def said(self) -> str:
+        """Both in one line."""
+        return f"{self.text}; {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -220,8 +280,13 @@ class Fleet:
     registries: tuple[Registry, ...] = field(default=())
     sandboxes: tuple[Sandbox, ...] = field(default=())
     """Of all registries, those in trouble first."""
+    monitor: float | None = None
+    """Since a monitor of the run looked last; None if none has, or if it ended in order."""
+    level: Level = "unused"
+    sentence: str = ""
+    """What a person should know first."""
     notes: tuple[str, ...] = field(default=())
-    """What a person should know first, worst first."""
+    """All of it, worst first."""
     alarms: tuple[Alarm, ...] = field(default=())
     """The same, each with where to look."""
 

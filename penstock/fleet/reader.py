@@ -9,7 +9,6 @@ many jobs, groups and workers there are.
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from typing import Any, Self
 
 import redis
@@ -23,8 +22,10 @@ from ground.redis.url import RedisTarget
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
+from penstock.fleet.history import seen_key
+from penstock.fleet.judge import judge, trouble_of
 from penstock.fleet.model import Fleet, Group, Queue, Sandbox, Server, Task, Worker
-from penstock.fleet.verdicts import alarms, judged
+from penstock.fleet.verdicts import judged
 from worker.lifecycle.registry.registry import INDEX as SANDBOX_RUNS
 
 SHOWN_WORKERS = 50
@@ -56,6 +57,8 @@ class FleetReader:
         tasks, groups, quarantine = await self._buffers(now)
         runs = await self.client.smembers(SANDBOX_RUNS)
         registered = await self._registries.look(run.decode() for run in runs)
+        seen = await self.client.get(seen_key(self.run))
+        failed = await work.read_ended(self.client, queues, "failed")
         fleet = Fleet(
             at=now, run=self.run, server=await self._server(), suspended=suspended,
             queues=judged(queues, found, gates, suspended=suspended),
@@ -63,14 +66,13 @@ class FleetReader:
             worker_states=dict(Counter(worker.state for worker in found)),
             gates=gates, tasks=tasks, groups=groups, quarantine=quarantine,
             recent=tuple(await work.read_ended(self.client, queues, "finished")),
-            failed=tuple(await work.read_ended(self.client, queues, "failed")),
+            failed=tuple(await work.with_errors(self.client, failed)),
             done=sum(worker.finished + worker.failed for worker in found),
             registries=sandboxes.registries(registered),
             sandboxes=sandboxes.sandboxes(registered),
+            monitor=max(0.0, now - float(seen)) if seen else None,
         )  # fmt: skip
-        found_alarms = alarms(fleet)
-        notes = tuple(a.text for a in found_alarms)
-        return replace(fleet, alarms=found_alarms, notes=notes), found
+        return judge(fleet, found), found
 
     async def queue(self, name: str) -> Queue | None:
         """One queue, and why it grows; None if nobody has used it."""
@@ -156,4 +158,5 @@ class FleetReader:
             max_memory=int(facts.get("maxmemory", 0)),
             clients=int(facts.get("connected_clients", 0)),
             commands_per_second=int(facts.get("instantaneous_ops_per_sec", 0)),
+            trouble=trouble_of(facts),
         )

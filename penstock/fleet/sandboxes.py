@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ground.redis.url import RedisTarget
 from penstock.fleet.model import Registry, Sandbox
 from worker.lifecycle.registry import registry
-from worker.lifecycle.registry.records import Record, Registered
+from worker.lifecycle.registry.records import UNWATCHED, Record, Registered
 
 SHOWN_SANDBOXES = 50
 MOST_LOOKED_AT = 2000  # of one run, for a list of them
@@ -73,5 +73,5 @@ def _shown(run: str, record: Record, now: float) -> Sandbox:
         provider=record.provider, state=record.state,
         starting=bool(record.permits) and record.state != "READY", session=record.instance,
         owner=record.owner, since=record.made, failing=record.failing, tries=record.tries,
-        trouble=record.trouble(now),
+        trouble=record.trouble(now), overdue=now - record.lease_end >= UNWATCHED,
     )  # fmt: skip

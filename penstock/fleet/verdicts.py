@@ -1,16 +1,34 @@
 """Why a queue grows: nobody works on it, a gate holds it back, or there is simply much to do."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from limiter import GateStatus
-from penstock.fleet.model import Alarm, Fleet, Queue, Registry, Verdict, Worker
+from limiter import GateStatus, LeaseStatus
+from penstock.fleet.model import Queue, Verdict, Worker
 from worker.errors import start_a_worker
 
-_STOPPED = ("suspended", "paused", "held back")
 BIASED = 1.5  # dropped groups may take so many times as long as delivered ones
+
+
+class Standing(NamedTuple):
+    """What happens to a queue, why nothing does, and what lets its jobs in."""
+
+    verdict: Verdict
+    reason: str = ""
+    remedy: str = ""
+    cause: str = ""
+
+
+class Held(NamedTuple):
+    """How a gate holds work back, what lets it in, and the judge's name for it."""
+
+    reason: str
+    remedy: str
+    cause: str = "held_back"
 
 
 def judged(
@@ -29,10 +47,8 @@ def _judged(
     queue: Queue, workers: Sequence[Worker], gates: dict[str, GateStatus], *, suspended: bool
 ) -> Queue:
     mine = [one for one in workers if queue.name in one.queues and one.state != "dead"]
-    verdict, reason = _verdict(queue, mine, gates, suspended=suspended)
-    return replace(
-        queue, workers=len(mine), verdict=verdict, reason=reason, ungated=ungated(queue.name, mine)
-    )
+    stands = _standing(queue, mine, gates, workers, suspended=suspended)
+    return replace(queue, workers=len(mine), **stands._asdict(), ungated=ungated(queue.name, mine))
 
 
 def ungated(queue: str, workers: Iterable[Worker]) -> str:
@@ -56,27 +72,59 @@ def _takes(many: int) -> str:
     return "takes" if many == 1 else "take"
 
 
-def _verdict(
-    queue: Queue, workers: list[Worker], gates: dict[str, GateStatus], *, suspended: bool
-) -> tuple[Verdict, str]:
+def _standing(
+    queue: Queue,
+    workers: list[Worker],
+    gates: dict[str, GateStatus],
+    everyone: Sequence[Worker],
+    *,
+    suspended: bool,
+) -> Standing:
     if not workers:
         if queue.depth:
-            return "no workers", f"no worker listens on queue {queue.name!r}"
-        return "idle", "no worker listens"
+            reason = f"no worker listens on queue {queue.name!r}"
+            start = f"start one: {start_a_worker(queue.name)}"
+            return Standing("no workers", reason, start, "no_worker")
+        return Standing("idle", "no worker listens")
     if suspended:
-        return "suspended", "all workers are suspended; `rq resume` ends that"
+        reason = "all workers are suspended"
+        return Standing("suspended", reason, "`rq resume` ends that", "suspended")
     if queue.paused:
-        resume = f"penstock queues resume {shlex.quote(queue.name)}"
-        return "paused", f"queue {queue.name!r} is paused; `{resume}` ends that"
+        resume = f"`penstock queues resume {shlex.quote(queue.name)}` ends that"
+        return Standing("paused", f"queue {queue.name!r} is paused", resume, "queue_paused")
     if not queue.depth:
-        return ("working", "") if queue.running else ("idle", "")
+        return Standing("working" if queue.running else "idle")
+    if queue.sharing and not any(worker.concurrent for worker in workers):
+        many = f"{queue.sharing:,} of its jobs {'has' if queue.sharing == 1 else 'have'} a share"
+        only = f"only RQ's own workers listen on queue {queue.name!r}"
+        reason = f"{only}, which see no shares: {many}"
+        start = f"start one of Penstock's: {start_a_worker(queue.name)}"
+        return Standing("no workers", reason, start, "no_worker_for_shares")
     named = {worker.gate for worker in workers if worker.gate}
-    holds = [held for name in sorted(named) if name in gates and (held := holding(gates[name]))]
+    holds = [
+        held
+        for name in sorted(named)
+        if name in gates and (held := holding(gates[name], dead_permits(gates[name], everyone)))
+    ]
     if holds and len(holds) == len(named) and all(worker.gate for worker in workers):
-        return "held back", f"queue {queue.name!r} is held back: {'; '.join(holds)}"
+        reason = f"queue {queue.name!r} is held back: {'; '.join(held.reason for held in holds)}"
+        remedy = "; ".join(dict.fromkeys(held.remedy for held in holds))
+        return Standing("held back", reason, remedy, holds[0].cause)
     if all(worker.state == "busy" for worker in workers):
-        return "workers are full", f"all {len(workers)} workers are busy"
-    return "working", ""
+        all_busy = f"all {len(workers)} workers are busy"
+        return Standing("workers are full", all_busy, "start more, or raise their --concurrency")
+    return Standing("working")
+
+
+def dead_permits(gate: GateStatus, workers: Sequence[Worker]) -> list[LeaseStatus]:
+    """The permits of a gate whose workers are gone. A worker's permit is called after its job and
+    its execution."""
+    living = {one.name for one in workers if one.state != "dead"}
+    return [
+        lease
+        for lease in gate.leases
+        if re.fullmatch(r".+:[0-9]{10,}", lease.id) and lease.process not in living
+    ]
 
 
 def limit_of(gate: GateStatus) -> str:
@@ -121,81 +169,36 @@ def state_of(gate: GateStatus) -> str:
     return f"{state} {'v' if latest.after < latest.before else '^'} {latest.ago:.0f}s {latest.why}"
 
 
-def holding(gate: GateStatus) -> str:
-    """How a gate holds work back now; empty if it does not."""
+def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> Held | None:
+    """How a gate holds work back now, and what lets it in; None if it does not."""
+    name, named = shlex.quote(gate.name), f"gate {gate.name!r}"
+    change = f"wait, or raise it: penstock limits set {name}"
     if gate.paused:
-        return f"gate {gate.name!r} is paused"
+        resume = f"`penstock limits resume {name}` ends that"
+        return Held(f"{named} is paused", resume, "gate_paused")
+    if gate.limit == 0:
+        raised = f"penstock limits set {name} --limit N"
+        return Held(f"{named} has the limit 0", raised, "gate_shut")
     if gate.adaptive is not None and gate.adaptive.held > 0:
-        return f"gate {gate.name!r} is held for {gate.adaptive.held:.0f} s, as its service asked"
+        return Held(f"{named} is held for {gate.adaptive.held:.0f} s, as its service asked", "wait")
     if gate.limit is not None and gate.cost >= gate.limit:
         what = "permits in flight" if gate.cost == gate.in_flight else "in use"
-        return f"gate {gate.name!r} is full, {gate.cost} of {gate.limit} {what}"
-    for name, amount in gate.amounts.items():
-        if amount.tokens < 1 and gate.waiting:
-            return f"gate {gate.name!r} grants {amount.rate:g} {name} a second"
+        text = f"{named} is full, {gate.cost} of {gate.limit} {what}"
+        if of_the_dead:
+            last = max(lease.expires_in for lease in of_the_dead)
+            return Held(
+                f"{text}, {len(of_the_dead)} of them held by dead workers for up to {last:.0f} s",
+                f"wait, or penstock limits revoke {name} {of_the_dead[0].id}",
+                "gate_held_by_the_dead",
+            )
+        return Held(text, f"{change} --limit N")
+    for amount, stands in gate.amounts.items():
+        if stands.tokens < 1 and gate.waiting:
+            text = f"{named} grants {stands.rate:g} {amount} a second"
+            return Held(text, f"{change} --amount {amount}=N")
     if gate.tokens is not None and gate.tokens < 1 and gate.waiting:
-        return f"gate {gate.name!r} grants {gate.rate:g} a second"
-    return ""
-
-
-def alarms(fleet: Fleet) -> tuple[Alarm, ...]:
-    """What a person should know first."""
-    queues = [note for queue in fleet.queues if (note := _note(queue))]
-    queues += [Alarm("warn", one.ungated, "queue", one.name) for one in fleet.queues if one.ungated]
-    sandboxes = [note for registry in fleet.registries for note in _of_sandboxes(registry, fleet)]
-    return (*queues, *_of_gates(fleet, queues), *_of_workers(fleet), *_of_tasks(fleet), *sandboxes)
-
-
-def _of_gates(fleet: Fleet, of_queues: list[Alarm]) -> list[Alarm]:
-    """The paused ones; those that a queue's note names already are not told twice."""
-    told = " ".join(alarm.text for alarm in of_queues)
-    return [
-        Alarm(
-            "warn", f"gate {gate.name!r} is paused, and {gate.waiting} wait at it",
-            "gate", gate.name,
-        )
-        for gate in fleet.gates
-        if gate.paused and gate.waiting and repr(gate.name) not in told
-    ]  # fmt: skip
-
-
-def _of_workers(fleet: Fleet) -> list[Alarm]:
-    """The silent ones, and the sandboxes that those at work cannot reach."""
-    said = []
-    if dead := fleet.worker_states.get("dead", 0):
-        named = [worker.name for worker in fleet.workers if worker.state == "dead"]
-        text = f"{_many(dead, 'worker is', 'workers are')} silent: {', '.join(named)[:80]}"
-        said.append(Alarm("bad", text, "worker", named[0] if dead == 1 and named else ""))
-    # A worker that runs nothing has no way to know that a sandbox is back.
-    at_work = [worker for worker in fleet.workers if worker.state != "dead" and worker.running]
-    for url, many in Counter(url for worker in at_work for url in worker.unreachable).items():
-        text = f"{_many(many, 'worker', 'workers')} cannot reach the sandbox {url}"
-        said.append(Alarm("bad", text, "worker", ""))
-    return said
-
-
-def _of_tasks(fleet: Fleet) -> list[Alarm]:
-    quarantined = [
-        Alarm("warn", f"task {task.name!r}: {_many(lost, 'group', 'groups')} in quarantine",
-              "task", task.name)
-        for task in fleet.tasks
-        if (lost := task.groups.get("quarantined", 0))
-    ]  # fmt: skip
-    failed = [
-        Alarm(
-            "bad",
-            f"task {task.name!r}: its rollout failed, and brings no more; the server's log says"
-            " why", "task", task.name,
-        )
-        for task in fleet.tasks
-        if task.rollout == "failed"
-    ]  # fmt: skip
-    biased = [
-        Alarm("warn", f"task {task.name!r}: {said}", "task", task.name)
-        for task in fleet.tasks
-        if (said := bias(task.generation_seconds))
-    ]
-    return quarantined + failed + biased
+        return Held(f"{named} grants {gate.rate:g} a second", f"{change} --rate N")
+    return None
 
 
 def bias(seconds: dict[str, float]) -> str:
@@ -208,32 +211,3 @@ def bias(seconds: dict[str, float]) -> str:
         f"discarded groups took {dropped:.3g} s on average, and delivered ones "
         f"{delivered:.3g} s: slow problems are trained on less than their share"
     )
-
-
-def _of_sandboxes(registry: Registry, fleet: Fleet) -> list[Alarm]:
-    """What nobody ends: because it cannot be, or because nobody is there to."""
-    said, run = [], registry.run
-    if registry.failing:
-        why = next((box.trouble for box in fleet.sandboxes if box.failing and box.run == run), "")
-        many = _many(registry.failing, "sandbox", "sandboxes")
-        text = f"run {run!r}: {many} could not be ended, and will be tried again: {why[:120]}"
-        said.append(Alarm("bad", text, "run", run))
-    if registry.states and not registry.reaper:
-        many = _many(sum(registry.states.values()), "sandbox", "sandboxes")
-        text = f"run {run!r}: {many}, and no reaper watches them; start one: penstock reap"
-        said.append(Alarm("warn", text, "run", run))
-    return said
-
-
-def _note(queue: Queue) -> Alarm | None:
-    wait = _many(queue.depth, "job waits", "jobs wait")
-    if queue.verdict == "no workers":
-        text = f"{queue.reason}, and {wait}; start one: {start_a_worker(queue.name)}"
-        return Alarm("bad", text, "queue", queue.name)
-    if queue.verdict in _STOPPED and queue.depth:
-        return Alarm("warn", f"{queue.reason}; {wait}", "queue", queue.name)
-    return None
-
-
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count:,} {one if count == 1 else more}"

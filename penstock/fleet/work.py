@@ -7,18 +7,21 @@ from typing import Any
 
 from ground.keys import tagged
 from ground.lua import chunks
-from penstock.fleet.model import Job, Latency, Queue, Worker
+from penstock.fleet.model import Job, Latency, Masked, Queue, Worker
+from penstock.fleet.one_job import error_text
 from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
 
 SHOWN_JOBS = 30
 # Stock RQ's idle worker has a heartbeat every 405 s.
 SILENT_RQ = 435.0
+_EXPLAINED = 5
 _DESCRIBED = 1000  # characters: people may put whole programs there
 UNHAPPY = tuple(outcome for outcome in PROGRAM_OUTCOMES if outcome != "finished")
 _WORKER = (
     "state", "queues", "current_job", "last_heartbeat", "birth", "successful_job_count",
     "failed_job_count", "hostname", "pid", "penstock_gate",
-    "penstock_unreachable", "penstock_jobs_at_once",
+    "penstock_unreachable", "penstock_jobs_at_once", "penstock_refused", "penstock_release",
+    "penstock_ahead", "penstock_pace",
     *(f"penstock_{outcome}" for outcome in UNHAPPY),
 )  # fmt: skip
 _JOB = (
@@ -26,6 +29,7 @@ _JOB = (
     "penstock_attempts", "penstock_outcome",
 )  # fmt: skip
 _NO_COUNTER = ("fence", "paused", "waited_us", "took_us", "programs_shared")
+RECENT = 64  # programs, of which it is known how many had no outcome; counts.lua has the same
 _Row = list[bytes | None]
 
 
@@ -42,12 +46,15 @@ async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> lis
         pipe.zcard(f"rq:deferred:{name}")
         pipe.zcard(f"rq:scheduled:{name}")
         pipe.hgetall(tagged("work", name))
-    rows = chunks(await pipe.execute(), 4)
+        pipe.hgetall(tagged("work", name, "masked"))
+    rows = chunks(await pipe.execute(), 5)
     return [
-        Queue(
-            name=name, depth=waiting[name][0], oldest=waiting[name][1],
+        _with_masked(
+            Queue(
+            name=name, depth=waiting[name][0], oldest=waiting[name][1], sharing=waiting[name][2],
             running=row[0], deferred=row[1], scheduled=row[2], workers=0,
             **_counted(row[3]),
+            ), row[4], now,
         )
         for name, row in zip(names, rows, strict=True)
     ]  # fmt: skip
@@ -102,6 +109,26 @@ async def read_ended(client: Any, queues: Iterable[Queue], registry: str) -> lis
     return sorted(jobs, key=lambda job: -job.ended)[:SHOWN_JOBS]
 
 
+async def with_errors(client: Any, jobs: Sequence[Job]) -> list[Job]:
+    """These failed jobs, the newest with the last line of their tracebacks."""
+    pipe = client.pipeline(transaction=False)
+    for job in jobs[:_EXPLAINED]:
+        pipe.xrevrange(f"rq:results:{job.id}", count=1)
+    results = await pipe.execute(raise_on_error=False)
+    explained = [
+        replace(job, error=_last_line(rows)) for job, rows in zip(jobs, results, strict=False)
+    ]
+    return [*explained, *jobs[_EXPLAINED:]]
+
+
+def _last_line(rows: Any) -> str:
+    """What a failed job's latest result says at its end."""
+    if not isinstance(rows, list) or not rows:
+        return ""
+    lines = error_text(rows[0][1].get(b"exc_string")).strip().splitlines()
+    return lines[-1][:_DESCRIBED] if lines else ""
+
+
 async def read_jobs(client: Any, ids: Sequence[tuple[str, str]]) -> list[Job | None]:
     """Each job of a queue and an id; None if Redis knows nothing of it."""
     rows = await _fields(client, [id for _, id in ids], _JOB)
@@ -128,7 +155,8 @@ def _less_replaced(workers: list[Worker], now: float) -> list[Worker]:
 
 
 def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float) -> Worker:
-    state, queues, job, heard, birth, done, failed, host, pid, gate, away, room, *unhappy = row
+    state, queues, job, heard, birth, done, failed, host, pid, gate, away, room, *more = row
+    refused, release, ahead, pace, *unhappy = more
     programs = {what: _whole(n) for what, n in zip(UNHAPPY, unhappy, strict=True) if n}
     silent = max(0.0, now - (_moment(heard) or now))
     ours = gate is not None
@@ -142,7 +170,8 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
         born=_moment(birth) or 0.0, finished=_whole(done), failed=_whole(failed),
         masked=programs.get("masked", 0), programs=programs,
         host=_text(host), pid=_whole(pid),
-        unreachable=tuple(_text(away).split()),
+        unreachable=tuple(_text(away).split()), refused=_text(refused), release=_text(release),
+        ahead=_number(ahead), pace=_pace(_text(pace)),
     )  # fmt: skip
 
 
@@ -152,20 +181,20 @@ async def _used_queues(client: Any) -> set[str]:
 
 async def _waiting(
     client: Any, lists: Mapping[str, str], now: float
-) -> dict[str, tuple[int, float]]:
+) -> dict[str, tuple[int, float, int]]:
     """How many jobs wait in each queue, and how long the oldest has: in its own list and those of
-    its shares, which are named `<queue>~<share>`."""
+    its shares, which are named `<queue>~<share>`; and how many in the latter."""
     pipe = client.pipeline(transaction=False)
     for name in lists:
         pipe.llen(f"rq:queue:{name}")
         pipe.lindex(f"rq:queue:{name}", 0)
     rows = chunks(await pipe.execute(), 2)
     heads = await _fields(client, [_text(head) for _, head in rows], ("enqueued_at",))
-    found: dict[str, tuple[int, float]] = {}
-    for queue, (jobs, _), (since,) in zip(lists.values(), rows, heads, strict=True):
-        before, oldest = found.get(queue, (0, 0.0))
+    found: dict[str, tuple[int, float, int]] = {}
+    for (name, queue), (jobs, _), (since,) in zip(lists.items(), rows, heads, strict=True):
+        before, oldest, sharing = found.get(queue, (0, 0.0, 0))
         waited = max(0.0, now - (_moment(since) or now))
-        found[queue] = before + jobs, max(oldest, waited)
+        found[queue] = before + jobs, max(oldest, waited), sharing + jobs * (name != queue)
     return found
 
 
@@ -231,6 +260,20 @@ def _counted(flat: dict[bytes, bytes]) -> dict[str, Any]:
     }
 
 
+def _with_masked(queue: Queue, noted: dict[bytes, bytes], now: float) -> Queue:
+    """The queue with what its workers noted of the programs that had no outcome lately."""
+    marks = [_whole(mark) for mark in noted.get(b"marks", b"").split()]
+    if not marks:
+        return queue
+    finished = queue.counters.get("finished", 0)
+    lately = Masked(
+        many=sum(mark > finished - RECENT for mark in marks), of=min(RECENT, finished),
+        since=max(0, finished - marks[-1]), ago=max(0.0, now - _whole(noted.get(b"at")) / 1e6),
+        why=_text(noted.get(b"why")),
+    )  # fmt: skip
+    return replace(queue, masked=lately)
+
+
 def _programs(fields: dict[str, int]) -> dict[str, int]:
     known = {name: fields.get(f"programs:{name}", 0) for name in PROGRAM_OUTCOMES}
     unknown = fields.get("finished", 0) - fields.get("functions", 0) - sum(known.values())
@@ -240,6 +283,18 @@ def _programs(fields: dict[str, int]) -> dict[str, int]:
 def _latency(what: str, fields: dict[str, int]) -> Latency:
     counts = tuple(fields.get(f"{what}:{step}", 0) for step in LATENCY_STEPS)
     return Latency(counts, fields.get(f"{what}_us", 0) / 1e6)
+
+
+def _pace(said: str) -> tuple[int, float]:
+    jobs, _, seconds = said.partition(" ")
+    return int(_number(jobs.encode())), _number(seconds.encode())
+
+
+def _number(value: bytes | None) -> float:
+    try:
+        return float(value or 0)
+    except ValueError:
+        return 0.0
 
 
 def _moment(text: bytes | None) -> float | None:

@@ -1,6 +1,7 @@
 """The monitor's one pair of eyes: a look a second, however many people watch."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
@@ -9,8 +10,7 @@ from typing import Any
 from ground.redis.connect import UNWELL
 from ground.tasks import heed_cancellation
 from penstock.fleet import Fleet, FleetReader
-from penstock.fleet.history import StoredHistory
-from penstock.fleet.summary import lately, summary
+from penstock.fleet.history import StoredHistory, lately
 from penstock.monitor.answers import as_json
 
 log = logging.getLogger("penstock.monitor")
@@ -46,6 +46,9 @@ class Watch:
     async def close(self) -> None:
         self._looking.cancel()
         await asyncio.wait([self._looking])
+        if self._always:
+            with contextlib.suppress(*UNWELL):
+                await self.history.leave()
 
     async def news(self) -> AsyncIterator[str]:
         """What went before, then every look: messages of server-sent events."""
@@ -91,7 +94,7 @@ class Watch:
         return {
             "fleet": shown(fleet),
             "point": asdict(point),
-            "summary": asdict(summary(fleet, self.history.points)),
+            "summary": {"level": fleet.level, "sentence": fleet.sentence},
             "lately": lately(self.history.points, fleet.at),
         }
 

@@ -27,7 +27,7 @@ Examples:
 1 to 8 are the overview and the lists. Enter opens a row, and Esc goes back. f opens the latest
 failed job, / filters, g goes to an id. Changes are asked about, and noted with your name.
 
-Exit code of one look: 0, or 1 if something needs attention.
+Exit codes of one look are those of `penstock status`.
 """),
 )
 @click.option("--once", is_flag=True, help="Look once, print, and end.")
@@ -55,15 +55,17 @@ def command(once: bool, as_json: bool, every: float) -> int:
 async def _look(url: str, run: str, *, as_json: bool) -> int:
     from penstock.fleet import FleetReader
     from penstock.fleet.history import History
+    from penstock.fleet.judge import EXIT_CODES
     from penstock.tables import terminal_width
     from penstock.top.plain import lines_of
     from penstock.top.views import overview_of
 
     async with FleetReader(url, run) as reader:
         fleet = await reader.read()
+    code = EXIT_CODES[fleet.level]
     if as_json:
         click.echo(json.dumps(fleet.as_dict(), indent=2))
-        return int(bool(fleet.notes))
+        return code
     history = History()
     history.add(fleet)
     clock = time.strftime("%H:%M:%S", time.localtime(fleet.at))
@@ -71,7 +73,7 @@ async def _look(url: str, run: str, *, as_json: bool) -> int:
     for line in (f"penstock, run {fleet.run}, {fleet.server.where}  {clock}", *lines):
         click.echo(line.encode(sys.stdout.encoding or "ascii", "backslashreplace").decode(
             sys.stdout.encoding or "ascii"))  # fmt: skip
-    return int(bool(fleet.notes))
+    return code
 
 
 async def _watch(url: str, run: str, every: float) -> int:

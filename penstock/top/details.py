@@ -71,7 +71,8 @@ async def queue(place: Place, seen: Seen) -> Screen:
 def _sentence(queue: Queue) -> str:
     waiting = f"; {queue.depth:,} wait" if queue.depth else ""
     if queue.reason:
-        return f"{queue.reason[:1].upper()}{queue.reason[1:]}{waiting}."
+        remedy = f"; {queue.remedy}" if queue.remedy else ""
+        return f"{queue.reason[:1].upper()}{queue.reason[1:]}{waiting}{remedy}."
     plain = {"idle": "Nothing waits and nothing runs.", "working": "It is worked on"}
     return plain.get(queue.verdict, queue.verdict) + waiting
 

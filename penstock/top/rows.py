@@ -189,12 +189,15 @@ def sandboxes(found: Iterable[Sandbox], now: float) -> Table:
 
 def alarms(fleet: Fleet) -> tuple[Row, ...]:
     """The worst first, each with where to look."""
-    found = sorted(fleet.alarms, key=lambda alarm: alarm.level != "bad")
-    return tuple(Row((f"! {one.text}",), _where(one.kind, one.name), one.level) for one in found)
+    return tuple(
+        Row((f"! {one.said}",), _where(one.kind, one.name), one.level) for one in fleet.alarms
+    )
 
 
-def _where(kind: str, named: str) -> Place:
+def _where(kind: str, named: str) -> Place | None:
     match kind:
+        case "redis" | "monitor":
+            return None
         case "task":
             return Place("groups", where=named, state="quarantined")
         case "run":

@@ -9,9 +9,8 @@ from penstock.changes import Audit
 from penstock.fleet import Fleet, Job
 from penstock.fleet.finding import find
 from penstock.fleet.groups import GroupFilter, groups_of
-from penstock.fleet.history import History
+from penstock.fleet.history import History, lately
 from penstock.fleet.jobs import JobFilter, jobs_of
-from penstock.fleet.summary import lately, summary
 from penstock.fleet.work import with_their_jobs
 from penstock.top import rows
 from penstock.top.details import DETAILS, Seen
@@ -22,6 +21,7 @@ GROUP_STATES = ("ready", "open", "leased", "kept", "quarantined")
 PAGE = 200  # rows of one page of a list
 _MOST_QUEUES = 20
 _FAILED_SHOWN = 5
+_LOOKS = {"unused": "warn"}
 _WHOLE = 8  # lines of an alarm: it ends with a command, which must not be cut
 
 
@@ -38,10 +38,9 @@ async def overview(place: Place, seen: Seen, order: Order) -> Screen:
 
 def overview_of(fleet: Fleet, history: History) -> Screen:
     """The overview of a look; `history` has its point."""
-    said = summary(fleet, list(history.points))
     first = rows.alarms(fleet)[:5]
-    if said.alarm is None:
-        first = (Row((said.sentence,), _first_place(said.job), said.level),)
+    if not first:
+        first = (Row((fleet.sentence,), Place("queues"), _LOOKS.get(fleet.level, fleet.level)),)
     failed = fleet.failed[:_FAILED_SHOWN]
     tables = [
         rows.jobs(failed, fleet.at, ": 3", len(fleet.failed)),
@@ -57,10 +56,6 @@ def overview_of(fleet: Fleet, history: History) -> Screen:
     return Screen(
         "overview", (Notes(first, most=_WHOLE), Notes((pulse,), most=1), *shown), bounded=True
     )
-
-
-def _first_place(job: str) -> Place:
-    return Place("job", job) if job else Place("queues")
 
 
 def _pulse(fleet: Fleet, history: History) -> str:

@@ -23,6 +23,7 @@ from penstock.doctor.command import table_of
 from penstock.doctor.finding import Finding, fail, ok, warn
 from penstock.doctor.packages import NAMES, check_names, check_python, check_versions
 from penstock.doctor.redis import check_server
+from penstock.doctor.stored import check_fleet
 from tests.harness import commands
 from tests.penstock.commands import run
 
@@ -256,10 +257,11 @@ def test_a_policy_that_drops_slow_problems_is_found(server: EmbeddedServer) -> N
     made = {"delivered_ms": 20_000, "delivered_timed": 10, "dropped_timed": 2}
     for dropped, warned in ((5_800, False), (6_200, True)):
         client.hset("penstock:buffer:{default/math}:state", mapping={**made, "dropped_ms": dropped})
-        found = by_name(list(check_server(server.target)))
-        assert ("task math" in found) is warned
-    assert found["task math"].verdict == "warn"
-    assert "when_old" in found["task math"].remedy
+        found = by_name(list(check_fleet(server.target, "default")))
+        assert ("biased" in found) is warned
+    assert found["biased"].verdict == "warn"
+    assert "task 'math': discarded groups took" in found["biased"].fact
+    assert "when_old" in found["biased"].remedy
     buffer.close()
     client.flushall()
     client.close()

@@ -18,7 +18,7 @@ from buffer.group_functions import GroupFunctions
 from ground.http import exposition
 from ground.redis.connect import connect_async, target_of
 from limiter import TokenBucket
-from penstock.doctor.stored import check_gates
+from penstock.doctor.stored import check_fleet
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.figures import families, figures
 from penstock.fleet.history import KEPT, History, StoredHistory
@@ -107,7 +107,7 @@ async def test_workers_that_pass_the_gate_of_others_by_are_told(real_redis: grou
         with at_work(real_redis, job_lease=60.0):
             until(lambda: b"" in gates_of_workers(real_redis), "the second")
             fleet = await look(real_redis)
-            checking = check_gates(target_of(real_redis))
+            checking = check_fleet(target_of(real_redis), "default")
             examined = await asyncio.to_thread(list, checking)
     said = (
         "workers of queue 'code' differ: 1 takes permits of 'code', 1 takes none, so no limit holds"
@@ -175,7 +175,7 @@ async def test_the_gate_that_holds_a_queue_back_is_named(
         assert (seen.name, seen.state, seen.gate, seen.running) == (worker.name, "busy", "code", 1)
         assert abs(seen.job_since - time.time()) < 100
         assert fleet.queues[0].verdict == "held back"
-        assert "gate 'code' is full, 1 of 1 permits in flight; 1 job waits" in fleet.notes[0]
+        assert "gate 'code' is full, 1 of 1 permits in flight, and 1 job waits" in fleet.notes[0]
         gate = TokenBucket(real_redis, "code", limit=1)
         gate.sync.pause()
         assert "gate 'code' is paused" in (await look(real_redis)).notes[0]
@@ -230,7 +230,7 @@ async def test_a_sandbox_that_the_workers_cannot_reach_is_named(real_redis: grou
         queue = CodeQueue(target_of(real_redis))
         with at_work(real_redis, **settings):
             handle = await queue.submit("print(1)")
-            said = f"1 worker cannot reach the sandbox {fusion.url}/run_code"
+            said = f"1 worker cannot reach the sandbox {fusion.url}/run_code; start that sandbox"
             await _until_noted(real_redis, said)
             fusion.listen_again()
             await asyncio.wait_for(handle.result(), 100)
@@ -239,7 +239,7 @@ async def test_a_sandbox_that_the_workers_cannot_reach_is_named(real_redis: grou
 
 async def _until_noted(client: Any, said: str) -> None:
     deadline = time.monotonic() + 100
-    while said not in (notes := (await look(client)).notes):
+    while said not in "".join(notes := (await look(client)).notes):
         assert time.monotonic() < deadline, f"it is not said: {said}; but {notes}"
 
 
@@ -336,7 +336,7 @@ async def test_groups_and_quarantine_are_shown_with_their_reasons(redis: ground.
         ("a", "quarantined"), ("b", "quarantined"),
     }  # fmt: skip
     assert all("no such key: score" in group.reason for group in fleet.quarantine)
-    assert fleet.notes == ("task 'math': 2 groups in quarantine",)
+    assert [alarm.text for alarm in fleet.alarms] == ["task 'math': 2 groups in quarantine"]
     await buffer.aclose()
 
 

@@ -8,7 +8,9 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -36,6 +38,8 @@ log = logging.getLogger("penstock.worker")
 Reader = Callable[[Any], None]
 
 _ROOM = "penstock_jobs_at_once"
+_PACE_OVER = 60.0  # seconds, of whose jobs a beat says how long they took
+_DONE = ("successful_job_count", "failed_job_count", "total_working_time")
 
 
 class Heartbeat:
@@ -51,6 +55,10 @@ class Heartbeat:
         self._lease = settings.job_lease
         self._deaths = settings.job_deaths
         self._shift = shift
+        self._release = metadata.version("penstock-rl")
+        self._ahead = 0.0  # seconds that this machine's clock is before that of Redis
+        self._done: deque[tuple[float, int, float]] = deque()
+        self._refused = ""
         self._connection = LastingConnection(target, self._lease / 6, SCRIPTS)
         self._stopping = threading.Event()
         self._tried = threading.Event()
@@ -85,6 +93,8 @@ class Heartbeat:
 
     def _beat(self, began: float) -> None:
         work: list[tuple[Command, Reader]] = [(c, _ignore) for c in self._about_worker()]
+        work.append((("TIME",), self._reads_time))
+        work.append((("HMGET", self._worker.key, *_DONE), self._reads_done(began)))
         held: dict[str, list[ClaimedJob]] = {queue: [] for queue in self._shift.commands}
         for claimed in list(self._shift.jobs.values()):
             held[claimed.queue].append(claimed)
@@ -99,6 +109,7 @@ class Heartbeat:
                 read(reply)
         errors = [reply for reply in replies if isinstance(reply, RedisError)]
         final = [error for error in errors if is_full(error) or not is_passing(error)]
+        self._refused = str(final[0]) if final else ""
         for said in dict.fromkeys(map(str, final)):
             log.error("heartbeat: %s answered: %s", self._target, said)
         for error in errors:
@@ -110,9 +121,25 @@ class Heartbeat:
         worker.last_heartbeat = moment = now()
         ttl = worker.worker_ttl + 60
         unreachable = " ".join(unreachable_sandboxes(self._loop))
+        refused = self._shift.refused or self._refused
         return [
             ("HSET", worker.key, "last_heartbeat", utcformat(moment), "penstock_gate", gate),
-            ("HSET", worker.key, "penstock_unreachable", unreachable, _ROOM, self._shift.at_once),
+            (
+                "HSET",
+                worker.key,
+                "penstock_unreachable",
+                unreachable,
+                _ROOM,
+                self._shift.at_once,
+                "penstock_refused",
+                refused,
+                "penstock_pace",
+                self._pace(),
+                "penstock_release",
+                self._release,
+                "penstock_ahead",
+                f"{self._ahead:.3f}",
+            ),
             ("EXPIRE", worker.key, ttl),
             ("EXPIRE", f"{worker.key}:executions", ttl),
             # Once more: it was forgotten if it seemed dead, or Redis lost its data.
@@ -120,6 +147,28 @@ class Heartbeat:
             *(("SADD", f"rq:workers:{queue}", worker.key) for queue in self._shift.commands),
             *([("SADD", INDEX, gate)] if gate else []),
         ]
+
+    def _reads_time(self, reply: list[bytes]) -> None:
+        """RQ stamps jobs by this machine's clock, and leases are measured by that of Redis."""
+        self._ahead = time.time() - int(reply[0]) - int(reply[1]) / 1e6
+
+    def _reads_done(self, began: float) -> Reader:
+        """How many jobs it has ended and how long it has worked, as RQ's record counts them."""
+
+        def read(reply: list[bytes | None]) -> None:
+            succeeded, failed, seconds = (float(one or 0) for one in reply)
+            self._done.append((began, int(succeeded + failed), seconds))
+            while len(self._done) > 2 and began - self._done[0][0] > _PACE_OVER:
+                self._done.popleft()
+
+        return read
+
+    def _pace(self) -> str:
+        """How many jobs it ended in the last minute, and how long they took together."""
+        if not self._done:
+            return ""
+        (_, before, had), (_, jobs, seconds) = self._done[0], self._done[-1]
+        return f"{jobs - before} {seconds - had:.3f}"
 
     def _beats_of(
         self, commands: WorkCommands, jobs: list[ClaimedJob], moment: str, began: float

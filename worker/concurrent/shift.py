@@ -125,6 +125,7 @@ class Shift:
         self.gate_name = gate.name if gate else ""
         self.started = 0
         self.cold = False
+        self.refused = ""  # what Redis answers to a claim that it refuses; for the heartbeat
         self._worker = worker
         self.at_once = settings.jobs_at_once
         self._order = QueueOrder(list(self.commands), strategy)
@@ -218,6 +219,7 @@ class Shift:
         except (RedisError, OSError) as failure:
             log.warning("claiming: %s", trouble(failure))
             self._failures += 1
+            self.refused = str(failure) if is_refused(failure) else ""
             longest = _REFUSED_FOR if is_refused(failure) else _AWAY_FOR
             await asyncio.sleep(backoff(self._failures, 0.2, longest))
             self._woken.set()  # an idle worker has no other reason to look again
@@ -225,7 +227,7 @@ class Shift:
         finally:
             if permit is not None:
                 permit.release()
-        self._failures = 0
+        self._failures, self.refused = 0, ""
         return Look(
             took=sum(each.started for each in claimed),
             left=not all_asked or any(each.left and not each.paused for each in claimed),

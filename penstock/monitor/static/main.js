@@ -96,7 +96,7 @@ function icon(text, level) {
   if (drawn === text + level) return;
   drawn = text + level;
   const canvas = h("canvas", { width: 32, height: 32 }), pen = canvas.getContext("2d");
-  pen.fillStyle = { well: "#00795a", warn: "#b25a00", bad: "#b00020" }[text === "?" ? "bad" : level];
+  pen.fillStyle = { well: "#00795a", unused: "#b25a00", warn: "#b25a00", bad: "#b00020" }[text === "?" ? "bad" : level];
   pen.beginPath(); pen.arc(16, 16, 16, 0, 7); pen.fill();
   pen.fillStyle = "#fff";
   pen.font = "bold 20px system-ui, sans-serif";

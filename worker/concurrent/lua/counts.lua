@@ -15,15 +15,35 @@ local function add_time(what, seconds)
   add(totals, what .. '_us', math.floor(seconds * 1000000))
 end
 
--- The word for how a program ended, which has a + behind it if its assertions ran in its process.
+-- The word for how a program ended, which has a + behind it if its assertions ran in its process, and
+-- if it is masked a | and why.
 local function word_of(program)
-  if string.sub(program, -1) == '+' then return string.sub(program, 1, -2), true end
-  return program, false
+  local word, why = program, string.find(program, '|', 1, true)
+  if why then word, why = string.sub(program, 1, why - 1), string.sub(program, why + 1) end
+  if string.sub(word, -1) == '+' then return string.sub(word, 1, -2), true, why end
+  return word, false, why
+end
+
+-- Of the programs that were masked lately: how many jobs had finished by then, as the queue counts them.
+-- So a reader knows how many of the last 64 they are. Of a queue without masked programs nothing is written.
+local RECENT = 64
+local counted, masked, masked_why = 0, {}, ''
+
+local function note_masked()
+  local finished, key, marks = tonumber(call('HGET', WORK, 'finished') or 0), WORK .. ':masked', {}
+  for mark in string.gmatch(call('HGET', key, 'marks') or '', '%d+') do
+    if tonumber(mark) > finished - RECENT then marks[#marks + 1] = mark end
+  end
+  for _, at in ipairs(masked) do marks[#marks + 1] = format('%.0f', finished - counted + at) end
+  call('HSET', key, 'marks', table.concat(marks, ' ', math.max(1, #marks - RECENT + 1)),
+    'at', format('%.0f', now), 'why', masked_why)
 end
 
 -- `program`: how its program ended; empty for a function. `waited`: empty if unknown.
 local function count_job(program, started, waited)
-  local program, shares = word_of(program)
+  local program, shares, why = word_of(program)
+  counted = counted + 1
+  if why then masked[#masked + 1], masked_why = counted, why end
   if shares then add(totals, 'programs_shared', 1) end
   add(totals, program == '' and 'functions' or 'programs:' .. program, 1)
   if program ~= '' and program ~= 'finished' then add(of_worker, 'penstock_' .. program, 1) end
@@ -33,6 +53,7 @@ end
 
 local function write_counts()
   for name, by in pairs(totals) do call('HINCRBY', WORK, name, format('%.0f', by)) end
+  if #masked > 0 then note_masked() end
   if not next(of_worker) or call('EXISTS', WORKER) == 0 then return end
   for name, by in pairs(of_worker) do call('HINCRBY', WORKER, name, by) end
 end

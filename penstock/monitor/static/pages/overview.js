@@ -35,8 +35,8 @@ export function overview(host, route) {
     change: (now) => trends.change(now),
     look(live) {
       const { fleet } = live;
-      say(sentence, live.summary, fleet.alarms[live.summary.alarm ?? -1]);
-      showAlarms(fleet.alarms.filter((_, n) => n !== live.summary.alarm), alarms, more);
+      say(sentence, live.summary, fleet.alarms[0]);
+      showAlarms(fleet.alarms.slice(1), alarms, more);
       put(lately, programsOf(live));
       trends.look(live);
       const empty = sections.filter((one) => !one.fill(fleet)).map((one) => one.title.toLowerCase());
@@ -62,18 +62,18 @@ function worst(items, look) {
   return items.map((item, n) => [look(item) ? 0 : 1, n, item]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).slice(0, SHOWN).map(([, , item]) => item);
 }
 
-function say(sentence, { level, sentence: text, job }, alarm) {
+function say(sentence, { level, sentence: text }, alarm) {
   if (sentence.dataset.said === text) return; // else it would be read out every second
   sentence.dataset.said = text;
   sentence.className = `sentence ${level}`;
-  sentence.replaceChildren(text, " ", alarm ? placeOf(alarm) : job ? link("Open it", to(["jobs", job])) : "");
+  sentence.replaceChildren(text, " ", alarm ? placeOf(alarm) : "");
 }
 
 function showAlarms(found, list, more) {
-  const said = found.map((alarm) => alarm.text).join("\n");
+  const said = found.map((alarm) => alarm.text + alarm.remedy).join("\n");
   if (list.dataset.said === said) return;
   list.dataset.said = said;
-  const items = found.map((alarm) => h("li", { class: alarm.level }, alarm.text, " ", placeOf(alarm)));
+  const items = found.map((alarm) => h("li", { class: alarm.level }, `${alarm.text}; ${alarm.remedy} `, placeOf(alarm)));
   list.replaceChildren(...items.slice(0, ALARMS));
   more.hidden = items.length <= ALARMS;
   more.firstChild.textContent = `and ${items.length - ALARMS} more`;
@@ -81,7 +81,7 @@ function showAlarms(found, list, more) {
 }
 
 function placeOf({ kind, name }) {
-  const names = { queue: ["queues", name], gate: ["gates", name], worker: name ? ["workers", name] : ["workers"], task: ["groups"], run: ["sandboxes"] }[kind];
+  const names = { queue: ["queues", name], gate: ["gates", name], worker: name ? ["workers", name] : ["workers"], task: ["groups"], run: ["sandboxes"], job: ["jobs", name] }[kind];
   return names ? link("Look", to(names, kind === "task" ? { task: name } : kind === "worker" && !name ? { state: "dead" } : {})) : "";
 }
 

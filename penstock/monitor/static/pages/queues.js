@@ -120,7 +120,7 @@ const AFTER = {
 const described = ({ queue, state, outcome, find, worker }) => [`${state} jobs of queue ${queue}`, outcome && `that ended as ${outcome}`, find && `with “${find}”`, worker && `of worker ${worker}`].filter(Boolean).join(" ");
 
 function sentenceOf(q) {
-  if (q.reason) return `${q.reason[0].toUpperCase()}${q.reason.slice(1)}${q.depth ? `; ${many(q.depth, "job waits", "jobs wait")}` : ""}.`;
+  if (q.reason) return `${q.reason[0].toUpperCase()}${q.reason.slice(1)}${q.depth ? `; ${many(q.depth, "job waits", "jobs wait")}` : ""}${q.remedy ? `; ${q.remedy}` : ""}.`;
   return { idle: "Nothing waits and nothing runs.", working: "It is worked on." }[q.verdict] || q.verdict;
 }
 
