@@ -7,18 +7,16 @@ as the gateway has, and nothing that is kept.
 import sys
 from typing import Any
 
-import httpx
 import uvicorn
+
+from ground.http.wires import Wires
 
 
 class Proxy:
     """An ASGI application in front of one engine."""
 
     def __init__(self, engine: str) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-        self._http = httpx.AsyncClient(
-            base_url=engine, timeout=600, limits=limits, trust_env=False, verify=False
-        )
+        self._wires, self._engine = Wires(kept=4), engine
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -26,14 +24,17 @@ class Proxy:
             message = await receive()
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        found = await self._http.request(
-            scope["method"], scope["path"], content=body,
-            headers={"content-type": "application/json"},
-        )  # fmt: skip
+        method = scope["method"]
+        head = f"{method} {scope['path']} HTTP/1.1\r\nhost: engine\r\n".encode()
+        wire = await self._wires.take(self._engine)
+        with wire.closed_on_failure():
+            wire.writer.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+            answer = await wire.read(method, 600)
+        self._wires.give_back(self._engine, wire)
         headers = [(b"content-type", b"application/json")]
-        start = {"type": "http.response.start", "status": found.status_code, "headers": headers}
+        start = {"type": "http.response.start", "status": wire.status, "headers": headers}
         await send(start)
-        await send({"type": "http.response.body", "body": found.content})
+        await send({"type": "http.response.body", "body": answer})
 
 
 if __name__ == "__main__":

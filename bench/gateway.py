@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -28,6 +28,7 @@ from bench.peers import ROOT
 from bench.suite import Ratio, Suite, Target
 from buffer import RolloutBuffer, TaskConfig
 from ground import EmbeddedServer, connect
+from ground.http.wires import Wires
 from ground.server.binary import bundled_server
 
 GATEWAY, PROXY = "gateway", "proxy"
@@ -141,7 +142,7 @@ async def _gateway(
 ) -> Mapping[str, float]:  # fmt: skip
     found: dict[str, float] = {}
     (quick_engine, _), (quick, paced, full) = engines, gateways
-    async with _client() as http:
+    async with Client() as http:
         own = await _opened(http, quick.url, OPEN[0])
         (among, *_) = await _opened(http, full.url, many)
         through, beside, crowded = [], [], []
@@ -167,7 +168,7 @@ async def _proxy(
 ) -> Mapping[str, float]:
     found: dict[str, float] = {}
     (engine, _), (quick, paced) = engines, proxies
-    async with _client() as http:
+    async with Client() as http:
         through, direct = [], []
         for _ in range(turns):
             through.append(await _timed(lambda: _chat(http, quick.url)))
@@ -181,9 +182,32 @@ async def _proxy(
     return found
 
 
-def _client() -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-    return httpx.AsyncClient(timeout=600, limits=limits, trust_env=False)
+class Client:
+    """Asks over the connections that the gateway has to its engines, so that little is its own."""
+
+    def __init__(self) -> None:
+        self._wires = Wires(kept=4)
+
+    async def ask(self, url: str, path: str, body: Any = None, key: str = "") -> bytes:
+        """The whole answer, or a stream's events."""
+        content = b"" if body is None else json.dumps(body).encode()
+        method = "GET" if body is None else "POST"
+        head = f"{method} {path} HTTP/1.1\r\nhost: {url[7:]}\r\ncontent-type: application/json\r\n"
+        head += f"authorization: Bearer {key}\r\n" if key else ""
+        wire = await self._wires.take(url)
+        with wire.closed_on_failure():
+            wire.writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+            answer = await wire.read(method, 600)
+        self._wires.give_back(url, wire)
+        if wire.status != 200:
+            raise RuntimeError(f"{path} answered {wire.status}: {answer[:300].decode()}")
+        return answer
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._wires.close()
 
 
 async def _timed(ask: Callable[[], Awaitable[None]]) -> float:
@@ -208,50 +232,47 @@ async def _load(asks: list[Callable[[], Awaitable[None]]], seconds: float) -> in
     return done
 
 
-async def _opened(http: httpx.AsyncClient, url: str, count: int) -> list[str]:
+async def _opened(http: Client, url: str, count: int) -> list[str]:
     """Keys of new sessions."""
     room = asyncio.Semaphore(16)
 
     async def one() -> str:
         async with room:
             body = {"uid": os.urandom(8).hex(), "instance_id": "i"}
-            answer = await http.post(f"{url}/tasks/bench/sessions", json=body)
-            answer.raise_for_status()
-            key: str = answer.json()["key"]
+            key: str = json.loads(await http.ask(url, "/tasks/bench/sessions", body))["key"]
             return key
 
     return await asyncio.gather(*(one() for _ in range(count)))
 
 
-async def _turn(http: httpx.AsyncClient, url: str, key: str) -> None:
+async def _turn(http: Client, url: str, key: str) -> None:
     # No two are equal: an equal one waits until the first is noted as delivered.
     body = {"model": "m", "messages": [*MESSAGES, {"role": "user", "content": os.urandom(4).hex()}]}
-    headers = {"authorization": f"Bearer {key}"}
-    answer = await http.post(f"{url}/v1/chat/completions", json=body, headers=headers)
-    answer.raise_for_status()
+    await http.ask(url, "/v1/chat/completions", body, key)
 
 
-async def _chat(http: httpx.AsyncClient, url: str) -> None:
-    body = {"model": "m", "messages": MESSAGES}
-    (await http.post(f"{url}/v1/chat/completions", json=body)).raise_for_status()
+async def _chat(http: Client, url: str) -> None:
+    await http.ask(url, "/v1/chat/completions", {"model": "m", "messages": MESSAGES})
 
 
-async def _engine_calls(http: httpx.AsyncClient, url: str) -> None:
-    """What a first turn asks of its engine: ids, tokens, their meaning, and the version."""
+async def _engine_calls(http: Client, url: str) -> None:
+    """What a first turn asks of its engine: ids, tokens, and together their meaning and the
+    version."""
     chat = {"model": "m", "messages": MESSAGES}
-    ids = (await http.post(f"{url}/v1/chat/completions/render", json=chat)).json()["token_ids"]
+    ids = json.loads(await http.ask(url, "/v1/chat/completions/render", chat))["token_ids"]
     body = {"request_id": "r", "token_ids": ids, "sampling_params": {"logprobs": 0},
             "stream": True}  # fmt: skip
     sampled: list[int] = []
-    async with http.stream("POST", f"{url}/inference/v1/generate", json=body) as response:
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                for choice in json.loads(line[6:])["choices"]:
-                    sampled += choice["token_ids"]
-    await http.get(f"{url}/weight_info")
+    for line in (await http.ask(url, "/inference/v1/generate", body)).splitlines():
+        if line.startswith(b"data: {"):
+            for choice in json.loads(line[6:])["choices"]:
+                sampled += choice["token_ids"]
     choices = [{"index": 0, "token_ids": sampled, "finish_reason": "stop"}]
     asked = {"generate_response": {"choices": choices}, "chat_request": chat}
-    (await http.post(f"{url}/v1/chat/completions/derender", json=asked)).raise_for_status()
+    await asyncio.gather(
+        http.ask(url, "/weight_info"),
+        http.ask(url, "/v1/chat/completions/derender", asked),
+    )
 
 
 def _calls(redis: str) -> int:

@@ -13,10 +13,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from gateway import canonical
 from gateway.calls import Call, Sent, common
@@ -31,7 +30,7 @@ from gateway.packing import Ids, floats_of, ids_of, runs, spread
 from gateway.settings import GatewaySettings
 from ground import RedisUnavailable, tracing
 from ground.backoff import backoff
-from limiter import GateUnavailable, LimitTimeout
+from limiter import GateUnavailable, LimitTimeout, Permit
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class Sampled:
 
     part: Part = field(default_factory=Part)
     lacks: str = ""
-    parts: int = 0
+    parts: list[Part] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
         """Adds behind what is there. Without a log-probability for each id, there is none for
@@ -64,14 +63,20 @@ class Sampled:
         whole = self.part
         if len(part.lps) != len(part.ids):
             self.lacks = "logprobs"
-        self.parts += bool(part.ids)
-        whole.text = part.text if self.parts <= 1 else None
-        whole.answer = part.answer if self.parts <= 1 else None
+        if part.ids:
+            self.parts.append(part)
+        whole.text = part.text if len(self.parts) <= 1 else None
+        whole.answer = part.answer if len(self.parts) <= 1 else None
         whole.ids += part.ids
         whole.lps += part.lps
-        whole.spans += part.spans
-        whole.bracket = part.bracket or whole.bracket
         whole.finish, whole.stop, whole.engine = part.finish, part.stop, part.engine
+
+    async def settle(self) -> None:
+        """Joins the versions that sampled the parts, when all are known."""
+        for part in self.parts:
+            await part.settled()
+            self.part.spans += part.spans
+            self.part.bracket = part.bracket or self.part.bracket
 
 
 @dataclass(frozen=True)
@@ -171,14 +176,12 @@ class Turns:
                 "vLLM with --enable-scale-out", "tools",
             )  # fmt: skip
         chat = _with_kwargs(question.chat, session.sampling)
-        prompt = await self._prompt(engine, turn, chat)
-        most = self._most(question, session, engine, len(prompt.ids))
-        params = _params(session.sampling, question)
-        sampled = await self._sample(turn, engine, prompt, chat, params, most)
+        prompt, sampled = await self._sample(turn, engine, chat)
         part = sampled.part
         reply = await self._reply(
             session, question, turn.begun.call, int(time.time()), prompt.ids, part
         )
+        await sampled.settle()
         self._tally.sampled(len(prompt.ids) - prompt.keep, len(part.ids))
         call = _call(turn, prompt, sampled, reply, question.model not in self._side)
         reached = canonical.chain(turn.before, [answered(reply.answer, turn.began_by_client)])[-1]
@@ -230,17 +233,22 @@ class Turns:
         return min(room, *(most for most in (question.most, session.sampling.get("max_tokens"))
                            if most is not None), 1 << 20)  # fmt: skip
 
-    async def _sample(
-        self, turn: _Turn, engine: Engine, prompt: Prompt, chat: Chat, params: Mapping[str, Any],
-        most: int,
-    ) -> Sampled:  # fmt: skip
-        """Until the answer is whole, whichever engines abort or die on the way."""
+    async def _sample(self, turn: _Turn, engine: Engine, chat: Chat) -> tuple[Prompt, Sampled]:
+        """The prompt, and an answer to it that is whole, whichever engines abort or die on the
+        way. The prompt is rendered while the first permit is waited for."""
         sampled, failures, tries = Sampled(), 0, 0
-        ids = prompt.ids.tolist()
+        params = _params(turn.session.sampling, turn.question)
+        prompt: Prompt | None = None
+        ids: list[int] = []
         # Half a text that was to end at a string, or under a grammar, cannot be gone on with.
         joins = not (params.get("stop") or chat.constraints)
         while True:
             async with self._permit(turn.session, engine) as permit:
+                if prompt is None:
+                    prompt = await self._prompt(engine, turn, chat)
+                    ids = prompt.ids.tolist()
+                    most = self._most(turn.question, turn.session, engine, len(ids))
+                await permit.granted()
                 while True:
                     rid = f"{turn.session.sid}-{turn.begun.call:06d}-{tries:03d}"
                     tries += 1
@@ -251,17 +259,17 @@ class Turns:
                     if part.failure is None and part.finish != "abort":
                         self._pool.answered(engine)
                         sampled.add(part)
-                        return sampled
+                        return prompt, sampled
                     self._tally.count("aborted" if part.failure is None else "engine_failed")
                     if part.ids and joins:
                         failures = 0
                         sampled.add(part)
                         if part.ids[-1:] == list(engine.tail.close[:1]):
                             sampled.part.finish, sampled.part.stop = "stop", part.ids[-1]
-                            return sampled
+                            return prompt, sampled
                         if len(sampled.part.ids) >= most:
                             sampled.part.finish = "length"
-                            return sampled
+                            return prompt, sampled
                     else:
                         failures += 1
                     if part.failure is not None:
@@ -281,22 +289,10 @@ class Turns:
             if failures:
                 await asyncio.sleep(backoff(failures, _PAUSE, _LONGEST_PAUSE))
 
-    @asynccontextmanager
-    async def _permit(self, session: Session, engine: Engine) -> AsyncIterator[_Permit]:
+    def _permit(self, session: Session, engine: Engine) -> _Permit:
         """The right to sample there; it is held over what an engine aborts."""
-        gate = self._pool.gate(engine)
-        try:
-            held = await gate.acquire(timeout=self._settings.gateway_engine_wait, share=session.run)
-        except (LimitTimeout, GateUnavailable) as full:
-            raise EngineFailed(engine.url, str(full), overloaded=True) from None
-        permit = _Permit(held)
-        try:
-            yield permit
-        except BaseException:
-            held.unreported()
-            raise
-        finally:
-            held.release()
+        gate, wait = self._pool.gate(engine), self._settings.gateway_engine_wait
+        return _Permit(engine, gate.acquire(timeout=wait, share=session.run))
 
     async def _reply(
         self, session: Session, question: Question, call: int, created: int, prompt: Any, part: Part
@@ -359,17 +355,36 @@ class _Turn:
 
 
 class _Permit:
-    """A permit, and what its release reports of the engine."""
+    """A permit that is asked for, and what its release reports of the engine."""
 
-    def __init__(self, permit: Any) -> None:
-        self._permit = permit
+    def __init__(self, engine: Engine, asking: Coroutine[Any, Any, Permit]) -> None:
+        self._engine = engine
+        self._asking = asyncio.create_task(asking)
+
+    async def granted(self) -> None:
+        """Returns when it is there."""
+        try:
+            self._held = await self._asking
+        except (LimitTimeout, GateUnavailable) as full:
+            raise EngineFailed(self._engine.url, str(full), overloaded=True) from None
 
     def failed(self, failure: EngineFailed) -> None:
         """The engine did not do it."""
         if failure.overloaded:
-            self._permit.throttled(failure.after)
+            self._held.throttled(failure.after)
         else:
-            self._permit.overloaded()
+            self._held.overloaded()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._asking.cancel()  # which a permit that is there does not notice
+        await asyncio.wait([self._asking])
+        if not self._asking.cancelled() and self._asking.exception() is None:
+            if kind is not None:
+                self._asking.result().unreported()
+            self._asking.result().release()
 
 
 def _with_kwargs(chat: Chat, sampling: Mapping[str, Any]) -> Chat:

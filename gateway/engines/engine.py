@@ -13,18 +13,20 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
-
-import httpx
+from urllib.parse import urlsplit
 
 from gateway.calls import UNKNOWN_VERSION as UNKNOWN
 from gateway.engines.models import Answer, Chat, Part, Rendered
 from gateway.engines.tail import Tail
 from gateway.errors import EngineFailed, EngineRefused, EngineUnfit
 from ground.backoff import retry_after_seconds
+from ground.http.wires import Wire, Wires
 
 LOWEST = -9999.0
 """What vLLM sends for a log-probability of minus infinity."""
 
+_OK = 200
+_KEPT = 4.0  # seconds; engines hang up after 5 s idle
 _FRESH = 1.0  # seconds for which a version that was read is a lower bound worth having
 
 
@@ -39,13 +41,11 @@ class Engine:
         self.model = ""
         self.model_len = 0
         self.parses_tools = True
-        self.http = httpx.AsyncClient(
-            base_url=self.url,
-            timeout=httpx.Timeout(timeout, connect=5.0),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-            trust_env=False,
-            verify=self.url.startswith("https:"),  # to load the authorities takes 40 ms
-        )
+        self._wires = Wires(kept=_KEPT)
+        self._timeout = timeout
+        at = urlsplit(self.url)
+        self._origin, self._path = f"{at.scheme}://{at.netloc}", at.path
+        self._fields = f"HTTP/1.1\r\nhost: {at.netloc}\r\ncontent-type: application/json\r\n"
         self._version: tuple[float, int] = (-math.inf, UNKNOWN)
         self._reading: asyncio.Task[int] | None = None
         self._next: asyncio.Task[int] | None = None
@@ -75,7 +75,7 @@ class Engine:
 
     async def aclose(self) -> None:
         """Close its connections."""
-        await self.http.aclose()
+        self._wires.close()
 
     # For the engines themselves
 
@@ -127,34 +127,61 @@ class Engine:
         """The JSON at a path."""
         return await self._json("GET", path)
 
-    async def post(self, path: str, body: Any) -> Any:
+    async def post(self, path: str, body: Any, *, samples: bool = False) -> Any:
         """The JSON that a request is answered with."""
-        return await self._json("POST", path, body)
+        return await self._json("POST", path, body, samples=samples)
 
-    async def _json(self, method: str, path: str, body: Any = None) -> Any:
+    async def _json(
+        self, method: str, path: str, body: Any = None, *, samples: bool = False
+    ) -> Any:
+        async with self._asked(method, path, body, again=not samples) as (wire, pieces):
+            content = b"".join([piece async for piece in pieces])
+            self._check(wire, content)
         try:
-            response = await self.http.request(method, path, **_sent(body))
-            self._check(response, response.content)
-            return json.loads(response.content)
-        except httpx.TransportError as failure:
-            raise self._failed(failure) from None
+            return json.loads(content)
         except ValueError as failure:
             raise EngineFailed(self.url, f"{path} answered no JSON: {failure}") from None
 
     @asynccontextmanager
     async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[Any]]:
         """The events of an answer as they come; after `[DONE]` nothing counts."""
-        try:
-            async with self.http.stream("POST", path, **_sent(body)) as response:
-                if response.status_code != httpx.codes.OK:
-                    self._check(response, await response.aread())
-                yield self._events(response)
-        except httpx.TransportError as failure:
-            raise self._failed(failure) from None
+        async with self._asked("POST", path, body, again=False) as (wire, pieces):
+            if wire.status != _OK:
+                self._check(wire, b"".join([piece async for piece in pieces]))
+            yield self._events(pieces)
 
-    async def _events(self, response: httpx.Response) -> AsyncIterator[Any]:
+    @asynccontextmanager
+    async def _asked(
+        self, method: str, path: str, body: Any, *, again: bool
+    ) -> AsyncIterator[tuple[Wire, AsyncIterator[bytes]]]:
+        """An answer whose head has come. An engine may close an idle connection just when it is
+        used: what may be asked `again` is then asked on a new one. What samples may not, for the
+        engine may have died of it, which its gate is to know."""
+        content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        head = f"{method} {self._path}{path} {self._fields}content-length: {len(content)}\r\n\r\n"
+        try:
+            wire = await self._wires.take(self._origin)
+            while True:
+                with wire.closed_on_failure():
+                    wire.writer.write(head.encode() + content)
+                    pieces = wire.answer(method, self._timeout)
+                    try:
+                        first = await anext(pieces)
+                    except ConnectionError:
+                        if wire.fresh or wire.begun or not again:
+                            raise
+                        wire.close()
+                        wire = await self._wires.take(self._origin, fresh=True)
+                        continue
+                    yield wire, _before(first, pieces)
+                break
+            self._wires.give_back(self._origin, wire)
+        except OSError as failure:
+            raise EngineFailed(self.url, f"{type(failure).__name__}: {failure}") from None
+
+    async def _events(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         held, done = b"", False
-        async for piece in response.aiter_raw():
+        async for piece in pieces:
             *events, held = (held + piece).split(b"\n\n")
             for event in events:
                 data = event.removeprefix(b"data:").strip()
@@ -170,30 +197,26 @@ class Engine:
                     raise EngineFailed(self.url, f"it broke off: {_reason(said)}")
                 yield said
 
-    def _check(self, response: httpx.Response, content: bytes) -> None:
-        if response.status_code == httpx.codes.OK:
+    def _check(self, wire: Wire, content: bytes) -> None:
+        status = wire.status
+        if status == _OK:
             return
         try:
             reason = _reason(json.loads(content))
         except ValueError:
             reason = content[:300].decode(errors="replace")
-        status = response.status_code
         if status in (400, 404, 405, 413, 422):
             raise EngineRefused(self.url, status, reason)
-        after = retry_after_seconds(response.headers.get("retry-after", ""))
+        after = retry_after_seconds(dict(wire.headers).get(b"retry-after", b"").decode("latin-1"))
         raise EngineFailed(
             self.url, f"status {status}: {reason}", overloaded=status in (429, 503), after=after
         )
 
-    def _failed(self, failure: httpx.TransportError) -> EngineFailed:
-        return EngineFailed(self.url, f"{type(failure).__name__}: {failure}")
 
-
-def _sent(body: Any) -> dict[str, Any]:
-    if body is None:
-        return {}
-    content = json.dumps(body, separators=(",", ":")).encode()
-    return {"content": content, "headers": {"content-type": "application/json"}}
+async def _before(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
 
 
 def _reason(said: Any) -> str:

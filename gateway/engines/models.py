@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,6 +89,13 @@ class Part:
     answer: Answer | None = None
     failure: EngineFailed | None = None
     engine: str = ""
+    settling: asyncio.Task[None] | None = None
+    """What still finds out by which versions it was sampled."""
+
+    async def settled(self) -> None:
+        """Returns when `spans` and `bracket` are as they stay."""
+        if self.settling is not None:
+            await self.settling
 
     def settle(self) -> None:
         """Bring spans to the length of the ids; what has no version is unknown."""

@@ -79,7 +79,7 @@ class Sglang(Engine):
             "return_logprob": True, "logprob_start_len": -1, "stream": self._increments,
         }  # fmt: skip
         if not self._increments:
-            found = await self.post("/generate", body)
+            found = await self.post("/generate", body, samples=True)
             self._take(part, found.get("output_ids") or [], found["meta_info"])
             part.text = found.get("text")
             return
@@ -121,7 +121,7 @@ class Sglang(Engine):
             "logprobs": True, "return_token_ids": True, "return_meta_info": True,
             "no_stop_trim": True, "skip_special_tokens": False,
         }  # fmt: skip
-        choice = (await self.post("/v1/chat/completions", body))["choices"][0]
+        choice = (await self.post("/v1/chat/completions", body, samples=True))["choices"][0]
         self._take(part, choice["response_token_ids"], choice["meta_info"])
         message = choice["message"]
         calls = [

@@ -6,6 +6,7 @@ agents that call no tools.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -96,13 +97,18 @@ class Vllm(Engine):
         except EngineFailed as failure:
             part.failure = failure
         part.spans = told
-        if not told:
-            after = await self.version(now=True)
-            # Weights that moved meanwhile moved at an unknown place.
-            part.spans = [[len(part.ids), before if before == after else UNKNOWN_VERSION]]
-            part.bracket = None if before == after else (before, after)
-        part.settle()
+        if told:
+            part.settle()
+        else:  # while the tokens are parsed
+            part.settling = asyncio.create_task(self._bracket(part, before))
         return part
+
+    async def _bracket(self, part: Part, before: int) -> None:
+        """Weights that moved between two readings moved at an unknown place."""
+        after = await self.version(now=True)
+        part.spans = [[len(part.ids), before if before == after else UNKNOWN_VERSION]]
+        part.bracket = None if before == after else (before, after)
+        part.settle()
 
     def _take(self, part: Part, choice: Mapping[str, Any]) -> None:
         """One chunk: its ids, each with its log-probability or none."""

@@ -61,7 +61,13 @@ async def sampled(engine: Engine, **params: Any) -> tuple[list[int], Part]:
     """One generation behind a question."""
     chat = Chat([ASK])
     prompt = (await engine.render(chat)).ids
-    return prompt, await engine.generate(prompt, chat, {"max_tokens": 500, **params}, "r1")
+    return prompt, await generated(engine, prompt, chat, **params)
+
+
+async def generated(engine: Engine, prompt: list[int], chat: Chat, **params: Any) -> Part:
+    part = await engine.generate(prompt, chat, {"max_tokens": 500, **params}, "r1")
+    await part.settled()
+    return part
 
 
 def prove(prompt: list[int], part: Part) -> None:
@@ -93,7 +99,7 @@ async def test_what_is_sampled_is_parsed_by_the_engine(face: Face) -> None:
         called = thought = False
         for _ in range(20):
             prompt = (await engine.render(chat)).ids
-            part = await engine.generate(prompt, chat, {"max_tokens": 500}, "r1")
+            part = await generated(engine, prompt, chat)
             answer = await engine.parse(part, prompt, chat)
             called |= bool(answer.calls)
             thought |= bool(answer.reasoning)
@@ -230,6 +236,7 @@ async def test_an_abort_gives_what_came_and_goes_on_by_ids(face: Face) -> None:
         second = await engine.generate(
             [*prompt, *first.ids], Chat([ASK]), {"max_tokens": 500}, "r2"
         )
+        await second.settled()
         assert second.spans == [[len(second.ids), 8]]
         prove([*prompt, *first.ids], second)
         assert decode(first.ids + second.ids).count("<|im_end|>") == 1
@@ -265,6 +272,17 @@ async def test_what_came_before_an_engines_death_is_kept(face: Face) -> None:
         assert part.ids == scripted.log[-1].sampled[: len(part.ids)]
         assert len(part.ids) >= 8
         prove(prompt, part)
+
+
+@every_face
+async def test_a_connection_that_an_engine_closes_as_it_is_used_costs_no_answer(face: Face) -> None:
+    async with probed(face) as (engine, _):
+        before = await engine.render(Chat([ASK]))
+        (idle,) = engine._wires._idle.values()
+        for wire, _ in idle:
+            wire.writer.transport.abort()  # as an engine closes it
+            wire.reader.at_eof = bool  # type: ignore[method-assign] # and it is not yet noticed
+        assert await engine.render(Chat([ASK])) == before
 
 
 async def test_a_whole_answer_that_dies_brings_nothing() -> None:
@@ -364,7 +382,7 @@ async def test_a_prompt_beyond_the_models_length_is_refused_by_the_engine(face: 
         with pytest.raises(EngineRefused, match=r"context length"):
             chat = Chat([{"role": "user", "content": "x" * 500}])
             prompt = [START] * 500
-            part = await engine.generate(prompt, chat, {"max_tokens": 5}, "r1")
+            part = await generated(engine, prompt, chat, max_tokens=5)
             raise part.failure or AssertionError("it answered")
 
 

@@ -10,17 +10,17 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import httptools
 from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ground.http.guard import Message, Receive, Scope, Send
+from ground.http.wires import Headers
 from ground.process import aside
 from ground.recent import Recent
 from jail.sessions import TooManySessions
 from worker.e2b.fleet.machines import FRESH, Machine, Machines
-from worker.e2b.fleet.relay import FORWARDED, TARGET, Headers, Relay, Unreachable
+from worker.e2b.fleet.relay import FORWARDED, TARGET, Relay, Unreachable
 from worker.e2b.problems import Problem
 from worker.e2b.wire import Json, refusal
 from worker.lifecycle.registry.registry import Registry
@@ -226,7 +226,7 @@ class Fleet:
                 return await self._relay.ask(machine, method, path, headers, body)
         except TimeoutError:
             why = f"the server of {machine.id} does not answer within {within:g} s"
-        except (OSError, EOFError, httptools.HttpParserError) as cut:
+        except OSError as cut:
             why = f"the server of {machine.id} hung up: {cut!r}"
         raise Problem("unavailable", why)
 
