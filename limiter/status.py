@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ground import SettingError
+from ground.breaker import read_state
 from ground.lua import as_text, chunks, text_fields
 from ground.numbers import is_number, is_whole
 from ground.shares import ShareStatus, read_rows, too_many_weights, weight_text
@@ -123,7 +124,9 @@ class GateStatus:
     """A gate at one instant of the server's clock.
 
     limit, rate, burst  its terms; None where there is no such bound
-    paused              nothing is granted until `resume`
+    paused              nothing is granted until `resume`, or while a breaker says so
+    breaker             `closed`; or `open` or `half`, if a queue's breaker has paused it
+    paused_why          what that breaker has counted; empty of a pause by hand
     in_flight, waiting  permits now, and waiters in line
     cost                what the permits in flight take of the limit: their number if each costs 1
     oldest_wait         seconds that the head of the line has waited
@@ -165,6 +168,8 @@ class GateStatus:
     cost: int = 0
     amounts: Mapping[str, AmountStatus] = field(default_factory=dict)
     shares: GateShares | None = None
+    breaker: str = "closed"
+    paused_why: str = ""
 
 
 def read_status(name: str, reply: list[Any]) -> GateStatus:
@@ -178,7 +183,7 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
         limit=_number(name, fields, "limit", int),
         rate=rate,
         burst=int(fields["burst"]) if fields.get("burst") else None,
-        paused=fields.get("paused") == "1",
+        paused=fields.get("paused", "0") != "0",
         in_flight=int(in_flight),
         waiting=int(waiting),
         oldest_wait=waited,
@@ -189,6 +194,8 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
         cost=int(in_flight) + int(fields.get("extra", 0)),
         amounts={name: _amount(name, fields) for name in fields.get("amounts", "").split()},
         shares=_shares(*shares) if shares else None,
+        breaker=read_state(fields.get("paused")).value,
+        paused_why=fields.get("paused_why", ""),
     )
 
 

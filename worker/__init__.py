@@ -28,6 +28,7 @@ from worker.errors import (
     QueueUnavailable,
     ResultExpired,
     ResultUnreadable,
+    TrainingPaused,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ __all__ = [
     "Shares",
     "SyncCodeQueue",
     "SyncHandle",
+    "TrainingPaused",
     "WorkerSettings",
 ]
 

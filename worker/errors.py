@@ -8,6 +8,7 @@
         ├── DeadlineExceeded    no result within the caller's deadline
         ├── JobCancelled        it was cancelled, or stopped
         ├── JobFailed           it raised on the worker; says what
+        ├── TrainingPaused      too many programs had no outcome; asked for by when_paused="raise"
         ├── ResultExpired       Redis has forgotten it
         └── ResultUnreadable    what came back in its place is no result
 
@@ -18,6 +19,7 @@ of time raises nothing: that is a `CodeResult`.
 
 import shlex
 
+from ground.breaker import PAUSE
 from ground.errors import PenstockError
 from jail.errors import RequestRefused as RequestRefused
 from jail.errors import SandboxBroken as SandboxBroken
@@ -119,3 +121,21 @@ class ResultExpired(QueueError):
             f"job {job} is not in Redis any more: its result expired (result_ttl), or it was "
             "deleted, or Redis lost its data. It can be submitted again"
         )
+
+
+class TrainingPaused(QueueError):
+    """A breaker is open: too many of the last programs had no outcome, for which no program is to
+    blame. Raised if it is asked for, so that nobody trains on holes.
+
+    It tries a few by itself, `retry_after` seconds after the last failure, once they are asked for
+    again.
+    """
+
+    retry_after = PAUSE
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"{where} is paused by its breaker: {why}. Stop training, or ask again in "
+            f"{self.retry_after:g} s or later. What is broken: penstock top"
+        )
+        self.why = why

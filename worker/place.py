@@ -25,13 +25,13 @@ from jail.judge.formats import Cases, check_cases
 from jail.judge.models import JudgeResult
 from jail.models import CodeRequest, CodeResult
 from jail.protocol import Sandbox
-from worker.errors import QueueError
+from worker.errors import QueueError, TrainingPaused
 from worker.judging.job import judge
 from worker.queue.code_queue import CodeQueue
 from worker.run.choice import sandbox_here
 from worker.run.execution import SPARE, RetryPolicy, execute
 from worker.run.turn import JobAtHand, Room, Unlimited
-from worker.settings import WorkerSettings, worker_settings
+from worker.settings import WhenPaused, WorkerSettings, worker_settings
 
 HERE = "local"
 AT_ONCE = 16  # cases of one program side by side, in a sandbox that only runs programs
@@ -50,6 +50,8 @@ class Place(ABC):
     The program  a result, or a verdict: also if no sandbox takes its text, or its language
     The data     raises `RequestRefused`: nobody can be asked for such cases, whatever the program
     Us           an `infrastructure` result, or masked cases, with the failure's reason and message
+
+    A queue that is to raise while its breaker is open raises `TrainingPaused`.
     """
 
     takes_permits = False  # whether its workers take the permits, so that a caller takes none
@@ -63,6 +65,8 @@ class Place(ABC):
         """How the program ended."""
         try:
             return await self._ran(request, timeout)
+        except TrainingPaused:
+            raise
         except QueueError as failure:
             return CodeResult(
                 status="SandboxError", message=str(failure), error_kind="infrastructure",
@@ -89,6 +93,8 @@ class Place(ABC):
             return _not_compiled("compile_error", str(refusal), count)
         except SandboxFailure as failure:
             return JudgeResult.of_failure(failure, count)
+        except TrainingPaused:
+            raise
         except QueueError as failure:
             why = f"{type(failure).__name__}: {failure}"
             return JudgeResult(verdicts="M" * count, error_reason=why, message=str(failure))
@@ -175,11 +181,12 @@ def place_of(
     share: str | None = None,
     patience: float = 60.0,
     at_once: int = AT_ONCE,
+    when_paused: WhenPaused = "wait",
     setting: str = "on",
 ) -> Place:
     """Connects to nothing. Raises `SettingError`, which names the `setting`, for what is no place.
 
-    `queue`, `share` and `patience` are those of `CodeQueue`, if a Redis is named.
+    `queue`, `share`, `patience` and `when_paused` are those of `CodeQueue`, if a Redis is named.
     """
     if on is None:
         url = GroundSettings.load().redis_url
@@ -191,7 +198,7 @@ def place_of(
             raise TypeError(f"`{setting}` is a CodeQueue, a sandbox or its address, not {on!r:.60}")
         return InSandbox(on, at_once)
     if _REDIS.match(on):
-        return OnQueue(_queue(on, queue, share, patience))
+        return OnQueue(_queue(on, queue, share, patience, when_paused))
     if on == HERE:
         return InProcess()
     from jail.fusion.endpoints import run_code_url  # brings an HTTP client
@@ -209,8 +216,10 @@ def place_of(
 
 
 @cache  # a process has one queue for all callers; it may be used after a fork
-def _queue(redis: str, name: str, share: str | None, patience: float) -> CodeQueue:
-    return CodeQueue(redis, name, share=share, patience=patience)
+def _queue(
+    redis: str, name: str, share: str | None, patience: float, when_paused: WhenPaused
+) -> CodeQueue:
+    return CodeQueue(redis, name, share=share, patience=patience, when_paused=when_paused)
 
 
 def _policy() -> RetryPolicy:

@@ -1,5 +1,6 @@
 """What workers, trainers, hosts' servers and what submits jobs read from their environment."""
 
+import math
 import os
 import re
 from functools import cache
@@ -89,6 +90,21 @@ class WorkerSettings(Settings):
         description="Workers that may die under a job without `Retry` before the job fails.",
     )
 
+    breaker_last: int = Field(
+        64,
+        ge=0,
+        le=1024,
+        description="Programs among which a queue's breaker counts those without an outcome."
+        " 0: no breaker.",
+    )
+    breaker_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="The share of them that opens it: then the gate, or a queue without one, is"
+        " paused until a few programs succeed.",
+    )
+
     @field_validator("gate")
     @classmethod
     def _gate_is_a_name(cls, gate: str) -> str:
@@ -111,6 +127,13 @@ class WorkerSettings(Settings):
         from jail.settings import SandboxSettings
 
         return SandboxSettings.load().sandbox_concurrency or 4 * (os.cpu_count() or 1)
+
+    @property
+    def breaker(self) -> tuple[int, int] | None:
+        """How many ends without an outcome open it, of how many ends; None: there is none."""
+        if not self.breaker_last:
+            return None
+        return math.ceil(self.breaker_share * self.breaker_last), self.breaker_last
 
     @property
     def of_stock_worker(self) -> "WorkerSettings":
@@ -175,6 +198,14 @@ class QueueSettings(Settings):
     @classmethod
     def _share_is_a_name(cls, share: str) -> str:
         return read_share(share)
+
+
+WhenPaused = Literal["wait", "raise"]
+
+
+def check_when_paused(given: str) -> None:
+    if given not in ("wait", "raise"):
+        raise SettingError("when_paused", f"is 'wait' or 'raise', not {given!r}")
 
 
 def share_here(given: str | None) -> str:

@@ -26,5 +26,5 @@ local by = {}
 for _, id in ipairs(call('ZRANGE', LEASES, 0, 4)) do
   by[#by + 1] = string.match(call('HGET', HOLDERS, id) or '', '|(.-)|') or id
 end
-reply[6], reply[7] = table.concat(by, ' '), fields[4] == '1' and 1 or 0
+reply[6], reply[7] = table.concat(by, ' '), (fields[4] or '0') ~= '0' and 1 or 0
 return reply

@@ -29,7 +29,11 @@ for field, value in pairs(change) do set[#set + 1], set[#set + 2] = field, value
 if #set > 0 then call('HSET', GATE, unpack(set)) end
 gate.limit = tonumber(change.limit or fields[1]) or math.huge
 gate.burst = tonumber(change.burst or fields[3]) or 0
-gate.paused, gate.held = (change.paused or fields[4]) == '1', nil
+if change.paused and gate.broken then
+  gate.overrule(change.paused == '1')
+elseif not gate.broken then
+  gate.paused, gate.held = (change.paused or fields[4]) == '1', nil
+end
 -- A rate set where there was none starts with an empty bucket, as a new gate does.
 gate.tokens = gate.rate > 0 and math.min(gate.tokens, gate.burst) or 0
 gate.rate = tonumber(change.rate or fields[2]) or 0

@@ -5,6 +5,7 @@ local function save_kind(set)
   if steering then steering.save(set) end
   if gate.weighing then gate.weighing.save(set) end
   if gate.sharing then gate.sharing.save(set) end
+  if gate.save_breaker then gate.save_breaker(set) end
 end
 
 -- Units in flight beyond one for each permit.
@@ -13,6 +14,7 @@ local function extra_units() return gate.weighing and gate.weighing.extra or 0 e
 -- What a permit's release says: see `release`.
 local function read_receipt(id, fence, receipt)
   local weighing = gate.weighing
+  if gate.broken then gate.came_back(1) end
   if steering then
     steering.hear(fence, string.match(receipt, ' (%S*)') or '', weighing and weighing.held(id))
   end

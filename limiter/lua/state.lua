@@ -23,7 +23,7 @@ local gate = {
   rate = rate or 0,
   burst = tonumber(fields[3]) or 0,
   tokens = tonumber(fields[5]) or 0,
-  paused = fields[4] == '1',
+  paused = (fields[4] or '0') ~= '0', -- `1`: by hand
   fence = fields[7] or 0,
   granted = 0,
   released = 0,
@@ -43,6 +43,7 @@ local function room()
   return free
 end
 
+-- include: breaking.lua if full
 local LANE = 8796093022208 -- 2^43 tickets to a lane
 
 local function count(what, by)

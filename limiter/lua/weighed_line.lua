@@ -4,6 +4,7 @@ local sharing, weighing = gate.sharing, gate.weighing
 
 local function grant(id, process, term, cost)
   if weighing then weighing.charge(id, cost) end
+  if gate.broken then gate.let_through(1) end
   return lease(id, process, term)
 end
 

@@ -32,7 +32,7 @@ _GATE_TOTALS = {
 }
 _JOB_OUTCOMES = (
     "claimed", "finished", "masked", "failed", "stopped", "retried", "returned", "requeued",
-    "dropped",
+    "dropped", "put_off",
 )  # fmt: skip
 
 
@@ -66,6 +66,11 @@ def _enter_gate(sheet: Sheet, gate: GateStatus) -> None:
         ("burst", "Grants that may come at once after a quiet time.", gate.burst),
         ("tokens", "Grants that the rate allows now.", gate.tokens),
         ("paused", "1 if the gate is paused.", int(gate.paused)),
+        (
+            "breaker_open",
+            "1 if a queue's breaker has paused the gate.",
+            int(gate.breaker != "closed"),
+        ),
     ):
         if value is not None:
             sheet.gauge(f"penstock_gate_{name}", help, value, gate.name)
@@ -119,6 +124,8 @@ def _enter_queue(sheet: Sheet, queue: Queue) -> None:
          int(queue.verdict == "no workers")),
         ("held_back", "1 if jobs wait and a gate holds them back.",
          int(queue.verdict == "held back")),
+        ("breaker_open", "1 if the queue's breaker has paused it.",
+         int(queue.breaker != "closed")),
     ):  # fmt: skip
         sheet.gauge(f"penstock_queue_{name}", help, value, queue.name)
     for outcome in _JOB_OUTCOMES:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from penstock.fleet.model import Alarm, Fleet, Level, Queue, Registry, Server, Task, Worker
-from penstock.fleet.verdicts import bias
+from penstock.fleet.verdicts import bias, holding
 
 Family = Literal["programs", "us", "capacity"]
 FAMILIES: tuple[Family, ...] = ("programs", "us", "capacity")
@@ -71,6 +71,8 @@ VERDICTS: dict[str, Rule] = {
     "sandbox_unreachable": Rule("us", "Workers cannot reach a sandbox, and try again.",
         "Start it, or correct PENSTOCK_SANDBOX_FUSION_URL."),
     "suspended": Rule("us", "`rq suspend` holds all workers.", "rq resume"),
+    "breaker_open": Rule("us", "A breaker has paused a queue, or its gate.",
+        "Repair the sandbox. It closes by itself."),
     "queue_paused": Rule("us", "A queue with jobs is paused.", "penstock queues resume NAME"),
     "gate_paused": Rule("us", "A gate is paused, and someone waits at it.",
         "penstock limits resume NAME"),
@@ -242,8 +244,9 @@ def _of_queues(fleet: Fleet) -> Iterator[Alarm]:
         yield from _masked(queue)
         wait = _many(queue.depth, "job waits", "jobs wait")
         if queue.depth and queue.cause:
+            bad = queue.verdict == "no workers" or queue.cause == "breaker_open"
             yield Alarm(
-                "bad" if queue.verdict == "no workers" else "warn", f"{queue.reason}, and {wait}",
+                "bad" if bad else "warn", f"{queue.reason}, and {wait}",
                 "queue", queue.name, queue.cause, queue.remedy,
             )  # fmt: skip
     for queue in fleet.queues:
@@ -292,7 +295,10 @@ def _of_gates(fleet: Fleet) -> Iterator[Alarm]:
             continue
         wait = f"{_many(gate.waiting, 'waits', 'wait')} at it"
         name = shlex.quote(gate.name)
-        if gate.paused:
+        if held := gate.breaker != "closed" and holding(gate):
+            text = f"{held.reason}, and {wait}"
+            yield Alarm("bad", text, "gate", gate.name, "breaker_open", held.remedy)
+        elif gate.paused:
             yield Alarm(
                 "warn", f"gate {gate.name!r} is paused, and {wait}", "gate", gate.name,
                 "gate_paused", f"penstock limits resume {name}",

@@ -115,6 +115,10 @@ class Queue:
     sharing: int = 0
     """Of those that wait, jobs in lists of shares, which RQ's own workers do not see."""
     paused: bool = False
+    breaker: str = "closed"
+    """`open` or `half`, if its breaker has paused it."""
+    paused_why: str = ""
+    """What that breaker has counted; empty of a pause by hand."""
     verdict: Verdict = "idle"
     reason: str = ""
     remedy: str = ""

@@ -89,6 +89,9 @@ def _standing(
     if suspended:
         reason = "all workers are suspended"
         return Standing("suspended", reason, "`rq resume` ends that", "suspended")
+    if queue.breaker != "closed":
+        reason = f"queue {queue.name!r} is paused by its breaker: {_tripped(queue)}"
+        return Standing("paused", reason, REPAIR, "breaker_open")
     if queue.paused:
         resume = f"`penstock queues resume {shlex.quote(queue.name)}` ends that"
         return Standing("paused", f"queue {queue.name!r} is paused", resume, "queue_paused")
@@ -125,6 +128,14 @@ def dead_permits(gate: GateStatus, workers: Sequence[Worker]) -> list[LeaseStatu
         for lease in gate.leases
         if re.fullmatch(r".+:[0-9]{10,}", lease.id) and lease.process not in living
     ]
+
+
+REPAIR = "repair the sandbox that its workers name; it then closes by itself"
+
+
+def _tripped(one: Queue | GateStatus) -> str:
+    """What a breaker has counted, and what happens next."""
+    return f"{one.paused_why or 'too many programs had no outcome'}; it tries a few by itself"
 
 
 def limit_of(gate: GateStatus) -> str:
@@ -173,6 +184,8 @@ def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> Held |
     """How a gate holds work back now, and what lets it in; None if it does not."""
     name, named = shlex.quote(gate.name), f"gate {gate.name!r}"
     change = f"wait, or raise it: penstock limits set {name}"
+    if gate.breaker != "closed":
+        return Held(f"{named} is paused by a breaker: {_tripped(gate)}", REPAIR, "breaker_open")
     if gate.paused:
         resume = f"`penstock limits resume {name}` ends that"
         return Held(f"{named} is paused", resume, "gate_paused")

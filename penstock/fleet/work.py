@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from ground.breaker import read_state
 from ground.keys import tagged
 from ground.lua import chunks
 from penstock.fleet.model import Job, Latency, Masked, Queue, Worker
@@ -28,7 +29,9 @@ _JOB = (
     "status", "description", "worker_name", "enqueued_at", "started_at", "ended_at",
     "penstock_attempts", "penstock_outcome",
 )  # fmt: skip
-_NO_COUNTER = ("fence", "paused", "waited_us", "took_us", "programs_shared")
+_NO_COUNTER = (
+    "fence", "paused", "paused_why", "breaker", "waited_us", "took_us", "programs_shared",
+)  # fmt: skip
 RECENT = 64  # programs, of which it is known how many had no outcome; counts.lua has the same
 _Row = list[bytes | None]
 
@@ -256,7 +259,9 @@ def _counted(flat: dict[bytes, bytes]) -> dict[str, Any]:
         "shared": fields.get("programs_shared", 0),
         "waited": _latency("waited", fields),
         "took": _latency("took", fields),
-        "paused": bool(fields.get("paused")),
+        "paused": b"paused" in flat,
+        "breaker": read_state(_text(flat.get(b"paused"))).value,
+        "paused_why": _text(flat.get(b"paused_why")),
     }
 
 

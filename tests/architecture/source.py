@@ -6,7 +6,14 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FORMS = (("gated", "full"), ("full",), ())  # of scripts, as they are loaded
+FORMS = (
+    ("gated", "full", "watched"),
+    ("gated", "full"),
+    ("full",),
+    ("watched",),
+    ("breaks",),
+    (),
+)  # of scripts, as they are loaded
 PACKAGES = ("ground", "limiter", "buffer", "gateway", "jail", "worker", "penstock")
 
 

@@ -25,12 +25,15 @@ Step = Callable[["Fleet"], Any]
 class Fleet:
     """A queue, its client and two workers, each only by the scripts that it sends."""
 
-    def __init__(self, faulty: Faulty, *, gated: bool, share: str) -> None:
+    def __init__(self, faulty: Faulty, *, gated: bool, share: str, watched: bool = False) -> None:
         self.faulty = faulty
         self.share = share
         gate = {name: GateCommands("g", Terms(3, None, None), name) if gated else None
                 for name in (WORKER, OTHER)}  # fmt: skip
-        self.commands = {name: WorkCommands(QUEUE, name, LEASE, gate[name]) for name in gate}
+        breaker = (2, 4) if watched else None
+        self.commands = {
+            name: WorkCommands(QUEUE, name, LEASE, gate[name], breaker) for name in gate
+        }
         self.gate = gate[OTHER]
         self.held: dict[str, str] = {}  # what the first worker runs: execution by id
         self.asked: set[str] = set()
@@ -68,9 +71,9 @@ class Fleet:
         rows = [(id, execution, 0, 0) for id, execution in self.held.items()]
         self.faulty.run(self.commands[WORKER].beat("2026", rows))
 
-    def finish(self, worker: str = WORKER, **held: str) -> None:
+    def finish(self, worker: str = WORKER, how: str = "1", **held: str) -> None:
         rows = [
-            (id, execution, "1", 500, "payload", 1.0, "0.5", '{"a": 1}', 0)
+            (id, execution, how, 500, "payload", self.faulty.now / 1e6, "0.5", '{"a": 1}', 0)
             for id, execution in (held or self.held).items()
         ]
         self.faulty.run(self.commands[worker].finish(rows))
@@ -108,11 +111,11 @@ class Fleet:
         script = load_script("worker.queue", "withdraw")
         self.faulty.run(script.command([f"rq:queue:{QUEUE}"], args))
 
-    def ask(self, name: str, keys: list[str], args: list[Any]) -> Any:
-        return self.faulty.run(load_script("worker.queue", name).command(keys, args))
+    def ask(self, name: str, keys: list[str], args: list[Any], *forms: str) -> Any:
+        return self.faulty.run(load_script("worker.queue", name, *forms).command(keys, args))
 
-    def look(self) -> None:
-        self.ask("look", ["rq:workers:q", "rq:queue:q"], [*self.asked])
+    def look(self, *forms: str) -> None:
+        self.ask("look", ["rq:workers:q", "rq:queue:q"], [*self.asked], *forms)
 
     def feed(self) -> None:
         self.ask("feed", ["rq:queue:q"], [])
@@ -260,6 +263,71 @@ def stopped(fleet: Fleet, story: str, every: int) -> Iterator[AbstractContextMan
         yield saying(f"{story} stopped at call {number}")
 
 
+@pytest.fixture(params=["plain", "gated", "shared", "gated and shared"])
+def watched(faulty: Faulty, request: pytest.FixtureRequest) -> Fleet:
+    """Two of four ends without an outcome open its breaker."""
+    gated, share = "gated" in request.param, "x" * ("shared" in request.param)
+    return Fleet(faulty, gated=gated, share=share, watched=True)
+
+
+def mask(fleet: Fleet) -> None:
+    fleet.finish(how="masked")
+
+
+def masked(fleet: Fleet) -> None:
+    claimed(fleet)
+    mask(fleet)
+    fleet.held.clear()
+
+
+def let_through(fleet: Fleet) -> None:
+    """Two jobs were masked: of one the end is kept, the other waits again."""
+    masked(fleet)
+    fleet.faulty.now += 6_000_000
+    assert len(fleet.claim(want=5)) == 3
+
+
+OUTAGES: dict[str, tuple[Step, Step]] = {
+    "the end that opens it": (claimed, mask),
+    "others are let through": (masked, lambda fleet: fleet.claim(want=5)),
+    "they fail": (let_through, mask),
+    "they succeed": (let_through, lambda fleet: fleet.finish(how="finished")),
+    "they were functions": (let_through, Fleet.finish),
+    "they end by RQ's code": (let_through, Fleet.drop),
+    "somebody looks": (masked, lambda fleet: fleet.look("breaks")),
+    "somebody resumes it": (masked, Fleet.pause_and_resume),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("repeated", [False, True], ids=["once", "repeated"])
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_a_breaker_whose_script_stops_at_any_call_loses_no_job_and_closes(
+    watched: Fleet, outage: str, repeated: bool, every: int
+) -> None:
+    fleet = watched
+    before, step = OUTAGES[outage]
+
+    def begin() -> None:
+        fleet.begin()
+        before(fleet)
+
+    for number in faults_of(lambda: step(fleet), begin, fleet.faulty, every):
+        with saying(f"{outage} stopped at call {number}"):
+            if repeated:
+                step(fleet)
+            fleet.nothing_is_lost()
+            for _ in range(4):  # the sandbox is back
+                fleet.time_passes()
+                fleet.reap()
+                while found := fleet.claim(OTHER, want=100):
+                    fleet.finish(OTHER, "finished", **found)
+            fleet.enqueue("last")
+            assert "last" in fleet.claim(OTHER, want=100)
+            fleet.go_on()
+            fleet.everything_has_ended(repeated=repeated)
+
+
 @EVERY
 @pytest.mark.parametrize("story", STORIES)
 def test_a_script_that_stops_at_any_call_loses_no_job(fleet: Fleet, story: str, every: int) -> None:
@@ -340,9 +408,10 @@ def test_what_somebody_spoils_by_hand_loses_no_other_job(fleet: Fleet, what: str
 
 
 def test_each_script_of_queues_was_stopped(faulty: Faulty) -> None:
-    for kind in ("", "gated shared"):
-        fleet = Fleet(faulty, gated="gated" in kind, share="x" * ("shared" in kind))
-        for before, step in STORIES.values():
+    for kind in ("", "gated shared", "watched", "gated watched"):
+        gated, share, watched = (word in kind for word in ("gated", "shared", "watched"))
+        fleet = Fleet(faulty, gated=gated, share="x" * share, watched=watched)
+        for before, step in (OUTAGES if watched else STORIES).values():
             fleet.begin()
             before(fleet)
             fleet.faulty.fail(2)

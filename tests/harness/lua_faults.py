@@ -22,6 +22,7 @@ from ground.redis.connect import target_of
 from limiter.commands import SCRIPTS as GATE_SCRIPTS
 from tests.architecture.source import FORMS, ROOT, scripts
 from worker.concurrent.commands import SCRIPTS as WORK_SCRIPTS
+from worker.queue.order import SCRIPTS as CLIENT_SCRIPTS
 
 T = TypeVar("T")
 INJECTED = "injected"
@@ -62,7 +63,9 @@ return {calls, reply}
 """
 
 
-SENT = GATE_SCRIPTS | WORK_SCRIPTS  # those that have forms, in the forms that are sent
+SENT = (
+    GATE_SCRIPTS | WORK_SCRIPTS | CLIENT_SCRIPTS
+)  # those that have forms, in the forms that are sent
 
 
 def every_script(package: str) -> dict[str, Script]:

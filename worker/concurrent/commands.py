@@ -19,9 +19,14 @@ _NAMES = ("claim", "finish", "return", "drop", "beat")
 _PLAIN = {name: load_script("worker.concurrent", name) for name in (*_NAMES, "reap")}
 _REJOIN = load_script("worker.queue", "rejoin")
 _GATED = {name: load_script("worker.concurrent", name, "gated", "full") for name in _NAMES}
-SCRIPTS: dict[str, Script] = {
-    script.sha: script for script in (*_PLAIN.values(), *_GATED.values(), *GATE_SCRIPTS.values())
+# With a breaker. The others' scripts have no line of it.
+_WATCHED = ("claim", "finish", "drop")
+_PLAIN_WATCHED = {name: load_script("worker.concurrent", name, "watched") for name in _WATCHED}
+_GATED_WATCHED = {
+    name: load_script("worker.concurrent", name, "gated", "full", "watched") for name in _WATCHED
 }
+_ALL = (_PLAIN, _GATED, _PLAIN_WATCHED, _GATED_WATCHED, GATE_SCRIPTS)
+SCRIPTS: dict[str, Script] = {script.sha: script for each in _ALL for script in each.values()}
 
 KEEP = 3600  # seconds that RQ's own cleaners act later than our reaper
 MOST = 500  # jobs in one script call
@@ -30,12 +35,26 @@ MOST = 500  # jobs in one script call
 class WorkCommands:
     """What one worker asks about one queue."""
 
-    def __init__(self, queue: str, worker: str, lease: float, gate: GateCommands | None) -> None:
+    def __init__(
+        self,
+        queue: str,
+        worker: str,
+        lease: float,
+        gate: GateCommands | None,
+        breaker: "tuple[int, int] | None" = None,
+    ) -> None:
+        """`breaker`: how many ends without an outcome open it, of how many ends."""
         self.queue = queue
         self.jobs = f"rq:queue:{queue}"
         self.hand = tagged("work", queue, f"hand:{worker}")
         self._worker = worker
         self._gate = gate
+        self._scripts = _PLAIN if gate is None else _GATED
+        self._breaker: tuple[int, ...] = ()
+        self._watched: tuple[str, ...] = ()
+        if breaker is not None:
+            self._scripts = self._scripts | (_PLAIN_WATCHED if gate is None else _GATED_WATCHED)
+            self._breaker, self._watched = breaker, (tagged("work", queue, "unknown"),)
         self.lease = lease
         self._lease_us = int(lease * 1_000_000)
         self._keep = int(lease) + KEEP
@@ -57,8 +76,9 @@ class WorkCommands:
     def finish(self, rows: Iterable[tuple[Any, ...]]) -> Command:
         """Each row: id, execution, how, ttl, payload, started, waited, notice, hold_us (and a
         report)."""
-        keys = (self.jobs, self._wip, self._work, self.leases, self._worker_key, self._executions)
-        return self._either("finish", keys, (self._worker, *_flat(rows)))
+        keys = (*self._watched, self.jobs, self._wip, self._work, self.leases, self._worker_key,
+                self._executions)  # fmt: skip
+        return self._either("finish", keys, (*self._breaker, self._worker, *_flat(rows)))
 
     def give_back(self, rows: Sequence[tuple[Any, ...]], *, leaving: bool) -> Command:
         """Each row: id, execution, hold_us."""
@@ -69,8 +89,9 @@ class WorkCommands:
     def drop(self, row: tuple[Any, ...]) -> Command:
         """The row: id, execution, reply_to, status, program, started, waited, hold_us (and a
         report). Sent whole: it is part of RQ's own transaction, which is not sent again."""
-        keys = (self._wip, self._work, self.leases, self._worker_key, self._executions)
-        return self._either("drop", keys, row, whole=True)
+        keys = (*self._watched, self._wip, self._work, self.leases, self._worker_key,
+                self._executions)  # fmt: skip
+        return self._either("drop", keys, (*self._breaker, *row), whole=True)
 
     def rejoin(self, id: str) -> Command:
         """From RQ's list to its share's, in the transaction by which RQ enqueues it again."""
@@ -95,11 +116,9 @@ class WorkCommands:
     def _either(
         self, name: str, keys: tuple[str, ...], args: tuple[Any, ...], *, whole: bool = False
     ) -> Command:
-        if self._gate is None:
-            return _PLAIN[name].command(keys, args, whole=whole)
-        return _GATED[name].command(
-            (*self._gate.keys, *keys), (*self._gate.head, *args), whole=whole
-        )
+        if self._gate is not None:
+            keys, args = (*self._gate.keys, *keys), (*self._gate.head, *args)
+        return self._scripts[name].command(keys, args, whole=whole)
 
 
 def _flat(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:

@@ -43,7 +43,7 @@ from worker.outcomes import counted_as
 
 log = logging.getLogger("penstock.worker")
 
-RECORDED, LOST, HAS_DEPENDENTS = 1, 0, 2
+RECORDED, LOST, HAS_DEPENDENTS, PUT_OFF = 1, 0, 2, 3
 BARE = "bare"  # a failure that the script records whatever else the job has
 FAILED, FUNCTION = "0", "1"  # else a word for how a program ended
 _CHUNK = 200  # ends in one script call: a few milliseconds of the server's time
@@ -154,6 +154,11 @@ class Finisher:
         if int(verdict) == LOST:
             log.warning(
                 "job %s: its lease had ended, or it was deleted; this result is refused",
+                outcome.claimed.id,
+            )
+        if int(verdict) == PUT_OFF:
+            log.info(
+                "job %s: it had no outcome while the breaker is open; it waits in its queue again",
                 outcome.claimed.id,
             )
         self._jobs.ended(outcome.claimed)

@@ -119,7 +119,7 @@ class Shift:
         self.gate = gate
         at = GateCommands(gate.name, gate.terms, worker.name) if gate else None
         self.commands = {
-            name: WorkCommands(name, worker.name, settings.job_lease, at)
+            name: WorkCommands(name, worker.name, settings.job_lease, at, settings.breaker)
             for name in dict.fromkeys(worker.queue_names())
         }
         self.gate_name = gate.name if gate else ""

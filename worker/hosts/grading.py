@@ -26,8 +26,11 @@ from jail.judge.completion import code_of
 from jail.judge.fault import Fault
 from jail.judge.formats import Cases, read_cases
 from jail.judge.models import LONGEST, JudgeCase, JudgeResult
+from worker.errors import TrainingPaused
+from worker.hosts.breaker import breaker_here
 from worker.place import Place, place_of
 from worker.reward.scoring import score_of
+from worker.settings import WhenPaused, check_when_paused
 
 log = logging.getLogger("penstock.reward")
 
@@ -78,6 +81,9 @@ class Grader:
                     three quarters of it, and then the slow ones have failed
     patience        seconds for which a Redis that does not answer is asked again
     share           the share of the queue that its programs belong to. None: PENSTOCK_SHARE
+    when_paused     what a grade does while the breaker of its queue is open: `wait`, or `raise`
+                    `TrainingPaused`. With `raise` this process has a breaker too, for all that
+                    keeps grades from being known: a Redis that is away, a queue without workers
     """
 
     on: str | None = field(default=None, repr=False)  # it may hold a password
@@ -91,10 +97,12 @@ class Grader:
     timeout: float = 3600.0
     patience: float = 60.0
     share: str | None = None
+    when_paused: WhenPaused = "wait"
 
     def __post_init__(self) -> None:
         if not self.timeout > 0:  # nor is NaN
             raise SettingError("timeout", f"must be above 0, not {self.timeout!r}")
+        check_when_paused(self.when_paused)
         try:
             request_here("", _BLANK, self._options(self.language or "python"))
         except RequestRefused as refusal:
@@ -102,7 +110,8 @@ class Grader:
         self._place("redis://localhost" if self.on is None else self.on)  # refused now
 
     async def grade(self, text: Any, truth: Any) -> Grade:
-        """The grade of a completion, text or messages. Raises nothing but cancellation."""
+        """The grade of a completion, text or messages. Raises nothing but cancellation, and
+        `TrainingPaused` if that is asked for."""
         try:
             program = self._program_in(text_of(text))
         except RequestRefused as refusal:
@@ -114,11 +123,28 @@ class Grader:
     async def grade_code(self, code: str, truth: Any, language: str | None = None) -> Grade:
         """Grades a program that is here by itself, without the text around it."""
         language = language or self.language or "python"
+        if self.when_paused == "wait":  # it is the queue that waits
+            return await self._in_time(code, truth, language)
+        breaker = breaker_here(f"{self.on} {self.queue}")
+        if breaker is None:
+            return await self._in_time(code, truth, language)
+        began = breaker.begin()
+        try:
+            grade = await self._in_time(code, truth, language)
+        except BaseException:
+            breaker.break_off()
+            raise
+        breaker.end(grade.fault, began)
+        return grade
+
+    async def _in_time(self, code: str, truth: Any, language: str) -> Grade:
         try:
             async with asyncio.timeout(self.timeout):
                 return await self._graded(code, truth, language)
         except TimeoutError:
             return _masked("DeadlineExceeded", f"there was no grade within {self.timeout:g} s")
+        except TrainingPaused:
+            raise
         except RequestRefused as refusal:
             return _unreadable(refusal)
         except PenstockError as failure:
@@ -152,6 +178,7 @@ class Grader:
         return place_of(
             on, queue=self.queue, share=self.share, patience=self.patience,
             at_once=1,  # many programs are graded at once: a server gets one case of each
+            when_paused=self.when_paused,
         )  # fmt: skip
 
     def _grade_of(self, result: JudgeResult) -> Grade:

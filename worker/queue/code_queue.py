@@ -24,7 +24,7 @@ from worker.queue.order import JobHash, Order
 from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter
 from worker.queue.sync import SyncCodeQueue
-from worker.settings import require_rqs_own_keys, share_here
+from worker.settings import WhenPaused, check_when_paused, require_rqs_own_keys, share_here
 
 MIN_TTL = 60  # a shorter one might end before a lost reply is noticed, and run a job twice
 
@@ -53,6 +53,8 @@ class CodeQueue:
     no_workers_after  how long a queue may have no worker before `NoWorkers` is raised
     share             on whose account its jobs run: shares of one queue get workers in turn, by
                       their weights (`shares`). None: PENSTOCK_SHARE; '': none
+    when_paused       what a call does while a breaker has paused the queue, or the gate of its
+                      workers: `wait`, or `raise` `TrainingPaused` within 5 s
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class CodeQueue:
         patience: float = 60.0,
         no_workers_after: float = 60.0,
         share: str | None = None,
+        when_paused: WhenPaused = "wait",
     ) -> None:
         require_rqs_own_keys()
         try:
@@ -75,6 +78,7 @@ class CodeQueue:
         except ValueError as refusal:
             raise SettingError("name", str(refusal)) from None
         self.target = target_of(redis)
+        check_when_paused(when_paused)
         if abandon not in ("cancel", "keep"):
             raise SettingError("abandon", f"is 'cancel' or 'keep', not {abandon!r}")
         _check_least(0, retries=retries, spare=spare, patience=patience)
@@ -84,6 +88,7 @@ class CodeQueue:
             name, result_ttl=result_ttl, failure_ttl=failure_ttl, retries=retries,
             abandon=abandon == "cancel", spare=spare, patience=patience,
             no_workers_after=no_workers_after, share=share_here(share),
+            raises=when_paused == "raise",
         )  # fmt: skip
         self._submitter = Submitter(self.target, hash)
         self._shares = QueueShares(self.target, name)

@@ -127,7 +127,8 @@ AnyRequest = CodeRequest | JudgeRequest
 _ENQUEUE, _LOOK, _WITHDRAW = (
     load_script("worker.queue", name) for name in ("enqueue", "look", "withdraw")
 )
-SCRIPTS = {script.sha: script for script in (_ENQUEUE, _LOOK, _WITHDRAW)}
+_LOOK_AT_BREAKER = load_script("worker.queue", "look", "breaks")
+SCRIPTS = {script.sha: script for script in (_ENQUEUE, _LOOK, _LOOK_AT_BREAKER, _WITHDRAW)}
 _WITHDRAWN_TTL = 3600
 _COMPRESS_ABOVE = 512  # bytes; of fewer, zlib saves too few for the time it takes
 _CHUNK = 200  # jobs in one script call: keeps a call below a few milliseconds
@@ -150,9 +151,11 @@ class JobHash:
         patience: float,
         no_workers_after: float,
         share: str = "",
+        raises: bool = False,
     ) -> None:
         self.queue = queue
         self.share = share
+        self.raises = raises  # while a breaker has paused the queue
         self.abandon = abandon
         self.spare = spare
         self.patience = patience
@@ -209,7 +212,8 @@ def by_hash(orders: "Iterable[Order]") -> "Iterator[tuple[JobHash, list[Order]]]
 
 def look(hash: "JobHash", ids: Sequence[str]) -> Command:
     """How these stand."""
-    return _LOOK.command((f"rq:workers:{hash.queue}", f"rq:queue:{hash.queue}"), ids)
+    script = _LOOK_AT_BREAKER if hash.raises else _LOOK
+    return script.command((f"rq:workers:{hash.queue}", f"rq:queue:{hash.queue}"), ids)
 
 
 def withdraw(hash: "JobHash", reply_to: str, rows: "Iterable[tuple[Order, str]]") -> Command:

@@ -22,7 +22,14 @@ from ground.redis.unit import Carrier, Exchange
 from ground.redis.url import RedisTarget
 from ground.timers import Timers
 from ground.tracing.spans import OFF
-from worker.errors import DeadlineExceeded, JobCancelled, NoWorkers, QueueError, QueueUnavailable
+from worker.errors import (
+    DeadlineExceeded,
+    JobCancelled,
+    NoWorkers,
+    QueueError,
+    QueueUnavailable,
+    TrainingPaused,
+)
 from worker.queue.order import JobHash, Order, Stage, by_hash, look, outcome_of, withdraw
 
 CHECK_EVERY = 5.0  # seconds between looks at jobs without a notice
@@ -305,6 +312,7 @@ class Orders:
     def _looked_at(self, hash: JobHash, orders: list[Order], reply: list[Any], sent: float) -> None:
         now = self.engine.clock()
         live, waiting = reply[:2]
+        paused_by = reply.pop().decode() if hash.raises else ""
         since = self._alone_since.setdefault(hash, now)
         if live:
             self._alone_since.pop(hash, None)
@@ -322,6 +330,9 @@ class Orders:
                 self._next(order, Stage.SEND)  # it is still wanted
             elif order.deadline <= now:
                 self._be_too_late(order, unattended=status == b"queued" and not live)
+            elif paused_by:
+                paused = TrainingPaused(f"queue {hash.queue!r}", paused_by)
+                self._give_up(order, paused, "abandon")
             elif status == b"queued" and alone >= hash.no_workers_after:
                 self._give_up(order, NoWorkers(hash.queue, waiting, alone), "abandon")
             else:

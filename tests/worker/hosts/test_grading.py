@@ -19,6 +19,7 @@ from tests.worker.concurrent.crew import at_work
 from tests.worker.hosts.programs import RIGHT, SQUARES, fenced
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
+from worker import TrainingPaused
 from worker.hosts import Grade, Grader, cases_of, text_of
 
 
@@ -221,6 +222,18 @@ async def test_a_dead_redis_masks_all(caplog: pytest.LogCaptureFixture) -> None:
     grader = Grader(on=f"redis://127.0.0.1:{free_port()}", patience=0.3)
     grades = await asyncio.gather(*(grader.grade(RIGHT, SQUARES) for _ in range(64)))
     assert {(grade.value, grade.reason) for grade in grades} == {(None, "QueueUnavailable")}
+
+
+async def test_a_dead_redis_pauses_a_training_that_is_to_stop() -> None:
+    """As soon as half of the last 64 grades are not known."""
+    grader = Grader(on=f"redis://127.0.0.1:{free_port()}", patience=0.3, when_paused="raise")
+    grades = await asyncio.gather(
+        *(grader.grade(RIGHT, SQUARES) for _ in range(64)), return_exceptions=True
+    )
+    paused = [grade for grade in grades if isinstance(grade, TrainingPaused)]
+    assert len(paused) == 33
+    with pytest.raises(TrainingPaused, match=r"32 of the last 64 grades are not known.* in 5 s"):
+        await grader.grade(RIGHT, SQUARES)
 
 
 async def test_time_that_is_over_masks(real_redis) -> None:

@@ -1,7 +1,8 @@
 -- claim.lua: take up to `want` jobs from the hand, then the queue and its shares; leased to this worker.
 -- KEYS   jobs hand wip work running worker executions
 -- ARGV   lease_us keep_s(until RQ's own cleaners may act) want name granted('' or a permit's id)
--- REPLY  {now_us, jobs left in the queue, 1 if suspended or 2 if this queue is paused, 1 if the gate is shut,
+-- REPLY  {now_us, jobs left in the queue, 1 if suspended or 2 if this queue is paused(also if
+--         its breaker lets a few through), 1 if the gate is shut,
 --         {id, execution, {field, value, …}, with a gate: fence of its permit, its place in line} each,
 --         {id, why it was dropped} of some of those that were}
 --
@@ -197,11 +198,12 @@ local function give_back()
 end
 
 local suspended = call('EXISTS', 'rq:suspended')
-if suspended == 0 and call('HEXISTS', WORK, 'paused') == 1 then suspended = 2 end
-local idle = suspended > 0 or call('LLEN', HAND) + call('LLEN', JOBS) == 0 and not shared
+-- include: by_hand.lua or trial.lua if watched
+local idle = few == 0 or call('LLEN', HAND) + call('LLEN', JOBS) == 0 and not shared
 local want, allowed = tonumber(WANT), permits_for(idle and '' or GRANTED)
 local done, why = pcall(function()
-  if suspended == 0 then claim_up_to(math.min(want, allowed)) end
+  if few > 0 then claim_up_to(math.min(want, allowed, few)) end
+  let_through(#taken)
   give_permits(taken, LEASE_US)
 end)
 if not done then

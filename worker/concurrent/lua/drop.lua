@@ -9,6 +9,7 @@
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 -- include: counts.lua
+-- include: unwatched.lua or watched.lua
 local function drop()
   local key, member = job_key(ID), ID .. ':' .. EXECUTION
   -- The latest asker; of a job that RQ has just deleted, the one that asked at its claim.
@@ -29,7 +30,10 @@ local function drop()
     call('EXPIRE', reply_to, 3600)
   end
   tally(STATUS == '' and 'retried' or STATUS, 1)
-  if STATUS == 'finished' then count_job(PROGRAM, STARTED_S, WAITED_S) end
+  if STATUS == 'finished' then
+    count_job(PROGRAM, STARTED_S, WAITED_S)
+    hear(PROGRAM, STARTED_S) -- RQ's transaction writes the end, so it is not put off
+  end
   tally('masked', totals['programs:masked'] or 0)
   write_counts()
   free_permit(member, HOLD_US)
@@ -39,5 +43,6 @@ local function drop()
 end
 
 local dropped = drop()
+obey()
 pass_on()
 return dropped

@@ -5,10 +5,13 @@
 --        |0: a failure|bare: a failure, whatever else the job has)
 --        ttl_s payload started_s waited_s('' if unknown) notice('' or the result as JSON) hold_us(and a report)
 -- REPLY  for each: 1 recorded | 0 its lease is not this worker's any more | 2 it has dependents: RQ's way
+--         | 3 put off: it has no outcome, the breaker is open, and it waits in its queue again
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 -- include: worker.queue:shares.lua
 -- include: counts.lua
+-- include: unwatched.lua or watched.lua
+-- include: putting_off.lua if watched
 
 -- The result as RQ keeps it, and a notice.
 local STREAM_TTL = 3600
@@ -102,6 +105,7 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
     if not leased then return 1 end
   end
   if dependents and how ~= 'bare' and call('EXISTS', key .. ':dependents') == 1 then return 2 end
+  if job[1] and not again and hear(program, tonumber(started)) then return put_off(id, execution, hold_us) end
   local n = #members
   members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
   if job[1] then -- else it was deleted while it ran
@@ -130,6 +134,7 @@ for id, execution, how, ttl, payload, started, waited, notice, hold_us in each()
 end
 keep_notices()
 sum_up()
+obey()
 pass_on()
 if #members > 0 then -- the lease is the last to go: until then an end that was cut off is repeated
   call('ZREM', WIP, unpack(members))
@@ -138,4 +143,5 @@ if #members > 0 then -- the lease is the last to go: until then an end that was 
   call('ZREM', RUNNING, unpack(members))
 end
 rest(WORKER, EXECUTIONS)
+if put_off_any then shares.feed() end
 return reply

@@ -12,6 +12,7 @@ local function permits_for(granted)
     gate.released = gate.released + 1
     if gate.rate > 0 then gate.tokens = gate.tokens + 1 end
     if gate.weighing then gate.weighing.refund() end
+    if gate.broken then gate.came_back(1) end
   end
   expire()
   if given_up == 0 then hand_over() end

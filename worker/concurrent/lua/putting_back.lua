@@ -32,10 +32,10 @@ local function empty_hand(hand)
   return #ids
 end
 
--- Undo an execution, as if the job had not been claimed.
-local function put_back(id)
-  local key = job_key(id)
-  to_front(id) -- in its list first: until then its execution is known, and its lease
+-- Undo an execution, as if the job had not been claimed. `to_its_list` is at the front of it, by default.
+local function put_back(id, to_its_list)
+  local key, list = job_key(id), to_its_list or to_front
+  list(id) -- in its list first: until then its execution is known, and its lease
   call('HSET', key, 'status', 'queued', 'penstock_execution', '')
   local ttl = whole(field(id, 'ttl')) or 0
   if ttl > 0 then call('EXPIRE', key, ttl) else call('PERSIST', key) end -- of an end that was cut off

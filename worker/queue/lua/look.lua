@@ -2,7 +2,8 @@
 -- KEYS   workers jobs
 -- ARGV   for each job: id
 -- REPLY  {live workers of the queue, jobs waiting if there are none, then for each job: its status, '', 'orphaned'
---         (ended because its client was taken for dead) or 'unreadable'; its last result or {}}
+--         (ended because its client was taken for dead) or 'unreadable'; its last result or {};
+--         with a breaker, what it has counted if it is open, or ''}
 local call = redis.call
 -- include: try.lua
 -- include: shares.lua
@@ -19,4 +20,5 @@ for id in each_job() do
   reply[#reply + 1] = over and job[2] == 'orphaned' and 'orphaned' or job[1] or ''
   reply[#reply + 1] = found[1] and found[1][2] or {}
 end
+-- include: paused_by.lua if breaks
 return reply

@@ -1,0 +1,68 @@
+-- breaker.lua: what a breaker has paused, after too many ends for which nobody but us is to blame.
+-- It needs `now`, and is kept as one text, in the field `paused` of a gate or a queue:
+--   open <until> <opened> <out> <good>    nothing goes through until then
+--   half <until> <opened> <out> <good>    a few have gone through, `out` of them are not back; until then
+-- '1' in that field is a pause by hand, which a breaker leaves alone. `ground/breaker.py` has the states and
+-- their table. Each change is written with the script's own changes, so a script that stops leaves a state
+-- that is older, never one that is half. Whoever was let through and died is forgotten as the round ends.
+-- Most scripts meet no breaker: all of it is made when it is first used.
+local function breakers()
+  local FEW, PAUSE, ROUND = 3, 5000000, 10000000
+
+  local function stand(state, til, opened, out, good)
+    local b = {}
+
+    -- How many may go through now.
+    function b.room()
+      if now >= til then return FEW end
+      return state == 'half' and math.max(0, FEW - out) or 0
+    end
+
+    -- Microseconds until time lets others through.
+    function b.wait() return math.max(0, til - now) end
+
+    function b.let_through(many)
+      if many == 0 then return end
+      if now >= til then state, til, out = 'half', now + ROUND, 0 end
+      out, b.changed = out + many, true
+    end
+
+    -- Some are back, and say nothing of us.
+    function b.back(many)
+      if state == 'half' and many > 0 then out, b.changed = math.max(0, out - many), true end
+      b.closed = b.closed or (state == 'half' and good > 0 and out == 0)
+    end
+
+    -- An end that is not our fault.
+    function b.succeed()
+      if state ~= 'half' then return end
+      good = good + 1
+      b.back(1)
+      b.closed = b.closed or good >= FEW
+    end
+
+    -- An end that is. One that began before the breaker opened is late news.
+    function b.fail(began)
+      if state ~= 'half' or began < opened then return end
+      state, til, out, good, b.changed = 'open', now + PAUSE, 0, 0, true
+    end
+
+    function b.text() return string.format('%s %.0f %.0f %d %d', state, til, opened, out, good) end
+
+    return b
+  end
+
+  -- Nil of what nobody has paused, or somebody by hand.
+  local function read_breaker(text)
+    local state, til, opened, out, good = string.match(text or '', '^(%a+) (%d+) (%d+) (%d+) (%d+)$')
+    return state and stand(state, tonumber(til), tonumber(opened), tonumber(out), tonumber(good))
+  end
+
+  local function open_breaker()
+    local b = stand('open', now + PAUSE, now, 0, 0)
+    b.changed = true
+    return b
+  end
+
+  return { read = read_breaker, open = open_breaker }
+end

@@ -1,0 +1,5 @@
+-- unwatched.lua: a queue without a breaker: nobody hears how its programs end.
+local function hear() end
+local function put_off() end
+local function obey() end
+local put_off_any = false

@@ -1,0 +1,54 @@
+-- watched.lua: a queue with a breaker. It opens if at least `need` of the `last` programs that ended had no
+-- outcome, for which nobody but us is to blame: their word is `masked`.
+-- KEYS   unknown
+-- ARGV   need last
+-- include: watched_queue.lua or watched_gate.lua if gated
+--
+-- Only an end without an outcome is written down: by its number, which is how many programs the queue has
+-- counted until then. So a healthy queue pays nothing for its window, and no end is looked at twice.
+local programs, counted = 0, nil -- ends of this call, and all before it
+
+local function number_of_this()
+  if not counted then
+    counted = 0
+    local counts = call('HMGET', WORK, 'programs:finished', 'programs:wrong', 'programs:error', 'programs:timeout',
+      'programs:memory', 'programs:limit', 'programs:data', 'programs:masked')
+    for _, count in ipairs(counts) do counted = counted + (tonumber(count) or 0) end
+  end
+  return counted + programs
+end
+
+-- The oldest of the `need` latest ends without an outcome, if this is one of them.
+local function oldest_masked(number)
+  call('LPUSH', UNKNOWN, number)
+  call('LTRIM', UNKNOWN, 0, NEED - 1)
+  return tonumber(call('LINDEX', UNKNOWN, NEED - 1) or '')
+end
+
+-- One end. `program` is its word, empty of a function. Returns whether it is put off: while the breaker is
+-- open, a program without an outcome is to run again.
+local function hear(program, started)
+  local broken = standing()
+  if program == '' then
+    if broken then broken.back(1) end
+    return false
+  end
+  programs = programs + 1
+  local word, _, reason = word_of(program)
+  if word ~= 'masked' then
+    if broken then broken.succeed() end
+    return false
+  end
+  if broken then
+    broken.fail(started * 1000000)
+    return true
+  end
+  if is_paused_by_hand() then return false end
+  local number = number_of_this()
+  local oldest = oldest_masked(number)
+  if not oldest or oldest <= number - LAST then return false end
+  trip(format('%d of the last %d programs had no outcome%s', NEED, number - oldest + 1,
+    reason and reason ~= '' and ': ' .. reason or ''))
+  call('DEL', UNKNOWN)
+  return true
+end
