@@ -118,7 +118,7 @@ class Breaker:
         return True
 
     def resume(self) -> None:
-        """By hand."""
+        """Close it by hand."""
         self._move(Event.RESUMED)
 
     def _pause(self, event: Event, now: float) -> None:
