@@ -101,8 +101,8 @@ class WorkerSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="The share of them that opens it: then the gate, or a queue without one, is"
-        " paused until a few programs succeed.",
+        description="The share of them that opens it, which pauses the queue or its gate until a"
+        " few succeed.",
     )
 
     @field_validator("gate")
